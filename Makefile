@@ -1,0 +1,78 @@
+# Every target works on a fresh machine: it makes the environment in $(VENV) when that is missing or pyproject.toml has
+# changed. Variables: BACKEND=tensorflow|jax|torch (demo: jax; test and bench: all), PYTHON, VENV, PEERS, PYTEST_ARGS.
+PYTHON ?= python3
+VENV ?= .venv
+PEERS ?= .venv-peers
+BACKEND ?=
+PYTEST_ARGS ?=
+
+known := tensorflow jax torch
+ifneq ($(filter-out $(known),$(BACKEND)),)
+$(error BACKEND must be one of $(known), not "$(BACKEND)")
+endif
+backends := $(or $(BACKEND),$(known))
+demo_backend := $(or $(BACKEND),jax)
+
+python := $(VENV)/bin/python
+install := -m pip install --quiet --disable-pip-version-check
+
+# Frameworks come before noterl and its extras, so that the smaller build stays where there is one: tensorflow-cpu is
+# built for some machines only, and a torch that is not pinned brings gigabytes of CUDA along.
+package_tensorflow := $(if $(filter Linux-x86_64,$(shell uname -s -m | tr ' ' -)),tensorflow-cpu,tensorflow)
+package_jax := jax
+package_torch := torch==2.13.0
+extras_tensorflow := classic-control
+extras_jax := classic-control
+extras_torch := classic-control
+extras_dev := classic-control,mp4,dev
+
+.PHONY: demo test lint type format bench peers clean
+.SECONDARY:
+.NOTPARALLEL:
+
+demo: $(VENV)/.installed-$(demo_backend)
+	KERAS_BACKEND=$(demo_backend) $(python) examples/demo.py
+
+# Everything that CI runs.
+test: lint type $(backends:%=test-%)
+
+test-backend-free: $(VENV)/.installed-dev
+	$(python) -m pytest --backend-free $(PYTEST_ARGS)
+
+test-%: test-backend-free $(VENV)/.installed-dev $(VENV)/.installed-%
+	KERAS_BACKEND=$* $(python) -m pytest -m "not backend_free" $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+
+type: $(VENV)/.installed-dev
+	$(python) -m mypy
+
+format: $(VENV)/.installed-dev
+	$(python) -m ruff check --fix .
+	$(python) -m ruff format .
+
+bench: $(backends:%=bench-%)
+
+bench-%: $(VENV)/.installed-dev $(VENV)/.installed-%
+	KERAS_BACKEND=$* $(python) -m pytest benchmarks/micro $(PYTEST_ARGS)
+
+# What benchmarks/compare.py compares with, in an environment of its own.
+peers: $(PEERS)/.installed
+
+$(PEERS)/.installed: benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python $(install) $(package_torch) -r $<
+	@touch $@
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed-%: pyproject.toml | $(VENV)/.made
+	$(python) $(install) $(package_$*) --editable '.[$(extras_$*)]'
+	@touch $@
+
+clean:
+	rm -rf build dist noterl.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks

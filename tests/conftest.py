@@ -1,0 +1,60 @@
+"""What all tests share: which backend runs, what a test may say about it, and a quiet, reproducible process.
+
+The backend is Keras's own choice, `KERAS_BACKEND`. `pytest --backend-free` runs the tests that need none, and makes
+sure of it: there `import keras` fails.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+BACKENDS = ("tensorflow", "jax", "torch")
+# No backend of Keras is called so; importing Keras under this name raises.
+NO_BACKEND = "none"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend-free", action="store_true", help="run only the tests marked backend_free")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--backend-free"):
+        os.environ["KERAS_BACKEND"] = NO_BACKEND
+    elif "KERAS_BACKEND" not in os.environ:
+        os.environ["KERAS_BACKEND"] = next((name for name in BACKENDS if importlib.util.find_spec(name)), NO_BACKEND)
+    os.environ.setdefault("MPLBACKEND", "agg")
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    hypothesis.settings.register_profile("noterl", deadline=None, derandomize=True, max_examples=50)
+    hypothesis.settings.load_profile("noterl")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass over files without backend-free tests in a backend-free run: importing them may import Keras."""
+    if not config.getoption("--backend-free") or collection_path.suffix != ".py":
+        return None
+    return "backend_free" not in collection_path.read_text() or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--backend-free"):
+        config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("backend_free")])
+        items[:] = [item for item in items if item.get_closest_marker("backend_free")]
+    for item in items:
+        names = {name for marker in item.iter_markers("backends") for name in marker.args}
+        if unknown := names.difference(BACKENDS):
+            raise pytest.UsageError(f"{item.nodeid}: backends{tuple(sorted(unknown))} are none of {BACKENDS}")
+        if names and os.environ["KERAS_BACKEND"] not in names:
+            item.add_marker(pytest.mark.skip(reason=f"runs on {', '.join(sorted(names))}"))
+
+
+@pytest.fixture(scope="session")
+def backend() -> str:
+    """Return the name of the backend that this run is on."""
+    return os.environ["KERAS_BACKEND"]

@@ -1,0 +1,83 @@
+"""What every runner does alike: evaluate a trained agent on the same episodes, and report one run as a line of JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+EPISODES = 100
+# Far from every training seed, and the same for everybody.
+FIRST_SEED = 10_000
+
+
+class Clock:
+    """Wall time of a run, whole and without its first tenth, where compiling and filling the memory lie."""
+
+    def __init__(self, steps: int) -> None:
+        self._threshold = steps / 10
+        self._mark: tuple[int, float] | None = None
+        self._start = time.perf_counter()
+
+    def tick(self, steps: int) -> None:
+        """Note the time once a tenth of the steps is done; may be called at any interval."""
+        if self._mark is None and steps >= self._threshold:
+            self._mark = (steps, time.perf_counter())
+
+    def stop(self, steps: int) -> dict[str, float | None]:
+        end = time.perf_counter()
+        seconds = end - self._start
+        steady = (steps - self._mark[0]) / (end - self._mark[1]) if self._mark and self._mark[0] < steps else None
+        return {
+            "steps": steps,
+            "seconds": seconds,
+            "steps_per_second": steps / seconds,
+            "steady_steps_per_second": steady,
+        }
+
+
+def evaluate(act: Callable[[np.ndarray], Any], environment: str, episodes: int = EPISODES) -> list[float]:
+    """Return the return of each episode; episode i is reset with the seed FIRST_SEED + i.
+
+    Args:
+        act: `[episodes, ...]` observations -> `[episodes]` actions. The batch keeps its size, whatever episodes are
+            over, so that nobody compiles more than once.
+    """
+    environments = [gymnasium.make(environment) for _ in range(episodes)]
+    observations = np.stack([one.reset(seed=FIRST_SEED + i)[0] for i, one in enumerate(environments)])
+    returns = [0.0] * episodes
+    running = set(range(episodes))
+    while running:
+        actions = np.asarray(act(observations))
+        for i in sorted(running):
+            observations[i], reward, terminated, truncated, _ = environments[i].step(actions[i])
+            returns[i] += float(reward)
+            if terminated or truncated:
+                running.remove(i)
+    for one in environments:
+        one.close()
+    return returns
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of Python and of those packages that are installed."""
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def report(run: dict[str, Any]) -> None:
+    """Write a run as one line of JSON, the last thing on standard output."""
+    sys.stdout.write(json.dumps(run) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,335 @@
+"""Noise that is added to continuous actions, and what everything that explores has in common.
+
+Owns: how noise is drawn and annealed; `Explorer`, the base of noises here and of policies in `noterl.policies`: a
+generator of its own, numbers that may be changed while training runs, and their state; the checks of such numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noterl.registry import Configurable, register
+
+Check = Callable[[str, Any], Any]
+
+
+def _number(name: str, value: Any, fits: Callable[[float], bool], wanted: str) -> float:
+    if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value) and fits(float(value)):
+        return float(value)
+    raise ValueError(f"{name} must be {wanted}, got {value!r}")
+
+
+def finite(name: str, value: Any) -> float:
+    """Return `value` as a float, or raise a ValueError that names it: it must be finite."""
+    return _number(name, value, lambda number: True, "a finite number")
+
+
+def non_negative(name: str, value: Any) -> float:
+    """Return `value` as a float, or raise a ValueError that names it: it must be finite and at least 0."""
+    return _number(name, value, lambda number: number >= 0, "a finite number of at least 0")
+
+
+def positive(name: str, value: Any) -> float:
+    """Return `value` as a float, or raise a ValueError that names it: it must be finite and above 0."""
+    return _number(name, value, lambda number: number > 0, "a finite number above 0")
+
+
+def probability(name: str, value: Any) -> float:
+    """Return `value` as a float, or raise a ValueError that names it: it must be between 0 and 1."""
+    return _number(name, value, lambda number: 0 <= number <= 1, "a number between 0 and 1")
+
+
+def positive_int(name: str, value: Any) -> int:
+    """Return `value` as an int, or raise a ValueError that names it: it must be an int of at least 1."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1:
+        return int(value)
+    raise ValueError(f"{name} must be an int of at least 1, got {value!r}")
+
+
+def increasing_pair(name: str, value: Any) -> tuple[float, float]:
+    """Return `value` as `(low, high)`, or raise a ValueError that names it: finite numbers, low below high."""
+    wanted = f"{name} must be a pair (low, high) of finite numbers with low < high, got {value!r}"
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise ValueError(wanted)
+    low, high = (_number(name, bound, lambda number: True, "a pair of finite numbers") for bound in value)
+    if low >= high:
+        raise ValueError(wanted)
+    return low, high
+
+
+def _optional_non_negative(name: str, value: Any) -> float | None:
+    return None if value is None else non_negative(name, value)
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 0:
+        return int(value)
+    raise ValueError(f"{name} must be an int of at least 0, got {value!r}")
+
+
+def _lane_states(name: str, value: Any) -> NDArray[np.float64]:
+    states = np.array(value)
+    if states.ndim != 2 or states.dtype.kind != "f" or not np.isfinite(states).all():
+        raise ValueError(f"{name} must be finite floats, [lanes, size], got {value!r}")
+    return states.astype(np.float64)
+
+
+class Explorer(Configurable):
+    """What policies and noises have in common: a generator, live numbers and a state.
+
+    A subclass lists in `live` the attributes that may change after construction, each with the check (`name, value` to
+    the value to keep, or a ValueError) that every assignment goes through. They, and the generator, are the state.
+    """
+
+    live: ClassVar[Mapping[str, Check]] = {}
+
+    # Not a property: once filled, a cached property is read at the cost of a plain attribute, and it can be assigned.
+    @functools.cached_property
+    def generator(self) -> np.random.Generator:
+        """The `np.random.Generator` all draws come from; a fresh, unseeded one until another is assigned."""
+        return np.random.default_rng()
+
+    # Checking here leaves reading, which happens at every step, as cheap as it is without a check.
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Assign an attribute; a live one is checked first."""
+        check = self.live.get(name)
+        if check is not None:
+            value = check(name, value)
+        elif name == "generator" and not isinstance(value, np.random.Generator):
+            raise ValueError(f"generator must be a numpy.random.Generator, got {value!r}")
+        super().__setattr__(name, value)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the generator and the live attributes; nothing in it is shared with this object."""
+        state: dict[str, Any] = {"generator": self.generator.bit_generator.state}
+        for name in self.live:
+            value = getattr(self, name)
+            state[name] = list(value) if isinstance(value, tuple) else value
+            if isinstance(value, np.ndarray):
+                state[name] = value.copy()
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take what `get_state` said; the generator stays the same object.
+
+        Raises:
+            ValueError: if an entry is missing or not what it may be; nothing has changed then.
+        """
+        missing = sorted({"generator", *self.live} - set(state))
+        if missing:
+            raise ValueError(f"state must hold {missing} for {type(self).__name__}, it holds {sorted(state)}")
+        values = {name: check(name, state[name]) for name, check in self.live.items()}
+        try:
+            self.generator.bit_generator.state = state["generator"]
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
+            kind = type(self.generator.bit_generator).__name__
+            raise ValueError(f"state['generator'] is not the state of a {kind}: {error}") from error
+        for name, value in values.items():
+            setattr(self, name, value)
+
+
+class NoiseProcess(Explorer):
+    """Base of the noises: how strong they are, and where in the annealing they stand.
+
+    After n samples the standard deviation is `max(sigma_min, sigma - (sigma - sigma_min) * n / n_steps_annealing)`, a
+    straight line from `sigma` to `sigma_min`; without `sigma_min` it stays `sigma`. A sample for several lanes counts
+    as one sample per lane, so n counts environment steps like every other frequency; all its lanes get the
+    `current_sigma` from before it.
+
+    Args:
+        mu: mean.
+        sigma: standard deviation at the start, at least 0.
+        sigma_min: standard deviation after the annealing, between 0 and `sigma`; None for none.
+        n_steps_annealing: environment steps that the annealing takes, at least 1.
+        size: numbers in one action.
+
+    Attributes:
+        n: samples drawn so far.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+
+    live: ClassVar = {
+        "mu": finite,
+        "sigma": non_negative,
+        "sigma_min": _optional_non_negative,
+        "n_steps_annealing": positive_int,
+        "n": _count,
+    }
+
+    def __init__(
+        self,
+        mu: float = 0.0,
+        sigma: float = 1.0,
+        sigma_min: float | None = None,
+        n_steps_annealing: int = 1000,
+        size: int = 1,
+    ) -> None:
+        self.mu = mu
+        self.sigma = sigma
+        self.sigma_min = sigma_min
+        self.n_steps_annealing = n_steps_annealing
+        self.n = 0
+        self._size = positive_int("size", size)
+        if sigma_min is not None and sigma_min > sigma:
+            raise ValueError(f"sigma_min must be at most sigma ({sigma!r}), got {sigma_min!r}")
+
+    @property
+    def size(self) -> int:
+        """Numbers in one action."""
+        return self._size
+
+    @property
+    def current_sigma(self) -> float:
+        """The standard deviation that the next sample has."""
+        if self.sigma_min is None:
+            return self.sigma
+        # Without the limit to 1 the line would rise for ever once sigma is set below sigma_min.
+        fraction = min(self.n / self.n_steps_annealing, 1.0)
+        return max(self.sigma_min, self.sigma - (self.sigma - self.sigma_min) * fraction)
+
+    def sample(self, lanes: int | None = None) -> NDArray[np.float32]:
+        """Return the next noise.
+
+        Args:
+            lanes: environments stepped side by side; None for one without an axis of its own.
+
+        Returns:
+            `[lanes, size]`, or `[size]` without `lanes`; float32, as actions are, so that their sum is too.
+
+        Raises:
+            ValueError: if `lanes` is not an int of at least 1.
+        """
+        rows = 1 if lanes is None else positive_int("lanes", lanes)
+        noise = self.draw(rows).astype(np.float32)
+        self.n += rows
+        return noise[0] if lanes is None else noise
+
+    def draw(self, lanes: int) -> NDArray[np.float64]:
+        """Return noise `[lanes, size]` with the `current_sigma`; what a subclass writes."""
+        raise NotImplementedError(f"{type(self).__name__} must define draw(lanes)")
+
+    def reset(self, lane: int | None = None) -> None:
+        """Begin an episode in `lane`, in all lanes for None. The annealing goes on; white noise has nothing to begin.
+
+        Raises:
+            ValueError: if `lane` is neither None nor an int of at least 0.
+        """
+        if lane is not None:
+            _count("lane", lane)
+
+
+@register
+class GaussianWhiteNoiseProcess(NoiseProcess):
+    """Independent noise `N(mu, sigma_n)`; the arguments and the annealing are those of `NoiseProcess`.
+
+    Example:
+    >>> from noterl.noise import GaussianWhiteNoiseProcess
+    >>> noise = GaussianWhiteNoiseProcess(sigma=1.0, sigma_min=0.2, n_steps_annealing=10, size=3)
+    >>> noise.sample(lanes=5).shape
+    (5, 3)
+    >>> noise.n, noise.current_sigma
+    (5, 0.6)
+    """
+
+    def draw(self, lanes: int) -> NDArray[np.float64]:
+        """Return noise `[lanes, size]`."""
+        return self.generator.normal(self.mu, self.current_sigma, (lanes, self.size))
+
+
+@register
+class OrnsteinUhlenbeckProcess(NoiseProcess):
+    """Noise that drifts back to `mu`: `x' = x + theta * (mu - x) * dt + sigma_n * sqrt(dt) * N(0, 1)`.
+
+    The Euler scheme of Uhlenbeck & Ornstein, "On the Theory of the Brownian Motion", 1930. Each lane has an x of its
+    own; it begins at `x_0 ~ N(mu, sigma_n)` when the lane is first sampled and at every `reset`, and a sample is the x
+    after it.
+
+    Args:
+        theta: pull towards `mu` per unit of time, at least 0.
+        mu: mean.
+        sigma: strength of the noise at the start, at least 0.
+        dt: time between two samples, above 0; `theta * dt` must be below 2, or x would grow without bound.
+        size: numbers in one action.
+        sigma_min: strength after the annealing, between 0 and `sigma`; None for no annealing.
+        n_steps_annealing: environment steps that the annealing takes, at least 1.
+
+    Attributes:
+        x: `[lanes, size]`, float64, the last sample of each lane.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+    >>> from noterl.noise import OrnsteinUhlenbeckProcess
+    >>> noise = OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.2, size=3)
+    >>> noise.sample().shape
+    (3,)
+    """
+
+    live: ClassVar = {
+        **NoiseProcess.live,
+        "theta": non_negative,
+        "dt": positive,
+        "x": _lane_states,
+    }
+
+    def __init__(
+        self,
+        theta: float,
+        mu: float = 0.0,
+        sigma: float = 1.0,
+        dt: float = 1e-2,
+        size: int = 1,
+        sigma_min: float | None = None,
+        n_steps_annealing: int = 1000,
+    ) -> None:
+        super().__init__(mu, sigma, sigma_min, n_steps_annealing, size)
+        self.theta = theta
+        self.dt = dt
+        if theta * dt >= 2:
+            raise ValueError(f"theta must be below 2 / dt ({2 / dt:g}), got {theta!r}")
+        self.x = np.empty((0, size))
+
+    def draw(self, lanes: int) -> NDArray[np.float64]:
+        """Return noise `[lanes, size]`; lanes not seen before begin here."""
+        if lanes > len(self.x):
+            self.x = np.concatenate([self.x, self._begin(lanes - len(self.x))])
+        x = self.x[:lanes]
+        diffusion = self.current_sigma * math.sqrt(self.dt) * self.generator.standard_normal(x.shape)
+        x += self.theta * (self.mu - x) * self.dt + diffusion
+        return x
+
+    def reset(self, lane: int | None = None) -> None:
+        """Draw `x_0` anew for `lane`, for all lanes for None; a lane never sampled draws it when it is.
+
+        Raises:
+            ValueError: if `lane` is neither None nor an int of at least 0.
+        """
+        super().reset(lane)
+        if lane is None:
+            self.x[:] = self._begin(len(self.x))
+        elif lane < len(self.x):
+            self.x[lane] = self._begin(1)[0]
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take what `get_state` said.
+
+        Raises:
+            ValueError: as in `Explorer`, and if `x` is for actions of another size; nothing has changed then.
+        """
+        shape = np.shape(state.get("x", np.empty((0, self.size))))
+        if len(shape) == 2 and shape[1] != self.size:
+            raise ValueError(f"state['x'] must be [lanes, {self.size}], got the shape {shape}")
+        super().set_state(state)
+
+    def _begin(self, lanes: int) -> NDArray[np.float64]:
+        return self.generator.normal(self.mu, self.current_sigma, (lanes, self.size))

@@ -1,0 +1,398 @@
+"""Exploration policies: from what a network says about the actions to the action that is taken.
+
+Owns: how actions are drawn and how much is explored, and which random numbers that takes.
+
+Every policy takes the same random numbers for a batch as for its rows one after another, in that order, so the number
+of lanes does not change what a row is given. Where two actions are equally good, the one with the lowest index wins.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from noterl.noise import Explorer, increasing_pair, non_negative, positive, positive_int, probability
+from noterl.registry import register
+
+
+def _action_counts(name: str, value: Any) -> NDArray[np.int64] | None:
+    if value is None:
+        return None
+    counts = np.array(value)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 1).any():
+        raise ValueError(f"{name} must be None or ints of at least 1, one per action, got {value!r}")
+    return counts.astype(np.int64)
+
+
+class Policy(Explorer):
+    """Base of all policies: `select_action` for a batch or one row; a subclass writes `choose` for a batch.
+
+    `acts_on` says what `values` must be: "q" (action values), "probabilities" (each row sums to 1) or "logits".
+
+    Example:
+    >>> import numpy as np
+    >>> import noterl.policies
+    >>> class LastPolicy(noterl.policies.Policy):
+    ...     def choose(self, values, step):
+    ...         return np.full(len(values), values.shape[1] - 1)
+    >>> LastPolicy().select_action(np.zeros([4, 2]))
+    array([1, 1, 1, 1])
+    """
+
+    acts_on: ClassVar[Literal["q", "probabilities", "logits"]] = "q"
+
+    def select_action(self, values: ArrayLike, step: int = 0) -> NDArray[np.int64] | int:
+        """Return the index of an action for every row of `values`.
+
+        Args:
+            values: `[N, A]`, or `[A]` for one row. Whether they are finite is for the caller to know.
+            step: environment steps taken so far, which schedules follow.
+
+        Returns:
+            `[N]`, int64; an int for one row.
+
+        Raises:
+            ValueError: if `values` has another number of axes.
+        """
+        values = np.asarray(values)
+        if values.ndim == 2:
+            return self.choose(values, step)
+        if values.ndim == 1:
+            return int(self.choose(values[None], step)[0])
+        raise ValueError(f"values must be [N, A] or [A], got the shape {values.shape}")
+
+    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
+        """Return the `[N]` actions for `values` `[N, A]`; what a subclass writes."""
+        raise NotImplementedError(f"{type(self).__name__} must define choose(values, step)")
+
+
+def _draw_index(weights: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return one index per row of `weights` `[N, A]`, as likely as its share of the row.
+
+    `draws` `[N]` are uniform in [0, 1). In floating point draw * total stays below the total, so there always is an
+    entry of the cumulative sum above it, and the first such entry never belongs to a weight of zero.
+    """
+    cumulative = weights.cumsum(axis=1, dtype=np.float64)
+    above: NDArray[np.bool_] = cumulative > (draws * cumulative[:, -1])[:, None]
+    return above.argmax(1)
+
+
+def _boltzmann(
+    values: NDArray[Any], tau: float, clip: tuple[float, float], draws: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return `[N]` indices drawn from softmax(clip(values / tau)), one uniform draw `[N]` per row."""
+    scaled = np.minimum(np.maximum(np.divide(values, tau, dtype=np.float64), clip[0]), clip[1])
+    # The row's largest entry becomes exp(0): no clip and no temperature overflows.
+    return _draw_index(np.exp(scaled - scaled.max(axis=1, keepdims=True)), draws)
+
+
+class _EpsMixturePolicy(Policy):
+    """With probability `epsilon(step)` what `explore` says, else the greedy action; one uniform draw per row."""
+
+    def epsilon(self, step: int = 0) -> float:
+        """Return the probability to explore after `step` environment steps."""
+        raise NotImplementedError(f"{type(self).__name__} must define epsilon(step)")
+
+    def explore(self, values: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return exploring actions `[n]` for `values` `[n, A]` from `draws` `[n]`, uniform in [0, 1)."""
+        return (draws * values.shape[1]).astype(np.int64)
+
+    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
+        """Return the `[N]` actions for `values` `[N, A]` at `step`."""
+        actions: NDArray[np.int64] = values.argmax(1)
+        epsilon = self.epsilon(step)
+        # A draw below epsilon, divided by it, is again uniform in [0, 1): it decides and it picks.
+        if len(actions) == 1:
+            # The same as below without arrays of one: a third of its time, at every step of a single environment.
+            draw = self.generator.random()
+            return self.explore(values, np.array([draw / epsilon])) if draw < epsilon else actions
+        draws = self.generator.random(len(actions))
+        exploring = draws < epsilon
+        if exploring.any():
+            actions[exploring] = self.explore(values[exploring], draws[exploring] / epsilon)
+        return actions
+
+
+@register
+class GreedyQPolicy(Policy):
+    """The action of the highest value; draws nothing."""
+
+    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
+        """Return the `[N]` actions for `values` `[N, A]`."""
+        return values.argmax(1)
+
+
+@register
+class EpsGreedyQPolicy(_EpsMixturePolicy):
+    """A uniformly random action with probability `eps`, else the greedy one.
+
+    Args:
+        eps: between 0 and 1; may be changed at any time.
+
+    Raises:
+        ValueError: if `eps` is not between 0 and 1.
+
+    Example:
+    >>> from noterl.policies import EpsGreedyQPolicy
+    >>> policy = EpsGreedyQPolicy(eps=0.1)
+    >>> policy.eps = 0.0
+    >>> policy.select_action([[0.0, 2.0, 2.0], [5.0, 1.0, 0.0]])
+    array([1, 0])
+    """
+
+    live: ClassVar = {"eps": probability}
+
+    def __init__(self, eps: float = 0.1) -> None:
+        self.eps = eps
+
+    def epsilon(self, step: int = 0) -> float:
+        """Return `eps`, whatever the step."""
+        return self.eps
+
+
+class _ScheduledEpsGreedyPolicy(_EpsMixturePolicy):
+    """Epsilon-greedy whose epsilon follows the step."""
+
+    @property
+    def eps(self) -> float:
+        """Not there: `eps = ...` would be overruled by the schedule without a word."""
+        raise AttributeError(f"{type(self).__name__} has no eps: read epsilon(step), change {sorted(self.live)}")
+
+    @eps.setter
+    def eps(self, value: float) -> None:
+        raise AttributeError(f"{type(self).__name__} has no eps to set to {value!r}: change {sorted(self.live)}")
+
+
+@register
+class AdaptiveEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
+    """Epsilon-greedy with `epsilon = min_eps + (initial_eps - min_eps) * exp(-decay_rate * step)`.
+
+    The formula is Note_rl's.
+
+    Args:
+        initial_eps: epsilon at step 0, between 0 and 1.
+        min_eps: what epsilon tends to, between 0 and `initial_eps`.
+        decay_rate: per environment step, at least 0.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+
+    live: ClassVar = {"initial_eps": probability, "min_eps": probability, "decay_rate": non_negative}
+
+    def __init__(self, initial_eps: float = 1.0, min_eps: float = 0.1, decay_rate: float = 1e-4) -> None:
+        self.initial_eps = initial_eps
+        self.min_eps = min_eps
+        self.decay_rate = decay_rate
+        if min_eps > initial_eps:
+            raise ValueError(f"min_eps must be at most initial_eps ({initial_eps!r}), got {min_eps!r}")
+
+    def epsilon(self, step: int = 0) -> float:
+        """Return the probability to explore after `step` environment steps."""
+        return self.min_eps + (self.initial_eps - self.min_eps) * math.exp(-self.decay_rate * step)
+
+
+@register
+class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
+    """Epsilon-greedy with an epsilon that goes from `start` to `end` in a straight line, and stays there.
+
+    Args:
+        start: epsilon at step 0, between 0 and 1.
+        end: epsilon from step `steps` on, between 0 and 1.
+        steps: environment steps, at least 1.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+    >>> from noterl.policies import LinearEpsGreedyPolicy
+    >>> policy = LinearEpsGreedyPolicy(start=1.0, end=0.5, steps=100)
+    >>> [policy.epsilon(step) for step in (0, 50, 100, 1_000)]
+    [1.0, 0.75, 0.5, 0.5]
+    """
+
+    live: ClassVar = {"start": probability, "end": probability, "steps": positive_int}
+
+    def __init__(self, start: float = 1.0, end: float = 0.05, steps: int = 10_000) -> None:
+        self.start = start
+        self.end = end
+        self.steps = steps
+
+    def epsilon(self, step: int = 0) -> float:
+        """Return the probability to explore after `step` environment steps."""
+        if step >= self.steps:
+            return self.end
+        return self.start + (self.end - self.start) * (step / self.steps)
+
+
+@register
+class BoltzmannQPolicy(Policy):
+    """Actions drawn from `softmax(clip(q / tau))`.
+
+    Args:
+        tau: temperature, above 0; the lower, the greedier.
+        clip: `(low, high)` bounds of q / tau. They bound how unlikely an action can get.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+
+    live: ClassVar = {"tau": positive, "clip": increasing_pair}
+
+    def __init__(self, tau: float = 1.0, clip: tuple[float, float] = (-500, 500)) -> None:
+        self.tau = tau
+        self.clip = clip
+
+    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
+        """Return the `[N]` actions for `values` `[N, A]`."""
+        return _boltzmann(values, self.tau, self.clip, self.generator.random(len(values)))
+
+
+@register
+class MaxBoltzmannQPolicy(EpsGreedyQPolicy):
+    """An action drawn from `softmax(clip(q / tau))` with probability `eps`, else the greedy one.
+
+    Args:
+        eps: between 0 and 1.
+        tau: temperature, above 0; the lower, the greedier.
+        clip: `(low, high)` bounds of q / tau.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+
+    live: ClassVar = {"eps": probability, "tau": positive, "clip": increasing_pair}
+
+    def __init__(self, eps: float = 0.1, tau: float = 1.0, clip: tuple[float, float] = (-500, 500)) -> None:
+        super().__init__(eps)
+        self.tau = tau
+        self.clip = clip
+
+    def explore(self, values: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return exploring actions `[n]` for `values` `[n, A]` from `draws` `[n]`, uniform in [0, 1)."""
+        return _boltzmann(values, self.tau, self.clip, draws)
+
+
+@register
+class BoltzmannGumbelQPolicy(Policy):
+    """The highest of `q + C / sqrt(n) * G`: n counts how often the action was chosen, G is Gumbel(0, 1) noise.
+
+    The rows of one batch all see the counts from before it, since they are chosen at the same moment. After
+    Cesa-Bianchi et al., "Boltzmann Exploration Done Right", 2017.
+
+    Args:
+        C: scale of the noise, at least 0 (greedy). Large against the spread of rewards means more exploration.
+
+    Attributes:
+        counts: `[A]`, int64, starting at 1; None until the first action. Assign None to start again.
+
+    Raises:
+        ValueError: if `C` is negative; in `select_action`, if the number of actions is not that of the counts.
+    """
+
+    live: ClassVar = {"C": non_negative, "counts": _action_counts}
+    counts: NDArray[np.int64] | None
+
+    def __init__(self, C: float = 1.0) -> None:
+        self.C = C
+        self.counts = None
+
+    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
+        """Return the `[N]` actions for `values` `[N, A]`, and count them."""
+        if self.counts is None:
+            self.counts = np.ones(values.shape[1], np.int64)
+        counts = self.counts
+        if len(counts) != values.shape[1]:
+            raise ValueError(f"values must have {len(counts)} actions, as counts has, got {values.shape[1]}")
+        gumbel = self.generator.gumbel(size=values.shape)
+        actions: NDArray[np.int64] = (values + self.C / np.sqrt(counts) * gumbel).argmax(1)
+        counts += np.bincount(actions, minlength=len(counts))
+        return actions
+
+
+@register
+class SoftmaxPolicy(Policy):
+    """Actions drawn from the probabilities that the network itself puts out; the softmax is its last layer.
+
+    Raises:
+        ValueError: in `select_action`, if a row has a negative entry or its sum is more than 1e-3 away from 1. Within
+            that the row is divided by its sum.
+    """
+
+    acts_on = "probabilities"
+
+    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
+        """Return the `[N]` actions for the probabilities `values` `[N, A]`."""
+        totals = values.sum(axis=1, dtype=np.float64)
+        # Written so that NaN fails too: raw logits must not pass for probabilities.
+        valid = (np.abs(totals - 1.0) <= 1e-3) & (values >= 0).all(axis=1)
+        if not valid.all():
+            row = int(valid.argmin())
+            raise ValueError(
+                f"values must be probabilities, rows of at least 0 that sum to 1; row {row} is {values[row]} with the "
+                f"sum {totals[row]:.6g} (for logits use GumbelSoftmaxPolicy, for action values BoltzmannQPolicy)"
+            )
+        return _draw_index(values, self.generator.random(len(values)))
+
+
+@register
+class GumbelSoftmaxPolicy(Policy):
+    """Actions drawn from `softmax(logits)` through Gumbel noise; a uniformly random one with probability `eps`.
+
+    With `U` uniform in [0, 1) the noise is `g = -log(-log(U + 1e-20) + 1e-20)`; the action is the largest of
+    `logits + g`, and `y = softmax((logits + g) / temperature)` its relaxation. Jang et al., "Categorical
+    Reparameterization with Gumbel-Softmax", 2016. From the same state of the generator `select_action`, `sample` and
+    `relaxed_sample` use the same noise.
+
+    Args:
+        temperature: above 0; the lower, the closer `relaxed_sample` is to one-hot. The actions do not depend on it.
+        eps: between 0 and 1.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+    >>> from noterl.policies import GumbelSoftmaxPolicy
+    >>> GumbelSoftmaxPolicy(eps=0.0).sample([[0.0, 1000.0], [1000.0, 0.0]])
+    array([[0., 1.],
+           [1., 0.]], dtype=float32)
+    """
+
+    acts_on = "logits"
+    live: ClassVar = {"temperature": positive, "eps": probability}
+
+    def __init__(self, temperature: float = 1.0, eps: float = 0.01) -> None:
+        self.temperature = temperature
+        self.eps = eps
+
+    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
+        """Return the `[N]` actions for the logits `values` `[N, A]`."""
+        perturbed, draws = self._perturb(values)
+        actions: NDArray[np.int64] = perturbed.argmax(1)
+        exploring = draws < self.eps
+        if exploring.any():
+            actions[exploring] = (draws[exploring] / self.eps * values.shape[1]).astype(np.int64)
+        return actions
+
+    def sample(self, logits: ArrayLike) -> NDArray[np.float32]:
+        """Return the actions that `select_action` would return as one-hot rows, float32, in the shape of `logits`."""
+        logits = np.asarray(logits)
+        one_hot = np.zeros(logits.shape, np.float32)
+        np.put_along_axis(one_hot, np.asarray(self.select_action(logits))[..., None], 1.0, axis=-1)
+        return one_hot
+
+    def relaxed_sample(self, logits: ArrayLike) -> NDArray[np.float32]:
+        """Return `y` (see the class), rows that sum to 1, float32, in the shape of `logits`; `eps` plays no part."""
+        logits = np.asarray(logits)
+        perturbed, _ = self._perturb(np.atleast_2d(logits))
+        weights = np.exp((perturbed - perturbed.max(axis=1, keepdims=True)) / self.temperature)
+        return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32).reshape(logits.shape)
+
+    def _perturb(self, logits: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return `logits + g` `[N, A]`, and one more uniform draw per row `[N]`, which decides on exploring."""
+        uniform = self.generator.random((len(logits), logits.shape[1] + 1))
+        gumbel = -np.log(-np.log(uniform[:, :-1] + 1e-20) + 1e-20)
+        return logits + gumbel, uniform[:, -1]

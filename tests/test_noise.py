@@ -1,0 +1,381 @@
+"""Noise processes against their formulas.
+
+Also what noises and policies share, `Explorer`, over all of them: generators, live numbers, states, checks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from noterl import policies
+from noterl.noise import Explorer, GaussianWhiteNoiseProcess, NoiseProcess, OrnsteinUhlenbeckProcess
+from noterl.registry import lookup
+
+pytestmark = pytest.mark.backend_free
+
+NOISES: list[tuple[type[NoiseProcess], dict[str, Any]]] = [
+    (GaussianWhiteNoiseProcess, {"mu": 0.5, "sigma": 2.0, "sigma_min": 0.25, "n_steps_annealing": 40, "size": 3}),
+    (
+        OrnsteinUhlenbeckProcess,
+        {"theta": 0.3, "mu": 0.5, "sigma": 2.0, "dt": 0.1, "size": 3, "sigma_min": 0.25, "n_steps_annealing": 40},
+    ),
+]
+BOTH = pytest.mark.parametrize(("cls", "arguments"), NOISES, ids=[cls.__name__ for cls, _ in NOISES])
+EXPLORERS: list[tuple[type[Explorer], dict[str, Any]]] = [
+    *NOISES,
+    (policies.GreedyQPolicy, {}),
+    (policies.EpsGreedyQPolicy, {"eps": 0.4}),
+    (policies.AdaptiveEpsGreedyPolicy, {"initial_eps": 0.9, "min_eps": 0.2, "decay_rate": 1e-3}),
+    (policies.LinearEpsGreedyPolicy, {"start": 0.9, "end": 0.2, "steps": 300}),
+    (policies.BoltzmannQPolicy, {"tau": 0.7, "clip": (-1.0, 2.0)}),
+    (policies.MaxBoltzmannQPolicy, {"eps": 0.6, "tau": 0.7, "clip": (-1.0, 2.0)}),
+    (policies.BoltzmannGumbelQPolicy, {"C": 0.5}),
+    (policies.SoftmaxPolicy, {}),
+    (policies.GumbelSoftmaxPolicy, {"temperature": 0.5, "eps": 0.3}),
+]
+EACH = pytest.mark.parametrize(("cls", "arguments"), EXPLORERS, ids=[cls.__name__ for cls, _ in EXPLORERS])
+
+
+def build(cls: type[Explorer], arguments: dict[str, Any], seed: int = 0) -> Any:
+    explorer = cls(**arguments)
+    explorer.generator = np.random.default_rng(seed)
+    return explorer
+
+
+def frozen(explorer: Explorer) -> str:
+    """Return the whole state as text, to the last bit."""
+    return json.dumps(explorer.get_state(), default=np.ndarray.tolist)
+
+
+def annealed(n: int) -> float:
+    """Return sigma_n for the arguments in NOISES, as the formula has it."""
+    return max(0.25, -(2.0 - 0.25) / 40 * n + 2.0)
+
+
+def draws(explorer: Any, count: int = 60) -> list[Any]:
+    """Return what a policy or a noise gives in `count` calls, some of them for several lanes."""
+    if isinstance(explorer, NoiseProcess):
+        return [explorer.sample(lanes).tolist() for _ in range(count // 3) for lanes in (None, 2, 4)]
+    probabilities = np.array([[0.2, 0.5, 0.3], [0.3, 0.4, 0.3]])
+    return [explorer.select_action(probabilities, step).tolist() for step in range(count)]
+
+
+def test_white_noise_follows_its_formula() -> None:
+    noise, twin = build(*NOISES[0], seed=6), np.random.default_rng(6)
+    for n in range(100):
+        expected = [0.5 + annealed(n) * twin.standard_normal() for _ in range(3)]
+        np.testing.assert_allclose(noise.sample(), expected, rtol=1e-6)
+
+
+def test_ornstein_uhlenbeck_follows_its_formula() -> None:
+    noise, twin = build(*NOISES[1], seed=6), np.random.default_rng(6)
+    x = [0.5 + 2.0 * twin.standard_normal() for _ in range(3)]
+    for n in range(100):
+        x = [value + 0.3 * (0.5 - value) * 0.1 + annealed(n) * math.sqrt(0.1) * twin.standard_normal() for value in x]
+        np.testing.assert_allclose(noise.sample(), x, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(noise.x, [x], rtol=1e-12, atol=1e-13)
+
+
+@BOTH
+def test_shapes_and_type(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
+    noise = build(cls, arguments)
+    for lanes, shape in ((None, (3,)), (1, (1, 3)), (5, (5, 3))):
+        sample = noise.sample(lanes)
+        assert (sample.shape, sample.dtype) == (shape, np.float32)
+        assert (np.zeros(shape, np.float32) + sample).dtype == np.float32
+
+
+@BOTH
+def test_annealing_counts_environment_steps(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
+    noise = build(cls, arguments)
+    for n, lanes in ((0, None), (1, 4), (5, 1), (6, 20), (26, 30), (56, None)):
+        assert noise.n == n
+        assert noise.current_sigma == pytest.approx(annealed(n), rel=1e-14)
+        noise.reset()
+        noise.sample(lanes)
+    assert noise.current_sigma == 0.25
+
+
+@BOTH
+def test_all_lanes_of_a_sample_have_the_sigma_before_it(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
+    """Annealed to zero by the sample itself, its last lane is as noisy as its first."""
+    noise = build(cls, {**arguments, "sigma_min": 0.0, "n_steps_annealing": 1000})
+    first = noise.sample(4000)
+    assert first[:1000].std() == pytest.approx(first[3000:].std(), rel=0.1)
+    assert noise.current_sigma == 0.0
+
+
+def test_without_sigma_min_sigma_stays() -> None:
+    noise = build(GaussianWhiteNoiseProcess, {"sigma": 0.3})
+    noise.sample(100_000)
+    assert noise.current_sigma == 0.3
+
+
+def test_sigma_set_below_sigma_min_does_not_blow_up() -> None:
+    noise = build(*NOISES[0])
+    noise.sample(4)
+    noise.sigma = 0.1
+    assert noise.current_sigma == 0.25
+    noise.sample(4000)
+    assert noise.current_sigma == 0.25
+
+
+def test_white_noise_distribution() -> None:
+    count = 200_000
+    sample = build(GaussianWhiteNoiseProcess, {"mu": 0.5, "sigma": 2.0, "size": 2}).sample(count)
+    # Five standard errors: sigma / sqrt(n) of a mean, sigma / sqrt(2 n) of a standard deviation.
+    np.testing.assert_allclose(sample.mean(axis=0), 0.5, atol=5 * 2.0 / math.sqrt(count))
+    np.testing.assert_allclose(sample.std(axis=0), 2.0, atol=5 * 2.0 / math.sqrt(2 * count))
+    within = (np.abs(sample - 0.5) < 2.0).mean()
+    assert within == pytest.approx(math.erf(math.sqrt(0.5)), abs=5 * 0.5 / math.sqrt(2 * count))
+    assert abs(np.corrcoef(sample.T)[0, 1]) < 5 / math.sqrt(count)
+
+
+def test_ornstein_uhlenbeck_distribution() -> None:
+    """Over many lanes, after k steps: the moments of the linear recursion, and the correlation of neighbours."""
+    lanes, theta, dt, sigma, mu = 100_000, 2.0, 0.1, 0.7, -1.0
+    noise = build(OrnsteinUhlenbeckProcess, {"theta": theta, "mu": mu, "sigma": sigma, "dt": dt})
+    keep = 1 - theta * dt
+    variance = sigma**2
+    for _ in range(20):
+        before, sample = noise.x[:, 0].copy(), noise.sample(lanes)[:, 0]
+        variance = keep**2 * variance + sigma**2 * dt
+        assert sample.mean() == pytest.approx(mu, abs=5 * math.sqrt(variance / lanes))
+        assert sample.var() == pytest.approx(variance, abs=5 * variance * math.sqrt(2 / lanes))
+    slope = np.cov(before, sample)[0, 1] / before.var()
+    assert slope == pytest.approx(keep, abs=5 * sigma * math.sqrt(dt / variance / lanes))
+
+
+@BOTH
+def test_a_batch_is_what_its_rows_would_be(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
+    """White noise of several lanes is that of one lane called as often; OU lanes do not mix."""
+    noise = build(cls, {**arguments, "sigma_min": None}, seed=9)
+    batch = [noise.sample(4) for _ in range(10)]
+    twin = np.random.default_rng(9)
+    if cls is GaussianWhiteNoiseProcess:
+        alone = build(cls, {**arguments, "sigma_min": None}, seed=9)
+        np.testing.assert_array_equal(np.concatenate(batch), [alone.sample() for _ in range(40)])
+        return
+    x = 0.5 + 2.0 * twin.standard_normal((4, 3))
+    for sample in batch:
+        for lane in range(4):
+            x[lane] += 0.3 * (0.5 - x[lane]) * 0.1 + 2.0 * math.sqrt(0.1) * twin.standard_normal(3)
+        np.testing.assert_allclose(sample, x, rtol=1e-5, atol=1e-6)
+
+
+def test_reset_restarts_one_lane_or_all() -> None:
+    noise, twin = build(*NOISES[1]), np.random.default_rng()
+    noise.sample(4)
+    twin.bit_generator.state = noise.generator.bit_generator.state
+    before = noise.x.copy()
+    noise.reset(2)
+    np.testing.assert_allclose(noise.x[2], 0.5 + annealed(4) * twin.standard_normal(3))
+    np.testing.assert_array_equal(noise.x[[0, 1, 3]], before[[0, 1, 3]])
+    noise.reset()
+    np.testing.assert_allclose(noise.x, 0.5 + annealed(4) * twin.standard_normal((4, 3)))
+    assert noise.n == 4
+
+
+def test_a_lane_begins_when_it_is_first_sampled() -> None:
+    noise = build(*NOISES[1])
+    noise.reset()
+    noise.reset(5)
+    assert noise.x.shape == (0, 3)
+    noise.sample(2)
+    kept = noise.x.copy()
+    noise.theta, noise.sigma, noise.sigma_min = 0.0, 0.0, None
+    noise.sample(4)
+    np.testing.assert_array_equal(noise.x[:2], kept)
+    np.testing.assert_array_equal(noise.x[2:], 0.5)
+    noise.sample()
+    assert noise.x.shape == (4, 3)
+
+
+def test_a_sample_is_not_a_view_of_the_state() -> None:
+    noise = build(*NOISES[1])
+    noise.sample(2)[:] = 1e9
+    noise.sample()[:] = 1e9
+    assert np.abs(noise.x).max() < 1e3
+
+
+@EACH
+def test_the_state_continues_the_draws(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+    original = build(cls, arguments, seed=1)
+    draws(original)
+    state = original.get_state()
+    expected = draws(original)
+    restored = build(cls, arguments, seed=2)
+    generator = restored.generator
+    restored.set_state(state)
+    assert draws(restored) == expected
+    assert restored.generator is generator
+    assert frozen(restored) == frozen(original)
+    restored.set_state(state)
+    assert draws(restored) == expected, "the state was changed by what came after it"
+
+
+@EACH
+def test_the_state_is_made_of_plain_things(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+    def assert_plain(value: Any) -> None:
+        if isinstance(value, dict | list):
+            for item in value.values() if isinstance(value, dict) else value:
+                assert_plain(item)
+        else:
+            assert value is None or type(value) in (np.ndarray, int, float, bool, str), value
+
+    explorer = build(cls, arguments)
+    draws(explorer)
+    assert_plain(explorer.get_state())
+    restored = build(cls, arguments, seed=1)
+    restored.set_state(json.loads(frozen(explorer)))
+    assert frozen(restored) == frozen(explorer)
+    assert_plain(restored.get_state())
+
+
+@EACH
+def test_live_changes_are_part_of_the_state(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+    """Each live number that is a constructor argument is changed, saved, and found again."""
+    changed = build(cls, arguments)
+    for name in arguments.keys() & cls.live.keys():
+        value = arguments[name]
+        setattr(changed, name, [-3.0, 3.0] if name == "clip" else value + 1 if type(value) is int else value / 2)
+    restored = build(cls, arguments)
+    restored.set_state(changed.get_state())
+    for name in arguments.keys() & cls.live.keys():
+        assert getattr(restored, name) == getattr(changed, name) != getattr(build(cls, arguments), name)
+    assert draws(restored) == draws(changed)
+    assert restored.get_config() == arguments
+
+
+@EACH
+def test_a_state_that_does_not_fit_changes_nothing(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+    explorer = build(cls, arguments)
+    draws(explorer, 6)
+    before = frozen(explorer)
+    other = build(cls, arguments, seed=3)
+    draws(other)
+    for name in ("generator", *cls.live):
+        with pytest.raises(ValueError, match=name):
+            explorer.set_state({**other.get_state(), name: "nonsense"})
+        state = other.get_state()
+        del state[name]
+        with pytest.raises(ValueError, match=rf"state must hold \['{name}'\] for {cls.__name__}"):
+            explorer.set_state(state)
+    for state in ({"bit_generator": "MT19937"}, {"bit_generator": "PCG64", "state": {"state": 2**200, "inc": -1}}):
+        with pytest.raises(ValueError, match="state\\['generator'\\] is not the state of a PCG64"):
+            explorer.set_state({**other.get_state(), "generator": state})
+    assert frozen(explorer) == before
+
+
+def test_a_state_for_another_size_of_action_is_refused() -> None:
+    noise, wide = build(*NOISES[1]), build(OrnsteinUhlenbeckProcess, {"theta": 0.1, "size": 4})
+    wide.sample(2)
+    with pytest.raises(ValueError, match=r"state\['x'\] must be \[lanes, 3\], got the shape \(2, 4\)"):
+        noise.set_state(wide.get_state())
+
+
+@EACH
+def test_generators_are_owned_and_can_be_given(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+    fresh, other = cls(**arguments), cls(**arguments)
+    assert fresh.generator is fresh.generator
+    assert fresh.generator.bit_generator.state != other.generator.bit_generator.state
+    mine = np.random.default_rng(1)
+    fresh.generator = mine
+    assert fresh.generator is mine
+    for wrong in (None, 7, np.random):
+        with pytest.raises(ValueError, match=r"generator must be a numpy\.random\.Generator"):
+            fresh.generator = wrong
+    assert fresh.generator is mine
+
+
+@EACH
+def test_every_class_can_be_built_again_by_name(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+    again = lookup(cls.__name__).from_config(build(cls, arguments).get_config())
+    assert type(again) is cls
+    assert again.get_config() == arguments
+    assert draws(build(cls, again.get_config())) == draws(build(cls, arguments))
+
+
+NOT_PROBABILITIES = (-0.1, 1.1, math.nan, "0.1", None, True)
+NOT_POSITIVE = (0, -1.0, math.nan, math.inf, "1", None, False)
+NOT_NATURAL = (0, -1, 2.0, None, True)
+INVALID = {
+    (policies.EpsGreedyQPolicy, "eps"): NOT_PROBABILITIES,
+    (policies.AdaptiveEpsGreedyPolicy, "initial_eps"): NOT_PROBABILITIES,
+    (policies.AdaptiveEpsGreedyPolicy, "min_eps"): NOT_PROBABILITIES,
+    (policies.AdaptiveEpsGreedyPolicy, "decay_rate"): (-1e-4, math.inf, "0"),
+    (policies.LinearEpsGreedyPolicy, "start"): NOT_PROBABILITIES,
+    (policies.LinearEpsGreedyPolicy, "end"): NOT_PROBABILITIES,
+    (policies.LinearEpsGreedyPolicy, "steps"): NOT_NATURAL,
+    (policies.BoltzmannQPolicy, "tau"): NOT_POSITIVE,
+    (policies.BoltzmannQPolicy, "clip"): ((1, 1), (2, -2), (1,), (0, 1, 2), 5, None, (0, math.inf), ("0", 1)),
+    (policies.MaxBoltzmannQPolicy, "eps"): NOT_PROBABILITIES,
+    (policies.MaxBoltzmannQPolicy, "tau"): NOT_POSITIVE,
+    (policies.MaxBoltzmannQPolicy, "clip"): ((1, 1), None),
+    (policies.BoltzmannGumbelQPolicy, "C"): (-1, math.nan, "1"),
+    (policies.GumbelSoftmaxPolicy, "temperature"): NOT_POSITIVE,
+    (policies.GumbelSoftmaxPolicy, "eps"): NOT_PROBABILITIES,
+    **{
+        (cls, name): wrong
+        for cls, _ in NOISES
+        for name, wrong in {
+            "mu": (math.nan, math.inf, "0", None),
+            "sigma": (-1.0, math.nan, None),
+            "sigma_min": (-0.1, math.inf, "0"),
+            "n_steps_annealing": NOT_NATURAL,
+            "size": NOT_NATURAL,
+        }.items()
+    },
+    (OrnsteinUhlenbeckProcess, "theta"): (-0.1, math.nan, "1"),
+    (OrnsteinUhlenbeckProcess, "dt"): NOT_POSITIVE,
+}
+CASES = [
+    pytest.param(cls, name, value, id=f"{cls.__name__}-{name}-{value}")
+    for (cls, name), values in INVALID.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "value"), CASES)
+def test_invalid_arguments_are_named(cls: type[Explorer], name: str, value: Any) -> None:
+    arguments = dict(next(arguments for known, arguments in EXPLORERS if known is cls))
+    with pytest.raises(ValueError, match=f"^{name} must be .*got"):
+        cls(**{**arguments, name: value})
+    if name in cls.live:
+        explorer = build(cls, arguments)
+        with pytest.raises(ValueError, match=f"^{name} must be .*got"):
+            setattr(explorer, name, value)
+        assert getattr(explorer, name) == arguments[name]
+
+
+def test_every_argument_is_covered_by_the_cases_above() -> None:
+    assert set(INVALID) == {(cls, name) for cls, arguments in EXPLORERS for name in arguments}
+
+
+def test_arguments_that_contradict_each_other() -> None:
+    with pytest.raises(ValueError, match=r"min_eps must be at most initial_eps \(0.1\), got 0.2"):
+        policies.AdaptiveEpsGreedyPolicy(initial_eps=0.1, min_eps=0.2)
+    for cls, arguments in NOISES:
+        with pytest.raises(ValueError, match=r"sigma_min must be at most sigma \(2.0\), got 2.5"):
+            cls(**{**arguments, "sigma_min": 2.5})
+    with pytest.raises(ValueError, match=r"theta must be below 2 / dt \(20\), got 20"):
+        OrnsteinUhlenbeckProcess(theta=20, dt=0.1)
+
+
+@BOTH
+def test_lanes_are_checked_before_anything_is_drawn(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
+    noise = build(cls, arguments)
+    noise.sample(3)
+    before = frozen(noise)
+    for lanes in (0, -1, 1.0, True):
+        with pytest.raises(ValueError, match="lanes must be an int of at least 1, got"):
+            noise.sample(lanes)
+    for lane in (-1, 1.0, True):
+        with pytest.raises(ValueError, match="lane must be an int of at least 0, got"):
+            noise.reset(lane)
+    assert frozen(noise) == before

@@ -1,0 +1,390 @@
+"""Exploration policies against slow references on a twin of the generator, and against known distributions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from noterl import policies
+from noterl.policies import (
+    AdaptiveEpsGreedyPolicy,
+    BoltzmannGumbelQPolicy,
+    BoltzmannQPolicy,
+    EpsGreedyQPolicy,
+    GreedyQPolicy,
+    GumbelSoftmaxPolicy,
+    LinearEpsGreedyPolicy,
+    MaxBoltzmannQPolicy,
+    Policy,
+    SoftmaxPolicy,
+)
+from noterl.registry import lookup
+
+pytestmark = pytest.mark.backend_free
+
+# Constructor arguments that are not the defaults and leave room for both branches of every mixture.
+ARGUMENTS: dict[type[Policy], dict[str, Any]] = {
+    GreedyQPolicy: {},
+    EpsGreedyQPolicy: {"eps": 0.4},
+    AdaptiveEpsGreedyPolicy: {"initial_eps": 0.9, "min_eps": 0.2, "decay_rate": 1e-2},
+    LinearEpsGreedyPolicy: {"start": 0.8, "end": 0.3, "steps": 200},
+    BoltzmannQPolicy: {"tau": 0.7, "clip": (-1.0, 2.0)},
+    MaxBoltzmannQPolicy: {"eps": 0.6, "tau": 0.7, "clip": (-1.0, 2.0)},
+    BoltzmannGumbelQPolicy: {"C": 0.5},
+    SoftmaxPolicy: {},
+    GumbelSoftmaxPolicy: {"temperature": 0.5, "eps": 0.3},
+}
+ALL = pytest.mark.parametrize("cls", ARGUMENTS, ids=lambda cls: cls.__name__)
+STEP = 100
+
+
+class ListedDraws(np.random.Generator):
+    """A generator whose uniform draws are those of a list, over and over."""
+
+    def __init__(self, *draws: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self.draws = itertools.cycle(draws)
+
+    def random(self, size: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if size is None:
+            return next(self.draws)
+        return np.array([next(self.draws) for _ in range(math.prod(np.atleast_1d(size)))]).reshape(size)
+
+
+def build(cls: type[Policy], seed: int = 0, **arguments: Any) -> Any:
+    policy = cls(**{**ARGUMENTS[cls], **arguments})
+    policy.generator = np.random.default_rng(seed)
+    return policy
+
+
+def values_for(policy: Policy | type[Policy], rows: int, actions: int, seed: int = 1) -> np.ndarray:
+    values = np.random.default_rng(seed).normal(size=(rows, actions)).astype(np.float32)
+    if policy.acts_on == "probabilities":
+        values = np.exp(values) / np.exp(values).sum(axis=1, keepdims=True)
+    return values
+
+
+def first_of_the_largest(row: Any) -> int:
+    best = 0
+    for index, value in enumerate(row):
+        if value > row[best]:
+            best = index
+    return best
+
+
+def softmax(row: Any, tau: float = 1.0, clip: tuple[float, float] = (-math.inf, math.inf)) -> list[float]:
+    scaled = [min(max(float(value) / tau, clip[0]), clip[1]) for value in row]
+    weights = [math.exp(value - max(scaled)) for value in scaled]
+    return [weight / sum(weights) for weight in weights]
+
+
+def invert(probabilities: list[float], draw: float) -> int:
+    """Return the first index at which the cumulative probability exceeds `draw`."""
+    for index in range(len(probabilities)):
+        if sum(probabilities[: index + 1]) > draw:
+            return index
+    raise AssertionError(f"{draw} is not below the sum of {probabilities}")
+
+
+def epsilon_of(policy: Any) -> float:
+    """Write the schedules down once more, for the arguments above at STEP."""
+    if isinstance(policy, AdaptiveEpsGreedyPolicy):
+        return 0.2 + 0.7 * math.exp(-1.0)
+    if isinstance(policy, LinearEpsGreedyPolicy):
+        return 0.8 - 0.5 * (100 / 200)
+    return float(policy.eps)
+
+
+def reference(policy: Any, values: np.ndarray, twin: np.random.Generator) -> list[int]:
+    actions = []
+    for row in values.tolist():
+        size = len(row)
+        if isinstance(policy, GreedyQPolicy):
+            actions.append(first_of_the_largest(row))
+        elif isinstance(policy, BoltzmannQPolicy):
+            actions.append(invert(softmax(row, 0.7, (-1.0, 2.0)), twin.random()))
+        elif isinstance(policy, SoftmaxPolicy):
+            actions.append(invert([value / sum(row) for value in row], twin.random()))
+        elif isinstance(policy, BoltzmannGumbelQPolicy):
+            noise = [0.5 / math.sqrt(1) * twin.gumbel() for _ in row]
+            actions.append(first_of_the_largest([value + extra for value, extra in zip(row, noise, strict=True)]))
+        elif isinstance(policy, GumbelSoftmaxPolicy):
+            gumbel = [-math.log(-math.log(twin.random() + 1e-20) + 1e-20) for _ in row]
+            draw = twin.random()
+            best = first_of_the_largest([value + extra for value, extra in zip(row, gumbel, strict=True)])
+            actions.append(int(draw / 0.3 * size) if draw < 0.3 else best)
+        else:
+            draw, epsilon = twin.random(), epsilon_of(policy)
+            if draw >= epsilon:
+                actions.append(first_of_the_largest(row))
+            elif isinstance(policy, MaxBoltzmannQPolicy):
+                actions.append(invert(softmax(row, 0.7, (-1.0, 2.0)), draw / epsilon))
+            else:
+                actions.append(int(draw / epsilon * size))
+    return actions
+
+
+def assert_distributed(actions: np.ndarray, probabilities: Any) -> None:
+    """Compare frequencies with probabilities: each within five standard deviations of its binomial."""
+    probabilities = np.asarray(probabilities)
+    frequencies = np.bincount(actions, minlength=len(probabilities)) / len(actions)
+    deviation = np.sqrt(probabilities * (1 - probabilities) / len(actions))
+    assert (np.abs(frequencies - probabilities) <= 5 * deviation).all(), (frequencies, probabilities)
+
+
+ROWS = 100_000
+Q = np.array([0.5, -0.2, 1.0, 0.0])
+GREEDY = np.array([0.0, 0.0, 1.0, 0.0])
+
+
+def choices(policy: Any, row: Any = Q, step: int = 0) -> np.ndarray:
+    return policy.select_action(np.tile(np.asarray(row), (ROWS, 1)), step)
+
+
+@ALL
+def test_a_batch_equals_the_slow_reference(cls: type[Policy]) -> None:
+    policy = build(cls, seed=5)
+    values = values_for(cls, rows=500, actions=3)
+    actions = policy.select_action(values, STEP)
+    assert actions.dtype == np.int64
+    assert actions.tolist() == reference(policy, values, np.random.default_rng(5))
+
+
+@ALL
+def test_rows_one_by_one_equal_the_batch(cls: type[Policy]) -> None:
+    values = values_for(cls, rows=200, actions=5)
+    batch = build(cls).select_action(values, STEP).tolist()
+    lone_rows, batches_of_one = build(cls), build(cls)
+    for row, action in zip(values, batch, strict=True):
+        if cls is BoltzmannGumbelQPolicy:
+            # The rows of a batch all see the counts from before it.
+            lone_rows.counts = batches_of_one.counts = None
+        alone = lone_rows.select_action(row, STEP)
+        assert type(alone) is int
+        assert alone == action
+        assert batches_of_one.select_action(row[None], STEP).tolist() == [action]
+
+
+@ALL
+def test_other_shapes(cls: type[Policy]) -> None:
+    policy = build(cls)
+    assert policy.select_action(np.empty((0, 3), np.float32)).shape == (0,)
+    for shape in ((), (2, 3, 4)):
+        with pytest.raises(ValueError, match=r"values must be \[N, A\] or \[A\]"):
+            policy.select_action(np.zeros(shape))
+
+
+@ALL
+def test_the_values_are_left_as_they_are(cls: type[Policy]) -> None:
+    values = values_for(cls, rows=20, actions=3)
+    before = values.copy()
+    build(cls).select_action(values, STEP)
+    np.testing.assert_array_equal(values, before)
+
+
+def test_what_the_policies_act_on() -> None:
+    assert {cls.__name__: cls.acts_on for cls in ARGUMENTS if cls.acts_on != "q"} == {
+        "SoftmaxPolicy": "probabilities",
+        "GumbelSoftmaxPolicy": "logits",
+    }
+
+
+@pytest.mark.parametrize(
+    "policy", [GreedyQPolicy(), EpsGreedyQPolicy(0.0), MaxBoltzmannQPolicy(0.0), BoltzmannGumbelQPolicy(0.0)]
+)
+def test_the_lowest_index_wins_a_tie(policy: Policy) -> None:
+    assert policy.select_action([[0.0, 2.0, 2.0], [1.0, 1.0, 1.0]]).tolist() == [1, 0]
+    assert policy.select_action([0.0, 2.0, 2.0]) == 1
+
+
+def test_epsilon_greedy_splits_one_draw() -> None:
+    """A draw below epsilon picks the action in equal parts of [0, eps); epsilon itself no longer explores."""
+    policy = EpsGreedyQPolicy(0.3)
+    below = [0.0, 0.0999, 0.1001, 0.1999, 0.2001, np.nextafter(0.3, 0.0)]
+    draws = [*below, 0.3, 0.9]
+    policy.generator = ListedDraws(*draws)
+    values = np.tile([[0.0, 5.0, 0.0]], (8, 1))
+    expected = [0, 0, 1, 1, 2, 2, 1, 1]
+    assert policy.select_action(values).tolist() == expected
+    assert [policy.select_action(values[0]) for _ in draws] == expected
+
+
+@pytest.mark.parametrize("actions", [1, 2, 3, 5, 7, 64, 100, 1025])
+@pytest.mark.parametrize("eps", [1.0, 0.1, 1 / 3, 1e-9])
+def test_the_largest_draw_never_leaves_the_actions(actions: int, eps: float) -> None:
+    policy = EpsGreedyQPolicy(eps)
+    policy.generator = ListedDraws(np.nextafter(eps, 0.0))
+    assert policy.select_action(np.zeros((2, actions))).tolist() == [actions - 1] * 2
+    assert policy.select_action(np.zeros(actions)) == actions - 1
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.25, 1.0])
+def test_epsilon_greedy_distribution(eps: float) -> None:
+    assert_distributed(choices(build(EpsGreedyQPolicy, eps=eps)), (1 - eps) * GREEDY + eps / 4)
+
+
+def test_adaptive_schedule() -> None:
+    policy = AdaptiveEpsGreedyPolicy()
+    assert policy.epsilon() == policy.epsilon(0) == 1.0
+    assert policy.epsilon(10_000) == pytest.approx(0.1 + 0.9 / math.e, rel=1e-15)
+    assert policy.epsilon(20_000) == pytest.approx(0.1 + 0.9 / math.e**2, rel=1e-15)
+    assert policy.epsilon(10**9) == 0.1
+    assert AdaptiveEpsGreedyPolicy(decay_rate=0.0).epsilon(10**9) == 1.0
+
+
+def test_linear_schedule() -> None:
+    policy = LinearEpsGreedyPolicy()
+    expected = {0: 1.0, 2_500: 0.7625, 5_000: 0.525, 9_999: 0.050095, 10_000: 0.05, 15_000: 0.05}
+    assert {step: policy.epsilon(step) for step in expected} == pytest.approx(expected, rel=1e-12)
+    assert LinearEpsGreedyPolicy(start=0.1, end=0.9, steps=3).epsilon(3) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("policy", "step", "eps"),
+    [(LinearEpsGreedyPolicy(1.0, 0.2, 100), 75, 0.4), (AdaptiveEpsGreedyPolicy(1.0, 0.0, 1.0), 1, 1 / math.e)],
+)
+def test_schedules_are_followed_when_acting(policy: Any, step: int, eps: float) -> None:
+    policy.generator = np.random.default_rng(3)
+    assert_distributed(choices(policy, step=step), (1 - eps) * GREEDY + eps / 4)
+
+
+@pytest.mark.parametrize("cls", [AdaptiveEpsGreedyPolicy, LinearEpsGreedyPolicy])
+def test_schedules_refuse_an_eps_that_they_would_overrule(cls: type[Policy]) -> None:
+    policy = cls()
+    with pytest.raises(AttributeError, match=f"{cls.__name__} has no eps to set to 0.2: change"):
+        policy.eps = 0.2
+    assert not hasattr(policy, "eps")
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.0, 4.0])
+def test_boltzmann_distribution(tau: float) -> None:
+    assert_distributed(choices(build(BoltzmannQPolicy, tau=tau, clip=(-500, 500))), softmax(Q, tau))
+
+
+def test_boltzmann_clips_the_scaled_values() -> None:
+    """q / tau = (0, 2, 1000) clipped to (-1, 1): the last two are equally likely, e times the first."""
+    policy = build(BoltzmannQPolicy, tau=0.5, clip=(-1, 1))
+    weights = np.array([1.0, math.e, math.e])
+    assert_distributed(choices(policy, [0.0, 1.0, 500.0]), weights / weights.sum())
+
+
+def test_boltzmann_is_stable() -> None:
+    values = np.array([[1e30, -1e30], [-1e30, 1e30], [700.0, 800.0]], np.float32)
+    assert BoltzmannQPolicy(tau=1e-3).select_action(values)[:2].tolist() == [0, 1]
+    wide = BoltzmannQPolicy(clip=(-1e6, 1e6))
+    assert wide.select_action(values).tolist() == [0, 1, 1]
+
+
+def test_max_boltzmann_distribution() -> None:
+    expected = 0.7 * GREEDY + 0.3 * np.array(softmax(Q, 2.0))
+    assert_distributed(choices(build(MaxBoltzmannQPolicy, eps=0.3, tau=2.0, clip=(-500, 500))), expected)
+
+
+@pytest.mark.parametrize(("C", "count"), [(1.0, 1), (1.0, 4), (3.0, 9)])
+def test_boltzmann_gumbel_distribution(C: float, count: int) -> None:
+    """With equal counts Gumbel noise of scale C / sqrt(n) makes the argmax a softmax of that temperature."""
+    policy = build(BoltzmannGumbelQPolicy, C=C)
+    policy.counts = [count] * 4
+    assert_distributed(choices(policy), softmax(Q, C / math.sqrt(count)))
+
+
+def test_boltzmann_gumbel_scales_each_action_by_its_count() -> None:
+    policy, twin = build(BoltzmannGumbelQPolicy, seed=8, C=2.0), np.random.default_rng(8)
+    counts = [1, 1, 1]
+    for row in values_for(policy, rows=300, actions=3).tolist():
+        scores = [value + 2.0 / math.sqrt(count) * twin.gumbel() for value, count in zip(row, counts, strict=True)]
+        action = policy.select_action(np.array(row))
+        assert action == first_of_the_largest(scores)
+        counts[action] += 1
+        assert policy.counts.tolist() == counts
+    before = np.array(counts)
+    actions = policy.select_action(values_for(policy, rows=50, actions=3))
+    np.testing.assert_array_equal(policy.counts, before + np.bincount(actions, minlength=3))
+
+
+def test_boltzmann_gumbel_counts_are_for_one_number_of_actions() -> None:
+    policy = build(BoltzmannGumbelQPolicy)
+    policy.select_action(Q)
+    state = policy.get_state()
+    with pytest.raises(ValueError, match="values must have 4 actions, as counts has, got 3"):
+        policy.select_action(Q[:3])
+    np.testing.assert_equal(policy.get_state(), state)
+    policy.counts = None
+    assert policy.select_action(Q[:3]) in range(3)
+
+
+def test_softmax_distribution() -> None:
+    probabilities = [0.1, 0.0, 0.65, 0.25]
+    assert_distributed(choices(build(SoftmaxPolicy), probabilities), probabilities)
+
+
+@pytest.mark.parametrize("draw", [0.0, np.nextafter(1.0, 0.0)])
+def test_an_impossible_action_is_never_drawn(draw: float) -> None:
+    policy = build(SoftmaxPolicy)
+    policy.generator = ListedDraws(draw)
+    expected = 1 if draw == 0.0 else 3
+    for dtype in (np.float32, np.float64):
+        # A sum a little off 1, as float32 leaves it, on either side.
+        for total in (1.0, 1 - 1e-4, 1 + 1e-4):
+            row = np.array([0.0, 0.3, 0.0, 0.7, 0.0], dtype) * dtype(total)
+            assert policy.select_action(row) == expected
+
+
+@pytest.mark.parametrize(
+    "row", [[0.5, 0.6], [0.5, 0.4], [1.5, -0.5], [0.0, 0.0], [3.0, -1.0], [math.nan, 1.0], [0.2, 0.798]]
+)
+def test_softmax_refuses_what_are_no_probabilities(row: list[float]) -> None:
+    policy = build(SoftmaxPolicy)
+    before = policy.get_state()
+    with pytest.raises(ValueError, match=r"values must be probabilities, .*; row 1 is"):
+        policy.select_action([[0.5, 0.5], row])
+    assert policy.get_state() == before
+
+
+def test_gumbel_softmax_distribution() -> None:
+    expected = 0.8 * np.array(softmax(Q)) + 0.2 / 4
+    for temperature in (0.1, 10.0):
+        assert_distributed(choices(build(GumbelSoftmaxPolicy, temperature=temperature, eps=0.2)), expected)
+
+
+def test_gumbel_softmax_samples_are_the_actions_as_one_hot_rows() -> None:
+    logits = values_for(GumbelSoftmaxPolicy, rows=300, actions=4)
+    actions = build(GumbelSoftmaxPolicy).select_action(logits)
+    samples = build(GumbelSoftmaxPolicy).sample(logits)
+    assert samples.dtype == np.float32
+    np.testing.assert_array_equal(samples, np.eye(4)[actions])
+    np.testing.assert_array_equal(build(GumbelSoftmaxPolicy).sample(logits[0]), samples[0])
+
+
+def test_gumbel_softmax_relaxation() -> None:
+    logits = values_for(GumbelSoftmaxPolicy, rows=50, actions=3)
+    relaxed = build(GumbelSoftmaxPolicy, seed=4).relaxed_sample(logits)
+    twin = np.random.default_rng(4)
+    for logit, row in zip(logits.tolist(), relaxed, strict=True):
+        noisy = [value - math.log(-math.log(twin.random() + 1e-20) + 1e-20) for value in logit]
+        twin.random()
+        np.testing.assert_allclose(row, softmax(noisy, tau=0.5), rtol=1e-6, atol=1e-9)
+    assert relaxed.dtype == np.float32
+    np.testing.assert_array_equal(build(GumbelSoftmaxPolicy, seed=4).relaxed_sample(logits[0]), relaxed[0])
+    hard = build(GumbelSoftmaxPolicy, seed=4, eps=0.0).sample(logits)
+    sharp = build(GumbelSoftmaxPolicy, seed=4, temperature=1e-4).relaxed_sample(logits)
+    np.testing.assert_allclose(sharp, hard, atol=1e-6)
+
+
+@pytest.mark.parametrize("draw", [0.0, np.nextafter(1.0, 0.0)])
+def test_gumbel_softmax_survives_the_ends_of_the_unit_interval(draw: float) -> None:
+    policy = GumbelSoftmaxPolicy(eps=0.0)
+    policy.generator = ListedDraws(draw)
+    assert np.isfinite(policy.relaxed_sample(Q)).all()
+    assert policy.select_action(Q) == 2
+
+
+def test_every_policy_of_the_module_is_tested_here_and_registered() -> None:
+    public = {cls for cls in vars(policies).values() if isinstance(cls, type) and issubclass(cls, Policy)}
+    named = {cls for cls in public if not cls.__name__.startswith("_")} - {Policy}
+    assert named == set(ARGUMENTS)
+    assert all(lookup(cls.__name__) is cls for cls in named)

@@ -1,0 +1,170 @@
+"""How the values of a space lie in arrays, one row each.
+
+Owns the translation of gymnasium spaces into array layouts, and `Leaves`, which lets a table of dictionaries be written
+and compared like a single array, so that the storage has one hot path for all spaces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, Union
+
+import numpy as np
+from gymnasium import spaces
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Table: TypeAlias = Union[Array, "Leaves"]
+Layout: TypeAlias = Union["Leaf", Mapping[str, "Layout"]]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of a table: the shape and dtype of a row as stored, and the dtype in which batches deliver it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    delivered: np.dtype[Any]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one stored row."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Leaves:
+    """A table of dictionaries: one array per leaf, all with the same number of rows.
+
+    Answers what the storage asks of an array: `table[row] = value`, `table[row].tobytes()`, slices and `nbytes`.
+    """
+
+    __slots__ = ("_items", "tables")
+
+    def __init__(self, tables: dict[str, Any]) -> None:
+        self.tables = tables
+        self._items = tuple(tables.items())
+
+    def __setitem__(self, rows: Any, value: Any) -> None:
+        tables = value.tables if isinstance(value, Leaves) else value
+        for name, table in self._items:
+            table[rows] = tables[name]
+
+    def __getitem__(self, rows: Any) -> Leaves:
+        return Leaves({name: table[rows] for name, table in self._items})
+
+    def __len__(self) -> int:
+        return len(self._items[0][1])
+
+    def tobytes(self) -> bytes:
+        """Return the bytes of every leaf, one after the other."""
+        return b"".join([table.tobytes() for _, table in self._items])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated over all leaves."""
+        return sum(table.nbytes for _, table in self._items)
+
+
+def observation_layout(space: spaces.Space[Any], argument: str = "observation_space") -> Layout:
+    """Return how observations of a space are stored.
+
+    Raises:
+        ValueError: if it is no Box, Discrete, MultiDiscrete or MultiBinary, nor a Dict of these.
+    """
+    if isinstance(space, spaces.Dict) and space.spaces:
+        return {name: observation_layout(part, f"{argument}[{name!r}]") for name, part in space.spaces.items()}
+    return _leaf(space, argument, "Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these")
+
+
+def action_layout(space: spaces.Space[Any], argument: str = "action_space") -> Leaf:
+    """Return how actions of a space are stored.
+
+    Raises:
+        ValueError: if it is no Box, Discrete, MultiDiscrete or MultiBinary.
+    """
+    return _leaf(space, argument, "Box, Discrete, MultiDiscrete or MultiBinary")
+
+
+def extra_layout(extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] | None) -> dict[str, Leaf]:
+    """Return how an agent's own fields are stored: name -> (shape, dtype).
+
+    Raises:
+        ValueError: if an entry is no pair of a shape and a numeric dtype.
+    """
+    layout = {}
+    for name, entry in (extra_spec or {}).items():
+        try:
+            shape, dtype = tuple(int(size) for size in entry[0]), np.dtype(entry[1])
+        except (TypeError, ValueError, IndexError) as error:
+            raise ValueError(f"extra_spec[{name!r}] must be a pair (shape, dtype), got {entry!r}") from error
+        if dtype.kind not in "fiub" or any(size < 0 for size in shape):
+            raise ValueError(f"extra_spec[{name!r}] must have sizes >= 0 and a numeric dtype, got {entry!r}")
+        layout[name] = Leaf(shape, dtype, _delivered(dtype, None))
+    return layout
+
+
+def row_bytes(layout: Layout) -> int:
+    """Return the bytes of one row."""
+    return layout.row_bytes if isinstance(layout, Leaf) else sum(row_bytes(part) for part in layout.values())
+
+
+def allocate(layout: Layout, rows: int) -> Table:
+    """Return a table of so many rows; the system commits a page when it is first written."""
+    if isinstance(layout, Leaf):
+        return np.empty((rows, *layout.shape), layout.dtype)
+    return Leaves({name: allocate(part, rows) for name, part in layout.items()})
+
+
+def gather(table: Table, rows: Array, layout: Layout) -> Any:
+    """Return rows [n] of a table as new arrays [n, ...] of the delivered dtype; a dict of them for a Dict space."""
+    if isinstance(table, Leaves):
+        assert isinstance(layout, Mapping)
+        return {name: gather(part, rows, layout[name]) for name, part in table.tables.items()}
+    assert isinstance(layout, Leaf)
+    # `clip` skips a pass over the indices; they come from us and are in range.
+    return table.take(rows, axis=0, mode="clip").astype(layout.delivered, copy=False)
+
+
+def scatter(target: Any, positions: Array, source: Any) -> None:
+    """Write the arrays of `source` at the positions [m] of `target`, leaf by leaf."""
+    if isinstance(target, dict):
+        for name, part in target.items():
+            scatter(part, positions, source[name])
+    else:
+        target[positions] = source
+
+
+def reshape(value: Any, leading: tuple[int, ...]) -> Any:
+    """Return `value`'s arrays [n, ...] with the first axis split into `leading`."""
+    if isinstance(value, dict):
+        return {name: reshape(part, leading) for name, part in value.items()}
+    return value.reshape(*leading, *value.shape[1:])
+
+
+def _leaf(space: spaces.Space[Any], argument: str, allowed: str) -> Leaf:
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise ValueError(f"{argument} must be {allowed}, got {space!r}")
+    if space.shape is None or space.dtype is None or space.dtype.kind not in "fiub":
+        raise ValueError(f"{argument} must have a shape and a numeric dtype, got {space!r}")
+    return Leaf(space.shape, np.dtype(space.dtype), _delivered(np.dtype(space.dtype), space))
+
+
+def _delivered(dtype: np.dtype[Any], space: spaces.Space[Any] | None) -> np.dtype[Any]:
+    """Return the dtype for batches: 32 bits for float64, and for int64 where the space says that its values fit."""
+    if dtype == np.float64:
+        return np.dtype(np.float32)
+    if dtype == np.int64 and space is not None:
+        low, high = _bounds(space)
+        if np.iinfo(np.int32).min <= low and high <= np.iinfo(np.int32).max:
+            return np.dtype(np.int32)
+    return dtype
+
+
+def _bounds(space: spaces.Space[Any]) -> tuple[int, int]:
+    if isinstance(space, spaces.Discrete):
+        return int(space.start), int(space.start) + int(space.n) - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(np.min(space.start)), int(np.max(np.asarray(space.start) + space.nvec)) - 1
+    assert isinstance(space, spaces.Box)
+    return int(space.low.min(initial=0)), int(space.high.max(initial=0))

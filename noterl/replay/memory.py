@@ -1,0 +1,253 @@
+"""The replay memory that users construct.
+
+Owns the public face: the checks, the allocation once the spaces are known, and how rows become a `Batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl.registry import Configurable, register
+from noterl.replay import snapshot
+from noterl.replay.columns import Array, action_layout, extra_layout, gather, observation_layout, reshape
+from noterl.replay.machine import available_bytes
+from noterl.replay.storage import Storage, storage_bytes
+from noterl.types import Batch
+
+ExtraSpec = Mapping[str, tuple[tuple[int, ...], Any]]
+
+
+@register
+class Replay(Configurable):
+    """The last `capacity` transitions of all lanes, from which batches are drawn uniformly.
+
+    Each observation is stored once, in the dtype of its space: the next observation of a transition is the observation
+    of its lane's next one. Only the last observation of an episode needs a place of its own.
+
+    Args:
+        capacity: how many transitions are kept; the oldest makes room for the newest.
+
+    Raises:
+        ValueError: if `capacity` is not a positive int.
+
+    Example:
+        >>> import numpy as np
+        >>> from gymnasium import spaces
+        >>> from noterl.replay import Replay
+        >>> replay = Replay(1000)
+        >>> replay.build(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2))
+        >>> for step in range(10):
+        ...     observation, next_observation = np.full(3, step / 10), np.full(3, (step + 1) / 10)
+        ...     row = replay.add(0, observation, 1, 0.5, next_observation, step == 9, False)
+        >>> len(replay)
+        10
+        >>> batch = replay.sample(2, 4, generator=np.random.default_rng(0), gamma=0.99)
+        >>> batch.observation.shape, batch.reward.shape
+        ((2, 4, 3), (2, 4))
+    """
+
+    # The fields of the loss's feedback that the memory wants fetched from the device after every group.
+    feedback_fields: tuple[str, ...] = ()
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = _positive("capacity", capacity)
+        self._storage: Storage | None = None
+
+    @property
+    def capacity(self) -> int:
+        """How many transitions are kept."""
+        return self._capacity
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated; 0 before `build`."""
+        return self._storage.nbytes if self._storage else 0
+
+    def __len__(self) -> int:
+        return self._storage.length if self._storage else 0
+
+    def build(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        extra_spec: ExtraSpec | None = None,
+    ) -> None:
+        """Allocate the rows; a second call with spaces of the same form changes nothing.
+
+        Args:
+            observation_space: Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these.
+            action_space: Box, Discrete, MultiDiscrete or MultiBinary.
+            extra_spec: further fields that `add` is given: name -> (shape, dtype).
+
+        Raises:
+            ValueError: if a space is of another kind, if the memory was built for other spaces, or if it needs more
+                memory than is available.
+        """
+        layouts = observation_layout(observation_space), action_layout(action_space), extra_layout(extra_spec)
+        if self._storage:
+            built = self._storage.observation_layout, self._storage.action_layout, self._storage.extra_layout
+            if built != layouts:
+                raise ValueError(
+                    f"observation_space={observation_space!r}, action_space={action_space!r} and extra_spec="
+                    f"{extra_spec!r} do not fit this Replay, which was built for rows of {built}; use a new one"
+                )
+            return
+        _refuse_too_much(self._capacity, storage_bytes(self._capacity, *layouts))
+        self._storage = Storage(self._capacity, *layouts)
+        # Whoever asks for `add` from now on gets the storage's own: one call less for every step.
+        self.add = self._storage.add  # type: ignore[method-assign]
+
+    def add(
+        self,
+        lane: int,
+        observation: Any,
+        action: Any,
+        reward: float,
+        next_observation: Any,
+        terminated: bool,
+        truncated: bool,
+        extra: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Store one transition, over the oldest when the memory is full.
+
+        Args:
+            lane: which of the environments that are stepped side by side it comes from; any int of 32 bits.
+            observation: what the action was chosen on.
+            action: the action.
+            reward: the reward, stored as float32.
+            next_observation: the true one: at the end of an episode its last observation, never a reset's first.
+            terminated: whether the environment ended the episode.
+            truncated: whether the episode was cut off from outside.
+            extra: a value for each field of `extra_spec`.
+
+        Returns:
+            the row it lies in, `0 <= row < capacity`.
+
+        Raises:
+            ValueError: if a value cannot be written to a row of its space (a scalar of the wrong kind is a TypeError),
+                or `extra` has not the fields of `extra_spec`; the transition is then not stored.
+        """
+        return self._built().add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
+
+    def interrupt(self, lane: int) -> None:
+        """Say that a lane was broken off (reset before its episode ended): its next transition starts afresh.
+
+        Its last transition keeps the next observation it was added with.
+        """
+        self._built().interrupt(lane)
+
+    def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator, gamma: float) -> Batch:
+        """Draw the batches of a group of updates, every transition with the same chance each time.
+
+        Args:
+            updates: K, how many batches.
+            batch_size: B, rows of each.
+            generator: where the draws come from.
+            gamma: the discount of the next state's value.
+
+        Returns:
+            A `Batch` of new arrays `[K, B, ...]`. float64 comes as float32 and int64 as int32 (if the space's values
+            fit); all else as it is stored. `discount` is `gamma * (1 - terminated)`, `index` holds the rows as int64.
+
+        Raises:
+            ValueError: if `updates` or `batch_size` is not a positive int, or `batch_size` is more than is stored.
+        """
+        storage = self._built()
+        updates, batch_size = _positive("updates", updates), _positive("batch_size", batch_size)
+        if batch_size > storage.length:
+            raise ValueError(f"batch_size must be at most what the memory holds, {storage.length}, got {batch_size}")
+        rows = storage.draw(updates * batch_size, generator)
+        discount = np.where(storage.terminated.take(rows), np.float32(0), np.float32(gamma))
+        batch = Batch(
+            observation=storage.observations(rows),
+            action=gather(storage.action, rows, storage.action_layout),
+            reward=storage.reward.take(rows),
+            next_observation=storage.next_observations(rows),
+            discount=discount,
+            weight=np.ones(len(rows), np.float32),
+            index=rows,
+            extra={name: gather(storage.extra[name], rows, leaf) for name, leaf in storage.extra_layout.items()},
+        )
+        return Batch(*(reshape(field, (updates, batch_size)) for field in batch))
+
+    def feedback(self, index: Array, feedback: Mapping[str, Any]) -> None:
+        """Take what the loss said of the rows sampled; uniform sampling has no use for it."""
+
+    def clear(self) -> None:
+        """Forget every transition; what is allocated stays."""
+        if self._storage:
+            self._storage.clear()
+
+    def check(self) -> None:
+        """Assert that the memory hangs together.
+
+        Raises:
+            AssertionError: naming the broken invariant.
+        """
+        if self._storage:
+            snapshot.check(self._storage)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the live transitions, in order of age; `{}` before `build`.
+
+        The arrays are views of the memory: save or copy them before the next `add`.
+        """
+        return snapshot.get_state(self._storage) if self._storage else {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take what `get_state` said: what is sampled and overwritten from here on is the same.
+
+        Raises:
+            ValueError: if the state is of another capacity or other spaces, or contradicts itself; nothing is changed
+                then.
+        """
+        if state:
+            snapshot.set_state(self._built(), state)
+        else:
+            self.clear()
+
+    def _built(self) -> Storage:
+        if self._storage is None:
+            raise RuntimeError("this Replay does not know its spaces yet: call build(observation_space, action_space)")
+        return self._storage
+
+
+def bytes_needed(
+    capacity: int,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    *,
+    extra_spec: ExtraSpec | None = None,
+) -> int:
+    """Return the bytes that `Replay(capacity)` allocates for these spaces.
+
+    Each end of an episode in the memory may cost one more observation.
+
+    >>> from gymnasium import spaces
+    >>> from noterl.replay import bytes_needed
+    >>> frames = spaces.Box(0, 255, (84, 84), "uint8")
+    >>> round(bytes_needed(1_000_000, frames, spaces.Discrete(18)) / 1e9, 2)
+    7.08
+    """
+    layouts = observation_layout(observation_space), action_layout(action_space), extra_layout(extra_spec)
+    return storage_bytes(_positive("capacity", capacity), *layouts)
+
+
+def _refuse_too_much(capacity: int, needed: int) -> None:
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise ValueError(
+            f"capacity={capacity} needs {needed} bytes ({needed / 1e9:.2f} GB) for these spaces, but only {available} "
+            f"bytes ({available / 1e9:.2f} GB) are available; at most {capacity * available // needed} transitions fit"
+        )
+
+
+def _positive(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a positive int, got {value!r}")
+    return int(value)

@@ -1,0 +1,214 @@
+"""The ring in which transitions lie, shared by all lanes, in order of arrival.
+
+Owns the arrays, and the links from each row to its next observation, so that every observation is stored once:
+
+- `successor[row] >= 0` is the row that holds the next observation: the lane's next transition, of the same episode.
+- `successor[row] = -1 - slot` says that the next observation is no row's observation and lies in `apart[slot]`: the
+  true last observation of an episode, the last before an interruption, or the newest of a lane that is still running.
+
+A transition's generation is the number of transitions added before it; it lies in row `generation % capacity`. Live are
+the generations `begin <= generation < count`, so a row is dead while it is being overwritten, and whatever stops `add`
+half way (a bad value, Ctrl-C) leaves a memory that is right: at worst it lacks the oldest transition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from noterl.replay.columns import Array, Layout, Leaf, allocate, gather, row_bytes, scatter
+
+FIRST_SLOTS = 16
+
+# A reward is delivered as float32 whatever it is stored as, and rounding it on entry gives the same number.
+BOOKKEEPING = {
+    "reward": np.dtype(np.float32),
+    "terminated": np.dtype(np.bool_),
+    "truncated": np.dtype(np.bool_),
+    "lane": np.dtype(np.int32),
+    "successor": np.dtype(np.int64),
+}
+
+
+def storage_bytes(capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> int:
+    """Return the bytes a new `Storage` allocates; each episode end kept apart costs one more observation."""
+    row = row_bytes(observation) + row_bytes(action) + row_bytes(extra)
+    row += sum(dtype.itemsize for dtype in BOOKKEEPING.values())
+    return capacity * row + FIRST_SLOTS * row_bytes(observation)
+
+
+class Storage:
+    """Preallocated rows of transitions; see the module's words for how they hang together.
+
+    Args:
+        capacity: how many transitions are kept.
+        observation: layout of an observation.
+        action: layout of an action.
+        extra: layout of further fields, by name.
+    """
+
+    def __init__(self, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> None:
+        self.capacity = capacity
+        self.observation_layout, self.action_layout, self.extra_layout = observation, action, extra
+        self.observation = allocate(observation, capacity)
+        self.apart = allocate(observation, FIRST_SLOTS)
+        self.action: Array = np.empty((capacity, *action.shape), action.dtype)
+        self.extra: dict[str, Array] = {
+            name: np.empty((capacity, *leaf.shape), leaf.dtype) for name, leaf in extra.items()
+        }
+        self.reward = np.empty(capacity, BOOKKEEPING["reward"])
+        self.terminated = np.empty(capacity, BOOKKEEPING["terminated"])
+        self.truncated = np.empty(capacity, BOOKKEEPING["truncated"])
+        self.lane = np.empty(capacity, BOOKKEEPING["lane"])
+        # Zeros, because a row that was never written must not look as if it had a slot.
+        self.successor = np.zeros(capacity, BOOKKEEPING["successor"])
+        self.begin = 0
+        self.count = 0
+        self.heads: dict[int, int] = {}  # lane -> row of its newest transition, if the episode still runs
+        self.free: list[int] = []  # slots given back
+        self.slots = 0  # slots ever handed out; those above were never touched
+        scalar_action = not action.shape and action.dtype.kind in "iu"
+        self._action_cells: Any = _cells(self.action) if scalar_action else self.action
+        self._reward_cells = _cells(self.reward)
+        self._terminated_cells = _cells(self.terminated)
+        self._truncated_cells = _cells(self.truncated)
+        self._lane_cells = _cells(self.lane)
+        self._successor_cells = _cells(self.successor)
+
+    @property
+    def length(self) -> int:
+        """How many transitions are live."""
+        return self.count - self.begin
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        bookkeeping = sum(getattr(self, name).nbytes for name in BOOKKEEPING)
+        extra = sum(column.nbytes for column in self.extra.values())
+        return int(self.observation.nbytes + self.apart.nbytes + self.action.nbytes + bookkeeping + extra)
+
+    def add(
+        self,
+        lane: int,
+        observation: Any,
+        action: Any,
+        reward: float,
+        next_observation: Any,
+        terminated: bool,
+        truncated: bool,
+        extra: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Store one transition over the oldest; see `Replay.add`."""
+        capacity, count = self.capacity, self.count
+        row = count % capacity
+        successor, ring = self._successor_cells, self.observation
+        if successor[row] < 0:
+            self._release(row)
+        elif count - self.begin == capacity:
+            self.begin += 1
+        ring[row] = observation
+        self._action_cells[row] = action
+        self._reward_cells[row] = reward
+        self._terminated_cells[row] = terminated
+        self._truncated_cells[row] = truncated
+        self._lane_cells[row] = lane
+        if extra is not None or self.extra:
+            self._write_extra(row, extra)
+        slot = self.free[-1] if self.free else self._new_slot()
+        self.apart[slot] = next_observation
+        self.free.pop()
+        successor[row] = -1 - slot
+        heads = self.heads
+        head = heads.get(lane)
+        # From here on the row counts. The link comes last: until then the previous row has a slot of its own.
+        self.count = count + 1
+        if terminated or truncated:
+            heads.pop(lane, None)
+        else:
+            heads[lane] = row
+        if head is not None:
+            self._link(head, row)
+        return row
+
+    def interrupt(self, lane: int) -> None:
+        """Break a lane off: its next transition does not follow from its last."""
+        self.heads.pop(lane, None)
+
+    def clear(self) -> None:
+        """Forget every transition; generations go on counting."""
+        self.heads.clear()
+        self.begin = self.count
+        self.successor[self.successor < 0] = 0
+        self.free.clear()
+        self.slots = 0
+
+    def generation(self, rows: Array) -> Array:
+        """Return the generations of live rows: how many transitions had been added before each."""
+        return self.begin + (rows - self.begin) % self.capacity
+
+    def draw(self, count: int, generator: np.random.Generator) -> Array:
+        """Return `count` live rows, uniformly and independently drawn by age, so that layout does not matter."""
+        first = self.begin % self.capacity
+        rows = generator.integers(first, first + self.length, count)
+        if first + self.length > self.capacity:
+            np.subtract(rows, self.capacity, out=rows, where=rows >= self.capacity)
+        return rows
+
+    def observations(self, rows: Array) -> Any:
+        """Return the observations of rows [n], as delivered."""
+        return gather(self.observation, rows, self.observation_layout)
+
+    def next_observations(self, rows: Array) -> Any:
+        """Return the true next observations of rows [n], as delivered."""
+        successor = self.successor.take(rows, mode="clip")
+        layout = self.observation_layout
+        # The gathering clips: where the code is negative it fetches row 0, and the slot's content goes over it.
+        observations = gather(self.observation, successor, layout)
+        positions = np.flatnonzero(successor < 0)
+        if positions.size:
+            scatter(observations, positions, gather(self.apart, -1 - successor[positions], layout))
+        return observations
+
+    def _link(self, head: int, row: int) -> None:
+        """Let `row` hold the next observation of `head`, if it truly does.
+
+        Bytes are compared because a lane may have been reset without a word; NaN equals itself here.
+        """
+        slot = -1 - self._successor_cells[head]
+        if self.observation[row].tobytes() == self.apart[slot].tobytes():
+            self._successor_cells[head] = row
+            self.free.append(slot)
+
+    def _release(self, row: int) -> None:
+        """Let the row that is overwritten next die: first no head of its lane, then not live, then without a slot."""
+        lane = self._lane_cells[row]
+        if self.heads.get(lane) == row:
+            del self.heads[lane]
+        self.begin = max(self.begin, self.count - self.capacity + 1)
+        slot = -1 - self._successor_cells[row]
+        self._successor_cells[row] = 0
+        self.free.append(slot)
+
+    def _new_slot(self) -> int:
+        slot = self.slots
+        if slot == len(self.apart):
+            larger = allocate(self.observation_layout, 2 * slot)
+            larger[:slot] = self.apart
+            self.apart = larger
+        self.slots = slot + 1
+        self.free.append(slot)
+        return slot
+
+    def _write_extra(self, row: int, extra: Mapping[str, Any] | None) -> None:
+        given = {} if extra is None else extra
+        if given.keys() != self.extra.keys():
+            raise ValueError(f"extra must have exactly the fields {sorted(self.extra)}, got {sorted(given)}")
+        for name, column in self.extra.items():
+            column[row] = given[name]
+
+
+def _cells(column: Array) -> Any:
+    """Return a view that takes a scalar in half the time the array does."""
+    return memoryview(column)  # type: ignore[arg-type]

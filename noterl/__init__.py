@@ -1,0 +1,71 @@
+"""noterl: a callback-driven reinforcement-learning trainer in the Keras `Model.fit` style.
+
+Public names are imported when they are first used: `import noterl` loads no deep-learning framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from noterl import callbacks, envs, heads, losses, networks, noise, policies
+    from noterl.agent import Agent, load
+    from noterl.agents.dqn import DQN
+    from noterl.callback import Callback
+    from noterl.history import History
+    from noterl.registry import register
+    from noterl.replay import Replay
+    from noterl.types import Batch
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DQN",
+    "Agent",
+    "Batch",
+    "Callback",
+    "History",
+    "Replay",
+    "callbacks",
+    "envs",
+    "heads",
+    "load",
+    "losses",
+    "networks",
+    "noise",
+    "policies",
+    "register",
+]
+
+_HOMES = {
+    "Agent": "noterl.agent",
+    "Batch": "noterl.types",
+    "Callback": "noterl.callback",
+    "DQN": "noterl.agents.dqn",
+    "History": "noterl.history",
+    "Replay": "noterl.replay",
+    "load": "noterl.agent",
+    "register": "noterl.registry",
+}
+
+# The catalogue of callbacks lies beside the package in a checkout; a wheel carries it inside.
+_here = Path(__file__).parent
+if not (_here / "callbacks").is_dir():
+    __path__.append(str(_here.parent))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in __all__:
+        value = importlib.import_module(f"noterl.{name}")
+    else:
+        raise AttributeError(f"module 'noterl' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,176 @@
+"""From observations to the network's output, on the host.
+
+Owns: the NumPy copy of a small network that acting uses, its check against the real one, and the fallback. A framework call for one
+observation costs tens to hundreds of microseconds, the same network in plain NumPy eight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from noterl import backends, networks
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
+
+# Above this many weights a compiled forward pass beats NumPy even at one observation (benchmarks/micro/test_act.py).
+NUMPY_WEIGHTS_LIMIT = 2_000_000
+
+Step = Callable[[np.ndarray, list[np.ndarray]], np.ndarray]
+
+_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": lambda x: np.maximum(x, 0, out=x),
+    "tanh": lambda x: np.tanh(x, out=x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "linear": lambda x: x,
+}
+
+
+class Actor:
+    """Computes `agent.forward` for acting: in NumPy where that can be done and is checked, else by the compiled call.
+
+    Attributes:
+        stale: set by the loop when weights may have changed; they are fetched again at the next call.
+        in_numpy: whether the NumPy copy is used.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._forward = backends.current().compile_forward(agent, agent.jit_compile)
+        self._weights: list[np.ndarray] | None = None
+        self.stale = True
+        self._program = self._find_program()
+        self.in_numpy = self._program is not None
+
+    def __call__(self, observations: Any) -> np.ndarray:
+        """Return the network's output for observations `[N, ...]`, as an array `[N, ...]`."""
+        if self._program is None:
+            return self._forward(observations)
+        if self.stale:
+            self._weights = backends.current().host_weights(self._variables, self._weights)
+            self.stale = False
+        return self._program(observations, self._weights)
+
+    def _find_program(self) -> Step | None:
+        """Find the network whose NumPy copy gives what `agent.forward` gives; None where there is none."""
+        if not isinstance(self._agent.observation_space.shape, tuple):
+            return None
+        for network in self._agent.networks().values():
+            described = describe(network)
+            if described is not None and sum(np.prod(v.shape) for v in described[1]) <= NUMPY_WEIGHTS_LIMIT:
+                program, self._variables = described
+                if self._agrees(program):
+                    return program
+        return None
+
+    def _agrees(self, program: Step) -> bool:
+        """Whether the copy gives what `forward` gives, and goes on doing so when its weights change.
+
+        The second half tells a network from its target, which starts out equal.
+        """
+        rng = np.random.default_rng(0)
+        shape = (8, *self._agent.observation_space.shape)
+        probe = rng.normal(size=shape).astype(self._agent.observation_dtype)
+        saved = [backends.current().fetch(variable) for variable in self._variables]
+        try:
+            if not self._same(program, probe):
+                return False
+            for variable, value in zip(self._variables, saved, strict=True):
+                variable.assign(value + rng.normal(size=value.shape).astype(value.dtype))
+            return self._same(program, probe)
+        finally:
+            for variable, value in zip(self._variables, saved, strict=True):
+                variable.assign(value)
+
+    def _same(self, program: Step, probe: np.ndarray) -> bool:
+        weights = [backends.current().fetch(variable) for variable in self._variables]
+        expected = self._forward(probe)
+        result = program(probe, weights)
+        # Frameworks multiply in another order, on some devices with fewer bits.
+        scale = float(np.abs(expected).max()) + 1e-6
+        return result.shape == expected.shape and bool(np.allclose(result, expected, rtol=1e-3, atol=1e-4 * scale))
+
+
+def describe(network: Any) -> tuple[Step, list[keras.Variable]] | None:
+    """Return a network as a NumPy function of `(observations, weights)`, and the variables whose weights it takes.
+
+    Understands Keras Sequential models and `torch.nn.Sequential` of dense layers, activations and Flatten, and the dueling networks
+    of `noterl.networks`; None for anything else.
+    """
+    variables: list[keras.Variable] = []
+    program = _describe(network, variables)
+    return None if program is None else (program, variables)
+
+
+def _describe(network: Any, variables: list[keras.Variable]) -> Step | None:
+    if type(network).__name__ == "Dueling":
+        parts = [_describe(part, variables) for part in (network.trunk, network.value, network.advantage)]
+        return None if None in parts else _dueling(*parts)
+    if isinstance(network, keras.Sequential):
+        layers = list(network.layers)
+    elif networks.is_module(network) and type(network).__name__ == "Sequential":
+        layers = list(network)
+    else:
+        return None
+    steps = [_layer(layer, variables) for layer in layers]
+    if None in steps:
+        return None
+    flat = [step for parts in steps for step in parts]
+    return lambda x, weights: _run(flat, x, weights)
+
+
+def _run(steps: list[Step], x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+    for step in steps:
+        x = step(x, weights)
+    return x
+
+
+def _dueling(trunk: Step, value: Step, advantage: Step) -> Step:
+    def combined(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+        features = trunk(x, weights)
+        advantages = advantage(features, weights)
+        return value(features, weights) + advantages - advantages.mean(-1, keepdims=True)
+
+    return combined
+
+
+def _layer(layer: Any, variables: list[keras.Variable]) -> list[Step] | None:
+    """Return one layer as steps, noting the variables it reads; None for a layer NumPy does not know here."""
+    kind = type(layer).__name__
+    if kind == "Flatten":
+        return [lambda x, weights: x.reshape(len(x), -1)]
+    if kind in ("Identity", "InputLayer"):
+        return []
+    if kind in ("Dense", "Linear"):
+        return _dense(layer, variables)
+    if kind == "Activation":
+        kind = layer.activation.__name__
+    parameters = [getattr(layer, name, default) for name, default in (("negative_slope", 0.0), ("max_value", None))]
+    if kind.lower() in ("relu", "tanh", "sigmoid", "silu") and parameters in ([0.0, None], [0, None]):
+        activation = _ACTIVATIONS[kind.lower()]
+        return [lambda x, weights: activation(x)]
+    return None
+
+
+def _dense(layer: Any, variables: list[keras.Variable]) -> list[Step] | None:
+    first = len(variables)
+    found = networks.variables(layer)
+    if len(found) != 2:
+        return None
+    variables += found
+    if networks.is_module(layer):
+        return [lambda x, weights: x @ weights[first].T + weights[first + 1]]
+    activation = getattr(layer.activation, "__name__", "")
+    if activation not in _ACTIVATIONS or layer.activation is not getattr(keras.activations, activation, None):
+        return None
+    steps: list[Step] = [lambda x, weights: x @ weights[first] + weights[first + 1]]
+    if activation != "linear":
+        apply = _ACTIVATIONS[activation]
+        steps.append(lambda x, weights: apply(x))
+    return steps

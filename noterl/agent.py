@@ -1,0 +1,360 @@
+"""Agent: what users call.
+
+Owns: compile, fit, evaluate, act, save. What users override lies in `algorithm.py`, the loop in `loop.py`, the state tree in
+`agent_state.py`, gradients in `backends/`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noterl import agent_state, envs, optimizers, saving
+from noterl.agent_setup import Setup, checked_fit_arguments, loggers
+from noterl.algorithm import Algorithm, Defaults
+from noterl.callback import CallbackList, Events
+from noterl.collect import Lanes, VectorLanes
+from noterl.history import History
+from noterl.loop import Loop, evaluate
+from noterl.policies import Policy
+
+__all__ = ["Agent", "Defaults", "load"]
+
+
+class Agent(Algorithm):
+    """An agent: networks, and how they act and learn.
+
+    A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`), and defines `forward` and `loss`, or `forward`
+    and `update`; with a target network also `update_target`. Networks, variables and seed generators are found as attributes, also in
+    lists, tuples and dicts.
+
+    Args:
+        env: a gymnasium id, an environment, a function that makes one, a native vector environment, or a pair
+            (observation_space, action_space).
+        seed: the one seed of the run: environments, exploration, sampling and networks; None for a fresh one.
+
+    Raises:
+        ValueError: if `env` is none of these, or of a kind of space that the algorithm does not take.
+
+    Attributes:
+        head: how the network's output becomes an action.
+        optimizer_names: the optimizers that `update` names in `minimize`.
+        action_spaces: kinds of action space the algorithm takes.
+        observation_spaces: kinds of observation space it takes.
+        steps: environment steps so far.
+        updates: gradient updates so far.
+        episodes: finished episodes so far.
+        stop_training: whether training is to stop.
+        stop_reason: why.
+    """
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.history: History | None = None
+        self._setup: Setup | None = None
+        self._verbose = 1
+        self._callbacks = CallbackList()
+        self._events = Events()
+        self._restored: dict[str, Any] = {}
+
+    def compile(
+        self,
+        optimizer: Any = None,
+        *,
+        policy: Policy | None = None,
+        replay: Any = None,
+        batch_size: int | None = None,
+        learning_starts: int | None = None,
+        update_every: int | str | None = None,
+        updates: int | str | None = None,
+        target_update: int | float | None = None,
+        jit_compile: bool | str = "auto",
+        steps_per_execution: int | str = "auto",
+    ) -> None:
+        """Replace some of the algorithm's defaults.
+
+        Args:
+            optimizer: one (cloned for each of `optimizer_names`), a list in that order, or a dict by name. Keras optimizers
+                anywhere; with KERAS_BACKEND=torch also `torch.optim` ones, or a function `parameters -> optimizer`.
+            policy: exploration, of `noterl.policies`.
+            replay: the memory, a `noterl.Replay`.
+            batch_size: transitions per gradient update. Larger: smoother and dearer; 32 to 256 are usual.
+            learning_starts: environment steps before the first update, with uniformly random actions.
+            update_every: environment steps between groups of updates, or "episode".
+            updates: gradient updates in a group, or "pass" for one pass over the memory.
+            target_update: an int counts environment steps between hard copies to the target, a float below 1 is
+                Polyak's coefficient, applied after every update.
+            jit_compile: False runs updates without compiling, to debug them.
+            steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. Changes no result.
+
+        Raises:
+            ValueError: naming the argument that is not what it may be; nothing is changed then.
+        """
+        arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        setup = Setup(self.defaults(), self.head, self.optimizer_names, arguments)
+        self._setup, self._built = setup, False
+        self.optimizers = dict(setup.optimizers)
+        self.policy, self.replay, self.schedule = setup.policy, setup.replay, setup.schedule
+        self.jit_compile, self.steps_per_execution = setup.jit_compile, setup.steps_per_execution
+        self.policy.generator = self.generators("exploration")
+        self.tau.assign(1.0 if self.schedule.tau is None else self.schedule.tau)
+
+    def fit(
+        self,
+        env: Any = None,
+        episodes: int | None = None,
+        *,
+        steps: int | None = None,
+        callbacks: Iterable[Any] = (),
+        num_envs: int | None = None,
+        verbose: int | str = "auto",
+        log_every: int | None = None,
+        seed: int | None = None,
+    ) -> History:
+        """Train; a second call goes on where the first ended.
+
+        Args:
+            env: train here instead of the environment the agent was built with; the spaces must be the same.
+            episodes: finished episodes to add.
+            steps: environment steps to add, in total over lanes. Whichever budget is spent first ends training; neither is
+                needed where a callback stops it.
+            callbacks: `noterl.callbacks` or `keras.callbacks`, heard in this order.
+            num_envs: environments stepped side by side in this process.
+            verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes; "auto" is 1 on a terminal, else 2.
+            log_every: episodes between lines, 10 by default.
+            seed: start every generator, and the environments, afresh from it.
+
+        Returns:
+            The `History` of this call, which `agent.history` holds too.
+
+        Raises:
+            ValueError: naming the argument that is not what it may be.
+            NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
+            KeyboardInterrupt: after the step in progress is whole; the agent can be saved and go on.
+        """
+        heard = CallbackList(callbacks)
+        verbose = checked_fit_arguments(episodes, steps, num_envs, verbose, log_every, heard)
+        source = self._source_for(env)
+        self._ensure_compiled()
+        if seed is not None:
+            self._reseed(seed)
+        self.build()
+        self._prepare_lanes(source, num_envs)
+        self.history = history = History()
+        self._verbose = int(verbose)
+        self._callbacks = CallbackList([*heard.callbacks, history, *loggers(self._verbose, log_every, episodes, steps)])
+        self._callbacks.set_agent(self)
+        self._callbacks.set_state(self._restored.pop("callbacks", {}))
+        self._events = self._callbacks.bind()
+        self.stop_training, self.stop_reason = False, None
+        loop = Loop(
+            self, self._events, live=self._callbacks.needs_live_updates, episodes=episodes, steps=steps, history=history
+        )
+        try:
+            loop.run()
+        finally:
+            self._events = Events()
+            self._restored["callbacks"] = self._callbacks.get_state()
+        return history
+
+    def stop(self, reason: str) -> None:
+        """End training after the transition in progress; the reason stands in `stop_reason` and `History`."""
+        self.stop_training, self.stop_reason = True, str(reason)
+
+    def evaluate(
+        self, env: Any = None, episodes: int = 10, *, seed: int | None = None, deterministic: bool = True, num_envs: int = 1
+    ) -> dict[str, Any]:
+        """Play whole episodes without learning; training is left exactly as it was.
+
+        Args:
+            env: where to play; a fresh copy of the training environment by default.
+            episodes: how many.
+            seed: of the environments; by default one of the agent's own, the same at every call.
+            deterministic: act by the head alone; otherwise explore as in training.
+            num_envs: environments stepped side by side; the result does not depend on it where acting is deterministic.
+
+        Returns:
+            `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile mean),
+            `length_mean`, and `success_rate` where the environment says `is_success`.
+
+        Raises:
+            ValueError: naming the argument that is not what it may be.
+        """
+        self._ensure_compiled()
+        self.build()
+        source = self.source if env is None else envs.resolve(env)
+        return evaluate(self, source, episodes, seed, deterministic, num_envs, self._events)
+
+    def act(self, observation: Any, *, deterministic: bool = True) -> Any:
+        """Return the action for one observation, or actions `[N, ...]` for a batch of them.
+
+        Raises:
+            ValueError: if the observation has neither the shape of one nor of a batch.
+        """
+        self._ensure_compiled()
+        self.build()
+        array = np.asarray(observation)
+        shape = self.observation_space.shape
+        if array.shape != shape and array.shape[1:] != shape:
+            raise ValueError(f"observation must have the shape {shape} or (N, *{shape}), got {array.shape}")
+        single = array.shape == shape
+        self.actor.stale = True
+        actions = self.act_on(array[None] if single else array, deterministic, self.policy, self.steps)
+        return actions[0].item() if single and np.ndim(actions[0]) == 0 else actions[0] if single else actions
+
+    def save(self, path: str | Path, *, replay: bool = True) -> None:
+        """Write everything into one file, whole or not at all; `replay=False` leaves the memory out.
+
+        Raises:
+            OSError: if it cannot be written; an older file at `path` stays.
+        """
+        self._ensure_compiled()
+        self.build()
+        saving.write(path, agent_state.document(self, replay=replay))
+
+    def restore(self, path: str | Path) -> None:
+        """Take everything from a file of an agent of this class; training goes on as if it had not been interrupted.
+
+        Raises:
+            noterl.saving.FileError: if the file is damaged or not one of noterl's; nothing is changed then.
+            ValueError: if it does not fit this agent; nothing is changed then.
+        """
+        agent_state.restore(self, saving.read(path))
+
+    def save_weights(self, path: str | Path) -> None:
+        """Write the networks' weights alone, as a `.safetensors` file in Keras's layout."""
+        saving.write_weights(path, agent_state.weights(self))
+
+    def load_weights(self, path: str | Path) -> None:
+        """Take the weights from a file of `save_weights`, written on any backend.
+
+        Raises:
+            ValueError: if the weights do not fit; nothing is changed then.
+        """
+        agent_state.set_weights(self, saving.read_weights(path))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything that training depends on, as nested dicts of arrays, numbers and strings."""
+        self._ensure_compiled()
+        self.build()
+        return agent_state.get_state(self, replay=True)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state` returned.
+
+        Raises:
+            ValueError: if it does not fit; nothing is changed then.
+        """
+        self._ensure_compiled()
+        self.build()
+        agent_state.set_state(self, state)
+
+    def summary(self) -> None:
+        """Print backend, device, spaces, networks and memory."""
+        self._ensure_compiled()
+        self.build()
+        print(agent_state.describe(self))
+
+    def animate(
+        self, path: str | Path, env: Any = None, max_steps: int | None = None, fps: int = 30, *, seed: int | None = None
+    ) -> float:
+        """Play an episode and write it as a `.gif` or `.mp4`; return its reward."""
+        from noterl.animation import animate
+
+        return animate(self, path, env, max_steps, fps, seed)
+
+    def close(self) -> None:
+        """Close the environments."""
+        if self.lanes is not None:
+            self.lanes.close()
+            self.lanes = None
+
+    def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
+        """Set `learning_rate`, `beta_1`, `beta_2` or `weight_decay` of one optimizer, or of all, without retracing."""
+        self._ensure_compiled()
+        for name in self.optimizer_names if optimizer is None else (optimizer,):
+            optimizers.set_rule(self.optimizers[name], rule, float(value))
+
+    @property
+    def optimizer(self) -> Any:
+        """The first optimizer."""
+        self._ensure_compiled()
+        return self.optimizers[self.optimizer_names[0]]
+
+    @property
+    def learning_rate(self) -> float:
+        """The first optimizer's learning rate; `set_rule("learning_rate", value)` changes it."""
+        return optimizers.get_rule(self.optimizer, "learning_rate")
+
+    def say(self, message: str) -> None:
+        """Tell the user something, unless `fit` was asked to be silent."""
+        if self._verbose:
+            print(f"noterl: {message}", file=sys.stderr)
+
+    def _ensure_compiled(self) -> None:
+        if self._setup is None:
+            self.compile()
+
+    def _reseed(self, seed: int) -> None:
+        self.generators.reseed(seed)
+        self.policy.generator = self.generators("exploration")
+        self._drop_lanes()
+
+    def _drop_lanes(self) -> None:
+        if self.lanes is not None:
+            self.lanes.close()
+        self.lanes = None
+        self._restored.pop("lanes", None)
+
+    def _source_for(self, env: Any) -> envs.EnvSource:
+        """Return where `fit` trains: the source the agent has, or one for another environment of the same spaces."""
+        if env is None or env is self._config["env"] or (isinstance(env, str) and env == self._config["env"]):
+            source = self.source
+        else:
+            source = envs.resolve(env)
+            for name in ("observation_space", "action_space"):
+                if getattr(source, name) != getattr(self, name):
+                    raise ValueError(
+                        f"env has the {name} {getattr(source, name)}, the agent was built for {getattr(self, name)}"
+                    )
+        return source
+
+    def _prepare_lanes(self, source: envs.EnvSource, num_envs: int | None) -> None:
+        """Make the lanes, or keep those that are there: their episodes go on."""
+        if source.vector is not None:
+            if num_envs not in (None, source.num_envs):
+                raise ValueError(f"num_envs is {num_envs}, but env is a vector environment of {source.num_envs}")
+            self._drop_lanes()
+            self.lanes = VectorLanes(source, self.generators)
+            return
+        saved = self._restored.get("lanes")
+        present = self.lanes.num_envs if self.lanes is not None else len(saved["lanes"]) if saved else 1
+        count = present if num_envs is None else num_envs
+        if self.lanes is not None and (self.lanes.native or self.lanes.source is not source or count != present):
+            self._drop_lanes()
+        if self.lanes is None:
+            self.lanes = Lanes(source, count, self.generators)
+            saved = self._restored.pop("lanes", None)
+            if saved and len(saved["lanes"]) == count:
+                self.lanes.set_state(saved)
+
+
+def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent:
+    """Build the agent that a file holds, and restore it.
+
+    Args:
+        path: of a file written by `Agent.save` or a `Checkpoint`.
+        custom_objects: classes of your own by name, besides those known through `noterl.register`.
+
+    Raises:
+        noterl.saving.FileError: if the file is damaged or not one of noterl's.
+        ValueError: if it names a class nobody registered, or arguments that a file cannot hold.
+    """
+    document = saving.read(path)
+    agent = agent_state.build(document, custom_objects)
+    agent_state.restore(agent, document)
+    return agent

@@ -1,0 +1,100 @@
+"""Checking what `compile` and `fit` are given, before anything is done."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl import optimizers
+from noterl.callback import Callback, CallbackList
+from noterl.heads import Head
+from noterl.policies import Policy
+from noterl.replay import Replay
+from noterl.schedule import Schedule
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Defaults
+
+
+class Setup:
+    """The parts that `compile` settles: the algorithm's defaults, with what the user gave in their place.
+
+    Args:
+        defaults: of the algorithm.
+        head: of the algorithm.
+        names: its `optimizer_names`.
+        arguments: what `compile` was given, by name.
+
+    Raises:
+        ValueError: naming the argument that is not what it may be.
+    """
+
+    def __init__(self, defaults: Defaults, head: Head, names: tuple[str, ...], arguments: dict[str, Any]) -> None:
+        self.arguments = arguments
+        self.policy = _policy(arguments.get("policy", defaults.policy), head)
+        self.replay = arguments["replay"] if "replay" in arguments else Replay(defaults.capacity)
+        if not isinstance(self.replay, Replay):
+            raise ValueError(f"replay must be a noterl.Replay, got {self.replay!r}")
+        scheduled = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
+        self.schedule = Schedule(**{name: arguments.get(name, getattr(defaults, name)) for name in scheduled})
+        if self.schedule.batch_size > self.replay.capacity:
+            raise ValueError(
+                f"batch_size must be at most the capacity of the replay memory, {self.replay.capacity}, "
+                f"got {self.schedule.batch_size}"
+            )
+        self.jit_compile = arguments.get("jit_compile", "auto")
+        if self.jit_compile not in ("auto", True, False):
+            raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
+        self.steps_per_execution = arguments.get("steps_per_execution", "auto")
+        if self.steps_per_execution != "auto":
+            check_positive("steps_per_execution", self.steps_per_execution)
+        self.optimizers = optimizers.resolve(arguments.get("optimizer"), names, defaults.learning_rate)
+
+
+def _policy(policy: Any, head: Head) -> Policy:
+    if not isinstance(policy, Policy):
+        raise ValueError(f"policy must be one of noterl.policies, got {policy!r}")
+    if policy.acts_on not in head.acts_on:
+        raise ValueError(
+            f"policy {type(policy).__name__} acts on {policy.acts_on}, but the head {type(head).__name__} gives "
+            f"{' or '.join(head.acts_on)}"
+        )
+    return policy
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise a ValueError that names the argument unless `value` is a positive int."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a positive int, got {value!r}")
+
+
+def checked_fit_arguments(
+    episodes: Any, steps: Any, num_envs: Any, verbose: Any, log_every: Any, callbacks: CallbackList
+) -> int:
+    """Check what `fit` is given and return the verbosity as a number.
+
+    Raises:
+        ValueError: naming the argument that is not what it may be.
+    """
+    for name, value in (("episodes", episodes), ("steps", steps), ("num_envs", num_envs), ("log_every", log_every)):
+        if value is not None:
+            check_positive(name, value)
+    if episodes is None and steps is None and not callbacks.stops_training:
+        raise ValueError("episodes or steps must be given, or a callback that stops training, such as EarlyStopping")
+    if verbose == "auto":
+        return 1 if sys.stderr.isatty() else 2
+    if verbose not in (0, 1, 2) or isinstance(verbose, bool):
+        raise ValueError(f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}")
+    return int(verbose)
+
+
+def loggers(verbose: int, log_every: int | None, episodes: int | None, steps: int | None) -> list[Callback]:
+    """Return the callbacks that show progress at this verbosity."""
+    # The catalogue builds on the core, so the core imports it only here, when it is used.
+    from noterl.callbacks import EpisodePrinter, ProgressBar
+
+    if verbose == 1:
+        return [ProgressBar(episodes=episodes, steps=steps)]
+    return [EpisodePrinter(log_every or 10)] if verbose == 2 else []

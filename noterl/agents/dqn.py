@@ -1,0 +1,114 @@
+"""Deep Q-learning.
+
+Paper: Mnih et al., "Human-level control through deep reinforcement learning", Nature 518 (2015). `double=True` is van Hasselt, Guez and
+Silver, "Deep reinforcement learning with double Q-learning" (2016), equation 4; `dueling=True` is Wang et al., "Dueling network
+architectures" (2016), equation 9.
+
+Differs: Adam instead of RMSProp, as in Stable-Baselines3 and CleanRL. For vector observations the network is a
+multi-layer perceptron and the schedule is scaled down to small tasks (see `defaults`). Rewards are not clipped and
+gradients not either: the Huber loss bounds the error's own gradient, which is what the paper's clipping does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from noterl import heads, losses, networks
+from noterl.agent import Agent, Defaults
+from noterl.policies import LinearEpsGreedyPolicy
+from noterl.registry import register
+from noterl.types import Batch
+
+from keras import ops  # isort: skip  (noterl has chosen the backend by now)
+
+_LOSSES = {"huber": losses.huber, "squared": losses.squared}
+
+
+@register
+class DQN(Agent):
+    """Deep Q-network agent for Discrete actions and Box observations (vectors and images).
+
+    Args:
+        env: see `noterl.Agent`.
+        double: choose the next action by the online network, value it by the target network. Less overestimation.
+        dueling: split the network into a value and an advantage stream.
+        hidden: units of each hidden layer, for vector observations; images get the network of the Nature paper.
+        network: a network `[B, observation] -> [B, actions]` of your own, instead of `hidden`.
+        gamma: discount factor, 0 to 1; near 1 for long tasks. Live.
+        loss: "huber", or "squared" for 0.5 e^2.
+        seed: see `noterl.Agent`.
+
+    Raises:
+        ValueError: for another kind of space or a bad argument.
+
+    Example:
+
+    >>> import noterl
+    >>> agent = noterl.DQN("CartPole-v1", double=True, hidden=(64,), seed=7)
+    >>> history = agent.fit(steps=100, verbose=0)
+    >>> agent.steps
+    100
+    """
+
+    memory, head = "replay", heads.Q()
+    action_spaces, observation_spaces = ("Discrete",), ("Box",)
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        double: bool = False,
+        dueling: bool = False,
+        hidden: Sequence[int] = (256, 256),
+        network: Any = None,
+        gamma: float = 0.99,
+        loss: str = "huber",
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(env, seed=seed)
+        if loss not in _LOSSES:
+            raise ValueError(f"loss must be one of {', '.join(_LOSSES)}, got {loss!r}")
+        self.double = bool(double)
+        self.error_loss = _LOSSES[loss]
+        self.q = self._network(hidden, dueling) if network is None else network
+        self.target_q = networks.clone(self.q)
+        self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
+
+    def _network(self, hidden: Sequence[int], dueling: bool) -> Any:
+        if self.is_image:
+            return networks.nature_cnn(self.observation_space.shape, self.action_size, dueling=dueling)
+        build = networks.dueling_mlp if dueling else networks.mlp
+        return build(self.observation_space.shape, hidden, self.action_size)
+
+    def defaults(self) -> Defaults:
+        """Return the Nature paper's schedule for images, a small task's for vectors."""
+        if self.is_image:
+            return Defaults(
+                learning_rate=1e-4, capacity=1_000_000, batch_size=32, learning_starts=50_000, update_every=4,
+                target_update=10_000, policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=1_000_000),
+            )
+        return Defaults(
+            learning_rate=1e-3, capacity=50_000, batch_size=64, learning_starts=1_000, update_every=1,
+            target_update=500, policy=LinearEpsGreedyPolicy(1.0, 0.05, steps=10_000),
+        )
+
+    def forward(self, observation: Any) -> Any:
+        """Return the action values `[B, A]`."""
+        return self.q(observation)
+
+    def loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the mean loss of the temporal-difference errors, and the errors."""
+        q = losses.take(self.q(batch.observation), batch.action)  # [B]
+        next_q = self.target_q(batch.next_observation)  # [B, A]
+        if self.double:
+            best = ops.argmax(self.q(batch.next_observation), axis=-1)
+            next_value = losses.take(next_q, best)
+        else:
+            next_value = ops.max(next_q, axis=-1)
+        td_error = q - losses.td_target(batch.reward, batch.discount, next_value)
+        return losses.weighted_mean(self.error_loss(td_error), batch.weight), {"td_error": td_error}
+
+    def update_target(self) -> None:
+        """Move the target network towards the online one: a hard copy, or by Polyak's coefficient."""
+        networks.copy(self.q, self.target_q, self.tau)

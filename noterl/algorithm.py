@@ -1,0 +1,305 @@
+"""The contract of an algorithm, and what the loop asks of one.
+
+Owns: networks, optimizers and live hyperparameters of an agent, and building them once everything is known. `Agent` in `agent.py` adds what
+users call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl import backends, envs, networks, optimizers
+from noterl.acting import Actor
+from noterl.backends.common import GroupResult, split_loss
+from noterl.heads import Head
+from noterl.hyperparameters import Hyperparameter
+from noterl.loop import call_size
+from noterl.policies import LinearEpsGreedyPolicy, Policy
+from noterl.random import Generators, construction
+from noterl.registry import Configurable
+from noterl.schedule import LossMean, Schedule
+from noterl.types import Batch
+
+import keras  # isort: skip  (noterl.backends has chosen by now)
+
+
+class Defaults(NamedTuple):
+    """What `compile` takes for the arguments it is not given: an algorithm's published settings."""
+
+    learning_rate: float = 1e-3
+    capacity: int = 100_000
+    batch_size: int = 64
+    learning_starts: int = 1_000
+    update_every: int | str = 1
+    updates: int | str = 1
+    target_update: int | float | None = None
+    policy: Policy | None = None
+
+
+class Algorithm(Configurable):
+    """What an agent is made of; see `noterl.Agent` for its attributes."""
+
+    memory: str = "replay"
+    head: Head
+    optimizer_names: tuple[str, ...] = ("optimizer",)
+    action_spaces: tuple[str, ...] = ("Discrete",)
+    observation_spaces: tuple[str, ...] = ("Box",)
+
+    policy: Policy
+    replay: Any
+    schedule: Schedule
+    jit_compile: bool | str
+    steps_per_execution: int | str
+    actor: Actor
+    generators: Generators
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        if seed is not None and seed != self.generators.seed:
+            self.generators.reseed(seed)
+        self.source = env if isinstance(env, envs.EnvSource) else envs.resolve(env)
+        envs.check_spaces(
+            type(self).__name__,
+            self.source.observation_space,
+            self.source.action_space,
+            observations=self.observation_spaces,
+            actions=self.action_spaces,
+        )
+        self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
+        self.steps = self.updates = self.episodes = self.episodes_begun = 0
+        self.stop_training, self.stop_reason = False, None
+        self.trace_counts = {"update": 0, "forward": 0}
+        self.loss_mean = LossMean()
+        self.optimizers: dict[str, Any] = {}
+        self.hyperparameters: dict[str, Hyperparameter] = {}
+        self.tau = self.hyperparameter("tau", 1.0, minimum=0.0, maximum=1.0)
+        self.lanes: Any = None
+        self._built = self._discovering = False
+
+    @classmethod
+    def _initialize(cls, instance: Agent, args: tuple, kwargs: dict) -> None:
+        """Build the agent while the generators that layers draw from are seeded by its own seed."""
+        instance.generators = Generators(instance._config.get("seed"))
+        with construction(instance.generators.seed):
+            instance.__init__(*args, **kwargs)  # type: ignore[misc]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        current = self.__dict__.get(name)
+        if isinstance(current, Hyperparameter) and not isinstance(value, Hyperparameter):
+            current.assign(value)
+        else:
+            self.__dict__[name] = value
+
+    def forward(self, observation: Any) -> Any:
+        """Return the network's output for observations `[B, ...]`: what head, policy and noise act on."""
+        raise NotImplementedError(f"{type(self).__name__} must define forward(observation)")
+
+    def loss(self, batch: Batch) -> Any:
+        """Return a scalar loss, or `(loss, feedback)` with feedback `[B]` for the memory, such as `td_error`."""
+        raise NotImplementedError(f"{type(self).__name__} must define loss(batch), or update(batch)")
+
+    def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make one gradient update and return `(logs, feedback)`; override it for several optimizers."""
+        loss, feedback = self.minimize(self.loss, self.trained_variables(), self.optimizer_names[0], batch)
+        return {"loss": loss}, feedback or {}
+
+    def update_target(self) -> None:
+        """Move target networks: called at `target_update` steps, or after every update for Polyak averaging."""
+
+    def defaults(self) -> Defaults:
+        """Return what `compile` takes for the arguments it is not given."""
+        return Defaults(policy=LinearEpsGreedyPolicy())
+
+    def hyperparameter(
+        self, name: str, value: float, *, minimum: float | None = None, maximum: float | None = None
+    ) -> Hyperparameter:
+        """Return a live scalar: a host value and a device variable, always equal; see `Hyperparameter`.
+
+        Raises:
+            ValueError: if the name is taken or the value is no finite number within the bounds.
+        """
+        if name in self.hyperparameters:
+            raise ValueError(f"name: the hyperparameter {name!r} is already there")
+        self.hyperparameters[name] = Hyperparameter(value, name, minimum=minimum, maximum=maximum)
+        return self.hyperparameters[name]
+
+    def minimize(self, loss_fn: Callable[..., Any], trained: Any, optimizer: str, *args: Any) -> tuple[Any, Any]:
+        """Take one gradient step: the only place where a gradient is taken.
+
+        Args:
+            loss_fn: called with `args`; returns a scalar, or a pair of a scalar and anything.
+            trained: a network, a list of networks or of variables.
+            optimizer: which of `optimizer_names`.
+            *args: passed on.
+
+        Returns:
+            `(loss, aux)`; `aux` is {} where the function returned a scalar alone.
+        """
+        if optimizer not in self.optimizers:
+            raise ValueError(f"optimizer must be one of {', '.join(self.optimizers)}, got {optimizer!r}")
+        group = trained if isinstance(trained, list | tuple) else [trained]
+        variables = [variable for network in group for variable in networks.trainable_variables(network)]
+        if self._discovering:
+            self.optimizers[optimizer] = optimizers.build(self.optimizers[optimizer], variables)
+            return split_loss(loss_fn(*args))
+        loss, aux = backends.current().minimize(self, loss_fn, variables, self.optimizers[optimizer], args)
+        self._minimized.append(loss)
+        return loss, aux
+
+    @property
+    def observation_size(self) -> int:
+        """Number of values in an observation."""
+        return int(np.prod(self.observation_space.shape))
+
+    @property
+    def action_size(self) -> int:
+        """Number of Discrete actions, or of values in a Box action."""
+        space = self.action_space
+        return int(space.n) if isinstance(space, spaces.Discrete) else int(np.prod(space.shape))
+
+    @property
+    def is_image(self) -> bool:
+        """Whether observations are images `[height, width, channels]` of at least 36x36 bytes."""
+        space = self.observation_space
+        return space.dtype == np.uint8 and len(space.shape) == 3 and min(space.shape[:2]) >= 36
+
+    @property
+    def observation_dtype(self) -> np.dtype[Any]:
+        """The type observations have when networks see them: bytes stay bytes, all else is float32."""
+        return np.dtype(np.uint8) if self.observation_space.dtype == np.uint8 else np.dtype(np.float32)
+
+    def networks(self) -> dict[str, Any]:
+        """Return the agent's networks, variables and seed generators by the names of their attributes."""
+        found: dict[str, Any] = {}
+        for name, value in self.__dict__.items():
+            if name not in _NOT_NETWORKS:
+                _collect(name, value, found)
+        return found
+
+    def trained_variables(self) -> list[keras.Variable]:
+        """Return the variables that the default `update` trains: all that are trainable, target networks are not."""
+        return _unique(
+            variable for network in self.networks().values() for variable in networks.trainable_variables(network)
+        )
+
+    def sample(self, updates: int) -> Batch:
+        """Return batches `[K, B, ...]` for a group of updates."""
+        gamma = float(self.hyperparameters["gamma"]) if "gamma" in self.hyperparameters else 1.0
+        return self.replay.sample(
+            updates, self.schedule.batch_size, generator=self.generators("sampler"), gamma=gamma
+        )
+
+    def call_size(self, updates: int) -> int:
+        """Return how many of a group's updates one compiled call makes."""
+        return call_size(updates, self.steps_per_execution, self.schedule.updates)
+
+    def run_updates(self, batch: Batch, count: int) -> GroupResult:
+        """Make `count` updates on the first of the batches, in one compiled call."""
+        return self._update(batch, count)
+
+    def update_once(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make one update and, for Polyak averaging, move the target; what backends compile."""
+        self._minimized: list[Any] = []
+        logs, feedback = self.update(batch)
+        if self.schedule.polyak:
+            self.update_target()
+        if "loss" not in logs:
+            logs = {"loss": sum(self._minimized[1:], self._minimized[0]), **logs}
+        numbers = {name: keras.ops.convert_to_tensor(value) for name, value in logs.items() if isinstance(value, float | int)}
+        return {**logs, **numbers}, feedback or {}
+
+    def choose_actions(self, observations: np.ndarray) -> np.ndarray:
+        """Return the actions of a round `[N, ...]`; those before `learning_starts` are uniformly random."""
+        count = len(observations)
+        random = min(max(self.schedule.learning_starts - self.steps, 0), count)
+        if random == count:
+            return self._random_actions(count)
+        actions = self.act_on(observations, False, self.policy, self.steps)
+        if random:
+            actions[:random] = self._random_actions(random)
+        return actions
+
+    def act_on(self, observations: np.ndarray, deterministic: bool, policy: Policy, step: int) -> np.ndarray:
+        """Return actions `[N, ...]` for observations `[N, ...]`."""
+        if observations.dtype != self.observation_dtype:
+            observations = observations.astype(self.observation_dtype)
+        values = self.actor(observations)
+        return self.head.deterministic(values) if deterministic else self.head.explore(values, policy, step)
+
+    def mark_stale(self) -> None:
+        """Note that weights may have changed outside an update, so that acting fetches them again."""
+        if self._built:
+            self.actor.stale = True
+
+    def _random_actions(self, count: int) -> np.ndarray:
+        return self.generators("random_actions").integers(self.action_space.n, size=count)
+
+    def build(self) -> None:
+        """Allocate the memory, build the optimizers and compile, once; everything is known when training starts."""
+        if self._built:
+            return
+        self.replay.build(self.observation_space, self.action_space)
+        self._build_optimizers()
+        found = [variable for network in self.networks().values() for variable in networks.variables(network)]
+        found += self.hyperparameters.values()
+        found += [variable for name in self.optimizer_names for variable in optimizers.variables(self.optimizers[name])]
+        self.all_variables = _unique(found)
+        self._update = backends.current().compile_update(self, self.jit_compile)
+        self.actor = Actor(self)
+        self._built = True
+
+    def _build_optimizers(self) -> None:
+        """Find out what each optimizer trains: an `update` of the user's own is run once on zeros, and undone."""
+        if type(self).update is Algorithm.update:
+            name, trained = self.optimizer_names[0], self.trained_variables()
+            if not trained:
+                raise ValueError(f"{type(self).__name__} has no network to train: keep it as an attribute of the agent")
+            self.optimizers[name] = optimizers.build(self.optimizers[name], trained)
+            return
+        found = _unique(variable for network in self.networks().values() for variable in networks.variables(network))
+        saved = [backends.current().fetch(variable) for variable in found]
+        self._discovering = True
+        try:
+            self.update(self._zeros())
+        finally:
+            self._discovering = False
+            for variable, value in zip(found, saved, strict=True):
+                variable.assign(value)
+        unused = [name for name, optimizer in self.optimizers.items() if not optimizers.is_built(optimizer)]
+        if unused:
+            raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")
+
+    def _zeros(self) -> Batch:
+        """Return a batch of zeros as tensors, two rows."""
+
+        def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
+            return keras.ops.convert_to_tensor(np.zeros((2, *shape), dtype))
+
+        observation = zeros(self.observation_space.shape, self.observation_dtype)
+        discrete = isinstance(self.action_space, spaces.Discrete)
+        action = zeros((), np.int32) if discrete else zeros(self.action_space.shape, np.float32)
+        number = zeros((), np.float32)
+        return Batch(observation, action, number, observation, number, number, zeros((), np.int32), {})
+
+
+_NOT_NETWORKS = {"hyperparameters", "optimizers", "policy", "replay", "source", "lanes", "history", "all_variables"}
+
+
+def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
+    if isinstance(value, Hyperparameter):
+        return
+    if networks.is_network(value):
+        found[name] = value
+    elif isinstance(value, list | tuple):
+        for position, part in enumerate(value):
+            _collect(f"{name}/{position}", part, found)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            _collect(f"{name}/{key}", part, found)
+
+
+def _unique(variables: Any) -> list[keras.Variable]:
+    return list({id(variable): variable for variable in variables}.values())

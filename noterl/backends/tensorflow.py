@@ -1,0 +1,149 @@
+"""The TensorFlow backend: a group of updates is one `tf.function` under XLA.
+
+Owns: every import of TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from noterl.backends.common import GroupResult, split_loss
+from noterl.types import Batch
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
+
+# The finite flag of the update that is being traced, narrowed by every `minimize` in it.
+_finite: list[Any] = []
+
+
+def fetch(value: Any) -> np.ndarray:
+    """Return a device value (tensor or `keras.Variable`) as a NumPy array of its own."""
+    tensor = value.value if isinstance(value, keras.Variable) else value
+    return np.array(tensor)
+
+
+def device_name() -> str:
+    """Return the first accelerator that TensorFlow sees, or the CPU."""
+    accelerators = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    return str(accelerators[0].name)
+
+
+def host_weights(variables: Sequence[keras.Variable], buffers: list[np.ndarray] | None) -> list[np.ndarray]:
+    """Return copies of the weights."""
+    return [variable.value.numpy() for variable in variables]
+
+
+def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Variable], tau: Any) -> None:
+    """Move the targets towards the sources by `tau`."""
+    if tf.executing_eagerly() and float(tau) == 1.0:
+        for source, target in zip(sources, targets, strict=True):
+            target.value.assign(source.value)
+        return
+    for source, target in zip(sources, targets, strict=True):
+        old, new = target.value, source.value
+        if target.value.dtype.is_floating:
+            coefficient = keras.ops.convert_to_tensor(tau, dtype=target.dtype)
+            new = tf.where(coefficient == 1.0, new, old + coefficient * (new - old))
+        target.assign(new)
+
+
+def minimize(
+    agent: Agent, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], optimizer: Any, args: tuple
+) -> tuple[Any, Any]:
+    """Take the gradient of `loss_fn(*args)` and let the optimizer apply it."""
+    variables = list(variables)
+    with tf.GradientTape() as tape:
+        loss, aux = split_loss(loss_fn(*args))
+    gradients = tape.gradient(loss, [variable.value for variable in variables])
+    finite = tf.math.is_finite(loss)
+    for gradient in gradients:
+        if gradient is not None:
+            finite &= tf.reduce_all(tf.math.is_finite(gradient))
+    if _finite:
+        _finite[-1] &= finite
+    optimizer.apply(gradients, variables)
+    return loss, aux
+
+
+def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, int], GroupResult]:
+    """Return the function that runs `count` updates on a group's batches `[K, B, ...]` as one call.
+
+    The number of updates is an argument of the compiled loop, not of its shape: any `count <= K` runs the same code, so that
+    how updates are split over calls cannot change a result.
+    """
+    variables = agent.all_variables
+
+    def once(batch: Batch) -> tuple[Any, tuple[dict, dict]]:
+        old = [variable.value.read_value() for variable in variables]
+        _finite.append(tf.constant(True))
+        try:
+            result = agent.update_once(batch)
+        finally:
+            finite = _finite.pop()
+        # A select, not a branch: XLA fuses it into the write that the optimizer does anyway.
+        for variable, value in zip(variables, old, strict=True):
+            variable.value.assign(tf.where(finite, variable.value, value))
+        return finite, result
+
+    def group(batch: Batch, count: Any) -> tuple[Any, tuple[dict, dict]]:
+        agent.trace_counts["update"] += 1
+        first = tf.nest.map_structure(lambda array: array[0], batch)
+        size = batch.reward.shape[0]
+        shapes = tf.function(once, autograph=False).get_concrete_function(first).structured_outputs[1]
+        results = tf.nest.map_structure(lambda value: tf.zeros((size, *value.shape), value.dtype), shapes)
+
+        def unfinished(k: Any, finite: Any, applied: Any, results: Any) -> Any:
+            return (k < count) & finite
+
+        def body(k: Any, finite: Any, applied: Any, results: Any) -> tuple:
+            finite, result = once(tf.nest.map_structure(lambda array: array[k], batch))
+            results = tf.nest.map_structure(
+                lambda stack, value: tf.tensor_scatter_nd_update(stack, [[k]], value[None]), results, result
+            )
+            return k + 1, finite, applied + tf.cast(finite, tf.int32), results
+
+        carry = tf.while_loop(unfinished, body, (tf.constant(0), tf.constant(True), tf.constant(0), results))
+        return carry[2], carry[3]
+
+    compiled = tf.function(group, jit_compile=jit_compile is not False, autograph=False)
+
+    def run(batch: Batch, count: int) -> GroupResult:
+        if jit_compile is False:
+            return _run_eagerly(agent, once, batch, count)
+        tensors = tf.nest.map_structure(tf.convert_to_tensor, batch)
+        applied, (logs, feedback) = compiled(tensors, tf.constant(count, tf.int32))
+        return GroupResult(logs, feedback, int(applied))
+
+    return run
+
+
+def _run_eagerly(agent: Agent, once: Callable, batch: Batch, count: int) -> GroupResult:
+    rows = []
+    for k in range(count):
+        finite, result = once(tf.nest.map_structure(lambda array, k=k: tf.convert_to_tensor(array[k]), batch))
+        rows.append(result)
+        if not finite:
+            break
+    logs, feedback = tf.nest.map_structure(lambda *values: tf.stack(values), *rows)
+    return GroupResult(logs, feedback, len(rows) if finite else len(rows) - 1)
+
+
+def compile_forward(agent: Agent, jit_compile: bool | str) -> Callable[[Any], np.ndarray]:
+    """Return the compiled forward pass from observations `[N, ...]` to host arrays."""
+
+    def forward(observation: Any) -> Any:
+        agent.trace_counts["forward"] += 1
+        return agent.forward(observation)
+
+    compiled = forward if jit_compile is False else tf.function(forward, autograph=False, reduce_retracing=True)
+
+    def run(observation: Any) -> np.ndarray:
+        return np.asarray(compiled(tf.nest.map_structure(tf.convert_to_tensor, observation)))
+
+    return run

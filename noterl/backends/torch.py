@@ -1,0 +1,210 @@
+"""The torch backend: updates on native modules or Keras models.
+
+Owns: taking and applying gradients, groups of updates, and the forward pass, on torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import torch
+
+from noterl.backends.common import GroupResult, NonFiniteError, split_loss
+from noterl.backends.torch_modules import (
+    adopt,
+    build_module,
+    clone_module,
+    module_weights,
+    set_module_weights,
+    to_keras_layout,
+)
+from noterl.types import Batch
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
+
+__all__ = [
+    "adopt",
+    "build_module",
+    "clone_module",
+    "compile_forward",
+    "compile_update",
+    "copy_variables",
+    "device_name",
+    "fetch",
+    "host_weights",
+    "minimize",
+    "module_weights",
+    "set_module_weights",
+    "to_keras_layout",
+]
+
+
+def fetch(value: Any) -> np.ndarray:
+    """Return a device value (tensor or `keras.Variable`) as a NumPy array of its own."""
+    tensor = value.value if isinstance(value, keras.Variable) else value
+    return np.array(tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor)
+
+
+def device_name() -> str:
+    """Return the device that Keras places tensors on."""
+    return str(keras.ops.zeros(()).device)
+
+
+def host_weights(variables: Sequence[keras.Variable], buffers: list[np.ndarray] | None) -> list[np.ndarray]:
+    """Return the weights as arrays; on the CPU these are views, which updates in place keep current."""
+    if buffers is not None and variables[0].value.device.type == "cpu":
+        return buffers
+    return [variable.value.detach().cpu().numpy() for variable in variables]
+
+
+def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Variable], tau: Any) -> None:
+    """Move the targets towards the sources by `tau`, all in one fused call."""
+    coefficient = float(tau)
+    pairs = [(source.value.detach(), target.value.detach()) for source, target in zip(sources, targets, strict=True)]
+    with torch.no_grad():
+        floating = [pair for pair in pairs if coefficient != 1.0 and pair[1].is_floating_point()]
+        if floating:
+            torch._foreach_lerp_([target for _, target in floating], [source for source, _ in floating], coefficient)
+        rest = [pair for pair in pairs if coefficient == 1.0 or not pair[1].is_floating_point()]
+        if rest:
+            torch._foreach_copy_([target for _, target in rest], [source for source, _ in rest])
+
+
+def minimize(
+    agent: Agent, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], optimizer: Any, args: tuple
+) -> tuple[torch.Tensor, Any]:
+    """Take the gradient of `loss_fn(*args)` and let the optimizer apply it.
+
+    Raises:
+        NonFiniteError: if the loss or a gradient is not finite; nothing was applied then.
+    """
+    tensors = [variable.value for variable in variables]
+    loss, aux = split_loss(loss_fn(*args))
+    gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+    used = [(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True) if gradient is not None]
+    loss = loss.detach()
+    with torch.no_grad():
+        total = torch.stack(torch._foreach_norm([gradient for gradient, _ in used])).sum() + loss
+        if not torch.isfinite(total):
+            raise NonFiniteError(float(loss))
+        _apply(optimizer, [gradient for gradient, _ in used], [variable for _, variable in used])
+    return loss, aux
+
+
+def _apply(optimizer: Any, gradients: list[torch.Tensor], variables: list[keras.Variable]) -> None:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        for gradient, variable in zip(gradients, variables, strict=True):
+            variable.value.grad = gradient
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    elif _is_plain_adam(optimizer):
+        _fused_adam(optimizer, gradients, variables)
+    else:
+        optimizer.apply(gradients, variables)
+
+
+def _is_plain_adam(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether `_fused_adam` says all that this optimizer does."""
+    return (
+        type(optimizer).__name__ == "Adam"
+        and isinstance(optimizer, keras.optimizers.Adam)
+        and not (optimizer.amsgrad or optimizer.use_ema or optimizer.weight_decay or optimizer.loss_scale_factor)
+        and (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue) == (None, None, None)
+        and optimizer.gradient_accumulation_steps is None
+    )
+
+
+def _fused_adam(
+    optimizer: keras.optimizers.Adam, gradients: list[torch.Tensor], variables: list[keras.Variable]
+) -> None:
+    """Apply Keras's Adam by torch's fused kernel.
+
+    Keras adds epsilon to sqrt(v) before the bias correction ("epsilon hat" of Kingma and Ba, section 2), torch after it:
+    torch's formula with epsilon / sqrt(1 - beta_2^t) is Keras's.
+    """
+    indices = [optimizer._get_variable_index(variable) for variable in variables]
+    step = int(optimizer.iterations.value) + 1
+    beta_1, beta_2 = float(optimizer.beta_1), float(optimizer.beta_2)
+    torch._fused_adam_(
+        [variable.value for variable in variables],
+        gradients,
+        [optimizer._momentums[index].value for index in indices],
+        [optimizer._velocities[index].value for index in indices],
+        [],
+        [torch.tensor(float(step))] * len(variables),
+        lr=float(optimizer.learning_rate),
+        beta1=beta_1,
+        beta2=beta_2,
+        weight_decay=0.0,
+        eps=float(optimizer.epsilon) / (1.0 - beta_2**step) ** 0.5,
+        amsgrad=False,
+        maximize=False,
+    )
+    optimizer.iterations.value.add_(1)
+
+
+def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, int], GroupResult]:
+    """Return the function that runs `count` updates on a group's batches `[K, B, ...]`."""
+    device = device_name()
+
+    def group(batch: Batch, count: int) -> GroupResult:
+        tensors = _to_device(batch, device)
+        rows: list[tuple[dict, dict]] = []
+        for k in range(count):
+            saved = _snapshot(agent) if len(agent.optimizer_names) > 1 else None
+            try:
+                rows.append(agent.update_once(_row(tensors, k)))
+            except NonFiniteError as error:
+                if saved is not None:
+                    _write_back(saved)
+                rows.append(({"loss": torch.tensor(error.loss)}, {}))
+                return GroupResult({"loss": _stacked(rows, 0, "loss")}, {}, k)
+        logs = {name: _stacked(rows, 0, name) for name in rows[0][0]}
+        return GroupResult(logs, {name: _stacked(rows, 1, name) for name in rows[0][1]}, count)
+
+    return group
+
+
+def _to_device(batch: Batch, device: str) -> Batch:
+    def convert(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: convert(part) for name, part in value.items()}
+        return torch.from_numpy(value).to(device)
+
+    return Batch(*map(convert, batch))
+
+
+def _row(batch: Batch, k: int) -> Batch:
+    def pick(value: Any) -> Any:
+        return {name: pick(part) for name, part in value.items()} if isinstance(value, dict) else value[k]
+
+    return Batch(*map(pick, batch))
+
+
+def _stacked(rows: list[tuple[dict, dict]], part: int, name: str) -> torch.Tensor:
+    return torch.stack([torch.as_tensor(row[part][name]).detach() for row in rows])
+
+
+def _snapshot(agent: Agent) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    tensors = [variable.value.detach() for variable in agent.all_variables]
+    return [(tensor, tensor.clone()) for tensor in tensors]
+
+
+def _write_back(saved: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for tensor, value in saved:
+        tensor.copy_(value)
+
+
+def compile_forward(agent: Agent, jit_compile: bool | str) -> Callable[[Any], np.ndarray]:
+    """Return the forward pass from observations `[N, ...]` to host arrays."""
+    device = device_name()
+
+    def forward(observation: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return agent.forward(torch.from_numpy(np.ascontiguousarray(observation)).to(device)).cpu().numpy()
+
+    return forward

@@ -1,0 +1,123 @@
+"""Vector lanes: one native vector environment of gymnasium, in any of its three autoreset modes.
+
+Owns: what the modes mean. NEXT_STEP resets in the step after an episode's end, whose action is ignored and whose transition is
+dead: it never leaves this file. SAME_STEP resets at once and hides the true last observation in `info["final_obs"]`. DISABLED waits to be
+told, by `reset(options={"reset_mask": ...})`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from noterl.collect.common import Checker, Ledger
+from noterl.types import Transition
+
+if TYPE_CHECKING:
+    from noterl.envs import EnvSource
+    from noterl.random import Generators
+
+
+class VectorLanes:
+    """A native vector environment under the interface of `Lanes`; all lanes step in one tick.
+
+    Its episodes cannot be brought back: every `fit` resets it.
+
+    Args:
+        source: of the vector environment.
+        generators: the seed of the first reset comes from the one named "environment/vector".
+
+    Raises:
+        ValueError: naming `env`, if the environment says a mode that gymnasium does not have.
+    """
+
+    native = True
+
+    def __init__(self, source: EnvSource, generators: Generators) -> None:
+        self.source, self._env = source, source.vector
+        self.num_envs = int(self._env.num_envs)
+        mode = self._env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        try:
+            self._mode = AutoresetMode(mode)
+        except ValueError as error:
+            raise ValueError(f"env: metadata['autoreset_mode'] must be one of gymnasium's, got {mode!r}") from error
+        self.ledger = Ledger(self.num_envs)
+        self.actions: Any = None
+        self._generators = generators
+        self._checker = Checker(source.observation_space)
+        self._observations: np.ndarray | None = None
+        self._dead = np.zeros(self.num_envs, bool)
+
+    def observations(self) -> np.ndarray:
+        """Return the present observations `[N, ...]`."""
+        assert self._observations is not None, "a reset comes first"  # noqa: S101
+        return self._observations
+
+    def idle(self) -> list[int]:
+        """Return the lanes whose next episode can begin."""
+        return [lane for lane, running in enumerate(self.ledger.running) if not running and not self._dead[lane]]
+
+    def reset(self, lane: int, number: int, step: int) -> None:
+        """Begin episode `number` in a lane."""
+        if self._observations is None:
+            seed = int(self._generators("environment/vector").integers(2**31))
+            observations, _ = self._env.reset(seed=seed)
+            self._observations = np.array(observations)
+        elif self._mode is AutoresetMode.DISABLED and self.ledger.numbers[lane] >= 0:
+            mask = np.arange(self.num_envs) == lane
+            observations, _ = self._env.reset(options={"reset_mask": mask})
+            self._observations[lane] = observations[lane]
+        self._checker.observation(self._observations[lane], lane, step)
+        self.ledger.begin(lane, number)
+
+    def begin_round(self, actions: np.ndarray) -> None:
+        """Take one action for every lane; those of dead lanes are ignored by the environment."""
+        self.actions = actions
+
+    def tick(self, step: int) -> tuple[Transition, ...]:
+        """Step all lanes and return the transitions of those that were alive."""
+        actions, self.actions = self.actions, None
+        before = self.observations()
+        observations, rewards, terminated, truncated, info = self._env.step(actions)
+        after = np.array(observations)
+        alive = ~self._dead
+        over = alive & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
+        transitions = []
+        for lane in np.flatnonzero(alive):
+            last = after[lane]
+            if over[lane] and self._mode is AutoresetMode.SAME_STEP:
+                last = np.asarray(info["final_obs"][lane], after.dtype)
+            self._check(int(lane), last, rewards[lane], step)
+            self.ledger.returns[lane] += float(rewards[lane])
+            self.ledger.lengths[lane] += 1
+            transitions.append(
+                Transition(
+                    int(lane), before[lane], actions[lane], float(rewards[lane]), last,
+                    bool(terminated[lane]), bool(truncated[lane]),
+                )
+            )
+        self._observations = after
+        self._dead = over if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(over)
+        return tuple(transitions)
+
+    def _check(self, lane: int, observation: np.ndarray, reward: Any, step: int) -> None:
+        try:
+            self._checker.observation(observation, lane, step)
+            self._checker.reward(reward, lane, step)
+        except ValueError:
+            self._observations = None  # the environments are ahead of what was stored: all start afresh
+            self.ledger.running = [False] * self.num_envs
+            raise
+
+    def finish(self, lane: int) -> None:
+        """Note that the lane's episode is over."""
+        self.ledger.running[lane] = False
+
+    def get_state(self) -> None:
+        """Return None: a vector environment cannot say where its episodes are."""
+
+    def close(self) -> None:
+        """Close what was made here."""
+        self.source.close()

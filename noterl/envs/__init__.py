@@ -1,0 +1,27 @@
+"""Environments: gymnasium and classic gym in, one interface out.
+
+`resolve` turns whatever `env=` may be into an `EnvSource`, `check` tells what is wrong with an environment, and
+`get_state`, `set_state` and `replay` bring an episode back that was in flight when a run was saved.
+"""
+
+from noterl.envs.checking import check
+from noterl.envs.classic import ClassicEnv
+from noterl.envs.report import Report
+from noterl.envs.source import EnvSource, resolve
+from noterl.envs.spaces import check_spaces
+from noterl.envs.state import equal, get_state, replay, set_state
+from noterl.envs.vector_checking import autoreset_mode
+
+__all__ = [
+    "ClassicEnv",
+    "EnvSource",
+    "Report",
+    "autoreset_mode",
+    "check",
+    "check_spaces",
+    "equal",
+    "get_state",
+    "replay",
+    "resolve",
+    "set_state",
+]

@@ -1,0 +1,155 @@
+"""Environments of classic gym behind gymnasium's interface.
+
+Owns: the differences between gym 0.21 (`seed()`, `reset()` -> observation, `step()` -> 4 values) and gym 0.26
+(`reset(seed=)` -> 2 values, `step()` -> 5 values). Neither is imported; what an environment does is found out from what
+it answers, so an object that mixes them (gym 0.22 to 0.25, or one of the user's own) works too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+
+from noterl.envs.spaces import convert
+
+# How Python refuses a keyword. Only the refusal of `reset` itself counts: an error from inside it is the user's to see.
+_REFUSAL = re.compile(r"(?:^|\.)(?:reset|<lambda>)\(\) (?:got an unexpected keyword argument '(\w+)'|takes no keyword)")
+
+# Old environments hand the seed to RandomState, which takes 32 bits, or to C, which may take 31.
+_SEED_LIMIT = 2**31
+
+
+def is_classic(value: Any) -> bool:
+    """Tell whether `value` is an environment without gymnasium's base class.
+
+    It has `reset` and `step` to call, and both spaces; a class is not an environment but a factory of one.
+    """
+    if isinstance(value, gymnasium.Env | gymnasium.vector.VectorEnv | type):
+        return False
+    callables = all(callable(getattr(value, name, None)) for name in ("reset", "step"))
+    return callables and all(hasattr(value, name) for name in ("observation_space", "action_space"))
+
+
+def layers(env: Any) -> Iterator[Any]:
+    """Yield an environment and what it wraps, the outermost first."""
+    seen: set[int] = set()
+    while callable(getattr(env, "step", None)) and id(env) not in seen:
+        seen.add(id(env))
+        yield env
+        # Not getattr: gym's wrappers answer for attributes of what they wrap.
+        env = getattr(env, "__dict__", {}).get("env")
+
+
+class ClassicEnv(gymnasium.Env[Any, Any]):
+    """An environment of classic gym that speaks gymnasium: seeds by `reset`, five values from `step`.
+
+    With four values, `truncated` is what `info["TimeLimit.truncated"]` says, and `terminated` is the rest of `done`.
+
+    Args:
+        env: an object with `reset`, `step`, `observation_space` and `action_space`.
+
+    Raises:
+        ValueError: if one of its spaces is of a kind that is not supported.
+    """
+
+    def __init__(self, env: Any) -> None:
+        """Put `env` behind gymnasium's interface; it is not called yet."""
+        self.env = env
+        self.observation_space = convert(env.observation_space, "observation_space")
+        self.action_space = convert(env.action_space, "action_space")
+        self.metadata = dict(getattr(env, "metadata", None) or {})
+        self.render_mode = getattr(env, "render_mode", None) or self._old_render_mode()
+        self._refused: set[str] = set()
+        _silence_checkers(env)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode and return its first observation and info ({} where the environment gives none).
+
+        Raises:
+            ValueError: if `options` are given and the environment takes none.
+        """
+        result = self._call_reset({"seed": seed, "options": options})
+        if options is not None and "options" in self._refused:
+            raise ValueError(f"options: {type(self.env).__name__}.reset takes none, got {options!r}")
+        pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        # An observation may itself be a pair with a dict; then the space knows it.
+        if pair and not self.observation_space.contains(result):
+            return result
+        return result, {}
+
+    def _call_reset(self, keywords: dict[str, Any]) -> Any:
+        given = {name: value for name, value in keywords.items() if value is not None}
+        while True:
+            if "seed" in given and "seed" in self._refused and callable(getattr(self.env, "seed", None)):
+                self.env.seed(int(given["seed"]) % _SEED_LIMIT)
+            accepted = {name: value for name, value in given.items() if name not in self._refused}
+            try:
+                return self.env.reset(**accepted)
+            except TypeError as error:
+                refused = _refused_keywords(error, accepted)
+                if not refused:
+                    raise
+                self._refused |= refused
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take one step; see the class for how four values become five.
+
+        Raises:
+            ValueError: if the environment answers with neither four nor five values.
+        """
+        result = self.env.step(action)
+        if isinstance(result, tuple | list):
+            if len(result) == 5:
+                return tuple(result)
+            if len(result) == 4:
+                observation, reward, done, info = result
+                truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
+                return observation, reward, bool(done) and not truncated, truncated, info
+        count = f"{len(result)} values" if isinstance(result, tuple | list) else type(result).__name__
+        raise ValueError(f"env: {type(self.env).__name__}.step must return 4 or 5 values, got {count}")
+
+    def _old_render_mode(self) -> str | None:
+        modes = self.metadata.get("render.modes", self.metadata.get("render_modes", ()))
+        return "rgb_array" if "rgb_array" in modes and self.render_takes_mode() else None
+
+    def render_takes_mode(self) -> bool:
+        """Tell whether `render` is asked for the mode at each call, as in gym 0.21."""
+        render = getattr(self.env, "render", None)
+        try:
+            parameters = inspect.signature(render).parameters if callable(render) else {}
+        except ValueError:
+            return False
+        return "mode" in parameters
+
+    def render(self) -> Any:
+        """Return the environment's picture, as an array where it draws one."""
+        return self.env.render(mode="rgb_array") if self.render_takes_mode() else self.env.render()
+
+    def close(self) -> None:
+        """Close the environment if it can be closed."""
+        close = getattr(self.env, "close", None)
+        if callable(close):
+            close()
+
+    def __str__(self) -> str:
+        """Return the name of the class inside, as gymnasium's wrappers do."""
+        return f"<{type(self).__name__}<{type(self.env).__name__} instance>>"
+
+
+def _refused_keywords(error: TypeError, given: dict[str, Any]) -> set[str]:
+    """Return which of the keywords `reset` itself refused; empty if the error is about something else."""
+    match = _REFUSAL.search(str(error))
+    if match is None:
+        return set()
+    return {match.group(1)} & set(given) if match.group(1) else set(given)
+
+
+def _silence_checkers(env: Any) -> None:
+    """Tell gym's own checker that it has checked: gym 0.26.2 asks NumPy for names that NumPy 2 has not."""
+    for layer in layers(env):
+        if type(layer).__name__ == "PassiveEnvChecker" and type(layer).__module__.split(".")[0] == "gym":
+            layer.checked_reset = layer.checked_step = layer.checked_render = True

@@ -1,0 +1,94 @@
+"""What a saved file says of an environment, and what is believed of it.
+
+Owns: the form of that description. A name in a file is only looked up among what gymnasium has registered already; an
+id of the form "module:id", which would import the module, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from noterl.envs.spaces import build_space, describe_space, show
+
+# With shimmy installed these make an environment of classic gym from an id among their arguments, and gym imports.
+_IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
+
+
+class Described(NamedTuple):
+    """What a description yields: the two spaces, and how to make the environment or why it cannot be made."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    env_id: str | None
+    keywords: dict[str, Any]
+    absent: str
+
+
+def describe(
+    spec: EnvSpec | None, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+) -> dict[str, Any]:
+    """Return a description that JSON can hold: the spaces, and id and arguments where they say it all."""
+    description: dict[str, Any] = {
+        "observation_space": describe_space(observation_space),
+        "action_space": describe_space(action_space),
+    }
+    # Wrappers are named by import path; an id without them would be another environment.
+    if spec is None or spec.additional_wrappers or not _is_registered(spec):
+        return description
+    kwargs = _own_kwargs(spec)
+    if not _survives_json(kwargs):
+        return description
+    return {**description, "id": spec.id, "kwargs": kwargs, "max_episode_steps": spec.max_episode_steps}
+
+
+def _is_registered(spec: EnvSpec) -> bool:
+    registered = gymnasium.registry.get(spec.id)
+    return registered is not None and registered.entry_point == spec.entry_point
+
+
+def _own_kwargs(spec: EnvSpec) -> dict[str, Any]:
+    """Return the arguments that differ from the registered ones; how it draws itself is not part of the task."""
+    registered = gymnasium.registry[spec.id].kwargs
+    kwargs = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
+    return {
+        name: value for name, value in kwargs.items() if name not in registered or repr(value) != repr(registered[name])
+    }
+
+
+def _survives_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError):
+        return False
+
+
+def read(description: Any) -> Described:
+    """Return what a description yields; it may come from a hostile file.
+
+    Raises:
+        ValueError: if it is no description, or its id would import a module.
+    """
+    if not isinstance(description, dict):
+        raise ValueError(f"description: it must be a dict, got {show(description)}")
+    spaces = build_space(description.get("observation_space")), build_space(description.get("action_space"))
+    env_id = description.get("id")
+    if env_id is None:
+        return Described(*spaces, None, {}, "the file holds the spaces of its environment alone")
+    kwargs, limit = description.get("kwargs", {}), description.get("max_episode_steps")
+    if not isinstance(env_id, str) or not isinstance(kwargs, dict) or not _is_limit(limit):
+        raise ValueError(f"description: id, kwargs and max_episode_steps are malformed: {show(description)}")
+    if ":" in env_id:
+        raise ValueError(f"description: the id {show(env_id)} would import a module, which a file must not")
+    if env_id not in gymnasium.registry or env_id in _IMPORTING_IDS:
+        absent = f"the file's environment {show(env_id)} is not registered here (import the package that registers it)"
+        return Described(*spaces, None, {}, absent)
+    # To gymnasium -1 means: no time limit, also where the registered id has one.
+    return Described(*spaces, env_id, {**kwargs, "max_episode_steps": -1 if limit is None else limit}, "")
+
+
+def _is_limit(value: Any) -> bool:
+    return value is None or (type(value) is int and value > 0)

@@ -1,0 +1,274 @@
+"""Where environments come from: one object for everything that `env=` may be.
+
+Owns: which environment is handed out, as a lane or for evaluation, and who closes it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import weakref
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
+
+from noterl.envs import description
+from noterl.envs.classic import layers
+from noterl.envs.from_zero import FromZero, VectorFromZero, from_zero, offsets
+from noterl.envs.opening import (
+    MAY_BE,
+    Builder,
+    Env,
+    NotRemade,
+    as_env,
+    make_registered,
+    name_of,
+    open_env,
+    remake,
+    single_spec,
+    vector_builder,
+)
+from noterl.envs.spaces import convert, is_space, same_layout, show
+
+
+class EnvSource:
+    """What `resolve` returns: the spaces, and environments as they are needed.
+
+    Attributes:
+        observation_space: of one environment, gymnasium's class, discrete values starting at zero.
+        action_space: likewise.
+        vector: the vector environment, or None.
+        num_envs: how many environments the vector environment steps, or None.
+        spec: gymnasium's description of one environment, or None.
+    """
+
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        env: Env | None = None,
+        vector: VectorEnv[Any, Any, Any] | None = None,
+        build: Builder | None = None,
+        owned: bool = False,
+        absent: str = "there is no environment, only its spaces",
+    ) -> None:
+        """Use `resolve`; this checks the spaces and keeps what it found.
+
+        Args:
+            observation_space: of one environment, as the environment has it.
+            action_space: likewise.
+            env: the first environment: the user's own, or one that was made to learn the spaces.
+            vector: the vector environment instead.
+            build: makes an environment like `env`, in a render mode.
+            owned: whether `env` or `vector` was made here, so that `close` closes it.
+            absent: why there is no environment, where there is none.
+        """
+        self._raw_spaces = (convert(observation_space, "observation_space"), convert(action_space, "action_space"))
+        self.observation_space, self.action_space = (from_zero(space) for space in self._raw_spaces)
+        self._shifted = any(offsets(space) is not None for space in self._raw_spaces)
+        self._env, self._build, self._owned, self._absent = env, build, owned, absent
+        self._vector = vector
+        self.vector = VectorFromZero(vector) if vector is not None and self._shifted else vector
+        self.num_envs: int | None = None if vector is None else vector.num_envs
+        self._first = owned
+        self._said: dict[str, Any] | None = None
+        self._made: list[weakref.ref[Env]] = []
+        self._lanes: dict[int, Env] = {}
+
+    @classmethod
+    def from_description(cls, said: Any) -> EnvSource:
+        """Return a source of the environment that `describe` described, perhaps in another process.
+
+        The environment is made when it is first needed. Where its id is not registered here, the source has the spaces
+        alone: enough to build an agent and restore it.
+
+        Raises:
+            ValueError: if it is no description, or its id would import a module.
+        """
+        read = description.read(said)
+        build = None if read.env_id is None else functools.partial(make_registered, read.env_id, **read.keywords)
+        source = cls(read.observation_space, read.action_space, build=build, absent=read.absent)
+        source._said = said
+        return source
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a saved file shall know of the environment, in a form that JSON can hold.
+
+        The spaces always; "id", "kwargs" and "max_episode_steps" where they are enough to make it again.
+
+        Example:
+        >>> said = resolve("CartPole-v1").describe()
+        >>> said["id"], said["kwargs"], said["max_episode_steps"], said["action_space"]
+        ('CartPole-v1', {}, 500, {'type': 'Discrete', 'n': 2, 'start': 0})
+        """
+        return self._said or description.describe(self.spec, *self._raw_spaces)
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """Return gymnasium's description of one environment."""
+        if self._vector is not None:
+            return single_spec(self._vector)
+        spec = None if self._env is None else self._env.spec
+        return spec if isinstance(spec, EnvSpec) else None
+
+    def make(self, index: int = 0) -> Env:
+        """Return a scalar environment for lane `index`, with gymnasium's interface.
+
+        For an environment object lane 0 is the object itself; what is made is closed by `close`, or by the caller.
+
+        Raises:
+            ValueError: if no (further) environment can be made.
+        """
+        if self._vector is not None:
+            raise ValueError("env: a vector environment steps its lanes together; it has no single one to make")
+        if self._env is None and self._build is None:
+            raise ValueError(f"env: {self._absent}; pass env=")
+        if self._env is None or not (self._first or (index == 0 and not self._owned)):
+            return self._keep(self._make_another(), index)
+        self._first = False
+        return self._keep(self._env, index)
+
+    def _make_another(self) -> Env:
+        try:
+            return self._checked(self._builder()(None))
+        except NotRemade as error:
+            raise ValueError(
+                f"env: {name_of(self._env)} cannot be made a second time ({error}): for more than one lane pass an id "
+                "or a factory, such as lambda: MyEnv()"
+            ) from error
+
+    def make_evaluation(self, *, render_mode: str | None = None) -> Env:
+        """Return an environment like those that train, never one of them. The caller closes it.
+
+        Args:
+            render_mode: how it shall draw itself, such as "rgb_array"; None leaves it as it is.
+
+        Raises:
+            ValueError: if none can be made, or none that draws itself so.
+        """
+        if self._env is None and self._vector is None and self._build is None:
+            raise ValueError(f"env: {self._absent}; pass env=")
+        try:
+            env = self._checked(self._builder()(render_mode))
+        except NotRemade as error:
+            env = self._copy(error)
+        if render_mode is not None and env.render_mode != render_mode:
+            env.close()
+            raise ValueError(
+                f"env: {name_of(env)} draws itself as {env.render_mode!r}, not as {render_mode!r}; pass env= with an "
+                f"environment made with render_mode={render_mode!r}"
+            )
+        return self._keep(env, None)
+
+    def _copy(self, reason: Exception) -> Env:
+        name = name_of(self._vector if self._env is None else self._env)
+        if self._env is None or self._build is not None:
+            raise ValueError(f"env: {name} gives no environment to evaluate on ({reason}); pass env=") from reason
+        try:
+            return copy.deepcopy(self._env)
+        except Exception as error:
+            raise ValueError(
+                f"env: {name} can neither be made again ({reason}) nor copied ({error}); pass env= with another one"
+            ) from error
+
+    def _builder(self) -> Builder:
+        if self._build is not None:
+            return self._build
+        if self._vector is not None:
+            return vector_builder(self._vector)
+        assert self._env is not None
+        return functools.partial(remake, self._env)
+
+    def _checked(self, product: Any) -> Env:
+        """Return the product as an environment of this source, or say why it is none."""
+        env = as_env(product)
+        if not isinstance(env, gymnasium.Env):
+            raise ValueError(f"env: the factory must return environments, this time it returned {show(product)}")
+        used = {id(layer) for other in self._living() for layer in layers(other)}
+        if any(id(layer) in used for layer in layers(env)):
+            raise ValueError(
+                f"env: the factory returned the same {name_of(env)} again; it must make a new one each time"
+            )
+        spaces = convert(env.observation_space, "observation_space"), convert(env.action_space, "action_space")
+        if not same_layout(spaces[0], self._raw_spaces[0]) or spaces[1] != self._raw_spaces[1]:
+            env.close()
+            raise NotRemade(f"it has other spaces: {show(spaces)}, not {show(self._raw_spaces)}")
+        return env
+
+    def _living(self) -> list[Env]:
+        self._made = [reference for reference in self._made if reference() is not None]
+        made = [env for env in (reference() for reference in self._made) if env is not None]
+        return made if self._env is None else [self._env, *made]
+
+    def _keep(self, env: Env, index: int | None) -> Env:
+        """Remember what was made here, to close it; lanes are held, evaluation environments are the caller's."""
+        env = FromZero(env) if self._shifted else env
+        if any(layer is self._env for layer in layers(env)):
+            return env
+        self._made.append(weakref.ref(env))
+        if index is not None:
+            self._lanes[index] = env
+        return env
+
+    def close(self) -> None:
+        """Close every environment that was made here; the user's own object stays open."""
+        for env in self._living():
+            if env is not self._env or self._owned:
+                env.close()
+        if self._vector is not None and self._owned:
+            self._vector.close()
+        self._made.clear()
+        self._lanes.clear()
+        self._first = False
+
+
+def resolve(env: Any) -> EnvSource:
+    """Find out what `env` is, and learn its spaces, before anything else is built.
+
+    Args:
+        env: a gymnasium id or `EnvSpec`; an environment of gymnasium or of classic gym (0.21 and 0.26); a callable
+            without arguments that returns one of these; a `gymnasium.vector.VectorEnv`; or a pair of spaces, for an
+            agent that acts without an environment. An `EnvSource` comes back as it is.
+
+    Returns:
+        The source of environments for lanes and for evaluation.
+
+    Raises:
+        ValueError: if it is none of these, the id is unknown, or a space is of a kind that is not supported.
+        ImportError: if the environment needs a package that is not installed.
+
+    Example:
+    >>> source = resolve("CartPole-v1")
+    >>> source.action_space
+    Discrete(2)
+    >>> source.make(0).spec.id
+    'CartPole-v1'
+    >>> resolve("CartPoll-v1")
+    Traceback (most recent call last):
+        ...
+    ValueError: env: Environment `CartPoll` doesn't exist. Did you mean: `CartPole`?
+    """
+    if isinstance(env, EnvSource):
+        return env
+    if isinstance(env, tuple | list):
+        if len(env) == 2 and all(is_space(space) for space in env):
+            return EnvSource(*env)
+        raise ValueError(f"env must be {MAY_BE}, got {show(env)}")
+    opened, build, owned = open_env(env)
+    try:
+        return source_of(opened, build=build, owned=owned)
+    except ValueError:
+        if owned:
+            opened.close()
+        raise
+
+
+def source_of(env: Env | VectorEnv[Any, Any, Any], *, build: Builder | None, owned: bool) -> EnvSource:
+    """Return the source around an environment that `open_env` returned."""
+    if isinstance(env, VectorEnv):
+        spaces = env.single_observation_space, env.single_action_space
+        return EnvSource(*spaces, vector=env, build=None, owned=owned)
+    return EnvSource(env.observation_space, env.action_space, env=env, build=build, owned=owned)

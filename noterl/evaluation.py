@@ -1,0 +1,114 @@
+"""Playing whole episodes without learning.
+
+Owns: the seeds and the statistics of an evaluation. Nothing of the agent that training depends on is touched.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl.random import Generators
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
+    from noterl.envs import EnvSource
+
+
+class Evaluation:
+    """Episodes on fresh environments; episode `i` has the same seed however many environments play.
+
+    Args:
+        agent: who acts.
+        source: where environments come from.
+        episodes: how many episodes.
+        seed: of the environments and of exploration; None for one of the agent's own.
+        deterministic: act by the head alone.
+        num_envs: environments stepped side by side.
+    """
+
+    def __init__(
+        self, agent: Agent, source: EnvSource, episodes: int, seed: int | None, deterministic: bool, num_envs: int
+    ) -> None:
+        self._agent, self._deterministic = agent, deterministic
+        generators = Generators(agent.generators.seed if seed is None else seed)
+        self._seeds = generators("evaluation").integers(2**31, size=episodes)
+        self._policy = agent.policy
+        if not deterministic:
+            self._policy = copy.copy(agent.policy)
+            self._policy.set_state(agent.policy.get_state())
+            self._policy.generator = generators("exploration of evaluation")
+        self._environments = [source.make_evaluation() for _ in range(num_envs)]
+        self._returns = np.zeros(episodes)
+        self._lengths = np.zeros(episodes, np.int64)
+        self._successes: list[float] = []
+        self._next = 0
+
+    def run(self) -> dict[str, Any]:
+        """Play all episodes and return the statistics."""
+        self._agent.actor.stale = True
+        try:
+            playing = [self._begin(environment) for environment in self._environments]
+            while any(lane is not None for lane in playing):
+                playing = self._round(playing)
+        finally:
+            for environment in self._environments:
+                environment.close()
+        return self._statistics()
+
+    def _begin(self, environment: Any) -> tuple[int, Any] | None:
+        """Start the next episode; return its number and first observation, or None when none is left."""
+        if self._next == len(self._seeds):
+            return None
+        number = self._next
+        self._next += 1
+        observation, _ = environment.reset(seed=int(self._seeds[number]))
+        return number, observation
+
+    def _round(self, playing: list[tuple[int, Any] | None]) -> list[tuple[int, Any] | None]:
+        agent = self._agent
+        lanes = [lane for lane, episode in enumerate(playing) if episode is not None]
+        observations = np.stack([np.asarray(playing[lane][1]) for lane in lanes])  # type: ignore[index]
+        actions = agent.act_on(observations, self._deterministic, self._policy, agent.steps)
+        for lane, action in zip(lanes, actions, strict=True):
+            number = playing[lane][0]  # type: ignore[index]
+            observation, reward, terminated, truncated, info = self._environments[lane].step(
+                action.item() if np.ndim(action) == 0 else action
+            )
+            self._returns[number] += float(reward)
+            self._lengths[number] += 1
+            playing[lane] = (number, observation)
+            if terminated or truncated:
+                if "is_success" in info:
+                    self._successes.append(float(info["is_success"]))
+                playing[lane] = self._begin(self._environments[lane])
+        return playing
+
+    def _statistics(self) -> dict[str, Any]:
+        statistics = {
+            "returns": self._returns,
+            "lengths": self._lengths,
+            "reward_mean": float(self._returns.mean()),
+            "reward_std": float(self._returns.std()),
+            "reward_iqm": interquartile_mean(self._returns),
+            "length_mean": float(self._lengths.mean()),
+        }
+        if self._successes:
+            statistics["success_rate"] = float(np.mean(self._successes))
+        return statistics
+
+
+def interquartile_mean(values: np.ndarray) -> float:
+    """Return the mean of the middle half (Agarwal et al., 2021): a quarter is cut off at each end, rounded down.
+
+    Example:
+
+    >>> from noterl.evaluation import interquartile_mean
+    >>> interquartile_mean([0.0, 1.0, 2.0, 100.0])
+    1.5
+    """
+    ordered = np.sort(np.asarray(values, np.float64))
+    cut = len(ordered) // 4
+    return float(ordered[cut : len(ordered) - cut].mean())

@@ -1,0 +1,100 @@
+"""History: what `fit` returns, one list per quantity and one entry per finished episode."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from noterl.callback import HISTORY, Callback
+from noterl.types import Logs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = ("reward", "length", "loss", "steps", "updates", "time")
+
+
+class History(Callback):
+    """The record of one `fit`.
+
+    Attributes:
+        history: one list per quantity, as in Keras: `reward` (returns), `length`, `loss` (NaN before the first update),
+            `steps`, `updates` (totals so far), `time` (seconds since train begin), and whatever callbacks add to an episode's `logs`
+            (NaN for the episodes they did not).
+        episode: the number of each finished episode, in the order of their ends.
+        stop_reason: what ended the fit.
+        time_split: seconds spent in each part of the loop, by name.
+
+    Example:
+
+    >>> from noterl import History
+    >>> history = History()
+    >>> history.on_episode_end(0, {"reward": 1.0, "length": 9, "complete": True})
+    >>> history.history["reward"]
+    [1.0]
+    """
+
+    order = HISTORY
+
+    def __init__(self) -> None:
+        self.history: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self.episode: list[int] = []
+        self.stop_reason: str | None = None
+        self.time_split: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self.episode)
+
+    def on_episode_end(self, episode: int, logs: Logs) -> None:
+        """Note a finished episode; one that the end of training cut short is passed over."""
+        if not logs.get("complete", True):
+            return
+        for name in logs.keys() - self.history.keys() - {"complete"}:
+            self.history[name] = [math.nan] * len(self.episode)
+        self.episode.append(episode)
+        for name, values in self.history.items():
+            values.append(logs.get(name, math.nan))
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write a table with a row per episode and a column per quantity."""
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["episode", *self.history])
+            writer.writerows(zip(self.episode, *self.history.values(), strict=True))
+
+    def plot(self, what: str = "both", *, window: int = 10, path: str | Path | None = None) -> Figure:
+        """Draw the learning curve.
+
+        Args:
+            what: "reward", "loss" or "both".
+            window: number of episodes of the moving average drawn over the rewards.
+            path: also write the picture there; its ending says the format.
+
+        Raises:
+            ValueError: for another `what`, or a `window` below 1.
+        """
+        if what not in ("reward", "loss", "both"):
+            raise ValueError(f"what must be 'reward', 'loss' or 'both', got {what!r}")
+        if window < 1:
+            raise ValueError(f"window must be at least 1, got {window}")
+        from matplotlib.figure import Figure
+
+        names = ["reward", "loss"] if what == "both" else [what]
+        figure = Figure(figsize=(8, 3.2 * len(names)), layout="constrained")
+        for axes, name in zip(figure.subplots(len(names), squeeze=False)[:, 0], names, strict=True):
+            values = self.history[name]
+            axes.plot(values, linewidth=0.8, alpha=0.5 if name == "reward" else 1.0, label=name)
+            if name == "reward" and len(values) >= window:
+                axes.plot(range(window - 1, len(values)), _moving_average(values, window), label=f"mean of {window}")
+                axes.legend()
+            axes.set(xlabel="episode", ylabel=name)
+            axes.grid(alpha=0.3)
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+
+def _moving_average(values: list[float], window: int) -> list[float]:
+    return [math.fsum(values[end - window : end]) / window for end in range(window, len(values) + 1)]

@@ -1,0 +1,65 @@
+"""Live scalars: a value on the host and the same on the device, so that a change neither retraces nor is lost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from noterl import backends
+
+backends.choose()
+
+import keras  # noqa: E402  (the backend is chosen first)
+
+
+class Hyperparameter(keras.Variable):
+    """A scalar that callbacks may change while a compiled update uses it.
+
+    Inside `loss` and `update` it is a tensor like any other; on the host `float(h)` costs no device transfer. It is changed by
+    `assign`, or by setting the attribute of the agent that holds it.
+
+    Args:
+        value: the initial value.
+        name: what errors and logs call it.
+        minimum: the least value allowed.
+        maximum: the greatest value allowed.
+
+    Raises:
+        ValueError: for a value that is no finite number, or out of bounds.
+
+    Example:
+
+    >>> from noterl.hyperparameters import Hyperparameter
+    >>> gamma = Hyperparameter(0.9, "gamma", maximum=1.0)
+    >>> _ = gamma.assign(0.5)
+    >>> float(gamma)
+    0.5
+    """
+
+    def __init__(
+        self, value: float, name: str, *, minimum: float | None = None, maximum: float | None = None
+    ) -> None:
+        self._bounds = (-math.inf if minimum is None else minimum, math.inf if maximum is None else maximum)
+        self._host = self._checked(value, name)
+        super().__init__(np.float32(self._host), dtype="float32", trainable=False, autocast=False, name=name)
+
+    def assign(self, value: Any) -> Any:
+        """Change the value, here and on the device."""
+        self._host = self._checked(value, self.name)
+        return super().assign(np.float32(self._host))
+
+    def __float__(self) -> float:
+        return self._host
+
+    def _checked(self, value: Any, name: str) -> float:
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be a number, got {value!r}") from error
+        low, high = self._bounds
+        if not math.isfinite(number) or not low <= number <= high:
+            bounds = "" if self._bounds == (-math.inf, math.inf) else f" from {low} to {high}"
+            raise ValueError(f"{name} must be a finite number{bounds}, got {value!r}")
+        return number

@@ -1,0 +1,284 @@
+"""Networks: the default builders, and the few things one can do to any network.
+
+A network is a Keras model, or with the torch backend a `torch.nn.Module`. The builders return Keras models on TensorFlow and
+JAX and native modules on torch, where a Keras layer call costs two to three times a native one. Initial weights are drawn in
+NumPy from the agent's own generator, so one seed gives the same network on every backend: kernels uniform as of Glorot and
+Bengio (2010), biases zero, as Keras's own layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from noterl import backends
+from noterl.random import network_generator
+
+backends.choose()
+
+import keras  # noqa: E402  (the backend is chosen first)
+
+Network = Any
+
+ACTIVATIONS = ("relu", "tanh", "sigmoid", "elu", "silu", "gelu", "linear")
+
+
+def mlp(
+    inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, activation: str = "relu"
+) -> Network:
+    """Build a multi-layer perceptron with a linear last layer.
+
+    Args:
+        inputs: the number of features, or the shape of an observation, which is flattened.
+        hidden: the number of units of each hidden layer; may be empty.
+        outputs: the number of outputs.
+        activation: of the hidden layers, one of `ACTIVATIONS`.
+
+    Returns:
+        A network `[B, inputs] -> [B, outputs]`.
+
+    Raises:
+        ValueError: if a size is not a positive int, or the activation unknown.
+
+    Example:
+
+    >>> from noterl import networks
+    >>> [tuple(v.shape) for v in networks.variables(networks.mlp(4, [8], 2))]
+    [(4, 8), (8,), (8, 2), (2,)]
+    """
+    shape = (inputs,) if isinstance(inputs, int | np.integer) else tuple(inputs)
+    _check_sizes(inputs=shape, hidden=tuple(hidden), outputs=(outputs,))
+    _check_activation(activation)
+    layers: list[tuple] = [("flatten",)] if len(shape) > 1 else []
+    layers += [("dense", int(units), activation) for units in hidden] + [("dense", int(outputs), "linear")]
+    return _built(("sequential", layers), shape)
+
+
+def dueling_mlp(
+    inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, activation: str = "relu"
+) -> Network:
+    """Build the dueling network of Wang et al. (2016), equation 9, on dense layers.
+
+    All but the last hidden layer are shared; the value and the advantage stream have one hidden layer each, of the
+    last size: `q = value + advantage - mean(advantage)`. Arguments, shapes and errors as in `mlp`.
+    """
+    shape = (inputs,) if isinstance(inputs, int | np.integer) else tuple(inputs)
+    _check_sizes(inputs=shape, hidden=tuple(hidden), outputs=(outputs,))
+    _check_activation(activation)
+    trunk: list[tuple] = [("flatten",)] if len(shape) > 1 else []
+    trunk += [("dense", int(units), activation) for units in hidden[:-1]]
+    stream = [("dense", int(units), activation) for units in hidden[-1:]]
+    return _built(("dueling", trunk, stream, int(outputs)), shape)
+
+
+def nature_cnn(shape: tuple[int, int, int], outputs: int, *, dueling: bool = False) -> Network:
+    """Build the convolutional network of Mnih et al. (2015).
+
+    Three convolutions (32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1), then 512 units, ReLU throughout.
+    Observations are `[B, height, width, channels]` with values 0 to 255; the network divides by 255.
+
+    Raises:
+        ValueError: if the images are smaller than 36x36, the least these convolutions leave a pixel of.
+    """
+    if len(shape) != 3 or min(shape[:2]) < 36:
+        raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
+    _check_sizes(shape=tuple(shape), outputs=(outputs,))
+    trunk: list[tuple] = [("scale", 1 / 255)]
+    trunk += [("convolution", *sizes, "relu") for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))] + [("flatten",)]
+    if dueling:
+        return _built(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
+    return _built(
+        ("sequential", [*trunk, ("dense", 512, "relu"), ("dense", int(outputs), "linear")]), tuple(shape)
+    )
+
+
+def variables(network: Network) -> list[keras.Variable]:
+    """Return a network's variables, trained or not, as `keras.Variable`s: the one way to them.
+
+    Parameters and buffers of a torch module are adopted: the variable shares their storage.
+
+    Raises:
+        ValueError: if it is no network, or a Keras model that has not been built.
+    """
+    if isinstance(network, keras.Variable):
+        return [network]
+    if isinstance(network, keras.layers.Layer):
+        if not network.built:
+            raise ValueError(
+                f"network {network.name!r} has no variables yet: give it an Input, or call it on an observation once"
+            )
+        return list(network.variables)
+    if isinstance(network, keras.random.SeedGenerator):
+        return [network.state]
+    if is_module(network):
+        return backends.current().adopt(network)
+    raise ValueError(f"a network is a Keras model or, with the torch backend, a torch.nn.Module; got {network!r}")
+
+
+def trainable_variables(network: Network) -> list[keras.Variable]:
+    """Return those of `variables` that gradients are taken for."""
+    if isinstance(network, keras.layers.Layer):
+        variables(network)
+        return list(network.trainable_variables)
+    return [variable for variable in variables(network) if variable.trainable]
+
+
+def is_network(value: Any) -> bool:
+    """Whether `value` holds variables: a Keras layer, variable or seed generator, or a torch module."""
+    return isinstance(value, keras.layers.Layer | keras.Variable | keras.random.SeedGenerator) or is_module(value)
+
+
+def is_module(value: Any) -> bool:
+    """Whether `value` is a `torch.nn.Module` (of any process; frameworks are not imported to find out)."""
+    return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__) and not isinstance(
+        value, keras.layers.Layer
+    )
+
+
+def clone(network: Network) -> Network:
+    """Return a copy with the same weights that is not trained: a target network.
+
+    Raises:
+        ValueError: for a Keras model that cannot be copied (neither Sequential, Functional nor with a `get_config`).
+    """
+    if is_module(network):
+        return backends.current().clone_module(network)
+    recipe = getattr(network, "noterl_recipe", None)
+    if recipe is not None:
+        copied = _built(*recipe)
+    elif isinstance(network, keras.Sequential) or type(network).__name__ == "Functional":
+        copied = keras.models.clone_model(network)
+    else:
+        copied = _rebuilt(network)
+    copied.set_weights(network.get_weights())
+    copied.trainable = False
+    return copied
+
+
+def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
+    """Move `target` towards `source`: `target <- tau * source + (1 - tau) * target`.
+
+    `tau` of exactly 1 is a hard copy. Works on the host and inside a compiled update.
+
+    Raises:
+        ValueError: if the networks differ in the number of their variables.
+    """
+    sources, targets = variables(source), variables(target)
+    if len(sources) != len(targets):
+        raise ValueError(f"source has {len(sources)} variables and target {len(targets)}: they must be of one build")
+    backends.current().copy_variables(sources, targets, tau)
+
+
+def get_weights(network: Network) -> list[np.ndarray]:
+    """Return the weights as arrays in Keras's layout (kernels `[in, out]`, convolutions `[H, W, in, out]`)."""
+    if is_module(network):
+        return backends.current().module_weights(network)
+    return [backends.current().fetch(variable) for variable in variables(network)]
+
+
+def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
+    """Set what `get_weights` returned; from any backend, for a network of the same build.
+
+    Raises:
+        ValueError: if number or shapes differ; nothing is changed then.
+    """
+    expected = [weight.shape for weight in get_weights(network)]
+    received = [np.shape(weight) for weight in weights]
+    if expected != received:
+        raise ValueError(f"weights do not fit the network: expected the shapes {expected}, got {received}")
+    if is_module(network):
+        backends.current().set_module_weights(network, weights)
+    else:
+        for variable, weight in zip(variables(network), weights, strict=True):
+            variable.assign(weight)
+
+
+@keras.saving.register_keras_serializable("noterl")
+class Dueling(keras.Model):
+    """The dueling head as a Keras model: `value + advantage - mean(advantage)` over a shared trunk."""
+
+    def __init__(self, trunk: keras.Sequential, value: keras.Sequential, advantage: keras.Sequential) -> None:
+        super().__init__()
+        self.trunk, self.value, self.advantage = trunk, value, advantage
+
+    def call(self, observation: Any) -> Any:
+        """Return the Q values `[B, A]`."""
+        features = self.trunk(observation)
+        advantage = self.advantage(features)
+        return self.value(features) + advantage - keras.ops.mean(advantage, axis=-1, keepdims=True)
+
+
+def glorot_uniform(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    """Draw a kernel uniformly from ±sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010, equation 16)."""
+    receptive = int(np.prod(shape[:-2]))
+    limit = np.sqrt(6.0 / (receptive * (shape[-2] + shape[-1])))
+    return generator.uniform(-limit, limit, shape).astype("float32")
+
+
+def _built(plan: tuple, shape: tuple[int, ...]) -> Network:
+    """Build the network that `plan` describes, on this backend, with weights from the agent's generator."""
+    generator = network_generator()
+    native = getattr(backends.current(), "build_module", None)
+    if native is not None:
+        return native(plan, shape, generator)
+    network = _keras_network(plan, shape)
+    network.set_weights([
+        glorot_uniform(weight.shape, generator) if weight.ndim > 1 else np.zeros_like(weight)
+        for weight in network.get_weights()
+    ])
+    network.noterl_recipe = (plan, shape)
+    return network
+
+
+def _keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
+    if plan[0] == "sequential":
+        return keras.Sequential([keras.Input(shape), *map(_keras_layer, plan[1])])
+    _, trunk_layers, stream, outputs = plan
+    trunk = keras.Sequential([keras.Input(shape), *map(_keras_layer, trunk_layers or [("flatten",)])])
+    features = trunk.output_shape[1:]
+    heads = [
+        keras.Sequential([keras.Input(features), *map(_keras_layer, [*stream, ("dense", units, "linear")])])
+        for units in (1, outputs)
+    ]
+    network = Dueling(trunk, *heads)
+    network(np.zeros((1, *shape), "float32"))
+    return network
+
+
+def _keras_layer(layer: tuple) -> keras.layers.Layer:
+    kind, *rest = layer
+    if kind == "dense":
+        return keras.layers.Dense(rest[0], activation=rest[1])
+    if kind == "convolution":
+        filters, size, stride, activation = rest
+        return keras.layers.Conv2D(
+            filters, size, stride, activation=activation, data_format="channels_last"
+        )
+    if kind == "scale":
+        return keras.layers.Rescaling(rest[0])
+    return keras.layers.Flatten(data_format="channels_last")
+
+
+def _rebuilt(network: keras.Model) -> keras.Model:
+    try:
+        copied = type(network).from_config(network.get_config())
+        copied.build_from_config(network.get_build_config())
+    except (NotImplementedError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"network {network.name!r} cannot be copied: make it Sequential or Functional, or give it get_config"
+        ) from error
+    return copied
+
+
+def _check_sizes(**sizes: tuple) -> None:
+    for name, values in sizes.items():
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"{name} must hold positive ints, got {value!r}")
+
+
+def _check_activation(activation: str) -> None:
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")

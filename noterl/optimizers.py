@@ -1,0 +1,266 @@
+"""Optimizers: taking what the user gave to `compile`, making its rules live, and saying its state.
+
+Owns: the difference between a Keras optimizer and a native torch one, outside the backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from noterl import backends
+from noterl.hyperparameters import Hyperparameter
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
+
+# Rules of Keras optimizers that callbacks may change, besides the learning rate, which Keras keeps in a variable itself.
+_LIVE_RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, None)}
+
+
+def resolve(given: Any, names: Sequence[str], learning_rate: float) -> dict[str, Any]:
+    """Return one optimizer (or function that makes one) for each name.
+
+    Args:
+        given: None, one optimizer, a list in the order of `names`, or a dict by name.
+        names: the agent's `optimizer_names`.
+        learning_rate: of the default, Adam.
+
+    Raises:
+        ValueError: naming `optimizer`, for anything else or an optimizer of a framework that is not the backend.
+    """
+    if given is None:
+        given = keras.optimizers.Adam(learning_rate)
+    if isinstance(given, Mapping):
+        if set(given) != set(names):
+            raise ValueError(f"optimizer must have the keys {sorted(names)}, got {sorted(map(str, given))}")
+        chosen = dict(given)
+    elif isinstance(given, list | tuple):
+        if len(given) != len(names):
+            raise ValueError(f"optimizer must list {len(names)} optimizers, for {', '.join(names)}; got {len(given)}")
+        chosen = dict(zip(names, given, strict=True))
+    else:
+        if _is_torch(given) and len(names) > 1:
+            raise ValueError(f"optimizer: a torch optimizer cannot be shared by {', '.join(names)}; pass a dict")
+        chosen = dict.fromkeys(names, given)
+    return {name: _own(optimizer, name) for name, optimizer in chosen.items()}
+
+
+def _own(optimizer: Any, name: str) -> Any:
+    """Return an optimizer that is the agent's own."""
+    if isinstance(optimizer, str):
+        try:
+            return keras.optimizers.get(optimizer)
+        except ValueError as error:
+            raise ValueError(f"optimizer: Keras knows no {optimizer!r}") from error
+    if isinstance(optimizer, keras.optimizers.Optimizer):
+        return plain(optimizer)
+    if _is_torch(optimizer) or (callable(optimizer) and not isinstance(optimizer, type)):
+        if backends.choose() != "torch":
+            kind = type(optimizer).__name__ if _is_torch(optimizer) else "a function of parameters"
+            raise ValueError(
+                f"optimizer: {kind} needs the torch backend, but this process runs on {backends.choose()}: set "
+                "KERAS_BACKEND=torch before Keras is imported, or pass a keras.optimizers.Optimizer"
+            )
+        return optimizer
+    raise ValueError(
+        f"optimizer for {name!r} must be a keras.optimizers.Optimizer, its name, or with KERAS_BACKEND=torch a "
+        f"torch.optim.Optimizer or a function parameters -> optimizer; got {optimizer!r}"
+    )
+
+
+def plain(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Return a fresh Keras optimizer with the present rules of this one, and none of its state."""
+    config = optimizer.get_config()
+    numbers = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}
+    return type(optimizer).from_config(numbers)
+
+
+def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
+    """Return the optimizer ready to train `variables`, its rules live."""
+    if isinstance(optimizer, keras.optimizers.Optimizer):
+        if not optimizer.built:
+            optimizer.build(list(variables))
+            _make_live(optimizer)
+        return optimizer
+    if not _is_torch(optimizer):
+        optimizer = optimizer([variable.value for variable in variables])
+        if not _is_torch(optimizer):
+            raise ValueError(f"optimizer: the function must return a torch.optim.Optimizer, got {optimizer!r}")
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [variable.name for variable in variables if id(variable.value) not in held]
+    if missing:
+        raise ValueError(f"optimizer holds other parameters than the agent trains: {', '.join(missing)} are missing")
+    return optimizer
+
+
+def _make_live(optimizer: keras.optimizers.Optimizer) -> None:
+    """Turn rules that Keras would bake into a trace into variables; eager torch reads plain numbers each time."""
+    if backends.choose() == "torch":
+        return
+    for rule, (minimum, maximum) in _LIVE_RULES.items():
+        value = getattr(optimizer, rule, None)
+        if isinstance(value, float | int) and not isinstance(value, bool):
+            setattr(optimizer, rule, Hyperparameter(value, rule, minimum=minimum, maximum=maximum))
+
+
+def _is_torch(optimizer: Any) -> bool:
+    return any(base.__module__.startswith("torch.optim") for base in type(optimizer).__mro__)
+
+
+def get_rule(optimizer: Any, rule: str) -> float:
+    """Return the present value of `learning_rate`, `beta_1`, `beta_2` or `weight_decay`.
+
+    Raises:
+        ValueError: naming the rule, if the optimizer has none of that name.
+    """
+    if _is_torch(optimizer):
+        group = optimizer.param_groups[0]
+        if rule in ("beta_1", "beta_2") and "betas" in group:
+            return float(group["betas"][rule == "beta_2"])
+        key = "lr" if rule == "learning_rate" else rule
+        if key in group:
+            return float(group[key])
+    elif rule == "learning_rate" and hasattr(optimizer, rule):
+        return float(backends.current().fetch(optimizer.learning_rate))
+    elif getattr(optimizer, rule, None) is not None:
+        return float(getattr(optimizer, rule))
+    raise ValueError(f"the optimizer {type(optimizer).__name__} has no rule {rule!r}")
+
+
+def set_rule(optimizer: Any, rule: str, value: float) -> None:
+    """Set what `get_rule` returned; takes effect with the next update and does not retrace."""
+    get_rule(optimizer, rule)
+    if _is_torch(optimizer):
+        for group in optimizer.param_groups:
+            if rule in ("beta_1", "beta_2"):
+                first, second = group["betas"]
+                group["betas"] = (value, second) if rule == "beta_1" else (first, value)
+            else:
+                group["lr" if rule == "learning_rate" else rule] = value
+    elif rule == "learning_rate":
+        optimizer.learning_rate = value
+    elif isinstance(getattr(optimizer, rule), Hyperparameter):
+        getattr(optimizer, rule).assign(value)
+    else:
+        setattr(optimizer, rule, value)
+
+
+def get_state(optimizer: Any, layout: Callable[[Sequence[keras.Variable]], list]) -> dict[str, Any]:
+    """Return the optimizer's state; slots lie as their variables do in Keras's layout.
+
+    Args:
+        optimizer: a built optimizer.
+        layout: tells, for each variable, the axes that bring it into Keras's layout, or None.
+    """
+    if _is_torch(optimizer):
+        return _torch_state(optimizer)
+    fetch = backends.current().fetch
+    axes = layout(optimizer._trainable_variables)
+    slots = {
+        name: [fetch(v) if order is None else fetch(v).transpose(order) for v, order in zip(found, axes, strict=True)]
+        for name, found in _slots(optimizer).items()
+    }
+    rules = {rule: float(getattr(optimizer, rule)) for rule in _LIVE_RULES if getattr(optimizer, rule, None) is not None}
+    return {"scalars": [fetch(v) for v in _scalars(optimizer)], "slots": slots, "rules": rules}
+
+
+def check_state(optimizer: Any, state: dict[str, Any], layout: Callable[[Sequence[keras.Variable]], list]) -> None:
+    """Raise a ValueError if `set_state` could not take this state."""
+    if _is_torch(optimizer) != ("torch" in state):
+        raise ValueError("the state is of an optimizer of another framework (Keras or torch.optim)")
+    if _is_torch(optimizer):
+        saved = state["torch"]["class"]
+        if saved != type(optimizer).__name__:
+            raise ValueError(f"the state is of torch.optim.{saved}, not of {type(optimizer).__name__}")
+        return
+    axes = layout(optimizer._trainable_variables)
+    expected = {
+        name: [
+            tuple(v.shape) if order is None else tuple(v.shape[axis] for axis in order)
+            for v, order in zip(found, axes, strict=True)
+        ]
+        for name, found in _slots(optimizer).items()
+    }
+    received = {name: [np.shape(value) for value in values] for name, values in state["slots"].items()}
+    if expected != received or len(state["scalars"]) != len(_scalars(optimizer)):
+        raise ValueError(
+            f"the state of the optimizer holds the slots {received}; {type(optimizer).__name__} has {expected} here"
+        )
+
+
+def set_state(optimizer: Any, state: dict[str, Any], layout: Callable[[Sequence[keras.Variable]], list]) -> None:
+    """Take what `get_state` returned, after `check_state`."""
+    if _is_torch(optimizer):
+        _set_torch_state(optimizer, state)
+        return
+    axes = layout(optimizer._trainable_variables)
+    for name, found in _slots(optimizer).items():
+        for variable, value, order in zip(found, state["slots"][name], axes, strict=True):
+            variable.assign(value if order is None else np.transpose(value, np.argsort(order)))
+    for variable, value in zip(_scalars(optimizer), state["scalars"], strict=True):
+        variable.assign(value)
+    for rule, value in state["rules"].items():
+        set_rule(optimizer, rule, value)
+
+
+def is_built(optimizer: Any) -> bool:
+    """Whether the optimizer knows what it trains."""
+    return optimizer.built if isinstance(optimizer, keras.optimizers.Optimizer) else _is_torch(optimizer)
+
+
+def variables(optimizer: Any) -> list[keras.Variable]:
+    """Return every variable of an optimizer: what a compiled update must know. Native torch ones have none."""
+    if _is_torch(optimizer):
+        return []
+    live = (getattr(optimizer, rule, None) for rule in _LIVE_RULES)
+    return [*optimizer.variables, *(rule for rule in live if isinstance(rule, Hyperparameter))]
+
+
+def _slots(optimizer: keras.optimizers.Optimizer) -> dict[str, list[keras.Variable]]:
+    """Return the optimizer's lists of one variable per trained variable, by name (momentums, velocities ...)."""
+    count = len(optimizer._trainable_variables)
+    slots = {}
+    for name, value in vars(optimizer).items():
+        if name == "_trainable_variables" or not isinstance(value, list) or len(value) != count or not count:
+            continue
+        if all(
+            isinstance(slot, keras.Variable) and slot.shape == variable.shape
+            for slot, variable in zip(value, optimizer._trainable_variables, strict=True)
+        ):
+            slots[name.strip("_")] = value
+    return dict(sorted(slots.items()))
+
+
+def _scalars(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Return what is no slot: iterations, learning rate, and whatever else an optimizer keeps."""
+    slotted = {id(variable) for slot in _slots(optimizer).values() for variable in slot}
+    return [variable for variable in optimizer.variables if id(variable) not in slotted]
+
+
+def _torch_state(optimizer: Any) -> dict[str, Any]:
+    state = optimizer.state_dict()
+    fetch = backends.current().fetch
+    slots = {
+        str(index): {key: fetch(value) if hasattr(value, "detach") else value for key, value in values.items()}
+        for index, values in state["state"].items()
+    }
+    groups = [
+        {key: list(value) if isinstance(value, tuple) else value for key, value in group.items()}
+        for group in state["param_groups"]
+    ]
+    return {"torch": {"class": type(optimizer).__name__, "state": slots, "groups": groups}}
+
+
+def _set_torch_state(optimizer: Any, state: dict[str, Any]) -> None:
+    saved = state["torch"]
+    convert = keras.ops.convert_to_tensor
+    slots = {
+        int(index): {key: convert(value.copy()) if isinstance(value, np.ndarray) else value for key, value in values.items()}
+        for index, values in saved["state"].items()
+    }
+    groups = [{key: tuple(v) if key == "betas" else v for key, v in group.items()} for group in saved["groups"]]
+    optimizer.load_state_dict({"state": slots, "param_groups": groups})

@@ -1,0 +1,101 @@
+"""The registry of named classes, and constructor arguments that remember themselves.
+
+Owns: which class a name in a saved file stands for, and what an object was built with. A name in a file is only ever
+looked up here or in `custom_objects`; it is never imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any, TypeVar
+
+Class = TypeVar("Class", bound=type)
+
+_registry: dict[str, type] = {}
+
+# Modules of this package whose classes may stand in a file; they register themselves when they are imported.
+_BUILTIN_MODULES = (
+    "noterl.agents.dqn",
+    "noterl.policies",
+    "noterl.noise",
+    "noterl.replay",
+)
+
+
+def register(cls: Class) -> Class:
+    """Make a class known by its name, so that `noterl.load` can build it again.
+
+    Use it as a decorator on agents, policies and other parts of your own.
+
+    Raises:
+        ValueError: if another class has the same name.
+
+    Example:
+
+    >>> import noterl
+    >>> @noterl.register
+    ... class Mine:
+    ...     pass
+    """
+    other = _registry.get(cls.__name__)
+    origin = (cls.__module__, cls.__qualname__)
+    if other is not None and (other.__module__, other.__qualname__) != origin:
+        raise ValueError(
+            f"register(cls): the name {cls.__name__!r} is taken by {other.__module__}.{other.__qualname__}; "
+            f"rename {cls.__module__}.{cls.__qualname__}"
+        )
+    _registry[cls.__name__] = cls
+    return cls
+
+
+def lookup(name: str, custom_objects: dict[str, type] | None = None) -> type:
+    """Return the class a file means by `name`.
+
+    Raises:
+        ValueError: if neither `custom_objects` nor the registry knows the name.
+    """
+    if custom_objects and name in custom_objects:
+        return custom_objects[name]
+    if name not in _registry:
+        for module in _BUILTIN_MODULES:
+            importlib.import_module(module)
+    if name not in _registry:
+        raise ValueError(
+            f"the class {name!r} is not registered: decorate it with @noterl.register, or pass "
+            f"custom_objects={{{name!r}: {name}}}"
+        )
+    return _registry[name]
+
+
+class _Recorder(type):
+    """Notes the arguments of every construction in `instance._config`, before `__init__` runs."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        instance = cls.__new__(cls)
+        bound = inspect.signature(cls.__init__).bind(instance, *args, **kwargs)
+        instance._config = dict(list(bound.arguments.items())[1:])
+        cls._initialize(instance, args, kwargs)
+        return instance
+
+    def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
+        instance.__init__(*args, **kwargs)
+
+
+class Configurable(metaclass=_Recorder):
+    """An object that knows the arguments it was built with; base of agents, policies, noises and memories."""
+
+    _config: dict[str, Any]
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor arguments by name, as they were given."""
+        config = dict(self._config)
+        for name, parameter in inspect.signature(type(self).__init__).parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD and name in config:
+                config.update(config.pop(name))
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """Build the object that `get_config` described."""
+        return cls(**config)

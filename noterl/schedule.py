@@ -1,0 +1,126 @@
+"""What is due at a step, in the units users count: environment steps, episodes and gradient updates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Due(NamedTuple):
+    """What falls due at a tick: a number of gradient updates, and whether the hard copy to the target comes first."""
+
+    updates: int
+    target: bool
+
+
+_NOTHING = Due(0, False)
+
+
+class Schedule:
+    """When to update, and how often; the arguments are those of `Agent.compile`.
+
+    Raises:
+        ValueError: naming the argument that is not what it may be.
+    """
+
+    def __init__(
+        self, *, batch_size: int, learning_starts: int, update_every: int | str, updates: int | str,
+        target_update: int | float | None,
+    ) -> None:
+        self.batch_size = _int("batch_size", batch_size, least=1)
+        self.learning_starts = _int("learning_starts", learning_starts, least=0)
+        self.update_every = update_every if update_every == "episode" else _int("update_every", update_every, least=1, word="episode")
+        self.updates = updates if updates == "pass" else _int("updates", updates, least=1, word="pass")
+        self.hard_copy_every, self.tau = _target(target_update)
+
+    @property
+    def polyak(self) -> bool:
+        """Whether the target moves after every gradient update."""
+        return self.tau is not None
+
+    def due(self, before: int, after: int, ended: int, rows: int) -> Due:
+        """Return what falls due as the environment steps go from `before` to `after`.
+
+        Args:
+            before: steps before the tick.
+            after: steps after it.
+            ended: episodes that ended in it.
+            rows: transitions in the memory; too few for a batch and nothing is due.
+        """
+        every = self.hard_copy_every
+        target = bool(every) and after // every > before // every
+        if after <= self.learning_starts or rows < self.batch_size:
+            return Due(0, target) if target else _NOTHING
+        if self.update_every == "episode":
+            times = ended
+        else:
+            times = after // self.update_every - max(before, self.learning_starts) // self.update_every
+        if not times:
+            return Due(0, target) if target else _NOTHING
+        each = math.ceil(rows / self.batch_size) if self.updates == "pass" else self.updates
+        return Due(times * each, target)
+
+
+class LossMean:
+    """The mean loss since it was last asked for; device values are fetched only then."""
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+        self._pending: list[tuple[Any, int]] = []
+        self._sum, self._count = 0.0, 0
+
+    def add(self, losses: Any, count: int) -> None:
+        """Note the first `count` of the losses `[K]` of a call."""
+        self._pending.append((losses, count))
+        if len(self._pending) >= 1000:
+            self._fold()
+
+    def take(self) -> float | None:
+        """Return the mean since the last call; without an update since then the last one, None before the first."""
+        self._fold()
+        if self._count:
+            self.last = self._sum / self._count
+            self._sum, self._count = 0.0, 0
+        return self.last
+
+    def _fold(self) -> None:
+        from noterl import backends
+
+        fetch = backends.current().fetch
+        for losses, count in self._pending:
+            self._sum += float(np.asarray(fetch(losses))[:count].sum(dtype=np.float64))
+            self._count += count
+        self._pending.clear()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything."""
+        self._fold()
+        return {"last": self.last, "sum": self._sum, "count": self._count}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state` returned."""
+        self._pending.clear()
+        self.last, self._sum, self._count = state["last"], state["sum"], state["count"]
+
+
+def _target(target_update: Any) -> tuple[int, float | None]:
+    """Return `(environment steps between hard copies, Polyak coefficient)`; one of them is 0 or None."""
+    if target_update is None:
+        return 0, None
+    number = isinstance(target_update, int | float | np.number) and not isinstance(target_update, bool)
+    if number and 0 < target_update < 1:
+        return 0, float(target_update)
+    if number and target_update >= 1 and target_update == int(target_update):
+        return int(target_update), None
+    raise ValueError(
+        "target_update must be an int (environment steps between hard copies) or a float between 0 and 1 (Polyak "
+        f"coefficient after every update), got {target_update!r}"
+    )
+
+
+def _int(name: str, value: Any, *, least: int, word: str | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be an int of at least {least}{f' or {word!r}' if word else ''}, got {value!r}")
+    return int(value)

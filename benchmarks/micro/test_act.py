@@ -1,0 +1,45 @@
+"""Choosing an action: the network in NumPy on the host against the compiled forward pass, by size and batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+
+
+@pytest.fixture(scope="module")
+def agents() -> dict[str, noterl.Agent]:
+    """Return agents by their hidden layers, each built once."""
+    sizes = {"64x64": (64, 64), "256x256": (256, 256), "1024x1024": (1024, 1024)}
+    return {name: noterl.DQN("CartPole-v1", hidden=hidden, seed=0) for name, hidden in sizes.items()}
+
+
+def observations(rows: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(rows, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+@pytest.mark.parametrize("size", ["64x64", "256x256", "1024x1024"])
+def test_forward_in_numpy(benchmark: Any, agents: dict[str, noterl.Agent], size: str, rows: int) -> None:
+    agent, batch = agents[size], observations(rows)
+    agent.act(batch)
+    assert agent.actor.in_numpy
+    benchmark(agent.actor, batch)
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+@pytest.mark.parametrize("size", ["64x64", "256x256", "1024x1024"])
+def test_forward_compiled(benchmark: Any, agents: dict[str, noterl.Agent], size: str, rows: int) -> None:
+    agent, batch = agents[size], observations(rows)
+    agent.act(batch)
+    forward = agent.actor._forward
+    forward(batch)
+    benchmark(forward, batch)
+
+
+def test_act_on_one_observation(benchmark: Any, agents: dict[str, noterl.Agent]) -> None:
+    agent, observation = agents["256x256"], observations(1)[0]
+    benchmark(agent.act, observation)

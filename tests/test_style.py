@@ -25,6 +25,8 @@ EVENTS = re.compile(r"on_(train|episode|batch|evaluate)_(begin|end)|on_exception
 FRAMEWORKS = {"tensorflow", "jax", "jaxlib", "torch"}
 BANNED_NAMES = re.compile(r"(nb_|n_obs|obs_|done_).*|.*_(obs|done)|obs|done|dones|s_|s_next|ob|acs?|rew")
 DISPATCHERS = ("noterl/loop.py", "noterl/callback.py", "noterl/keras_callbacks.py")
+# Where losses and other results of an update pass.
+DEVICE_VALUES = ("noterl/loop.py", "noterl/history.py", "noterl/losses.py", "noterl/agents/", "callbacks/")
 # Arguments that every algorithm shares, beside the hyperparameters of its paper.
 WIDE_SIGNATURES = ("__init__", "compile", "fit")
 
@@ -102,10 +104,15 @@ def bound_once(file: File) -> list[str]:
 
 
 def scalars_cross_once(file: File) -> list[str]:
-    """Results of an update leave the device through the backend's `fetch`."""
+    """Results of an update leave the device through the backend's `fetch`.
+
+    `.numpy()` belongs to the frameworks' tensors alone. NumPy has an `.item()` too, so that one is refused where values
+    of an update pass, and fine where only host arrays do.
+    """
     if not file.library or file.backend:
         return []
-    lines = _calls(file, lambda function: isinstance(function, ast.Attribute) and function.attr in ("item", "numpy"))
+    refused = {"numpy", "item"} if file.path.startswith(DEVICE_VALUES) else {"numpy"}
+    lines = _calls(file, lambda function: isinstance(function, ast.Attribute) and function.attr in refused)
     return [f"{line}: .item() or .numpy() outside noterl/backends" for line in lines]
 
 
@@ -239,8 +246,8 @@ PLANTED: dict[Callable[[File], list[str]], tuple[list[tuple[str, str]], list[tup
         [("noterl/agent.py", "hasattr(x, 'y')")],
     ),
     scalars_cross_once: (
-        [("noterl/agents/a.py", "loss.item()"), ("noterl/history.py", "loss.numpy()")],
-        [("noterl/backends/torch.py", "loss.item()"), ("noterl/history.py", "logs.items()")],
+        [("noterl/agents/a.py", "loss.item()"), ("noterl/evaluation.py", "loss.numpy()")],
+        [("noterl/backends/torch.py", "loss.item()"), ("noterl/evaluation.py", "action.item()")],
     ),
     frameworks_are_leaves: (
         [

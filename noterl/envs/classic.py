@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 
 from noterl.envs.spaces import convert
 
@@ -75,11 +76,11 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         result = self._call_reset({"seed": seed, "options": options})
         if options is not None and "options" in self._refused:
             raise ValueError(f"options: {type(self.env).__name__}.reset takes none, got {options!r}")
-        pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            return result, {}
         # An observation may itself be a pair with a dict; then the space knows it.
-        if pair and not self.observation_space.contains(result):
-            return result
-        return result, {}
+        is_observation = isinstance(self.observation_space, spaces.Tuple) and result in self.observation_space
+        return (result, {}) if is_observation else result
 
     def _call_reset(self, keywords: dict[str, Any]) -> Any:
         given = {name: value for name, value in keywords.items() if value is not None}
@@ -106,9 +107,9 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
             if len(result) == 5:
                 return tuple(result)
             if len(result) == 4:
-                observation, reward, done, info = result
-                truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
-                return observation, reward, bool(done) and not truncated, truncated, info
+                observation, reward, over, info = result
+                truncated = bool(over) and bool(info.get("TimeLimit.truncated", False))
+                return observation, reward, bool(over) and not truncated, truncated, info
         count = f"{len(result)} values" if isinstance(result, tuple | list) else type(result).__name__
         raise ValueError(f"env: {type(self.env).__name__}.step must return 4 or 5 values, got {count}")
 

@@ -92,7 +92,7 @@ class FromZero(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCons
         return shift(result[0], self._observation_offset, -1), *result[1:]
 
 
-class VectorFromZero(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+class VectorFromZero(gymnasium.vector.VectorWrapper):
     """A vector environment whose discrete actions and observations start at zero, in every autoreset mode."""
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:

@@ -160,6 +160,7 @@ def single_spec(vector: VectorEnv[Any, Any, Any]) -> EnvSpec | None:
     spec = copy.deepcopy(spec)
     # What gymnasium.make_vec adds to the arguments is about the vector environment; wrappers are code.
     extra = [spec.kwargs.pop(name, None) for name in _VECTOR_KWARGS]
+    spec.max_episode_steps = spec.kwargs.pop("max_episode_steps", spec.max_episode_steps)
     return None if extra[-1] else spec
 
 
@@ -172,7 +173,9 @@ def vector_builder(vector: VectorEnv[Any, Any, Any]) -> Builder:
     *around, base = layers(vector)
     if lost := [type(layer).__name__ for layer in around if type(layer).__name__ not in _NEUTRAL]:
         raise NotRemade(f"the wrapper {lost[0]} is one for vector environments")
-    if factories := getattr(base, "env_fns", None):
+    factories = getattr(base, "env_fns", None)
+    # Before gymnasium 1.2 these may be a generator that is used up.
+    if isinstance(factories, list | tuple):
         return functools.partial(_call_factory, factories[0])
     spec = single_spec(vector)
     if spec is None:

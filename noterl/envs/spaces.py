@@ -183,7 +183,7 @@ def _say_array(array: np.ndarray) -> Any:
     """Return one number where all entries are equal, else the flat list; infinities as text, which JSON lacks."""
     flat = array.reshape(-1)
     if flat.size and (flat == flat[0]).all():
-        return _say_number(flat[0].item())
+        return _say_number(flat[0].tolist())
     return [_say_number(value) for value in flat.tolist()]
 
 
@@ -201,7 +201,7 @@ def build_space(description: Any) -> Space[Any]:
         if _entries(description) > _MAX_ENTRIES:
             raise ValueError(f"it has more than {_MAX_ENTRIES} entries")
         return _BUILDERS[description["type"]](description)
-    except (AssertionError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (AssertionError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
         problem = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else error
         raise ValueError(f"not the description of a space: {show(problem)}") from error
 

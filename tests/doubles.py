@@ -1,0 +1,273 @@
+"""The fakes of the test-suite: small environments whose every value is known beforehand.
+
+They need numpy and gymnasium only; the classic ones are plain objects, as gym is not installed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class CountingEnv(gymnasium.Env):
+    """Says where it is: the observation is [episode, step], both from 0, and the reward is the number of the step.
+
+    Episodes last `length` steps and end by termination, or by truncation with `truncate`.
+    """
+
+    def __init__(self, length: int = 5, truncate: bool = False) -> None:
+        self.length, self.truncate = length, truncate
+        self.observation_space = spaces.Box(0.0, np.inf, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.episode, self.step_number, self.closed = -1, 0, 0
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.episode, self.step_number], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.episode, self.step_number = self.episode + 1, 0
+        return self._observation(), {}
+
+    def step(self, action):
+        assert action in (0, 1), action
+        self.step_number += 1
+        over = self.step_number >= self.length
+        return self._observation(), float(self.step_number), over and not self.truncate, over and self.truncate, {}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class RandomWalkEnv(gymnasium.Env):
+    """A point on a line under noise from the seed: the observation is [position, last noise], the action a push.
+
+    It terminates beyond `limit` and is truncated after `length` steps.
+    """
+
+    def __init__(self, limit: float = 3.0, length: int = 20) -> None:
+        self.limit, self.length = limit, length
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.position, self.noise, self.steps = 0.0, 0.0, 0
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.position, self.noise], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.position, self.noise, self.steps = float(self.np_random.normal()), 0.0, 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.noise = float(self.np_random.normal(scale=0.5))
+        self.position += float(action[0]) + self.noise
+        self.steps += 1
+        terminated, truncated = abs(self.position) > self.limit, self.steps >= self.length
+        return self._observation(), -abs(self.position), terminated, truncated, {}
+
+
+class StatefulEnv(RandomWalkEnv):
+    """A random walk that can say where it is. Its noise comes from the generator that gymnasium gives it."""
+
+    def __init__(self, limit: float = 3.0, length: int = 20) -> None:
+        super().__init__(limit, length)
+        self.set_calls = 0
+
+    def get_state(self) -> dict[str, Any]:
+        return {"position": self.position, "noise": self.noise, "steps": self.steps}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.position, self.noise, self.steps = state["position"], state["noise"], state["steps"]
+        self.set_calls += 1
+
+
+class ImageEnv(gymnasium.Env):
+    """A uint8 picture [H, W, C] with one lit pixel, which the action moves; the seed says where it starts."""
+
+    def __init__(self, shape: tuple[int, int, int] = (12, 10, 3), length: int = 8) -> None:
+        self.length = length
+        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
+        self.action_space = spaces.Discrete(4)
+        self.place, self.steps = 0, 0
+
+    def _observation(self) -> np.ndarray:
+        picture = np.zeros(self.observation_space.shape, np.uint8)
+        picture.reshape(-1, picture.shape[-1])[self.place] = 255
+        return picture
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        height, width, _ = self.observation_space.shape
+        self.place, self.steps = int(self.np_random.integers(height * width)), 0
+        return self._observation(), {}
+
+    def step(self, action):
+        height, width, _ = self.observation_space.shape
+        self.place = (self.place + (1, -1, width, -width)[action]) % (height * width)
+        self.steps += 1
+        return self._observation(), float(action == 0), False, self.steps >= self.length, {}
+
+
+class BranchingEnv(gymnasium.Env):
+    """Ends as the actions say, by termination, truncation or both at once; nothing is random.
+
+    The observation is [episode, step, sum of the actions]. It terminates when the sum reaches `goal` and is truncated
+    after `length` steps. The reward is 100 times the step plus the action. For comparing vector lanes with scalar ones.
+    """
+
+    def __init__(self, goal: int = 6, length: int = 5) -> None:
+        self.goal, self.length = goal, length
+        self.observation_space = spaces.Box(0.0, np.inf, (3,), np.float32)
+        self.action_space = spaces.Discrete(4)
+        self.episode, self.step_number, self.total = -1, 0, 0
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.episode, self.step_number, self.total], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.episode, self.step_number, self.total = self.episode + 1, 0, 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.step_number, self.total = self.step_number + 1, self.total + int(action)
+        terminated, truncated = self.total >= self.goal, self.step_number >= self.length
+        return self._observation(), 100.0 * self.step_number + int(action), terminated, truncated, {}
+
+
+def branching_vector(num_envs: int, mode: str, goal: int = 6, length: int = 5) -> gymnasium.vector.SyncVectorEnv:
+    """Return `num_envs` of `BranchingEnv` in one vector environment; mode is "NextStep", "SameStep" or "Disabled"."""
+    return gymnasium.vector.SyncVectorEnv([lambda: BranchingEnv(goal, length)] * num_envs, autoreset_mode=mode)
+
+
+class ShiftedEnv(gymnasium.Env):
+    """Discrete values that do not start at zero: actions 5, 6, 7 and observations -2 to 1; the action is echoed."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Discrete(4, start=-2)
+        self.action_space = spaces.Discrete(3, start=5)
+        self.actions: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        return -2, {}
+
+    def step(self, action):
+        assert action in self.action_space, action
+        self.actions.append(action)
+        return int(action) - 6, float(action), len(self.actions) % 3 == 0, False, {}
+
+
+class EnvironmentBroke(RuntimeError):
+    """What `RaisingEnv` raises."""
+
+
+class RaisingEnv(CountingEnv):
+    """Raises `EnvironmentBroke` in the `at`-th step of its life (from 1), or in the `at`-th reset with `on="reset"`."""
+
+    def __init__(self, at: int = 3, on: str = "step", length: int = 5) -> None:
+        super().__init__(length)
+        self.at, self.on, self.calls = at, on, {"step": 0, "reset": 0}
+
+    def _count(self, call: str) -> None:
+        self.calls[call] += 1
+        if call == self.on and self.calls[call] == self.at:
+            raise EnvironmentBroke(f"{call} {self.at} broke")
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        self._count("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self._count("step")
+        return super().step(action)
+
+
+class NotANumberEnv(CountingEnv):
+    """Gives NaN as `where` ("observation" or "reward") in the `at`-th step of its life (from 1)."""
+
+    def __init__(self, at: int = 3, where: str = "observation", length: int = 5) -> None:
+        super().__init__(length)
+        self.at, self.where, self.lifetime = at, where, 0
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        self.lifetime += 1
+        if self.lifetime == self.at:
+            observation = observation * np.nan if self.where == "observation" else observation
+            reward = float("nan") if self.where == "reward" else reward
+        return observation, reward, terminated, truncated, info
+
+
+class Box:
+    """A space of classic gym: known by the name of its class and its attributes."""
+
+    def __init__(self, low: float, high: float, shape: tuple[int, ...], dtype: type = np.float32) -> None:
+        self.low, self.high = np.full(shape, low, dtype), np.full(shape, high, dtype)
+        self.shape, self.dtype = shape, np.dtype(dtype)
+
+
+class Discrete:
+    """A discrete space of classic gym."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+
+class Gym021Env:
+    """Classic gym 0.21: `seed()`, `reset()` -> observation, `step()` -> 4 values.
+
+    The observation is [seed, step]. Ends after `length` steps; with `truncate` its info says that it was a time limit.
+    """
+
+    metadata = {"render.modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, length: int = 4, truncate: bool = False) -> None:
+        self.length, self.truncate = length, truncate
+        self.observation_space, self.action_space = Box(-np.inf, np.inf, (2,)), Discrete(2)
+        self.seeded, self.steps, self.closed = -1, 0, 0
+
+    def seed(self, seed: int | None = None) -> list[int | None]:
+        self.seeded = seed
+        return [seed]
+
+    def reset(self):
+        self.steps = 0
+        return np.array([self.seeded, 0], np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        done = self.steps >= self.length
+        info = {"TimeLimit.truncated": True} if done and self.truncate else {}
+        return np.array([self.seeded, self.steps], np.float32), float(action), done, info
+
+    def render(self, mode: str = "human"):
+        return np.full((4, 4, 3), self.steps, np.uint8) if mode == "rgb_array" else None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Gym026Env:
+    """Classic gym 0.26: `reset(seed=, options=)` -> 2 values, `step()` -> 5 values. The observation is [seed, step]."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, length: int = 4, truncate: bool = False) -> None:
+        self.length, self.truncate, self.render_mode = length, truncate, None
+        self.observation_space, self.action_space = Box(-np.inf, np.inf, (2,)), Discrete(2)
+        self.seeded, self.steps = -1, 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        self.seeded, self.steps = -1 if seed is None else seed, 0
+        return np.array([self.seeded, 0], np.float32), {"options": options}
+
+    def step(self, action):
+        self.steps += 1
+        over = self.steps >= self.length
+        observation = np.array([self.seeded, self.steps], np.float32)
+        return observation, float(action), over and not self.truncate, over and self.truncate, {"steps": self.steps}

@@ -21,6 +21,7 @@ from noterl.backends.torch_modules import (
     set_module_weights,
     to_keras_layout,
 )
+from noterl.backends.torch_trace import TracedGradients, is_traceable
 from noterl.types import Batch
 
 if TYPE_CHECKING:
@@ -82,9 +83,13 @@ def minimize(
     Raises:
         NonFiniteError: if the loss or a gradient is not finite; nothing was applied then.
     """
-    tensors = [variable.value for variable in variables]
-    loss, aux = split_loss(loss_fn(*args))
-    gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+    traces: TracedGradients | None = agent.__dict__.get("_torch_traces")
+    traced = traces.find(loss_fn, variables, optimizer, args) if traces is not None else None
+    if traced is not None:
+        loss, aux, gradients = traced(args)
+    else:
+        loss, aux = split_loss(loss_fn(*args))
+        gradients = list(torch.autograd.grad(loss, [variable.value for variable in variables], allow_unused=True))
     used = [(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True) if gradient is not None]
     loss = loss.detach()
     with torch.no_grad():
@@ -127,6 +132,11 @@ def _fused_adam(
     torch's formula with epsilon / sqrt(1 - beta_2^t) is Keras's.
     """
     indices = [optimizer._get_variable_index(variable) for variable in variables]
+    # The kernel walks memory, not indices: a convolution's gradient may lie in another order than its kernel.
+    gradients = [
+        gradient if gradient.stride() == variable.value.stride() else torch.empty_like(variable.value).copy_(gradient)
+        for gradient, variable in zip(gradients, variables, strict=True)
+    ]
     step = int(optimizer.iterations.value) + 1
     beta_1, beta_2 = float(optimizer.beta_1), float(optimizer.beta_2)
     torch._fused_adam_(
@@ -150,6 +160,8 @@ def _fused_adam(
 def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, int], GroupResult]:
     """Return the function that runs `count` updates on a group's batches `[K, B, ...]`."""
     device = device_name()
+    traced = jit_compile is not False and is_traceable(agent)
+    agent._torch_traces = TracedGradients(agent, inductor=jit_compile is True) if traced else None
 
     def group(batch: Batch, count: int) -> GroupResult:
         tensors = _to_device(batch, device)

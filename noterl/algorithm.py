@@ -6,7 +6,7 @@ users call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +78,8 @@ class Algorithm(Configurable):
         self.tau = self.hyperparameter("tau", 1.0, minimum=0.0, maximum=1.0)
         self.lanes: Any = None
         self._built = self._discovering = False
+        self._trained: list[keras.Variable] = []
+        self._groups: dict[tuple[int, ...], tuple[Sequence[Any], list[keras.Variable]]] = {}
 
     @classmethod
     def _initialize(cls, instance: Agent, args: tuple, kwargs: dict) -> None:
@@ -103,7 +105,7 @@ class Algorithm(Configurable):
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one gradient update and return `(logs, feedback)`; override it for several optimizers."""
-        loss, feedback = self.minimize(self.loss, self.trained_variables(), self.optimizer_names[0], batch)
+        loss, feedback = self.minimize(self.loss, self._trained or self.trained_variables(), self.optimizer_names[0], batch)
         return {"loss": loss}, feedback or {}
 
     def update_target(self) -> None:
@@ -140,8 +142,7 @@ class Algorithm(Configurable):
         """
         if optimizer not in self.optimizers:
             raise ValueError(f"optimizer must be one of {', '.join(self.optimizers)}, got {optimizer!r}")
-        group = trained if isinstance(trained, list | tuple) else [trained]
-        variables = [variable for network in group for variable in networks.trainable_variables(network)]
+        variables = self._variables_of(trained if isinstance(trained, list | tuple) else [trained])
         if self._discovering:
             self.optimizers[optimizer] = optimizers.build(self.optimizers[optimizer], variables)
             return split_loss(loss_fn(*args))
@@ -192,6 +193,14 @@ class Algorithm(Configurable):
             updates, self.schedule.batch_size, generator=self.generators("sampler"), gamma=gamma
         )
 
+    def _variables_of(self, group: Sequence[Any]) -> list[keras.Variable]:
+        """Return the trained variables of networks; looked up once for each group of them."""
+        key = tuple(map(id, group))
+        if key not in self._groups:
+            found = [variable for network in group for variable in networks.trainable_variables(network)]
+            self._groups[key] = (group, found)  # holding the group keeps its ids from being used again
+        return self._groups[key][1]
+
     def call_size(self, updates: int) -> int:
         """Return how many of a group's updates one compiled call makes."""
         return call_size(updates, self.steps_per_execution, self.schedule.updates)
@@ -211,10 +220,17 @@ class Algorithm(Configurable):
         numbers = {name: keras.ops.convert_to_tensor(value) for name, value in logs.items() if isinstance(value, float | int)}
         return {**logs, **numbers}, feedback or {}
 
-    def choose_actions(self, observations: np.ndarray) -> np.ndarray:
-        """Return the actions of a round `[N, ...]`; those before `learning_starts` are uniformly random."""
+    def choose_actions(self, observations: np.ndarray, waiting: np.ndarray | None = None) -> np.ndarray:
+        """Return the actions of a round `[N, ...]`; those before `learning_starts` are uniformly random.
+
+        Args:
+            observations: `[N, ...]`.
+            waiting: lanes `[N]` whose step does not count, if there are any.
+        """
         count = len(observations)
         random = min(max(self.schedule.learning_starts - self.steps, 0), count)
+        if random and waiting is not None:
+            random = int(np.searchsorted(np.cumsum(~waiting), random, side="right"))
         if random == count:
             return self._random_actions(count)
         actions = self.act_on(observations, False, self.policy, self.steps)
@@ -258,6 +274,7 @@ class Algorithm(Configurable):
             if not trained:
                 raise ValueError(f"{type(self).__name__} has no network to train: keep it as an attribute of the agent")
             self.optimizers[name] = optimizers.build(self.optimizers[name], trained)
+            self._trained = trained
             return
         found = _unique(variable for network in self.networks().values() for variable in networks.variables(network))
         saved = [backends.current().fetch(variable) for variable in found]
@@ -285,7 +302,8 @@ class Algorithm(Configurable):
         return Batch(observation, action, number, observation, number, number, zeros((), np.int32), {})
 
 
-_NOT_NETWORKS = {"hyperparameters", "optimizers", "policy", "replay", "source", "lanes", "history", "all_variables"}
+# Attributes of ours that hold variables, or what the user gave: networks are what the agent itself keeps.
+_NOT_NETWORKS = {"_config", "_restored", "_visited", "_trained", "_groups", "_minimized", "hyperparameters", "optimizers", "policy", "replay", "source", "lanes", "history", "all_variables"}
 
 
 def _collect(name: str, value: Any, found: dict[str, Any]) -> None:

@@ -30,8 +30,9 @@ def take(values: Tensor, action: Tensor) -> Tensor:
     >>> [float(value) for value in losses.take(np.array([[1.0, 2.0], [3.0, 4.0]], "float32"), np.array([1, 0]))]
     [2.0, 3.0]
     """
-    index = ops.expand_dims(ops.cast(action, "int32"), axis=-1)
-    return ops.squeeze(ops.take_along_axis(values, index, axis=-1), axis=-1)
+    # A select and a sum: the gradient of a gather is a scatter, which costs more on every backend.
+    taken = ops.equal(ops.expand_dims(action, axis=-1), ops.arange(values.shape[-1], dtype=action.dtype))  # [B, A]
+    return ops.sum(ops.where(taken, values, ops.zeros_like(values)), axis=-1)
 
 
 def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
@@ -45,11 +46,11 @@ def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:
     """Return the Huber loss of each error (Huber, 1964): quadratic up to `delta`, linear beyond.
 
-    `0.5 e^2` where `|e| <= delta`, else `delta (|e| - 0.5 delta)`.
+    `0.5 e^2` where `|e| <= delta`, else `delta (|e| - 0.5 delta)`. Value and gradient are exact; a second derivative is not.
     """
-    magnitude = ops.abs(error)
-    quadratic = ops.minimum(magnitude, delta)
-    return 0.5 * ops.square(quadratic) + delta * (magnitude - quadratic)
+    # c e - c^2 / 2 with c = clip(e) held fixed has this value and c, Huber's derivative, as its gradient.
+    clipped = ops.stop_gradient(ops.clip(error, -delta, delta))
+    return clipped * (error - 0.5 * clipped)
 
 
 def squared(error: Tensor) -> Tensor:

@@ -164,12 +164,12 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     agent._torch_traces = TracedGradients(agent, inductor=jit_compile is True) if traced else None
 
     def group(batch: Batch, count: int) -> GroupResult:
-        tensors = _to_device(batch, device)
+        batches = _unbound(_to_device(batch, device), count)
         rows: list[tuple[dict, dict]] = []
         for k in range(count):
             saved = _snapshot(agent) if len(agent.optimizer_names) > 1 else None
             try:
-                rows.append(agent.update_once(_row(tensors, k)))
+                rows.append(agent.update_once(batches[k]))
             except NonFiniteError as error:
                 if saved is not None:
                     _write_back(saved)
@@ -190,11 +190,16 @@ def _to_device(batch: Batch, device: str) -> Batch:
     return Batch(*map(convert, batch))
 
 
-def _row(batch: Batch, k: int) -> Batch:
-    def pick(value: Any) -> Any:
-        return {name: pick(part) for name, part in value.items()} if isinstance(value, dict) else value[k]
+def _unbound(batch: Batch, count: int) -> list[Batch]:
+    """Split batches `[K, B, ...]` into the first `count` of them."""
 
-    return Batch(*map(pick, batch))
+    def split(value: Any) -> Any:
+        if isinstance(value, dict):
+            parts = {name: split(part) for name, part in value.items()}
+            return [{name: part[k] for name, part in parts.items()} for k in range(count)]
+        return value.unbind(0)
+
+    return [Batch(*fields) for fields in zip(*(split(value)[:count] for value in batch), strict=True)]
 
 
 def _stacked(rows: list[tuple[dict, dict]], part: int, name: str) -> torch.Tensor:

@@ -6,6 +6,7 @@ Owns: adopting a module's tensors as `keras.Variable`s, and the two layouts of a
 from __future__ import annotations
 
 import copy as python_copy
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 _adopted = WeakIdKeyDictionary()
+_variables: weakref.WeakKeyDictionary[nn.Module, list[keras.Variable]] = weakref.WeakKeyDictionary()
 
 _ACTIVATIONS = {
     "relu": nn.ReLU,
@@ -30,8 +32,14 @@ _ACTIVATIONS = {
 
 
 def adopt(module: nn.Module) -> list[keras.Variable]:
-    """Return the parameters and buffers of a module as `keras.Variable`s that share their storage."""
-    return [_adopt(tensor, name) for name, tensor in _tensors(module)]
+    """Return the parameters and buffers of a module as `keras.Variable`s that share their storage.
+
+    A module is looked through once: layers that are added to it afterwards are not seen.
+    """
+    found = _variables.get(module)
+    if found is None:
+        found = _variables[module] = [_adopt(tensor, name) for name, tensor in _tensors(module)]
+    return found
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -144,7 +152,7 @@ def module_weights(module: nn.Module) -> list[np.ndarray]:
     """Return the weights in Keras's layout and the order of `adopt`."""
     transposed = _layouts(module)
     return [
-        np.ascontiguousarray(tensor.detach().cpu().numpy().transpose(transposed.get(name, range(tensor.ndim))))
+        np.array(tensor.detach().cpu().numpy().transpose(transposed.get(name, range(tensor.ndim))), order="C")
         for name, tensor in _tensors(module)
     ]
 

@@ -1,0 +1,210 @@
+"""Traced gradients on torch: a loss and its gradient as one straight list of tensor operations.
+
+Owns: tracing a loss function of an agent, and the check of the trace against the function itself. What an eager step spends in
+Python (layer calls, `keras.ops`, the autograd tape) is paid once, when it is traced. With `jit_compile=True` and a C++ compiler the list is compiled
+by inductor, which takes tens of seconds.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import torch
+from torch.utils import _pytree as pytree
+
+from noterl import networks
+from noterl.backends.common import split_loss
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
+
+Gradient = Callable[[tuple], tuple[torch.Tensor, Any, list[torch.Tensor | None]]]
+
+
+class TracedGradients:
+    """The traces of one agent's loss functions, made when first needed; None stands for one that runs eagerly.
+
+    Args:
+        agent: whose state the loss functions read.
+        inductor: whether to compile the traces.
+    """
+
+    def __init__(self, agent: Agent, *, inductor: bool) -> None:
+        self._agent = agent
+        self._inductor = inductor and any(map(shutil.which, ("g++", "clang++", "c++")))
+        self._slots = _slots(agent)
+        self._known: dict[tuple, Gradient | None] = {}
+
+    def find(
+        self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], optimizer: Any, args: tuple
+    ) -> Gradient | None:
+        """Return the traced gradient for this call, or None where it must run eagerly.
+
+        Only a method of the agent is traced: what another function closes over may differ at every call, and a trace would hold on
+        to what it saw.
+        """
+        if getattr(loss_fn, "__self__", None) is not self._agent:
+            return None
+        leaves, structure = pytree.tree_flatten(args)
+        key = (loss_fn.__func__, id(optimizer), structure, tuple(_signature(leaf) for leaf in leaves))  # type: ignore[attr-defined]
+        if key not in self._known:
+            self._known[key] = self._traced(loss_fn, variables, args, leaves, structure)
+        return self._known[key]
+
+    def _traced(
+        self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], args: tuple, leaves: list, structure: Any
+    ) -> Gradient | None:
+        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            return None
+        state = [slot.read().detach() for slot in self._slots]
+        trained = _positions(self._slots, variables)
+        if trained is None or len({tensor.data_ptr() for tensor in state if tensor.numel()}) < sum(t.numel() > 0 for t in state):
+            return None  # tracing would silently merge tensors that share storage
+        shape: dict[str, Any] = {}
+
+        def pure(*flat: torch.Tensor) -> list[torch.Tensor]:
+            tensors = [t.detach().requires_grad_(k in trained) for k, t in enumerate(flat[: len(state)])]
+            with _swapped(self._slots, tensors):
+                loss, aux = split_loss(loss_fn(*pytree.tree_unflatten(flat[len(state) :], structure)))
+                gradients = torch.autograd.grad(loss, [tensors[k] for k in trained], allow_unused=True)
+            found, shape["aux"] = pytree.tree_flatten(aux)
+            shape["used"] = [gradient is not None for gradient in gradients]
+            return [loss.detach(), *(leaf.detach() for leaf in found), *(g for g in gradients if g is not None)]
+
+        program = self._program(pure, state, leaves)
+        if program is None:
+            return None
+        gradient = _gradient(program, state, shape)
+        if not _same(gradient(args), _eager(loss_fn, variables, args)):
+            _say(loss_fn, "gives other numbers than the function itself")
+            return None
+        self._agent.trace_counts["update"] += 1
+        return gradient
+
+    def _program(self, pure: Callable, state: list[torch.Tensor], leaves: list[torch.Tensor]) -> Callable | None:
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        examples = [*(tensor.clone() for tensor in state), *leaves]
+        try:
+            # The random state is put back: tracing runs the function once more than an eager run would.
+            with torch.random.fork_rng(devices=[]):
+                module = _slimmed(make_fx(pure)(*examples))
+            if self._inductor:
+                return torch._inductor.compile(module, examples)
+        except Exception as error:  # whatever a user's loss does that cannot be traced, it can be run
+            _say(pure, f"cannot be traced ({type(error).__name__}: {error})")
+            return None
+        # Not the module itself: its call looks for hooks that nobody set.
+        return module.forward
+
+
+def _gradient(program: Callable, state: list[torch.Tensor], shape: dict[str, Any]) -> Gradient:
+    count, used = shape["aux"].num_leaves, shape["used"]
+
+    def gradient(args: tuple) -> tuple[torch.Tensor, Any, list[torch.Tensor | None]]:
+        with torch.no_grad():
+            loss, *rest = program(*state, *pytree.tree_leaves(args))
+        gradients = iter(rest[count:])
+        aux = pytree.tree_unflatten(rest[:count], shape["aux"])
+        return loss, aux, [next(gradients) if used_here else None for used_here in used]
+
+    return gradient
+
+
+def _slimmed(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Drop operations that do nothing where no gradient is recorded: each costs as much as a small one that does."""
+    aten = torch.ops.aten
+    for node in module.graph.nodes:
+        if node.target in (aten.detach.default, aten.alias.default):
+            node.replace_all_uses_with(node.args[0])
+        elif node.target is aten.t.default and getattr(node.args[0], "target", None) is aten.t.default:
+            node.replace_all_uses_with(node.args[0].args[0])
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def _eager(
+    loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], args: tuple
+) -> tuple[torch.Tensor, Any, list[torch.Tensor | None]]:
+    loss, aux = split_loss(loss_fn(*args))
+    return loss, aux, list(torch.autograd.grad(loss, [v.value for v in variables], allow_unused=True))
+
+
+def _same(traced: tuple, eager: tuple) -> bool:
+    """Whether both give the same numbers, up to the order of additions."""
+    ours, theirs = pytree.tree_leaves(traced), pytree.tree_leaves(eager)
+    if len(ours) != len(theirs):
+        return False
+    return all(
+        a is b or (a is not None and b is not None and torch.allclose(a, b.detach(), rtol=1e-3, atol=1e-5, equal_nan=True))
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _say(function: Any, why: str) -> None:
+    warnings.warn(f"{function.__qualname__} {why}; it runs eagerly", RuntimeWarning, stacklevel=2)
+
+
+def _signature(leaf: Any) -> Any:
+    return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
+
+
+class _Slot:
+    """A place where a tensor of the agent's state is found: a module's parameter or buffer, or a Keras variable's value."""
+
+    def __init__(self, holder: dict[str, Any], name: str) -> None:
+        self.holder, self.name = holder, name
+
+    def read(self) -> torch.Tensor:
+        return self.holder[self.name]
+
+
+def _slots(agent: Agent) -> list[_Slot]:
+    slots = []
+    seen: set[int] = set()
+    for network in agent.networks().values():
+        if networks.is_module(network):
+            for module in network.modules():
+                for holder in (module._parameters, module._buffers):
+                    slots += [_Slot(holder, name) for name, tensor in holder.items() if tensor is not None]
+    slots = [slot for slot in slots if not (id(slot.read()) in seen or seen.add(id(slot.read())))]  # type: ignore[func-returns-value]
+    slots += [
+        _Slot(variable.__dict__, "_value") for variable in agent.all_variables if id(variable._value) not in seen
+    ]
+    return slots
+
+
+def _positions(slots: list[_Slot], variables: Sequence[keras.Variable]) -> list[int] | None:
+    places = {id(slot.read()): position for position, slot in enumerate(slots)}
+    found = [places.get(id(variable.value)) for variable in variables]
+    return None if None in found else found  # type: ignore[return-value]
+
+
+class _swapped:
+    """Put other tensors in the slots for the duration."""
+
+    def __init__(self, slots: list[_Slot], tensors: list[torch.Tensor]) -> None:
+        self._slots, self._tensors = slots, tensors
+
+    def __enter__(self) -> None:
+        self._before = [slot.read() for slot in self._slots]
+        self._put(self._tensors)
+
+    def __exit__(self, *args: object) -> None:
+        self._put(self._before)
+
+    def _put(self, tensors: list[torch.Tensor]) -> None:
+        for slot, tensor in zip(self._slots, tensors, strict=True):
+            slot.holder[slot.name] = tensor
+
+
+def is_traceable(agent: Agent) -> bool:
+    """Whether losses of this agent may be traced: Keras draws seeds in Python, which a trace would freeze."""
+    return not any(isinstance(network, keras.random.SeedGenerator) for network in agent.networks().values()) and not any(
+        "seed_generator" in variable.path for variable in agent.all_variables
+    )

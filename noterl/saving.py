@@ -126,8 +126,8 @@ def _write_zip(file: BinaryIO, text: bytes, encoder: TreeEncoder) -> None:
 
 
 def _new_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
-    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-    info.create_system = 3  # The platform would stand here, and the same tree make other bytes on another.
+    info = zipfile.ZipInfo(name)  # Dated 1980: a time of writing, or the platform, would make the bytes differ.
+    info.create_system = 3
     return archive.open(info, "w", force_zip64=True)
 
 
@@ -145,7 +145,7 @@ def _members(archive: zipfile.ZipFile, file: BinaryIO, size: int) -> dict[str, z
     if sum(info.file_size for info in members.values()) > size:
         raise FileError("its members are larger than the file")
     file.seek(size - _END_OF_ZIP)
-    if min(info.header_offset for info in members.values()) != 0 or not file.read(4) == b"PK\x05\x06":
+    if min(info.header_offset for info in members.values()) != 0 or file.read(4) != b"PK\x05\x06":
         raise FileError("something stands before or behind the zip in it")
     return members
 

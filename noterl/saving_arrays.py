@@ -29,13 +29,18 @@ _NPY_HEADER_LIMIT = 4096
 _SAFETENSORS_DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"])
 
 
+def fits_file(dtype: np.dtype[Any]) -> bool:
+    """Say whether a file can hold the dtype: bool, integers, floats to 64 and complex to 128 bits."""
+    return _DTYPE.fullmatch(dtype.str) is not None
+
+
 def check_array(value: Array, name: str) -> None:
     """Refuse what a file cannot hold exactly.
 
     Raises:
-        TypeError: for dtypes other than bool, integers, floats to 64 and complex to 128 bits, and for masked arrays.
+        TypeError: for dtypes that `fits_file` denies, and for masked arrays.
     """
-    if not _DTYPE.fullmatch(value.dtype.str):
+    if not fits_file(value.dtype):
         raise TypeError(f"{name}: a file holds arrays of bool, int, float and complex dtypes, got dtype {value.dtype}")
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name}: a file holds no masked arrays; fill it, or save data and mask")

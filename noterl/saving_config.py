@@ -9,7 +9,6 @@ written as `__dict__`, in pairs.
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
 import math
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from noterl.registry import Configurable, lookup
-from noterl.saving_arrays import Array, check_array, from_bytes, pack_scalar, parse_dtype, unpack_scalar
+from noterl.saving_arrays import Array, fits_file, from_bytes, pack_scalar, parse_dtype, unpack_scalar
 from noterl.saving_files import Keys, key_path
 
 # Each level becomes up to three in the state tree, whose own limit is 100.
@@ -98,17 +97,15 @@ class _Encoder:
         return {key: self.value(item, (*keys, key)) for key, item in value.items()}
 
     def _object(self, value: Any, keys: Keys) -> Any:
-        if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+        if isinstance(value, np.generic) and fits_file(value.dtype):
             return {"__scalar__": pack_scalar(value, key_path(keys))}
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.nbytes <= _MAX_ARRAY_BYTES:
-            return {"__array__": _pack_array(value, key_path(keys))}
+        if type(value) is np.ndarray and fits_file(value.dtype) and value.nbytes <= _MAX_ARRAY_BYTES:
+            return {"__array__": _pack_array(value)}
         if isinstance(value, Configurable):
-            if _find(lookup, type(value).__name__) not in (None, type(value)):
-                raise TypeError(
-                    f"{key_path(keys)}: another class is registered as {type(value).__name__!r}; "
-                    f"rename {_type_name(value)}"
-                )
-            return {"__object__": [type(value).__name__, self._fields(value.get_config(), keys)]}
+            name = type(value).__name__
+            if _find(lookup, name) not in (None, type(value)):
+                return self._unsayable(value, keys, f": another class is registered as {name!r}")
+            return {"__object__": [name, self._fields(value.get_config(), keys)]}
         space = _space_fields(value)
         if space is not None:
             return {"__space__": [type(value).__name__, self._fields(space, keys)]}
@@ -118,10 +115,11 @@ class _Encoder:
 
     def _keras(self, value: Any, keys: Keys) -> Any:
         name = type(value).__name__
-        if _find(_keras_class, name) not in (None, type(value)):
-            raise TypeError(
-                f"{key_path(keys)}: {name!r} is a class of Keras or of the registry; rename {_type_name(value)}"
-            )
+        known = _find(_keras_class, name)
+        # On torch Keras makes an instance of a class of its own that derives from the one that was called.
+        ours = type(value).__module__.startswith("keras.src.") and issubclass(type(value), known or object)
+        if known not in (None, type(value)) and not ours:
+            return self._unsayable(value, keys, f": {name!r} is another class, of Keras or of the registry")
         rate = getattr(value, "_learning_rate", None)
         if callable(rate) and not _is_keras(rate):  # Asked for its config, Keras would warn of functions each time.
             return {"__keras__": [name, self._fields({"learning_rate": rate}, keys)]}
@@ -134,9 +132,9 @@ class _Encoder:
             return self._unsayable(value, keys)
         return {"__keras__": [name, self._fields(config, keys)]}
 
-    def _unsayable(self, value: Any, keys: Keys) -> dict[str, str]:
+    def _unsayable(self, value: Any, keys: Keys, reason: str = "") -> dict[str, str]:
         if not self._opaque:
-            raise TypeError(f"{key_path(keys)}: a file cannot hold a value of type {_type_name(value)}")
+            raise TypeError(f"{key_path(keys)}: a file cannot hold a value of type {_type_name(value)}{reason}")
         return {"__opaque__": _type_name(value)}
 
 
@@ -147,8 +145,8 @@ class _Decoder:
             "__float__": _float,
             "__tuple__": self._tuple,
             "__dict__": self._pairs,
-            "__scalar__": lambda content, keys: unpack_scalar(content),
-            "__array__": lambda content, keys: _unpack_array(content),
+            "__scalar__": lambda content, keys: _build(unpack_scalar, content, "a scalar", keys),
+            "__array__": lambda content, keys: _build(_unpack_array, content, "an array", keys),
             "__object__": self._object,
             "__space__": self._space,
             "__keras__": self._keras,
@@ -239,7 +237,7 @@ def _find(find: Callable[[str], type], name: str) -> type | None:
         return None
 
 
-def _build(construct: Callable[[dict[str, Any]], Any], config: dict[str, Any], name: str, keys: Keys) -> Any:
+def _build(construct: Callable[[Any], Any], config: Any, name: str, keys: Keys) -> Any:
     try:
         return construct(config)
     except Exception as error:  # Arguments out of a file may make any constructor fail, in any way.
@@ -259,8 +257,7 @@ def _float(content: Any, keys: Keys) -> float:
     return float(content)
 
 
-def _pack_array(value: Array, name: str) -> dict[str, Any]:
-    check_array(value, name)
+def _pack_array(value: Array) -> dict[str, Any]:
     data = value.tobytes()
     packed = {"dtype": value.dtype.str, "shape": list(value.shape)}
     item = data[: value.itemsize]
@@ -280,11 +277,7 @@ def _unpack_array(content: Any) -> Array:
         raise ValueError(f"an array of shape {shape} is larger than encode writes")
     if "fill" in content:
         return from_bytes(bytes.fromhex(str(content["fill"])) * size, dtype, tuple(shape))
-    try:
-        data = base64.b64decode(str(content["data"]), validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"the data of an array is malformed: {error}") from error
-    return from_bytes(data, dtype, tuple(shape))
+    return from_bytes(base64.b64decode(str(content["data"]), validate=True), dtype, tuple(shape))
 
 
 def _space_fields(value: Any) -> dict[str, Any] | None:

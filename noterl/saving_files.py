@@ -70,7 +70,7 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
         OSError: of the kind that went wrong (its `errno` kept), naming `path`.
     """
     target = _target(path)
-    _make_parents(target)
+    _make_parents(target, path)
     try:
         with _temporary(target) as (name, file):
             yield file
@@ -95,7 +95,7 @@ def check_writable(path: PathLike) -> None:
         OSError: of the kind that went wrong, naming `path`.
     """
     target = _target(path)
-    _make_parents(target)
+    _make_parents(target, path)
     try:
         with _temporary(target) as (_, file):
             file.write(b"\0")
@@ -148,13 +148,13 @@ def _text(path: PathLike) -> str:
     return text
 
 
-def _make_parents(target: str) -> None:
+def _make_parents(target: str, path: PathLike) -> None:
     directory = os.path.dirname(target)
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
         reason = f"{error.strerror}; the directory {directory!r} cannot be made for path"
-        raise OSError(error.errno, reason, target) from error
+        raise OSError(error.errno, reason, os.fspath(path)) from error
 
 
 @contextlib.contextmanager
@@ -187,7 +187,7 @@ def _claim(name: str, file: BinaryIO) -> bool:
 
 def _remove_if_dead(name: str) -> None:
     """Remove a temporary file unless a living writer holds it: a lock dies with its process, also by kill -9."""
-    with contextlib.suppress(OSError), open(name, "rb") as file:
+    with contextlib.suppress(OSError), open(name, "r+b") as file:
         if sys.platform == "win32":  # An open file cannot be removed there, which serves as the lock.
             file.close()
         else:

@@ -1,0 +1,131 @@
+"""Keras optimizers and schedules as JSON, and what a forged one may not do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import optimizers
+from keras.optimizers import schedules
+
+from noterl.registry import register
+from noterl.saving import decode, encode
+
+
+@register
+class SavingTestOptimizer(optimizers.SGD):
+    def __init__(self, *, twist: float = 2.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.twist = twist
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "twist": self.twist}
+
+
+@register
+class SavingTestNoOptimizer:
+    built = 0
+
+    def __init__(self) -> None:
+        type(self).built += 1
+
+
+def through_json(value: Any) -> Any:
+    return decode(json.loads(json.dumps(encode(value), allow_nan=False)))
+
+
+OPTIMIZERS = [
+    lambda: optimizers.Adam(3e-4, beta_1=0.8, epsilon=1e-5, clipnorm=0.5, name="mine"),
+    lambda: optimizers.RMSprop(0.1, rho=0.95, centered=True),
+    lambda: optimizers.AdamW(1e-3, weight_decay=0.01, use_ema=True, ema_overwrite_frequency=7),
+    lambda: SavingTestOptimizer(learning_rate=0.5, twist=3.0),
+    lambda: optimizers.SGD(schedules.ExponentialDecay(0.1, 100, 0.9, staircase=True), momentum=0.9),
+    lambda: optimizers.SGD(schedules.PiecewiseConstantDecay([10, 20], [1.0, 0.5, 0.1])),
+    lambda: optimizers.Adam(schedules.CosineDecay(0.0, 100, warmup_target=0.1, warmup_steps=10)),
+]
+
+
+@pytest.mark.parametrize("build", OPTIMIZERS, ids=range(len(OPTIMIZERS)))
+def test_optimizers_come_back_with_their_settings(build: Any) -> None:
+    optimizer = build()
+    again = through_json({"optimizer": optimizer})["optimizer"]
+    assert type(again) is type(optimizer) and again.get_config() == optimizer.get_config()
+    ends = []
+    for each in (optimizer, again):
+        weight = keras.Variable(np.array([1.0, -2.0], np.float32))
+        each.build([weight])
+        for _ in range(3):
+            each.apply([keras.ops.convert_to_tensor(np.array([0.5, 0.1], np.float32))])
+        ends.append(keras.ops.convert_to_numpy(weight))
+    assert np.array_equal(*ends)
+
+
+def test_an_optimizer_in_an_optimizer_comes_back() -> None:
+    inner = optimizers.Adam(schedules.CosineDecayRestarts(0.1, 5))
+    optimizer = optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
+    again = through_json(optimizer)
+    assert isinstance(again.inner_optimizer, optimizers.Adam) and again.get_config() == optimizer.get_config()
+
+
+@pytest.mark.parametrize("name", [name for name in vars(schedules) if name[0].isupper() and "Schedule" not in name])
+def test_every_schedule_of_keras_comes_back(name: str) -> None:
+    arguments = ([5, 10], [0.3, 0.2, 0.1]) if name == "PiecewiseConstantDecay" else (0.1, 10)
+    arguments = (0.1, 10, 0.5) if name in ("ExponentialDecay", "InverseTimeDecay") else arguments
+    schedule = vars(schedules)[name](*arguments)
+    again = through_json([schedule])[0]
+    assert type(again) is type(schedule) and again.get_config() == schedule.get_config()
+    for step in (0, 3, 12):
+        assert float(again(step)) == float(schedule(step))
+
+
+def test_an_optimizer_of_a_script_needs_custom_objects() -> None:
+    class SavingTestLocal(optimizers.SGD):
+        pass
+
+    encoded = encode(SavingTestLocal(0.25))
+    with pytest.raises(ValueError, match=r"'SavingTestLocal' is not registered.*custom_objects"):
+        decode(encoded)
+    assert isinstance(decode(encoded, {"SavingTestLocal": SavingTestLocal}), SavingTestLocal)
+
+
+def test_an_optimizer_that_only_has_the_name_of_a_known_one_is_refused() -> None:
+    impostor = type("Adam", (optimizers.SGD,), {})
+    with pytest.raises(TypeError, match=r"optimizer.*'Adam' is another class, of Keras"):
+        encode({"optimizer": impostor()})
+
+
+def test_an_optimizer_with_a_function_in_it_is_refused_or_noted() -> None:
+    value = {"optimizer": optimizers.SGD(lambda: 0.1)}  # Keras would warn of it, and warnings are errors here.
+    with pytest.raises(TypeError, match=r"optimizer\['learning_rate'\].*function"):
+        encode(value)
+    with pytest.raises(ValueError, match=r"was built with optimizer\['learning_rate'\]=function"):
+        decode(encode(value, opaque=True))
+    with pytest.raises(TypeError, match=r"model.*Sequential"):
+        encode({"model": keras.Sequential()})
+
+
+FORGED = [
+    ["SavingTestNoOptimizer", {}],
+    ["Optimizer", {"nothing": 1}],
+    ["deserialize", {"config": 1}],
+    ["legacy", {}],
+    ["__class__", {}],
+    ["Adam", {"nothing": 1}],
+    ["Adam", {"learning_rate": {"module": "os", "class_name": "getcwd", "config": {}, "registered_name": None}}],
+    ["SGD", {"learning_rate": [{"module": "os", "class_name": "getcwd", "config": {}}]}],
+    ["LossScaleOptimizer", {"inner_optimizer": {"module": "os", "class_name": "getcwd", "config": {}}}],
+    ["ExponentialDecay", {"initial_learning_rate": 0.1}],
+]
+
+
+@pytest.mark.parametrize("content", FORGED, ids=json.dumps)
+def test_a_forged_optimizer_is_refused(content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = []
+    monkeypatch.setattr(keras.src.saving.serialization_lib, "deserialize_keras_object", imported.append)
+    with pytest.raises(ValueError, match=r"optimizer|class"):
+        decode({"optimizer": {"__keras__": content}})
+    assert not imported, "Keras must not be asked to import what a file names"
+    assert not SavingTestNoOptimizer.built

@@ -32,7 +32,8 @@ def encode(value: Any, *, opaque: bool = False) -> Any:
 
     Args:
         value: numbers, str, bool, None; tuples, lists and dicts with str keys; NumPy scalars and arrays of at most
-            16 MiB; gymnasium spaces; agents, policies and other `Configurable` objects; Keras optimizers and schedules.
+            16 MiB; gymnasium spaces; policies and other `Configurable` objects, agents aside; Keras optimizers and
+            learning-rate schedules.
         opaque: note the type of what is none of these, instead of raising. `decode` refuses such a note.
 
     Raises:
@@ -101,7 +102,7 @@ class _Encoder:
             return {"__scalar__": pack_scalar(value, key_path(keys))}
         if type(value) is np.ndarray and fits_file(value.dtype) and value.nbytes <= _MAX_ARRAY_BYTES:
             return {"__array__": _pack_array(value)}
-        if isinstance(value, Configurable):
+        if isinstance(value, Configurable) and not _is_agent(type(value)):
             name = type(value).__name__
             if _find(lookup, name) not in (None, type(value)):
                 return self._unsayable(value, keys, f": another class is registered as {name!r}")
@@ -192,6 +193,9 @@ class _Decoder:
             raise ValueError(
                 f"{key_path(keys)}: the class {name!r} must be a noterl.registry.Configurable, got {cls!r}"
             )
+        # gymnasium imports the module of an id "module:name", and constructors of agents take ids.
+        if _is_agent(cls):
+            raise ValueError(f"{key_path(keys)}: an agent may not stand among the arguments in a file, got {name!r}")
         return _build(cls.from_config, config, name, keys)
 
     def _space(self, content: Any, keys: Keys) -> Any:
@@ -213,6 +217,12 @@ class _Decoder:
 
 def _is_note(key: str) -> bool:
     return key.startswith("__") and key.endswith("__")
+
+
+def _is_agent(cls: type) -> bool:
+    """Say whether a class is an agent's; where their module is not imported none is."""
+    agent: type | None = getattr(sys.modules.get("noterl.agent"), "Agent", None)
+    return agent is not None and issubclass(cls, agent)
 
 
 def _type_name(value: object) -> str:

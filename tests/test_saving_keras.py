@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import keras
 import numpy as np
 import pytest
 from keras import optimizers
 from keras.optimizers import schedules
 
+import noterl
 from noterl.registry import register
 from noterl.saving import decode, encode
 
@@ -129,3 +133,15 @@ def test_a_forged_optimizer_is_refused(content: Any, monkeypatch: pytest.MonkeyP
         decode({"optimizer": {"__keras__": content}})
     assert not imported, "Keras must not be asked to import what a file names"
     assert not SavingTestNoOptimizer.built
+
+
+def test_an_agent_among_the_arguments_imports_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "saving_test_module.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    forged = {"hidden": {"__object__": ["DQN", {"env": "saving_test_module:CartPole-v1"}]}}
+    with pytest.raises(ValueError, match="hidden: an agent may not stand among the arguments"):
+        decode(forged)
+    assert "saving_test_module" not in sys.modules
+    spaces = (gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2))
+    with pytest.raises(TypeError, match=r"teacher.*DQN"):
+        encode({"teacher": noterl.DQN(spaces)})

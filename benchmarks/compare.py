@@ -32,10 +32,12 @@ BACKENDS = {
     "tensorflow": {"KERAS_BACKEND": "tensorflow"},
     "jax": {"KERAS_BACKEND": "jax"},
     "torch": {"KERAS_BACKEND": "torch"},
-    "torch-no-compiler": {"KERAS_BACKEND": "torch", "CXX": "no-such-compiler"},
+    "torch-inductor": {"KERAS_BACKEND": "torch", "JIT_COMPILE": "1"},
 }
 PEERS = ("sb3", "sbx")
 SECONDS_PER_RUN = 3600
+# The load average from which on other processes take part in what is measured.
+BUSY = 0.5
 
 
 def order(backends: list[str], peers: list[str], seed: int) -> list[str]:
@@ -95,6 +97,8 @@ def compare(arguments: argparse.Namespace, execute: Callable[..., dict[str, Any]
     task = TASKS[arguments.task]
     steps = arguments.steps or task.steps
     start = machine()
+    if start["load"] and start["load"][0] > BUSY:
+        print(f"the machine is busy (load {start['load'][0]:.1f}): expect figures that mean little", file=sys.stderr)
     runs = []
     for seed in range(arguments.seeds):
         for who in order(arguments.backends, arguments.peers, seed):

@@ -13,6 +13,8 @@ T_95 = (
     *(1.7959, 1.7823, 1.7709, 1.7613, 1.7531, 1.7459, 1.7396, 1.7341, 1.7291, 1.7247),
 )
 RESAMPLES = 10_000
+# Seeds below which nothing is judged.
+FEWEST = 5
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float | None]:
@@ -48,7 +50,7 @@ def returns(runs: Sequence[Sequence[float]]) -> dict[str, float | list[float]]:
     }
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float], span: float) -> dict[str, float | str]:
+def difference(ours: Sequence[float], theirs: Sequence[float], span: float) -> dict[str, float | str | None]:
     """Compare mean returns over training seeds: the 95 % bootstrap interval of the difference, and what it says.
 
     Args:
@@ -57,13 +59,16 @@ def difference(ours: Sequence[float], theirs: Sequence[float], span: float) -> d
 
     Returns:
         `verdict` is "better" when the lower end is above 0, "equal" when it is above -5 % of the span, else "not
-        shown".
+        shown"; "not judged" on fewer than FEWEST seeds.
     """
     ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
+    centre = float(ours.mean() - theirs.mean())
+    if min(len(ours), len(theirs)) < FEWEST:
+        return {"difference": centre, "low": None, "high": None, "verdict": "not judged"}
     generator = np.random.default_rng(0)
-    drawn = [
+    ours, theirs = (
         values[generator.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1) for values in (ours, theirs)
-    ]
-    low, high = (float(value) for value in np.quantile(drawn[0] - drawn[1], [0.025, 0.975]))
+    )
+    low, high = (float(value) for value in np.quantile(ours - theirs, [0.025, 0.975]))
     verdict = "better" if low > 0 else "equal" if low > -0.05 * span else "not shown"
-    return {"difference": float(ours.mean() - theirs.mean()), "low": low, "high": high, "verdict": verdict}
+    return {"difference": centre, "low": low, "high": high, "verdict": verdict}

@@ -1,4 +1,7 @@
-"""One training run of noterl on the backend of KERAS_BACKEND: `python -m benchmarks.ours TASK SEED STEPS`."""
+"""One training run of noterl on the backend of KERAS_BACKEND: `python -m benchmarks.ours TASK SEED STEPS`.
+
+With JIT_COMPILE=1 the agent is compiled with `jit_compile=True` instead of "auto".
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,7 @@ def dqn(task: Task, seed: int) -> noterl.Agent:
         update_every=settings["update_every"],
         updates=settings["updates"],
         target_update=settings["target_update"],
+        jit_compile=True if os.environ.get("JIT_COMPILE") == "1" else "auto",
     )
     return agent
 

@@ -10,8 +10,6 @@ import numpy as np
 from benchmarks import figures
 from benchmarks.tasks import Task
 
-PAIRS_FOR_A_BAR = 5
-
 
 def summarize(task: Task, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Summarise the runs of each participant, and compare each of ours with each peer, paired by seed."""
@@ -57,7 +55,7 @@ def _comparison(task: Task, by_who: dict[str, list[dict[str, Any]]], one: str, p
         "speed": speed,
         "steady_speed": figures.ratio(*zip(*steady, strict=True)) if all(all(pair) for pair in steady) else None,
         "bar": bar,
-        "met": None if bar is None or len(pairs) < PAIRS_FOR_A_BAR else speed["low"] >= bar,
+        "met": None if bar is None or len(pairs) < figures.FEWEST else speed["low"] >= bar,
         "returns": figures.difference(
             [float(np.mean(run["returns"])) for run in by_who[one]],
             [float(np.mean(run["returns"])) for run in by_who[peer]],

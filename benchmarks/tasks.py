@@ -49,7 +49,7 @@ TASKS = {
         },
         return_range=(0, 500),
         bars={
-            "sb3": {"tensorflow": 5, "jax": 5, "torch": 2, "torch-no-compiler": 1.5},
+            "sb3": {"tensorflow": 5, "jax": 5, "torch": 1.5, "torch-inductor": 2},
             "sbx": {"tensorflow": 2, "jax": 1.8},
         },
         source="rl-zoo3, DQN on CartPole-v1",

@@ -20,7 +20,7 @@ def test_update(benchmark: Any, hidden: tuple[int, ...], updates: int) -> None:
         batch_size=BATCH, replay=noterl.Replay(10_000), learning_starts=900, update_every=1_000, updates=updates
     )
     agent.fit(steps=1_000, verbose=0)
-    batch = agent.sample(updates)
+    batch = agent.gather(agent.draw(updates))
 
     def update() -> Any:
         result = agent.run_updates(batch, updates)

@@ -6,6 +6,7 @@ Owns: compile, fit, evaluate, act, save. What users override lies in `algorithm.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,6 +22,7 @@ from noterl.collect import Lanes, VectorLanes
 from noterl.history import History
 from noterl.loop import Loop, evaluate
 from noterl.policies import Policy
+from noterl.random import check_seed
 
 __all__ = ["Agent", "Defaults", "load"]
 
@@ -59,7 +61,8 @@ class Agent(Algorithm):
         self._verbose = 1
         self._callbacks = CallbackList()
         self._events = Events()
-        self._restored: dict[str, Any] = {}
+        self._restored: dict[str, Any] = {}  # what the next fit takes over: states of lanes and callbacks
+        self._visited: tuple[Any, envs.EnvSource] | None = None  # the last env that fit was given, beside the agent's own
 
     def compile(
         self,
@@ -138,12 +141,14 @@ class Agent(Algorithm):
         """
         heard = CallbackList(callbacks)
         verbose = checked_fit_arguments(episodes, steps, num_envs, verbose, log_every, heard)
+        check_seed(seed)
         source = self._source_for(env)
         self._ensure_compiled()
-        if seed is not None:
-            self._reseed(seed)
         self.build()
-        self._prepare_lanes(source, num_envs)
+        self._prepare_lanes(source, num_envs, fresh=seed is not None)
+        if seed is not None:
+            self.generators.reseed(seed)
+            self.policy.generator = self.generators("exploration")
         self.history = history = History()
         self._verbose = int(verbose)
         self._callbacks = CallbackList([*heard.callbacks, history, *loggers(self._verbose, log_every, episodes, steps)])
@@ -158,7 +163,6 @@ class Agent(Algorithm):
             loop.run()
         finally:
             self._events = Events()
-            self._restored["callbacks"] = self._callbacks.get_state()
         return history
 
     def stop(self, reason: str) -> None:
@@ -186,8 +190,12 @@ class Agent(Algorithm):
         """
         self._ensure_compiled()
         self.build()
-        source = self.source if env is None else envs.resolve(env)
-        return evaluate(self, source, episodes, seed, deterministic, num_envs, self._events)
+        source = self.source if env is None else self._fitting_source(env)
+        try:
+            return evaluate(self, source, episodes, seed, deterministic, num_envs, self._events)
+        finally:
+            if source not in (self.source, env):
+                source.close()
 
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of them.
@@ -241,7 +249,8 @@ class Agent(Algorithm):
         """Return everything that training depends on, as nested dicts of arrays, numbers and strings."""
         self._ensure_compiled()
         self.build()
-        return agent_state.get_state(self, replay=True)
+        state = agent_state.get_state(self, replay=True)
+        return {**state, "replay": copy.deepcopy(state["replay"])}  # the memory gives views of itself
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state` returned.
@@ -268,10 +277,9 @@ class Agent(Algorithm):
         return animate(self, path, env, max_steps, fps, seed)
 
     def close(self) -> None:
-        """Close the environments."""
-        if self.lanes is not None:
-            self.lanes.close()
-            self.lanes = None
+        """Close the environments that were made here; a later `fit` makes them again and brings them to where they were."""
+        self._park_lanes()
+        self.source.close()
 
     def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
         """Set `learning_rate`, `beta_1`, `beta_2` or `weight_decay` of one optimizer, or of all, without retracing."""
@@ -299,10 +307,12 @@ class Agent(Algorithm):
         if self._setup is None:
             self.compile()
 
-    def _reseed(self, seed: int) -> None:
-        self.generators.reseed(seed)
-        self.policy.generator = self.generators("exploration")
-        self._drop_lanes()
+    def _park_lanes(self) -> None:
+        """Close the environments, but remember where they were, for the next `fit` in them."""
+        if self.lanes is not None:
+            lanes, source = self.lanes.get_state(), self.lanes.source
+            self._drop_lanes()
+            self._restored.update(lanes=lanes, source=source)
 
     def _drop_lanes(self) -> None:
         if self.lanes is not None:
@@ -312,35 +322,51 @@ class Agent(Algorithm):
 
     def _source_for(self, env: Any) -> envs.EnvSource:
         """Return where `fit` trains: the source the agent has, or one for another environment of the same spaces."""
-        if env is None or env is self._config["env"] or (isinstance(env, str) and env == self._config["env"]):
-            source = self.source
-        else:
-            source = envs.resolve(env)
-            for name in ("observation_space", "action_space"):
-                if getattr(source, name) != getattr(self, name):
-                    raise ValueError(
-                        f"env has the {name} {getattr(source, name)}, the agent was built for {getattr(self, name)}"
-                    )
+        if env is None or _same_env(env, self._config.get("env")):
+            return self.source
+        if self._visited is not None and _same_env(env, self._visited[0]):
+            return self._visited[1]
+        source = self._fitting_source(env)
+        self._visited = (env, source)
         return source
 
-    def _prepare_lanes(self, source: envs.EnvSource, num_envs: int | None) -> None:
-        """Make the lanes, or keep those that are there: their episodes go on."""
+    def _fitting_source(self, env: Any) -> envs.EnvSource:
+        source = envs.resolve(env)
+        for name in ("observation_space", "action_space"):
+            if getattr(source, name) != getattr(self, name):
+                source.close()
+                raise ValueError(
+                    f"env has the {name} {getattr(source, name)}, the agent was built for {getattr(self, name)}"
+                )
+        return source
+
+    def _prepare_lanes(self, source: envs.EnvSource, num_envs: int | None, *, fresh: bool) -> None:
+        """Make the lanes, or keep those that are there, where their episodes go on; never with `fresh`."""
         if source.vector is not None:
             if num_envs not in (None, source.num_envs):
                 raise ValueError(f"num_envs is {num_envs}, but env is a vector environment of {source.num_envs}")
-            self._drop_lanes()
-            self.lanes = VectorLanes(source, self.generators)
+            lanes = VectorLanes(source, self.generators)
+            if self.lanes is not None and self.lanes.source is not source:
+                self._drop_lanes()
+            self.lanes = lanes
+            self._restored.pop("lanes", None)
             return
+        if fresh or (self.lanes is not None and self.lanes.native):
+            self._drop_lanes()
         saved = self._restored.get("lanes")
         present = self.lanes.num_envs if self.lanes is not None else len(saved["lanes"]) if saved else 1
         count = present if num_envs is None else num_envs
-        if self.lanes is not None and (self.lanes.native or self.lanes.source is not source or count != present):
-            self._drop_lanes()
+        if self.lanes is not None and (self.lanes.source is not source or count != present):
+            self._park_lanes()
         if self.lanes is None:
             self.lanes = Lanes(source, count, self.generators)
-            saved = self._restored.pop("lanes", None)
-            if saved and len(saved["lanes"]) == count:
+            saved, whose = self._restored.pop("lanes", None), self._restored.pop("source", None)
+            if saved and len(saved["lanes"]) == count and whose in (None, source):
                 self.lanes.set_state(saved)
+
+
+def _same_env(env: Any, other: Any) -> bool:
+    return env is other or (isinstance(env, str) and isinstance(other, str) and env == other)
 
 
 def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent:
@@ -356,5 +382,9 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
     """
     document = saving.read(path)
     agent = agent_state.build(document, custom_objects)
-    agent_state.restore(agent, document)
+    try:
+        agent_state.restore(agent, document)
+    except BaseException:
+        agent.close()
+        raise
     return agent

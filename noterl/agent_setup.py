@@ -32,6 +32,7 @@ class Setup:
     """
 
     def __init__(self, defaults: Defaults, head: Head, names: tuple[str, ...], arguments: dict[str, Any]) -> None:
+        """Check everything; nothing of the agent is touched."""
         self.arguments = arguments
         self.policy = _policy(arguments.get("policy", defaults.policy), head)
         self.replay = arguments["replay"] if "replay" in arguments else Replay(defaults.capacity)
@@ -45,7 +46,7 @@ class Setup:
                 f"got {self.schedule.batch_size}"
             )
         self.jit_compile = arguments.get("jit_compile", "auto")
-        if self.jit_compile not in ("auto", True, False):
+        if self.jit_compile != "auto" and not isinstance(self.jit_compile, bool):
             raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
         self.steps_per_execution = arguments.get("steps_per_execution", "auto")
         if self.steps_per_execution != "auto":

@@ -1,18 +1,19 @@
 """The state of an agent as a tree, and the document a file holds.
 
-Owns: what is saved, and that a state that does not fit changes nothing. Weights and optimizer slots lie in Keras's layout, so that a file
-knows no backend.
+Owns: what is saved, and that a state that does not fit changes nothing. Weights and optimizer slots lie in Keras's
+layout, so that a file knows no backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
 from noterl import backends, envs, networks, optimizers, registry, saving
+from noterl.collect.lanes import check_state as check_lanes
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -22,8 +23,18 @@ _COUNTERS = ("steps", "updates", "episodes", "episodes_begun")
 
 def get_state(agent: Agent, *, replay: bool) -> dict[str, Any]:
     """Return everything that training depends on."""
-    layout = _layout(agent)
     lanes = agent.lanes.get_state() if agent.lanes is not None else agent._restored.get("lanes")
+    return {
+        **_core(agent),
+        "replay": agent.replay.get_state() if replay else None,
+        "lanes": lanes,
+        "callbacks": agent._callbacks.get_state() or agent._restored.get("callbacks", {}),
+    }
+
+
+def _core(agent: Agent) -> dict[str, Any]:
+    """Return the state but for the memory, the environments and the callbacks."""
+    layout = _layout(agent)
     return {
         "variables": {name: networks.get_weights(network) for name, network in agent.networks().items()},
         "hyperparameters": {name: float(value) for name, value in agent.hyperparameters.items()},
@@ -32,50 +43,89 @@ def get_state(agent: Agent, *, replay: bool) -> dict[str, Any]:
         "loss": agent.loss_mean.get_state(),
         "generators": agent.generators.get_state(),
         "policy": agent.policy.get_state(),
-        "replay": agent.replay.get_state() if replay else None,
-        "lanes": lanes,
-        "callbacks": agent._callbacks.get_state() or agent._restored.get("callbacks", {}),
+        "polyak": agent.schedule.polyak,
     }
 
 
-def set_state(agent: Agent, state: dict[str, Any]) -> None:
-    """Take what `get_state` returned; a state that does not fit is refused before anything is changed."""
-    found = agent.networks()
-    _check_weights(found, state["variables"])
-    if set(state["hyperparameters"]) != set(agent.hyperparameters):
-        raise ValueError(
-            f"the state holds the hyperparameters {sorted(state['hyperparameters'])}, the agent has "
-            f"{sorted(agent.hyperparameters)}"
-        )
-    if set(state["optimizers"]) != set(agent.optimizer_names):
-        raise ValueError(f"the state holds the optimizers {sorted(state['optimizers'])}, the agent has {agent.optimizer_names}")
+def set_state(agent: Agent, state: Any, *, malformed: type[ValueError] = ValueError) -> None:
+    """Take what `get_state` returned.
+
+    Raises:
+        ValueError: if the state does not fit this agent; nothing is changed then.
+        malformed: if it is no state of an agent at all; nothing is changed then.
+    """
+    try:
+        _check(agent, state)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
+        raise malformed(f"the state of the agent is malformed: {error!r}") from error
+    before = _core(agent)
+    try:
+        _take_core(agent, state)
+        _take_replay(agent, state)
+    except BaseException as error:
+        _take_core(agent, before)
+        if isinstance(error, ValueError) or not isinstance(error, Exception):
+            raise
+        raise malformed(f"the state of the agent is malformed: {error!r}") from error
+    agent._drop_lanes()
+    agent._callbacks = type(agent._callbacks)()
+    agent._restored = {"lanes": state["lanes"], "callbacks": state["callbacks"], "source": None}
+    agent.actor.stale = True
+
+
+def _check(agent: Agent, state: Any) -> None:
+    """Raise what `set_state` says, or what reading a malformed state raises; taking it may still find more."""
+    _check_weights(agent.networks(), state["variables"])
+    _check_names("hyperparameters", state["hyperparameters"], agent.hyperparameters)
+    _check_names("optimizers", state["optimizers"], agent.optimizer_names)
     layout = _layout(agent)
     for name in agent.optimizer_names:
         optimizers.check_state(agent.optimizers[name], state["optimizers"][name], layout)
-    if state["replay"] is not None:
-        agent.replay.set_state(state["replay"])  # checks before it changes anything
+    for name in _COUNTERS:
+        if type(state["counters"][name]) is not int or state["counters"][name] < 0:
+            raise TypeError(f"the counter {name} is {state['counters'][name]!r}")
+    last, total, count = (state["loss"][name] for name in ("last", "sum", "count"))
+    if type(last) not in (float, type(None)) or type(total) is not float or type(count) is not int:
+        raise TypeError(f"the mean loss is {state['loss']!r}")
+    if not all(isinstance(known, dict) for known in state["callbacks"].values()):
+        raise TypeError("the states of the callbacks are no dicts")
+    if state["lanes"] is not None:
+        check_lanes(state["lanes"], agent.source)
+
+
+def _take_core(agent: Agent, state: dict[str, Any]) -> None:
+    layout = _layout(agent)
     for name in agent.optimizer_names:
         optimizers.set_state(agent.optimizers[name], state["optimizers"][name], layout)
-    for name, network in found.items():
+    for name, network in agent.networks().items():
         networks.set_weights(network, state["variables"][name])
+    # How the target moves is a setting, not a state: a coefficient means nothing where hard copies are made.
+    settings = () if state["polyak"] == agent.schedule.polyak else ("tau",)
     for name, value in state["hyperparameters"].items():
-        agent.hyperparameters[name].assign(value)
+        if name not in settings:
+            agent.hyperparameters[name].assign(value)
     for name in _COUNTERS:
         setattr(agent, name, state["counters"][name])
     agent.loss_mean.set_state(state["loss"])
     agent.policy.set_state(state["policy"])
     agent.generators.set_state(state["generators"])
     agent.policy.generator = agent.generators("exploration")
-    agent._drop_lanes()
-    agent._callbacks = type(agent._callbacks)()
-    agent._restored = {"lanes": state["lanes"], "callbacks": state["callbacks"]}
-    agent.actor.stale = True
+
+
+def _take_replay(agent: Agent, state: dict[str, Any]) -> None:
+    if state["replay"] is not None:
+        agent.replay.set_state(state["replay"])
+        return
+    # The memory stays as it is, so the episodes in flight do not follow from what it holds.
+    for lane in range(len(state["lanes"]["lanes"]) if state["lanes"] else 0):
+        agent.replay.interrupt(lane)
 
 
 def document(agent: Agent, *, replay: bool) -> dict[str, Any]:
     """Return what a file holds: how to build the agent, and its state."""
-    config = {**agent.get_config(), "env": None}
-    arguments = dict(agent._setup.arguments)
+    config = agent.get_config()
+    config.update({"env": None} if "env" in config else {})
+    arguments = dict(agent._setup.arguments) if agent._setup else {}
     if "optimizer" in arguments:
         chosen = {name: agent.optimizers[name] for name in agent.optimizer_names}
         arguments["optimizer"] = {
@@ -99,10 +149,14 @@ def build(file: dict[str, Any], custom_objects: dict[str, type] | None) -> Agent
 
     if not (isinstance(kind, type) and issubclass(kind, Agent)):
         raise ValueError(f"the file names {file['class']!r} as its agent, which is no noterl.Agent")
-    config = saving.decode(file["config"], custom_objects)
-    config["env"] = envs.EnvSource.from_description(file["environment"])
-    agent = kind(**config)
-    agent.compile(**saving.decode(file["compile"], custom_objects))
+    config, arguments = (saving.decode(file[name], custom_objects) for name in ("config", "compile"))
+    if "env" in config:  # else it makes one itself
+        config["env"] = envs.EnvSource.from_description(file["environment"])
+    try:
+        agent = kind(**config)
+        agent.compile(**arguments)
+    except TypeError as error:
+        raise saving.FileError(f"the file's arguments do not fit the class {file['class']}: {error}") from error
     return agent
 
 
@@ -113,7 +167,7 @@ def restore(agent: Agent, file: dict[str, Any]) -> None:
         raise ValueError(f"the file holds an agent of the class {file['class']}, not {type(agent).__name__}")
     agent._ensure_compiled()
     agent.build()
-    set_state(agent, file["state"])
+    set_state(agent, file["state"], malformed=saving.FileError)
 
 
 def weights(agent: Agent) -> dict[str, np.ndarray]:
@@ -158,19 +212,23 @@ def describe(agent: Agent) -> str:
     return "\n".join(lines)
 
 
-def _layout(agent: Agent) -> Any:
+def _layout(agent: Agent) -> optimizers.Layout:
     convert = getattr(backends.current(), "to_keras_layout", None)
     found = list(agent.networks().values())
 
-    def layout(variables: Sequence[keras.Variable]) -> list:
+    def layout(variables: Sequence[keras.Variable]) -> list[tuple[int, ...] | None]:
         return [None] * len(variables) if convert is None else convert(variables, found)
 
     return layout
 
 
+def _check_names(what: str, saved: Any, expected: Iterable[str]) -> None:
+    if sorted(saved) != sorted(expected):
+        raise ValueError(f"the state holds the {what} {sorted(saved)}, the agent has {sorted(expected)}")
+
+
 def _check_weights(found: dict[str, Any], saved: dict[str, Any]) -> None:
-    if set(saved) != set(found):
-        raise ValueError(f"the state holds the networks {sorted(saved)}, the agent has {sorted(found)}")
+    _check_names("networks", saved, found)
     for name, network in found.items():
         expected = [weight.shape for weight in networks.get_weights(network)]
         received = [weight.shape for weight in saved[name]]
@@ -179,6 +237,9 @@ def _check_weights(found: dict[str, Any], saved: dict[str, Any]) -> None:
 
 
 def _check_document(file: Any) -> None:
-    expected = {"class", "environment", "config", "compile", "state"}
-    if not isinstance(file, dict) or set(file) != expected or not isinstance(file["class"], str):
+    kinds = {"class": str, "environment": dict, "config": dict, "compile": dict, "state": dict}
+    if not isinstance(file, dict) or file.keys() != kinds.keys():
         raise saving.FileError("the file is one of noterl's, but does not hold an agent")
+    for name, kind in kinds.items():
+        if not isinstance(file[name], kind):
+            raise saving.FileError(f"what the file says of its agent is malformed: {name} is no {kind.__name__}")

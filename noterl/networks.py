@@ -49,7 +49,7 @@ def mlp(
     [(4, 8), (8,), (8, 2), (2,)]
     """
     shape = (inputs,) if isinstance(inputs, int | np.integer) else tuple(inputs)
-    _check_sizes(inputs=shape, hidden=tuple(hidden), outputs=(outputs,))
+    _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     _check_activation(activation)
     layers: list[tuple] = [("flatten",)] if len(shape) > 1 else []
     layers += [("dense", int(units), activation) for units in hidden] + [("dense", int(outputs), "linear")]
@@ -65,7 +65,7 @@ def dueling_mlp(
     last size: `q = value + advantage - mean(advantage)`. Arguments, shapes and errors as in `mlp`.
     """
     shape = (inputs,) if isinstance(inputs, int | np.integer) else tuple(inputs)
-    _check_sizes(inputs=shape, hidden=tuple(hidden), outputs=(outputs,))
+    _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     _check_activation(activation)
     trunk: list[tuple] = [("flatten",)] if len(shape) > 1 else []
     trunk += [("dense", int(units), activation) for units in hidden[:-1]]
@@ -272,8 +272,10 @@ def _rebuilt(network: keras.Model) -> keras.Model:
     return copied
 
 
-def _check_sizes(**sizes: tuple) -> None:
+def _check_sizes(**sizes: Sequence[Any]) -> None:
     for name, values in sizes.items():
+        if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
+            raise ValueError(f"{name} must be a sequence of positive ints, such as (64, 64), got {values!r}")
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name} must hold positive ints, got {value!r}")

@@ -6,7 +6,7 @@ Owns: the difference between a Keras optimizer and a native torch one, outside t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,10 +14,10 @@ import numpy as np
 from noterl import backends
 from noterl.hyperparameters import Hyperparameter
 
-if TYPE_CHECKING:
-    from noterl.agent import Agent
+# For each variable, the axes that bring it into Keras's layout, or None where it lies so.
+Layout = Callable[[Sequence[keras.Variable]], list[tuple[int, ...] | None]]
 
-# Rules of Keras optimizers that callbacks may change, besides the learning rate, which Keras keeps in a variable itself.
+# Rules of Keras optimizers that callbacks may change; the learning rate Keras itself keeps in a variable.
 _LIVE_RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, None)}
 
 
@@ -149,7 +149,7 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
         setattr(optimizer, rule, value)
 
 
-def get_state(optimizer: Any, layout: Callable[[Sequence[keras.Variable]], list]) -> dict[str, Any]:
+def get_state(optimizer: Any, layout: Layout) -> dict[str, Any]:
     """Return the optimizer's state; slots lie as their variables do in Keras's layout.
 
     Args:
@@ -164,35 +164,41 @@ def get_state(optimizer: Any, layout: Callable[[Sequence[keras.Variable]], list]
         name: [fetch(v) if order is None else fetch(v).transpose(order) for v, order in zip(found, axes, strict=True)]
         for name, found in _slots(optimizer).items()
     }
-    rules = {rule: float(getattr(optimizer, rule)) for rule in _LIVE_RULES if getattr(optimizer, rule, None) is not None}
-    return {"scalars": [fetch(v) for v in _scalars(optimizer)], "slots": slots, "rules": rules}
+    rules = {
+        rule: float(getattr(optimizer, rule)) for rule in _LIVE_RULES if getattr(optimizer, rule, None) is not None
+    }
+    scalars = [fetch(v) for v in _scalars(optimizer)]
+    return {"class": type(optimizer).__name__, "scalars": scalars, "slots": slots, "rules": rules}
 
 
-def check_state(optimizer: Any, state: dict[str, Any], layout: Callable[[Sequence[keras.Variable]], list]) -> None:
-    """Raise a ValueError if `set_state` could not take this state."""
+def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
+    """Raise a ValueError if `set_state` could not take this state: one of another optimizer, or of other variables."""
     if _is_torch(optimizer) != ("torch" in state):
         raise ValueError("the state is of an optimizer of another framework (Keras or torch.optim)")
+    saved, kind = state.get("torch", state)["class"], type(optimizer).__name__
+    if saved != kind:
+        raise ValueError(f"the state is of the optimizer {saved!r}, the agent has {kind}")
     if _is_torch(optimizer):
-        saved = state["torch"]["class"]
-        if saved != type(optimizer).__name__:
-            raise ValueError(f"the state is of torch.optim.{saved}, not of {type(optimizer).__name__}")
         return
     axes = layout(optimizer._trainable_variables)
-    expected = {
+    expected: dict[str, Any] = {
         name: [
             tuple(v.shape) if order is None else tuple(v.shape[axis] for axis in order)
             for v, order in zip(found, axes, strict=True)
         ]
         for name, found in _slots(optimizer).items()
     }
-    received = {name: [np.shape(value) for value in values] for name, values in state["slots"].items()}
-    if expected != received or len(state["scalars"]) != len(_scalars(optimizer)):
-        raise ValueError(
-            f"the state of the optimizer holds the slots {received}; {type(optimizer).__name__} has {expected} here"
-        )
+    received: dict[str, Any] = {name: [np.shape(value) for value in values] for name, values in state["slots"].items()}
+    expected["scalars"] = [tuple(v.shape) for v in _scalars(optimizer)]
+    received["scalars"] = [np.shape(value) for value in state["scalars"]]
+    if expected != received:
+        raise ValueError(f"the state of the optimizer {kind} holds variables of the shapes {received}, here {expected}")
+    rules = [rule for rule in _LIVE_RULES if getattr(optimizer, rule, None) is not None]
+    if sorted(state["rules"]) != sorted(rules):
+        raise ValueError(f"the state of the optimizer {kind} holds the rules {sorted(state['rules'])}, here {rules}")
 
 
-def set_state(optimizer: Any, state: dict[str, Any], layout: Callable[[Sequence[keras.Variable]], list]) -> None:
+def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
     """Take what `get_state` returned, after `check_state`."""
     if _is_torch(optimizer):
         _set_torch_state(optimizer, state)
@@ -237,30 +243,37 @@ def _slots(optimizer: keras.optimizers.Optimizer) -> dict[str, list[keras.Variab
 
 def _scalars(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """Return what is no slot: iterations, learning rate, and whatever else an optimizer keeps."""
-    slotted = {id(variable) for slot in _slots(optimizer).values() for variable in slot}
-    return [variable for variable in optimizer.variables if id(variable) not in slotted]
+    apart = {id(variable) for slot in _slots(optimizer).values() for variable in slot}
+    # Live rules are variables on two of the backends alone, and are saved by name.
+    apart |= {id(value) for value in vars(optimizer).values() if isinstance(value, Hyperparameter)}
+    return [variable for variable in optimizer.variables if id(variable) not in apart]
 
 
 def _torch_state(optimizer: Any) -> dict[str, Any]:
     state = optimizer.state_dict()
-    fetch = backends.current().fetch
-    slots = {
-        str(index): {key: fetch(value) if hasattr(value, "detach") else value for key, value in values.items()}
-        for index, values in state["state"].items()
-    }
-    groups = [
-        {key: list(value) if isinstance(value, tuple) else value for key, value in group.items()}
-        for group in state["param_groups"]
-    ]
+
+    def plain_value(value: Any) -> Any:
+        if hasattr(value, "detach"):
+            return backends.current().fetch(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    def plain_dict(values: Mapping[Any, Any]) -> dict[str, Any]:
+        return {str(key): plain_value(value) for key, value in values.items()}
+
+    slots = {str(index): plain_dict(values) for index, values in state["state"].items()}
+    groups = [plain_dict(group) for group in state["param_groups"]]
     return {"torch": {"class": type(optimizer).__name__, "state": slots, "groups": groups}}
 
 
 def _set_torch_state(optimizer: Any, state: dict[str, Any]) -> None:
+    def tensors(values: dict[str, Any]) -> dict[str, Any]:
+        convert = keras.ops.convert_to_tensor
+        return {key: convert(v.copy()) if isinstance(v, np.ndarray) else v for key, v in values.items()}
+
     saved = state["torch"]
-    convert = keras.ops.convert_to_tensor
-    slots = {
-        int(index): {key: convert(value.copy()) if isinstance(value, np.ndarray) else value for key, value in values.items()}
-        for index, values in saved["state"].items()
-    }
-    groups = [{key: tuple(v) if key == "betas" else v for key, v in group.items()} for group in saved["groups"]]
+    slots = {int(index): tensors(values) for index, values in saved["state"].items()}
+    groups = [
+        {key: tuple(v) if isinstance(present.get(key), tuple) else v for key, v in tensors(group).items()}
+        for group, present in zip(saved["groups"], optimizer.param_groups, strict=True)
+    ]
     optimizer.load_state_dict({"state": slots, "param_groups": groups})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import random as python_random
+import secrets
 import sys
 import zlib
 from collections.abc import Iterator
@@ -31,29 +32,27 @@ class Generators:
         ValueError: if the seed is not a non-negative int.
 
     Example:
-
     >>> from noterl.random import Generators
     >>> int(Generators(7)("exploration").integers(100)) == int(Generators(7)("exploration").integers(100))
     True
     """
 
     def __init__(self, seed: int | None = None) -> None:
+        """Start with no generator; each comes to be when it is first asked for."""
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Start every generator afresh from `seed`."""
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0):
-            raise ValueError(f"seed must be a non-negative int or None, got {seed!r}")
+        """Start every generator afresh from `seed`; generators handed out before are no longer those of their names."""
+        check_seed(seed)
         # Seeds of 63 bits fit every consumer: environments, frameworks, JSON readers in other languages.
-        self.seed = int(seed) if seed is not None else int(np.random.SeedSequence().entropy) % 2**63
+        self.seed = int(seed) if seed is not None else secrets.randbits(63)
         self._generators: dict[str, np.random.Generator] = {}
 
     def __call__(self, name: str) -> np.random.Generator:
         """Return the generator of this name; the same object every time."""
         generator = self._generators.get(name)
         if generator is None:
-            sequence = np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()),))
-            generator = self._generators[name] = np.random.Generator(np.random.PCG64(sequence))
+            generator = self._generators[name] = np.random.Generator(_bits(self.seed, name))
         return generator
 
     def get_state(self) -> dict[str, Any]:
@@ -62,12 +61,34 @@ class Generators:
         return {"seed": self.seed, "states": states}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` said; generators handed out before stay the same objects."""
-        self.seed = int(state["seed"])
-        for name in set(self._generators) | set(state["states"]):
-            fresh = np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()),))
-            generator = self(name)
-            generator.bit_generator.state = state["states"].get(name) or np.random.PCG64(fresh).state
+        """Take what `get_state` said; generators handed out before stay the same objects.
+
+        Raises:
+            ValueError: if it is not such a state; nothing is changed then.
+        """
+        try:
+            check_seed(state["seed"])
+            seed, saved = int(state["seed"]), state["states"]
+            names = sorted(set(self._generators) | set(saved))
+            states = {name: _bits(seed, name) for name in names}
+            for name, value in saved.items():
+                states[name].state = value
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise ValueError(f"the state of the generators is malformed: {error}") from error
+        self.seed = seed
+        for name, bits in states.items():
+            self(name).bit_generator.state = bits.state
+
+
+def check_seed(seed: Any) -> None:
+    """Raise a ValueError that names it unless `seed` is a non-negative int or None."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0):
+        raise ValueError(f"seed must be a non-negative int or None, got {seed!r}")
+
+
+def _bits(seed: int, name: str) -> np.random.PCG64:
+    """Return the bit generator of a name as it starts out."""
+    return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()),)))
 
 
 def network_generator() -> np.random.Generator:

@@ -32,7 +32,6 @@ def register(cls: Class) -> Class:
         ValueError: if another class has the same name.
 
     Example:
-
     >>> import noterl
     >>> @noterl.register
     ... class Mine:
@@ -72,13 +71,14 @@ class _Recorder(type):
     """Notes the arguments of every construction in `instance._config`, before `__init__` runs."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        instance = cls.__new__(cls)
-        bound = inspect.signature(cls.__init__).bind(instance, *args, **kwargs)
+        kind: Any = cls
+        instance = kind.__new__(cls)
+        bound = inspect.signature(kind.__init__).bind(instance, *args, **kwargs)
         instance._config = dict(list(bound.arguments.items())[1:])
         cls._initialize(instance, args, kwargs)
         return instance
 
-    def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
+    def _initialize(cls, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         instance.__init__(*args, **kwargs)
 
 

@@ -1,7 +1,7 @@
 """Lanes: N scalar environments, stepped one after another in this process.
 
-Owns: resets with a fresh seed per episode, and the state of the episodes in flight. A round is one action for every lane; it is stepped
-lane by lane, so that a budget may end and a run go on in the middle of a round.
+Owns: resets with a fresh seed per episode, and where each environment is. A round is one action for every lane; it is
+stepped lane by lane, so that a budget may end and a run go on in the middle of a round.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ class Lanes:
     Attributes:
         actions: of the present round; None between rounds.
         cursor: the lane that steps next in the round.
+        waiting: lanes whose next step is dead; here there are none.
     """
 
     native = False
+    waiting = None
 
     def __init__(self, source: EnvSource, num_envs: int, generators: Generators) -> None:
+        """Make the environments; none is reset yet."""
         self.source, self.num_envs = source, num_envs
         self.ledger = Ledger(num_envs)
         self.actions: Any = None
@@ -46,7 +49,7 @@ class Lanes:
         self._steps = [environment.step for environment in self._environments]
         self._checker = Checker(source.observation_space)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
-        shape, dtype = source.observation_space.shape, source.observation_space.dtype
+        shape, dtype = source.observation_space.shape or (), source.observation_space.dtype
         self._observations = np.zeros((num_envs, *shape), dtype)
         self._seeds: list[int] = [0] * num_envs
         self._past: list[list[Any]] = [[] for _ in range(num_envs)]
@@ -82,7 +85,7 @@ class Lanes:
         lane, action = self.cursor, self.actions[self.cursor]
         self.cursor += 1
         if self.cursor == self.num_envs:
-            actions, self.actions = self.actions, None
+            self.actions = None
         ledger = self.ledger
         if not ledger.running[lane]:
             return ()
@@ -92,27 +95,31 @@ class Lanes:
         self._checker.reward(reward, lane, step)
         ledger.running[lane] = True
         self._past[lane].append(action)
-        ledger.returns[lane] += float(reward)
+        gained = float(reward)
+        ledger.returns[lane] += gained
         ledger.lengths[lane] += 1
         before = self._observations[lane].copy()
         self._observations[lane] = observation
-        return (Transition(lane, before, action, reward, observation, bool(terminated), bool(truncated)),)
+        return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated)),)
 
     def finish(self, lane: int) -> None:
         """Note that the lane's episode is over."""
         self.ledger.running[lane] = False
 
     def get_state(self) -> dict[str, Any]:
-        """Return the episodes in flight: an environment's own state where it says one, else seed and actions so far."""
-        lanes = []
-        for lane, environment in enumerate(self._environments):
-            running = self.ledger.running[lane]
-            lanes.append({
+        """Return where the environments are: seed of the last reset, actions since, and what they say themselves.
+
+        An episode that is over counts too, for environments in which something outlives it.
+        """
+        lanes = [
+            {
                 "seed": self._seeds[lane],
-                "actions": np.array(self._past[lane]) if running else np.zeros(0),
-                "environment": envs.get_state(environment) if running else None,
+                "actions": np.array(self._past[lane]),
+                "environment": envs.get_state(environment) if self.ledger.numbers[lane] >= 0 else None,
                 "observation": self._observations[lane].copy(),
-            })
+            }
+            for lane, environment in enumerate(self._environments)
+        ]
         actions = None if self.actions is None else np.array(self.actions)
         return {"lanes": lanes, "ledger": self.ledger.get_state(), "actions": actions, "cursor": self.cursor}
 
@@ -125,27 +132,66 @@ class Lanes:
         for lane, saved in enumerate(state["lanes"]):
             self._observations[lane] = saved["observation"]
             self._seeds[lane] = saved["seed"]
-            past = saved["actions"]
-            self._past[lane] = past.tolist() if self._discrete else list(past)
-            if self.ledger.running[lane] and not self._resumed(lane, saved):
+            self._past[lane] = saved["actions"].tolist() if self._discrete else list(saved["actions"])
+            if self.ledger.numbers[lane] < 0:
+                continue
+            fault = self._resume(lane, saved)
+            if fault is not None:
                 self.ledger.running[lane] = False
                 warnings.warn(
-                    f"environment {lane} cannot be brought back to where it was: its episode starts afresh and the run "
-                    "goes on inexactly (noterl.envs.check says why)",
+                    f"environment {lane} cannot be brought back to where it was ({fault}): it starts afresh and the "
+                    "run goes on inexactly (noterl.envs.check says why)",
                     RuntimeWarning,
                     stacklevel=2,
                 )
 
-    def _resumed(self, lane: int, saved: dict[str, Any]) -> bool:
+    def _resume(self, lane: int, saved: dict[str, Any]) -> str | None:
+        """Bring one environment to where it was; return why that failed, or None."""
         environment = self._environments[lane]
-        if saved["environment"] is not None:
-            environment.reset(seed=saved["seed"])
-            envs.set_state(environment, saved["environment"])
-            return True
-        actions = self._past[lane]
-        observation = envs.replay(environment, saved["seed"], actions)
-        return bool(np.array_equal(np.asarray(observation), saved["observation"]))
+        try:
+            if saved["environment"] is not None:
+                envs.set_state(environment, saved["environment"])
+                return None
+            observation = self._replay(lane)
+        except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
+            return f"{type(error).__name__}: {error}"
+        return None if np.array_equal(observation, saved["observation"]) else "it gives other observations"
+
+    def _replay(self, lane: int) -> Any:
+        environment, past = self._environments[lane], self._past[lane]
+        if self.ledger.running[lane] or not past:
+            return envs.replay(environment, self._seeds[lane], past)
+        # The last action ended the episode.
+        before = envs.replay(environment, self._seeds[lane], past[:-1])
+        return None if before is None else environment.step(past[-1])[0]
 
     def close(self) -> None:
         """Close the environments that were made here."""
         self.source.close()
+
+
+def check_state(state: Any, source: EnvSource) -> None:
+    """Refuse what `Lanes.set_state` could not take; it comes from a file, and is taken only when the next `fit` begins.
+
+    Raises:
+        ValueError: if it is not what `Lanes.get_state` returns for environments of these spaces.
+    """
+    try:
+        lanes, ledger = state["lanes"], state["ledger"]
+        right = len(lanes) > 0 and 0 <= state["cursor"] <= len(lanes)
+        right &= all(len(ledger[name]) == len(lanes) for name in ("returns", "lengths", "numbers", "running"))
+        right &= all(type(running) is bool for running in ledger["running"])
+        right &= all(type(number) is int for name in ("lengths", "numbers") for number in ledger[name])
+        right &= all(type(value) is float for value in ledger["returns"])
+        space = source.observation_space
+        for lane in lanes:
+            right &= type(lane["seed"]) is int and 0 <= lane["seed"] < 2**31
+            right &= lane["observation"].shape == space.shape and lane["observation"].dtype == space.dtype
+            right &= isinstance(lane["environment"], dict | None) and lane["actions"].ndim >= 1
+        if state["actions"] is not None:
+            action_shape = source.action_space.shape or ()
+            right &= state["actions"].shape == (len(lanes), *action_shape) and state["cursor"] < len(lanes)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"the state of the environments is malformed: {error!r}") from error
+    if not right:
+        raise ValueError("the state of the environments is malformed, or of environments with other spaces")

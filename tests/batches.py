@@ -18,8 +18,10 @@ IMAGE = (spaces.Box(0, 255, (36, 36, 2), np.uint8), spaces.Discrete(3))
 def random_batch(
     updates: int, size: int, env: tuple[spaces.Box, spaces.Discrete] = VECTOR, seed: int = 0, gamma: float = 0.9
 ) -> Batch:
-    """Return batches `[K, B, ...]`: weights from 0.2 to 1.5, rewards that reach both branches of Huber's loss, and about
-    a quarter of the rows terminated."""
+    """Return batches `[K, B, ...]`.
+
+    Weights go from 0.2 to 1.5, rewards reach both branches of Huber's loss, about a quarter of the rows terminated.
+    """
     rng = np.random.default_rng(seed)
     observation_space, action_space = env
     rows = (updates, size)

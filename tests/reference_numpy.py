@@ -1,7 +1,7 @@
 """DQN in plain NumPy and float64, as slow and as plainly right as can be: what every backend must agree with.
 
-Nothing here is shared with noterl. Gradients are written out by hand, layer by layer, and the convolution is a loop over the
-pixels of its output; `tests/test_parity.py` checks the gradients against finite differences.
+Nothing here is shared with noterl. Gradients are written out by hand, layer by layer, and the convolution is a loop
+over the pixels of its output; `tests/test_parity.py` checks the gradients against finite differences.
 
 A network is a `Sequential` or a `Dueling` of the layers below. Weights are lists of float64 arrays in Keras's layout.
 """

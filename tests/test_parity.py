@@ -1,4 +1,7 @@
-"""Every backend makes the updates of the NumPy reference: parameters, target, optimizer slots and errors after eight of them."""
+"""Every backend makes the updates of the NumPy reference.
+
+Parameters, target, optimizer slots and errors are compared after eight updates.
+"""
 
 from __future__ import annotations
 

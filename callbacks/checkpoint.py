@@ -15,29 +15,29 @@ from noterl.types import Logs
 class Checkpoint(Callback):
     """Save the agent every so many finished episodes, and once more when training ends.
 
-    Files are named after episode and score, `<path>/episode-000120-reward-187.30.noterl` (`.safetensors` for weights alone). An older
-    file is removed only when the new one is whole. It hears an episode's end last, so that a file holds what all other
-    callbacks learned from it.
+    Files are named after episode and score, `<path>/episode-000120-reward-187.30.noterl` (`.safetensors` for weights
+    alone). An older file is removed only when the new one is whole. It hears an episode's end last, so that a file
+    holds what all other callbacks learned from it.
 
     Args:
         path: the directory of the files; made if need be.
         save_freq: finished episodes between files.
         max_save_files: how many files stay, the newest; None for all.
-        save_best_only: save only when the score is better than any before. The first is.
+        save_best_only: save only when the score is higher than any before. The first is.
         save_weights_only: save the networks' weights alone (`Agent.save_weights`).
         save_replay: save the memory too: exact resuming needs it, and large memories make large files.
-        monitor: the quantity in an episode's logs that the score is the mean of.
+        monitor: the quantity in an episode's logs that the score is the mean of. Before the first update there is no
+            "loss", and the score is NaN.
         window: finished episodes in that mean, fewer at the start.
 
     Raises:
-        ValueError: if an argument is not what it may be.
+        ValueError: if an argument is not what it may be; at an episode's end if its logs have no `monitor`.
         OSError: before training starts, if the directory cannot be written.
 
     Attributes:
         files: the files that stay, oldest first.
 
     Example:
-
     >>> import tempfile, noterl
     >>> from noterl.callbacks import Checkpoint
     >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
@@ -74,28 +74,37 @@ class Checkpoint(Callback):
         self._recent: deque[float] = deque(maxlen=window)
         self._best: float | None = None
         self._saved_at = -1
+        self._heard = False  # an episode's end, in this fit
 
     def on_train_begin(self, logs: Logs) -> None:
         """Find out now whether files can be written there."""
+        self._heard = False
         saving.check_writable(self.path / "probe")
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Save if it is time."""
         if not logs.get("complete", True):
             return
-        self._recent.append(float(logs.get(self.monitor, math.nan)))
+        if self.monitor in logs:
+            self._recent.append(float(logs[self.monitor]))
+        elif self.monitor != "loss":  # there is none before the first update
+            raise ValueError(
+                f"monitor: the episode's logs have no {self.monitor!r}; they have {', '.join(sorted(logs))}"
+            )
+        self._heard = True
         if self.agent.episodes % self.save_freq == 0:
             self._save()
 
     def on_train_end(self, logs: Logs) -> None:
         """Save what training ended with, unless that is saved already."""
-        if self._recent and self._saved_at != self.agent.episodes:
+        if self._heard and self._saved_at != self.agent.episodes:
             self._save()
 
     def _save(self) -> None:
-        score = math.fsum(self._recent) / len(self._recent)
+        score = math.fsum(self._recent) / len(self._recent) if self._recent else math.nan
+        best = self._best
         if self.save_best_only:
-            if self._best is not None and not score > self._best:
+            if math.isnan(score) or (best is not None and score <= best):
                 return
             self._best = score
         ending = "safetensors" if self.save_weights_only else "noterl"
@@ -110,7 +119,7 @@ class Checkpoint(Callback):
             else:
                 self.agent.save(file, replay=self.save_replay)
         except BaseException:
-            self.files, self._saved_at = before, -1
+            self.files, self._best, self._saved_at = before, best, -1
             raise
         for surplus in old[:-keep]:
             surplus.unlink(missing_ok=True)

@@ -13,8 +13,8 @@ from noterl.types import Logs
 class EarlyStopping(Callback):
     """Stop when a moving mean reaches a criterion, or has not improved for a while.
 
-    Both look at the mean of `monitor` over the last `trial_count` finished episodes, once there are so many. What it remembers
-    outlives a `fit` and a save: the next `fit` with the same object goes on where it was.
+    Both look at the mean of `monitor` over the last `trial_count` finished episodes, once there are so many. What it
+    remembers outlives a `fit` and a save: the next `fit` with the same object goes on where it was.
 
     Args:
         trial_count: number of episodes in the mean.
@@ -24,11 +24,10 @@ class EarlyStopping(Callback):
         mode: "max" if more is better, "min" if less.
 
     Raises:
-        ValueError: if an argument is not what it may be, or neither `criterion` nor `patience` is given; at an episode's end if its
-            logs have no `monitor`.
+        ValueError: if an argument is not what it may be, or neither `criterion` nor `patience` is given; at an
+            episode's end if its logs have no `monitor`.
 
     Example:
-
     >>> from noterl.callbacks import EarlyStopping
     >>> import noterl
     >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
@@ -73,7 +72,9 @@ class EarlyStopping(Callback):
         if self.monitor not in logs:
             if self.monitor == "loss":  # there is none before the first update
                 return
-            raise ValueError(f"monitor: the episode's logs have no {self.monitor!r}; they have {', '.join(sorted(logs))}")
+            raise ValueError(
+                f"monitor: the episode's logs have no {self.monitor!r}; they have {', '.join(sorted(logs))}"
+            )
         self._recent.append(float(logs[self.monitor]))
         if len(self._recent) < self.trial_count:
             return

@@ -10,7 +10,9 @@ from noterl.types import Logs
 
 
 class EpisodePrinter(Callback):
-    """Print a line every `every` finished episodes: episode, steps, mean reward since the last line, loss, steps per second.
+    """Print a line every `every` finished episodes.
+
+    It says episode, steps, mean reward since the last line, loss, and steps per second.
 
     Args:
         every: finished episodes between lines.
@@ -19,7 +21,6 @@ class EpisodePrinter(Callback):
         ValueError: unless `every` is a positive int.
 
     Example:
-
     >>> from noterl.callbacks import EpisodePrinter
     >>> printer = EpisodePrinter(every=1)
     >>> printer.on_episode_end(0, {"reward": 2.0, "length": 2, "steps": 2, "time": 0.5})

@@ -16,15 +16,14 @@ from noterl.types import Logs
 class ProgressBar(Callback):
     """Show episode, reward, steps per second and where the time goes.
 
-    The reward is the mean of the last ten finished episodes. The shares are those of the environment, of acting, of learning (with
-    sampling) and of callbacks in the time since train begin.
+    The reward is the mean of the last ten finished episodes. The shares are those of the environment, of acting, of
+    learning (with sampling) and of callbacks in the time since train begin.
 
     Args:
         episodes: the budget that the bar fills towards, or None.
         steps: the budget if it is in steps; it wins where both are given.
 
     Example:
-
     >>> from noterl.callbacks import ProgressBar
     >>> bar = ProgressBar(episodes=10)
     """
@@ -41,6 +40,7 @@ class ProgressBar(Callback):
         """Open the bar."""
         self._first_step, self._started, self._finished = self.agent.steps, perf_counter(), 0
         self._recent.clear()
+        self._shown = self._started
         self._bar = tqdm(
             total=self._total,
             unit=self._unit,
@@ -57,7 +57,7 @@ class ProgressBar(Callback):
         self._finished += 1
         self._recent.append(logs["reward"])
         self._move()
-        if perf_counter() - self._bar.last_print_t >= self._bar.mininterval:
+        if perf_counter() - self._shown >= self._bar.mininterval:
             self._show(logs)
 
     def on_train_end(self, logs: Logs) -> None:
@@ -69,11 +69,12 @@ class ProgressBar(Callback):
             self._bar = None
 
     def _move(self) -> None:
-        done = self.agent.steps - self._first_step if self._unit == "step" else self._finished
-        self._bar.n = done if self._total is None else min(done, self._total)
+        spent = self.agent.steps - self._first_step if self._unit == "step" else self._finished
+        self._bar.n = spent if self._total is None else min(spent, self._total)
 
     def _show(self, logs: Logs) -> None:
-        seconds = max(perf_counter() - self._started, 1e-9)
+        self._shown = perf_counter()
+        seconds = max(self._shown - self._started, 1e-9)
         clock = self.agent.history.time_split if self.agent.history is not None else {}
         shares = {
             "env": clock.get("environment", 0.0),

@@ -7,24 +7,31 @@ Owns: the events' names and order, and binding them once so that an event nobody
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noterl.types import Logs
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
 
-EVENTS = (
-    "on_train_begin",
-    "on_train_end",
-    "on_episode_begin",
-    "on_episode_end",
-    "on_batch_begin",
-    "on_batch_end",
-    "on_evaluate_begin",
-    "on_evaluate_end",
-    "on_exception",
-)
+Handlers = tuple[Callable[..., None], ...]
+
+
+class Events(NamedTuple):
+    """For each event, the bound methods that hear it; empty where nobody does."""
+
+    on_train_begin: Handlers = ()
+    on_train_end: Handlers = ()
+    on_episode_begin: Handlers = ()
+    on_episode_end: Handlers = ()
+    on_batch_begin: Handlers = ()
+    on_batch_end: Handlers = ()
+    on_evaluate_begin: Handlers = ()
+    on_evaluate_end: Handlers = ()
+    on_exception: Handlers = ()
+
+
+EVENTS = Events._fields
 
 # Who hears an event when: the user's callbacks in the order given, then History, then loggers, checkpoints last,
 # so that each sees in `logs` what those before it added.
@@ -35,8 +42,8 @@ class Callback:
     """Base of all callbacks: override the events you want to hear.
 
     `self.agent` is the agent that trains, from `on_train_begin` on; `self.agent.stop("reason")` ends training.
-    Episodes are numbered by their start from 0, batches are gradient updates numbered from 0; both go on counting in the
-    next `fit`. What a callback adds to the `logs` of an episode's end becomes a column of `History`.
+    Episodes are numbered by their start from 0, batches are gradient updates numbered from 0; both go on counting in
+    the next `fit`. What a callback adds to the `logs` of an episode's end becomes a column of `History`.
 
     Attributes:
         order: `USER`, `LOGGER` or `CHECKPOINT`: who hears an event when.
@@ -45,7 +52,6 @@ class Callback:
         stops_training: True for a callback that can end training, so that `fit` needs no budget.
 
     Example:
-
     >>> from noterl.callbacks import Callback
     >>> class Shout(Callback):
     ...     def on_episode_end(self, episode, logs):
@@ -109,7 +115,6 @@ class LambdaCallback(Callback):
         ValueError: for a name that is no event, or a value that cannot be called.
 
     Example:
-
     >>> from noterl.callbacks import LambdaCallback
     >>> callback = LambdaCallback(on_episode_end=lambda episode, logs: print(logs["reward"]))
     """
@@ -179,16 +184,6 @@ class CallbackList:
             seen[key] = seen.get(key, 0) + 1
             keyed.append((key if seen[key] == 1 else f"{key}#{seen[key]}", callback))
         return keyed
-
-
-class Events:
-    """For each event, the tuple of bound methods that hear it; empty where nobody does."""
-
-    __slots__ = EVENTS
-
-    def __init__(self, **bound: tuple[Callable[..., None], ...]) -> None:
-        for name in EVENTS:
-            setattr(self, name, bound.get(name, ()))
 
 
 def _overrides(callback: Callback, name: str) -> bool:

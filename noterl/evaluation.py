@@ -104,7 +104,6 @@ def interquartile_mean(values: np.ndarray) -> float:
     """Return the mean of the middle half (Agarwal et al., 2021): a quarter is cut off at each end, rounded down.
 
     Example:
-
     >>> from noterl.evaluation import interquartile_mean
     >>> interquartile_mean([0.0, 1.0, 2.0, 100.0])
     1.5

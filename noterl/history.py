@@ -21,14 +21,13 @@ class History(Callback):
 
     Attributes:
         history: one list per quantity, as in Keras: `reward` (returns), `length`, `loss` (NaN before the first update),
-            `steps`, `updates` (totals so far), `time` (seconds since train begin), and whatever callbacks add to an episode's `logs`
-            (NaN for the episodes they did not).
+            `steps`, `updates` (totals so far), `time` (seconds since train begin), and whatever callbacks add to an
+            episode's `logs` (NaN for the episodes they did not).
         episode: the number of each finished episode, in the order of their ends.
         stop_reason: what ended the fit.
         time_split: seconds spent in each part of the loop, by name.
 
     Example:
-
     >>> from noterl import History
     >>> history = History()
     >>> history.on_episode_end(0, {"reward": 1.0, "length": 9, "complete": True})
@@ -51,8 +50,9 @@ class History(Callback):
         """Note a finished episode; one that the end of training cut short is passed over."""
         if not logs.get("complete", True):
             return
-        for name in logs.keys() - self.history.keys() - {"complete"}:
-            self.history[name] = [math.nan] * len(self.episode)
+        for name in logs:
+            if name not in self.history and name != "complete":
+                self.history[name] = [math.nan] * len(self.episode)
         self.episode.append(episode)
         for name, values in self.history.items():
             values.append(logs.get(name, math.nan))

@@ -1,7 +1,8 @@
 """Keras callbacks, unmodified, in `Agent.fit`.
 
-Owns: the adapter and the facade. A Keras callback talks to a model and counts epochs; here its model is a facade of the agent, its epochs are
-completed episodes in the order they end, its train batches are gradient updates, and its tests are evaluations.
+Owns: the adapter and the facade. A Keras callback talks to a model and counts epochs; here its model is a facade of the
+agent, its epochs are completed episodes in the order they end, its train batches are gradient updates, and its tests
+are evaluations.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _LOGGERS = ("CSVLogger", "TensorBoard", "RemoteMonitor", "ProgbarLogger", "History")
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore", "OrbaxCheckpoint")
-_STOPPERS = ("EarlyStopping", "TerminateOnNaN")
 
 # Which of Keras's hooks each of our events becomes. Older names are aliases that Keras itself forwards to.
 _BATCH_HOOKS = {
@@ -47,16 +47,18 @@ class KerasCallback(Callback):
         self.order = CHECKPOINT if kind & set(_SAVERS) else LOGGER if kind & set(_LOGGERS) else USER
         self.stops_training = "EarlyStopping" in kind
         self.needs_live_updates = False
-        self._epoch, self._epoch_open = 0, False
+        self._epoch, self._epoch_open, self._failed = 0, False, False
+        self._keeps_backup = "BackupAndRestore" in kind
         for event, hooks in _BATCH_HOOKS.items():
             if any(_overrides(callback, hook) for hook in hooks):
                 setattr(self, event, self._batch_hook(hooks[0]))
-        if "BackupAndRestore" in kind:
+        if self._keeps_backup:
             warnings.warn(
-                "keras.callbacks.BackupAndRestore restores weights only: the optimizer, the replay memory and the environments "
-                "start afresh. noterl.callbacks.Checkpoint with save_replay=True, and Agent.restore, bring back all of them.",
+                "keras.callbacks.BackupAndRestore restores weights only: the optimizer, the replay memory and the "
+                "environments start afresh. noterl.callbacks.Checkpoint with save_replay=True, and Agent.restore, "
+                "bring back all of them.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=6,  # whoever calls fit
             )
 
     @property
@@ -66,26 +68,37 @@ class KerasCallback(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Hand the callback its facade, then tell it."""
-        self._epoch, self._epoch_open = 0, False
+        self._epoch, self._epoch_open, self._failed = 0, False, False
         self.callback.set_params({"epochs": None, "steps": None, "verbose": 0})
         self.callback.set_model(Facade(self.agent))
         self.callback.on_train_begin({})
 
     def on_train_end(self, logs: Logs) -> None:
-        """Tell the callback; an epoch that no completed episode ended stays open, as in an interrupted `Model.fit`."""
-        self.callback.on_train_end({})
+        """Tell the callback; an epoch that no completed episode ended stays open, as in an interrupted `Model.fit`.
+
+        Keras says nothing when training fails. All but one callback do well to hear of it, and close their files; that
+        one deletes the backup, which is there for this very case.
+        """
+        if not (self._failed and self._keeps_backup):
+            self.callback.on_train_end({})
+
+    def on_exception(self, error: BaseException) -> None:
+        """Note that training failed."""
+        self._failed = True
 
     def on_episode_begin(self, episode: int, logs: Logs) -> None:
         """Open the next epoch, unless one is open: with several lanes episodes overlap, epochs do not."""
         self._open_epoch()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Close the epoch with the completed episode's logs."""
+        """Close the epoch with the completed episode's logs; what the callback adds to them is passed on."""
         if not logs.get("complete", True):
             return
         self._open_epoch()
-        self.callback.on_epoch_end(self._epoch, {name: value for name, value in logs.items() if name != "complete"})
-        self._epoch, self._epoch_open = self._epoch + 1, False
+        heard = {name: value for name, value in logs.items() if name != "complete"}
+        epoch, self._epoch, self._epoch_open = self._epoch, self._epoch + 1, False
+        self.callback.on_epoch_end(epoch, heard)
+        logs.update(heard)
 
     def on_evaluate_begin(self, logs: Logs) -> None:
         """Tell the callback that a test begins."""
@@ -106,7 +119,9 @@ class KerasCallback(Callback):
 
 
 def _overrides(callback: Any, hook: str) -> bool:
-    return getattr(type(callback), hook, None) is not getattr(keras.callbacks.Callback, hook)
+    """Whether the hook does anything: overridden in the class, or set on the instance, as by Keras's LambdaCallback."""
+    own = getattr(type(callback), hook, None) is not getattr(keras.callbacks.Callback, hook)
+    return own or hook in vars(callback)
 
 
 class Facade:

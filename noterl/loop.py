@@ -1,14 +1,17 @@
 """The one training loop, and the only place where events fire.
 
-Owns: the order of act, step, store, learn and hear; budgets; what is due when. A tick is one environment step (N of them for a native vector
-environment): the transition is stored, then what is due at that step is learned, then hooks hear of it. Everything that decides
-what the next tick does lies in the agent and its lanes, so a run may stop after any tick and go on as if it had not.
+Owns: the order of act, step, store, learn and hear; budgets; what is due when. A tick is one environment step (N of
+them for a native vector environment): the transition is stored, then what is due at that step is learned, then hooks
+hear of it. Everything that decides what the next tick does lies in the agent and its lanes, so a run may stop after any
+tick and go on as if it had not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +19,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends.common import GroupResult, InterruptGuard, NonFiniteError, bucket
-from noterl.callback import Events
+from noterl.callback import Events, Handlers
 from noterl.evaluation import Evaluation
 from noterl.types import Batch, Logs, Transition
 
@@ -51,27 +54,42 @@ class Loop:
         self.history = history
         self.clock = history.time_split = dict.fromkeys(CLOCK, 0.0)
         self.guard = InterruptGuard()
-        self._open: list[int] = []  # lanes whose episode was announced
+        self._open: list[int] = []  # lanes whose episode was announced, and whose end was not
+        self._over: list[int] = []  # those of them whose episode is over
+        self._failed = False
         self._started = perf_counter()
         self._surplus_said = False
 
     def run(self) -> None:
-        """Train until the budget is spent, a callback stops it, or something is raised."""
+        """Train until the budget is spent, a callback stops it, or something is raised; every begin gets its end."""
         with self.guard.installed():
-            try:
-                self._fire(self.events.on_train_begin, {})
-                self._announce_running()
-                while not self._finished():
-                    self._round()
-            except BaseException as error:
+            _call_all(
+                lambda: self._announcing_failure(self._train),
+                lambda: self._announcing_failure(self._close_episodes),
+                lambda: self._fire(self.events.on_train_end, {}),
+                self.guard.check,
+            )
+
+    def _train(self) -> None:
+        self._fire(self.events.on_train_begin, {})
+        self._announce_running()
+        while True:
+            self.guard.check()
+            if self._finished():
+                return
+            self._round()
+
+    def _announcing_failure(self, part: Callable[[], None]) -> None:
+        """Run a part of the training; the first error in it is told before anything ends."""
+        try:
+            part()
+        except BaseException as error:
+            if not self._failed:
+                self._failed = True
                 self.history.stop_reason = f"{type(error).__name__}: {error}"
-                self._fire(self.events.on_exception, error)
-                raise
-            finally:
-                try:
-                    self._close_episodes()
-                finally:
-                    self._fire(self.events.on_train_end, {})
+                with _noted_on(error):
+                    self._fire(self.events.on_exception, error)
+            raise
 
     def _finished(self) -> bool:
         agent = self.agent
@@ -90,10 +108,11 @@ class Loop:
         if lanes.actions is None:
             for lane in lanes.idle():
                 self._begin_episode(lane)
+            self.guard.check()
             if self._finished():
                 return
             started = perf_counter()
-            lanes.begin_round(self.agent.choose_actions(lanes.observations()))
+            lanes.begin_round(self.agent.choose_actions(lanes.observations(), lanes.waiting))
             self.clock["act"] += perf_counter() - started
         while lanes.actions is not None and not self._finished():
             self._tick()
@@ -106,65 +125,68 @@ class Loop:
         stepped = perf_counter()
         clock["environment"] += stepped - started
         before = agent.steps
-        ended = self._store(transitions)
+        self._store(transitions)
         clock["store"] += perf_counter() - stepped
-        due = agent.schedule.due(before, agent.steps, len(ended), len(agent.replay))
+        due = agent.schedule.due(before, agent.steps, len(self._over), len(agent.replay))
         if due.target:
             agent.update_target()
             agent.actor.stale = True
         if due.updates:
             self._learn(due.updates)
-        for transition in ended:
-            self._end_episode(transition)
+        while self._over:
+            self._end_episode()
 
-    def _store(self, transitions: tuple[Transition, ...]) -> list[Transition]:
-        """Store what the tick brought, up to the budget; return the transitions that ended an episode."""
-        agent, ended = self.agent, []
+    def _store(self, transitions: tuple[Transition, ...]) -> None:
+        """Store what the tick brought, up to the budget, and note which episodes are over."""
+        agent = self.agent
         for position, transition in enumerate(transitions):
-            if agent.steps >= self.last_step or agent.episodes + len(ended) >= self.last_episode:
+            if agent.steps >= self.last_step or agent.episodes + len(self._over) >= self.last_episode:
                 self._discard(transitions[position:])
                 break
             agent.replay.add(*transition)
             agent.steps += 1
             if transition.terminated or transition.truncated:
-                ended.append(transition)
-        return ended
+                self.lanes.finish(transition.lane)
+                self._over.append(transition.lane)
 
     def _discard(self, surplus: tuple[Transition, ...]) -> None:
         """Drop what a native vector environment stepped beyond the budget."""
         for transition in surplus:
+            self.lanes.discard(transition.lane)
             self.agent.replay.interrupt(transition.lane)
         if not self._surplus_said:
             self._surplus_said = True
             self.agent.say(
-                f"the budget ended within a step of the vector environment: {len(surplus)} of its transitions were discarded"
+                f"the budget ended within a step of the vector environment: {len(surplus)} of its transitions were "
+                "discarded"
             )
 
     def _learn(self, updates: int) -> None:
-        """Run one group: sample it as one, update in as few calls as may be, feed its priorities back as one."""
-        agent, clock = self.agent, self.clock
-        size = 1 if self.live else agent.call_size(updates)
-        done = 0
-        while done < updates:  # more than one turn only for groups beyond LARGEST_CALL
-            count = min(updates - done, max(LARGEST_CALL, size))
-            started = perf_counter()
-            batch = agent.sample(count)
-            clock["sample"] += perf_counter() - started
-            feedback = [self._call(*part) for part in _parts(batch, count, size)]
-            self._feed_back(batch.index, feedback)
-            done += count
-
-    def _call(self, batch: Batch, count: int) -> dict[str, Any]:
+        """Run one group: draw it as one, update in as few calls as may be, feed its priorities back as one."""
         agent = self.agent
-        if self.live:
-            self._fire(self.events.on_batch_begin, agent.updates, {})
+        size = 1 if self.live else agent.call_size(updates)
         started = perf_counter()
+        rows = agent.draw(updates)
+        self.clock["sample"] += perf_counter() - started
+        feedback = [self._call(rows[start : start + size], size) for start in range(0, updates, size)]
+        self._feed_back(rows, feedback)
+
+    def _call(self, rows: np.ndarray, size: int) -> dict[str, Any]:
+        """Run the updates on these rows as one compiled call of `size` batches; what is missing is padding."""
+        agent, count = self.agent, len(rows)
+        started = perf_counter()
+        batch = _padded(agent.gather(rows), size)
+        self.clock["sample"] += perf_counter() - started
         try:
+            if self.live:
+                self._fire(self.events.on_batch_begin, agent.updates, {})
+            started = perf_counter()
             with self.guard.critical():
                 result = agent.run_updates(batch, count)
-        except BaseException:
+        except BaseException as error:
             if self.live:
-                self._fire(self.events.on_batch_end, agent.updates, {})
+                with _noted_on(error):
+                    self._fire(self.events.on_batch_end, agent.updates, {})
             raise
         self.clock["learn"] += perf_counter() - started
         agent.actor.stale = True
@@ -173,21 +195,36 @@ class Loop:
         return {name: value[:count] for name, value in result.feedback.items()} if agent.replay.feedback_fields else {}
 
     def _hear_updates(self, result: GroupResult, count: int) -> None:
-        """Fire the batch hooks of a call, each with its own update's values, and raise if one was not finite."""
-        agent, events = self.agent, self.events
-        if not (events.on_batch_begin or events.on_batch_end):
-            agent.updates += result.finite
-        else:
-            logs = {name: backends.current().fetch(value) for name, value in result.logs.items()}
-            for k in range(min(result.finite + 1, count)):
-                number = agent.updates
-                if not self.live:
-                    self._fire(events.on_batch_begin, number, {})
-                agent.updates += k < result.finite
-                self._fire(events.on_batch_end, number, {name: value[k].item() for name, value in logs.items()})
-        if result.finite < count and not agent.stop_training:
+        """Count a call's updates and fire their hooks; raise if one was not finite, unless a hook ended training."""
+        agent, first, stopped = self.agent, self.agent.updates, self.agent.stop_training
+        try:
+            if self.events.on_batch_begin or self.events.on_batch_end:
+                self._fire_batches(result, min(result.finite + 1, count))
+        finally:
+            agent.updates = first + result.finite
+        if result.finite < count and (stopped or not agent.stop_training):
             loss = float(backends.current().fetch(result.logs["loss"])[result.finite])
             raise NonFiniteError(loss, update=agent.updates, step=agent.steps)
+
+    def _fire_batches(self, result: GroupResult, count: int) -> None:
+        """Fire the batch hooks of a call, each with its own update's values."""
+        first = self.agent.updates
+        logs = {name: backends.current().fetch(value).tolist() for name, value in result.logs.items()}
+        for k in range(count):
+            self.agent.updates = first + k
+            self._fire_batch(k < result.finite, {name: values[k] for name, values in logs.items()})
+
+    def _fire_batch(self, applied: bool, logs: Logs) -> None:
+        agent, number = self.agent, self.agent.updates
+        try:
+            if not self.live:
+                self._fire(self.events.on_batch_begin, number, {})
+        except BaseException as error:
+            with _noted_on(error):
+                self._fire(self.events.on_batch_end, number, logs)
+            raise
+        agent.updates += applied
+        self._fire(self.events.on_batch_end, number, logs)
 
     def _feed_back(self, index: np.ndarray, feedback: list[dict[str, Any]]) -> None:
         fields = [name for name in self.agent.replay.feedback_fields if name in feedback[0]]
@@ -213,35 +250,42 @@ class Loop:
                 self._open.append(lane)
                 self._fire(self.events.on_episode_begin, self.lanes.ledger.numbers[lane], {})
 
-    def _end_episode(self, transition: Transition) -> None:
-        lane = transition.lane
+    def _end_episode(self) -> None:
+        """Count the next episode that is over, and tell of it."""
+        lane = self._over.pop(0)
         self.agent.episodes += 1
-        self.lanes.finish(lane)
-        self._open.remove(lane)
-        self._fire(self.events.on_episode_end, self.lanes.ledger.numbers[lane], self._episode_logs(lane, True))
+        self._tell_end(lane, True)
 
     def _close_episodes(self) -> None:
         """End, for those who listen, the episodes that the end of training cuts short; they go on in the next fit."""
-        while self._open:
-            lane = self._open.pop(0)
-            self._fire(self.events.on_episode_end, self.lanes.ledger.numbers[lane], self._episode_logs(lane, False))
+        complete, open_ = len(self._over), len(self._open)
+        _call_all(
+            *[self._end_episode] * complete,
+            *[lambda: self._tell_end(self._open[0], False)] * (open_ - complete),
+            self.guard.check,
+        )
+
+    def _tell_end(self, lane: int, complete: bool) -> None:
+        self._open.remove(lane)
+        self._fire(self.events.on_episode_end, self.lanes.ledger.numbers[lane], self._episode_logs(lane, complete))
 
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
         agent, ledger = self.agent, self.lanes.ledger
         logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane]}
-        loss = agent.loss_mean.take() if complete else agent.loss_mean.last
+        loss = agent.loss_mean.take() if complete else agent.loss_mean.peek()
         if loss is not None:
             logs["loss"] = loss
         logs.update(steps=agent.steps, updates=agent.updates, time=perf_counter() - self._started, complete=complete)
         return logs
 
-    def _fire(self, handlers: tuple[Callable[..., None], ...], *args: Any) -> None:
+    def _fire(self, handlers: Handlers, *args: Any) -> None:
         if handlers:
             started = perf_counter()
-            for handler in handlers:
-                handler(*args)
-            self.agent.actor.stale = True
-            self.clock["callbacks"] += perf_counter() - started
+            try:
+                _deliver(handlers, *args)
+            finally:
+                self.agent.actor.stale = True
+                self.clock["callbacks"] += perf_counter() - started
 
 
 def evaluate(
@@ -251,31 +295,64 @@ def evaluate(
     for name, value in (("episodes", episodes), ("num_envs", num_envs)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise ValueError(f"{name} must be a positive int, got {value!r}")
-    for handler in events.on_evaluate_begin:
-        handler({})
-    result = Evaluation(agent, source, int(episodes), seed, deterministic, min(num_envs, episodes)).run()
-    for handler in events.on_evaluate_end:
-        handler(dict(result))
+    result: dict[str, Any] = {}
+
+    def play() -> None:
+        _deliver(events.on_evaluate_begin, {})
+        result.update(Evaluation(agent, source, int(episodes), seed, deterministic, min(num_envs, episodes)).run())
+
+    _call_all(play, lambda: _deliver(events.on_evaluate_end, dict(result)))
     return result
 
 
-def _parts(batch: Batch, count: int, size: int) -> list[tuple[Batch, int]]:
-    """Split batches `[K, B, ...]` into calls of `size` updates; the last is padded, so that shapes stay few."""
-    if size == count:
-        return [(batch, count)]
-    return [
-        (_padded(batch, start, size), min(size, count - start)) for start in range(0, count, size)
-    ]
+def _deliver(handlers: Handlers, *args: Any) -> None:
+    """Tell everybody, also after one has raised: who heard a begin hears its end. Then raise the first error."""
+    failure = None
+    for handler in handlers:
+        try:
+            handler(*args)
+        except BaseException as error:
+            failure = _first(failure, error)
+    if failure is not None:
+        raise failure
 
 
-def _padded(value: Any, start: int, size: int) -> Any:
+def _call_all(*parts: Callable[[], None]) -> None:
+    """Call every part, also after one has raised; then raise the first error."""
+    failure = None
+    for part in parts:
+        try:
+            part()
+        except BaseException as error:
+            failure = _first(failure, error)
+    if failure is not None:
+        raise failure
+
+
+@contextmanager
+def _noted_on(error: BaseException) -> Iterator[None]:
+    """Let what is raised inside not hide the error that is being raised already."""
+    try:
+        yield
+    except BaseException as other:
+        _first(error, other)
+
+
+def _first(error: BaseException | None, other: BaseException) -> BaseException:
+    """Return the first of two errors, with the other noted on it."""
+    if error is None or error is other:
+        return other
+    error.add_note("And then:\n" + "".join(traceback.format_exception(other, chain=False)).rstrip())
+    return error
+
+
+def _padded(value: Any, size: int) -> Any:
+    """Fill batches `[K, B, ...]` up to `size` of them with zeros, so that few shapes are compiled."""
     if isinstance(value, Batch):
-        return Batch(*(_padded(part, start, size) for part in value))
+        return value if len(value.reward) == size else Batch(*(_padded(part, size) for part in value))
     if isinstance(value, dict):
-        return {name: _padded(part, start, size) for name, part in value.items()}
-    part = value[start : start + size]
-    missing = size - len(part)
-    return np.concatenate([part, np.zeros((missing, *part.shape[1:]), part.dtype)]) if missing else part
+        return {name: _padded(part, size) for name, part in value.items()}
+    return np.concatenate([value, np.zeros((size - len(value), *value.shape[1:]), value.dtype)])
 
 
 def call_size(updates: int, configured: int | str, usual: int) -> int:

@@ -26,12 +26,19 @@ class Schedule:
     """
 
     def __init__(
-        self, *, batch_size: int, learning_starts: int, update_every: int | str, updates: int | str,
+        self,
+        *,
+        batch_size: int,
+        learning_starts: int,
+        update_every: int | str,
+        updates: int | str,
         target_update: int | float | None,
     ) -> None:
         self.batch_size = _int("batch_size", batch_size, least=1)
         self.learning_starts = _int("learning_starts", learning_starts, least=0)
-        self.update_every = update_every if update_every == "episode" else _int("update_every", update_every, least=1, word="episode")
+        self.update_every = (
+            update_every if update_every == "episode" else _int("update_every", update_every, least=1, word="episode")
+        )
         self.updates = updates if updates == "pass" else _int("updates", updates, least=1, word="pass")
         self.hard_copy_every, self.tau = _target(target_update)
 
@@ -53,13 +60,13 @@ class Schedule:
         target = bool(every) and after // every > before // every
         if after <= self.learning_starts or rows < self.batch_size:
             return Due(0, target) if target else _NOTHING
-        if self.update_every == "episode":
+        if isinstance(self.update_every, str):
             times = ended
         else:
             times = after // self.update_every - max(before, self.learning_starts) // self.update_every
         if not times:
             return Due(0, target) if target else _NOTHING
-        each = math.ceil(rows / self.batch_size) if self.updates == "pass" else self.updates
+        each = math.ceil(rows / self.batch_size) if isinstance(self.updates, str) else self.updates
         return Due(times * each, target)
 
 
@@ -79,18 +86,23 @@ class LossMean:
 
     def take(self) -> float | None:
         """Return the mean since the last call; without an update since then the last one, None before the first."""
-        self._fold()
-        if self._count:
-            self.last = self._sum / self._count
-            self._sum, self._count = 0.0, 0
+        self.last = self.peek()
+        self._sum, self._count = 0.0, 0
         return self.last
+
+    def peek(self) -> float | None:
+        """Return what `take` would, without taking it."""
+        self._fold()
+        return self._sum / self._count if self._count else self.last
 
     def _fold(self) -> None:
         from noterl import backends
 
         fetch = backends.current().fetch
         for losses, count in self._pending:
-            self._sum += float(np.asarray(fetch(losses))[:count].sum(dtype=np.float64))
+            # One after another: how updates are split over calls must not change a digit.
+            for loss in np.asarray(fetch(losses), np.float64)[:count].tolist():
+                self._sum += loss
             self._count += count
         self._pending.clear()
 

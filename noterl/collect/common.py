@@ -37,7 +37,8 @@ class Checker:
         array = np.asarray(observation)
         if array.shape != self._shape:
             raise InvalidStepError(
-                f"observation of environment {lane} at step {step} has the shape {array.shape}; its space says {self._shape}"
+                f"observation of environment {lane} at step {step} has the shape {array.shape}; its space says "
+                f"{self._shape}"
             )
         if math.isnan(array.reshape(-1).dot(self._zeros)):
             raise InvalidStepError(f"observation of environment {lane} at step {step} is not finite: {observation!r}")
@@ -63,7 +64,12 @@ class Ledger:
 
     def get_state(self) -> dict[str, Any]:
         """Return everything."""
-        return {"returns": list(self.returns), "lengths": list(self.lengths), "numbers": list(self.numbers), "running": list(self.running)}
+        return {
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "numbers": list(self.numbers),
+            "running": list(self.running),
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state` returned."""

@@ -1,8 +1,8 @@
 """Vector lanes: one native vector environment of gymnasium, in any of its three autoreset modes.
 
-Owns: what the modes mean. NEXT_STEP resets in the step after an episode's end, whose action is ignored and whose transition is
-dead: it never leaves this file. SAME_STEP resets at once and hides the true last observation in `info["final_obs"]`. DISABLED waits to be
-told, by `reset(options={"reset_mask": ...})`.
+Owns: what the modes mean. NEXT_STEP resets in the step after an episode's end, whose action is ignored and whose
+transition is dead: it never leaves this file. SAME_STEP resets at once and hides the true last observation in
+`info["final_obs"]`. DISABLED waits to be told, by `reset(options={"reset_mask": ...})`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class VectorLanes:
         source: of the vector environment.
         generators: the seed of the first reset comes from the one named "environment/vector".
 
+    Attributes:
+        waiting: lanes `[N]` whose next step is dead: the environment resets them in it.
+
     Raises:
         ValueError: naming `env`, if the environment says a mode that gymnasium does not have.
     """
@@ -36,6 +39,7 @@ class VectorLanes:
     native = True
 
     def __init__(self, source: EnvSource, generators: Generators) -> None:
+        assert source.vector is not None, "the source is one of scalar environments"
         self.source, self._env = source, source.vector
         self.num_envs = int(self._env.num_envs)
         mode = self._env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
@@ -48,16 +52,17 @@ class VectorLanes:
         self._generators = generators
         self._checker = Checker(source.observation_space)
         self._observations: np.ndarray | None = None
-        self._dead = np.zeros(self.num_envs, bool)
+        self.waiting = np.zeros(self.num_envs, bool)
+        self._before = (self.ledger.returns, self.ledger.lengths)  # as they were before the last tick
 
     def observations(self) -> np.ndarray:
         """Return the present observations `[N, ...]`."""
-        assert self._observations is not None, "a reset comes first"  # noqa: S101
+        assert self._observations is not None, "a reset comes first"
         return self._observations
 
     def idle(self) -> list[int]:
         """Return the lanes whose next episode can begin."""
-        return [lane for lane, running in enumerate(self.ledger.running) if not running and not self._dead[lane]]
+        return [lane for lane, running in enumerate(self.ledger.running) if not running and not self.waiting[lane]]
 
     def reset(self, lane: int, number: int, step: int) -> None:
         """Begin episode `number` in a lane."""
@@ -82,7 +87,8 @@ class VectorLanes:
         before = self.observations()
         observations, rewards, terminated, truncated, info = self._env.step(actions)
         after = np.array(observations)
-        alive = ~self._dead
+        alive = ~self.waiting
+        self._before = self.ledger.returns.copy(), self.ledger.lengths.copy()
         over = alive & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
         transitions = []
         for lane in np.flatnonzero(alive):
@@ -94,12 +100,17 @@ class VectorLanes:
             self.ledger.lengths[lane] += 1
             transitions.append(
                 Transition(
-                    int(lane), before[lane], actions[lane], float(rewards[lane]), last,
-                    bool(terminated[lane]), bool(truncated[lane]),
+                    int(lane),
+                    before[lane],
+                    actions[lane],
+                    float(rewards[lane]),
+                    last,
+                    bool(terminated[lane]),
+                    bool(truncated[lane]),
                 )
             )
         self._observations = after
-        self._dead = over if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(over)
+        self.waiting = over if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(over)
         return tuple(transitions)
 
     def _check(self, lane: int, observation: np.ndarray, reward: Any, step: int) -> None:
@@ -110,6 +121,11 @@ class VectorLanes:
             self._observations = None  # the environments are ahead of what was stored: all start afresh
             self.ledger.running = [False] * self.num_envs
             raise
+
+    def discard(self, lane: int) -> None:
+        """Note that the lane's last transition is not stored."""
+        returns, lengths = self._before
+        self.ledger.returns[lane], self.ledger.lengths[lane] = returns[lane], lengths[lane]
 
     def finish(self, lane: int) -> None:
         """Note that the lane's episode is over."""

@@ -1,0 +1,209 @@
+"""One list on which environments, the agent and callbacks write what happens to them, in order.
+
+The agent has no network: its updates, its target and its actions are entries on the tape, so nothing is compiled and
+the tape is the same on every backend.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import noterl
+from noterl.backends.common import GroupResult
+from noterl.callback import EVENTS, Callback
+from noterl.policies import GreedyQPolicy
+
+# What a tape's entry does when it is written: raise, stop, send a signal. The key is the entry and its occurrence.
+Acts = dict[tuple[str, int], Callable[[], None]]
+
+
+class Tape(list):
+    """The list, and what happens when an entry is written for the n-th time (from 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.acts: Acts = {}
+        self._times: Counter[str] = Counter()
+
+    def write(self, entry: str, act: str | None = None) -> None:
+        """Write an entry; `act` is the name under which `acts` knows it, where that is another."""
+        self.append(entry)
+        key = act or entry
+        self._times[key] += 1
+        action = self.acts.pop((key, self._times[key]), None)
+        if action is not None:
+            action()
+
+    def take(self) -> list[str]:
+        """Return what was written since the last call."""
+        entries = list(self)
+        self.clear()
+        return entries
+
+
+class TapeEnv(gymnasium.Env):
+    """Writes "reset <lane>" and "step <lane>"; its episodes last `length` steps and every reward is 1.
+
+    A step is counted, and its episode may end, only after it was written.
+    """
+
+    def __init__(self, tape: Tape, lane: int, length: int) -> None:
+        self.tape, self.lane, self.length = tape, lane, length
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.taken: int | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.taken = None
+        self.tape.write(f"reset {self.lane}")
+        self.taken = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        assert self.taken is not None, "stepped without a reset"
+        assert self.taken < self.length, "stepped after the episode's end"
+        self.taken += 1
+        try:
+            self.tape.write(f"step {self.lane}")
+        except BaseException:
+            self.taken = None
+            raise
+        return np.full(2, self.taken / self.length, np.float32), 1.0, self.taken == self.length, False, {}
+
+
+class TapeAgent(noterl.Agent):
+    """Writes "update <count>" and "target" where an agent would make updates; `losses` are handed out in order."""
+
+    memory, head = "replay", noterl.heads.Q()
+
+    def __init__(self, env: Any, *, tape: Any, seed: int | None = 0) -> None:
+        super().__init__(env, seed=seed)
+        self.tape = tape
+        self.losses = iter(range(10**6))
+
+    def build(self) -> None:
+        if not self._built:
+            self.replay.build(self.observation_space, self.action_space)
+            self.actor = SimpleNamespace(stale=False)
+            self._built = True
+
+    def act_on(self, observations: np.ndarray, *_: Any) -> np.ndarray:
+        return np.zeros(len(observations), np.int64)
+
+    def run_updates(self, batch: Any, count: int) -> GroupResult:
+        self.tape.write(f"update {count}", "update")
+        losses = np.full(len(batch.reward), np.nan, np.float32)  # the rows beyond `count` are padding
+        losses[:count] = [next(self.losses) for _ in range(count)]
+        finite = np.isfinite(losses[:count])
+        applied = count if finite.all() else int(finite.argmin())
+        return GroupResult({"loss": losses}, {}, applied)
+
+    def update_target(self) -> None:
+        self.tape.write("target")
+
+
+class Recorder(Callback):
+    """Writes every event, with the name of the recorder before it if it has one."""
+
+    def __init__(self, tape: Tape, name: str = "", *, order: int = 0, live: bool = False) -> None:
+        self.tape, self.prefix = tape, f"{name} " if name else ""
+        self.order, self.needs_live_updates = order, live
+
+    def _write(self, event: str, *words: Any) -> None:
+        name = self.prefix + event
+        self.tape.write(" ".join(str(word) for word in (name, *words)), name)
+
+    def on_train_begin(self, logs):
+        self._write("train_begin")
+
+    def on_train_end(self, logs):
+        self._write("train_end")
+
+    def on_episode_begin(self, episode, logs):
+        self._write("episode_begin", episode)
+
+    def on_episode_end(self, episode, logs):
+        self._write("episode_end", episode, *(() if logs["complete"] else ("cut", logs["length"])))
+
+    def on_batch_begin(self, batch, logs):
+        self._write("batch_begin", batch)
+
+    def on_batch_end(self, batch, logs):
+        self._write("batch_end", batch, *(f"{name}={value:g}" for name, value in logs.items()))
+
+    def on_evaluate_begin(self, logs):
+        self._write("evaluate_begin")
+
+    def on_evaluate_end(self, logs):
+        self._write("evaluate_end", *(["nothing"] if not logs else []))
+
+    def on_exception(self, error):
+        self._write("exception", type(error).__name__)
+
+
+assert all(event in vars(Recorder) for event in EVENTS)
+
+
+def taped(tape: Tape, *, length: int = 2, **compiled: Any) -> TapeAgent:
+    """Return an agent whose every second step, after the first, makes two updates; every third moves the target."""
+    lanes = iter(range(10**6))
+    agent = TapeAgent(lambda: TapeEnv(tape, next(lanes), length), tape=tape)
+    settings = {"batch_size": 1, "learning_starts": 1, "update_every": 2, "updates": 2, "target_update": 3}
+    agent.compile(policy=GreedyQPolicy(), replay=noterl.Replay(100), **{**settings, **compiled})
+    return agent
+
+
+# `fit(episodes=2)` of the agent that `taped` returns.
+PLAIN = """
+    train_begin
+    reset 0; episode_begin 0
+    step 0
+    step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; episode_end 0
+    reset 0; episode_begin 1
+    step 0; target
+    step 0; update 2; batch_begin 2; batch_end 2 loss=2; batch_begin 3; batch_end 3 loss=3; episode_end 1
+    train_end
+"""
+
+
+class Broken(RuntimeError):
+    """What the tests raise."""
+
+
+def lines(text: str) -> list[str]:
+    """Return a tape as it stands in a test: an entry a line, or several with semicolons between."""
+    return [entry.strip() for line in text.strip().splitlines() for entry in line.split(";")]
+
+
+def broken(*_: Any) -> None:
+    raise Broken("on purpose")
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def sigint(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def fit(tape: Tape, agent: TapeAgent, *, live: bool = False, **arguments: Any) -> list[str]:
+    agent.fit(callbacks=[Recorder(tape, live=live)], verbose=0, **arguments)
+    return tape.take()
+
+
+def failing_fit(tape: Tape, agent: TapeAgent, error: type[BaseException], **arguments: Any) -> list[str]:
+    with pytest.raises(error):
+        fit(tape, agent, **arguments)
+    return tape.take()

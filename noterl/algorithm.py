@@ -36,7 +36,7 @@ class Defaults(NamedTuple):
     learning_starts: int = 1_000
     update_every: int | str = 1
     updates: int | str = 1
-    target_update: int | float | None = None
+    target_update: int | float | None = 500
     policy: Policy | None = None
 
 
@@ -56,6 +56,7 @@ class Algorithm(Configurable):
     steps_per_execution: int | str
     actor: Actor
     generators: Generators
+    stop_reason: str | None
 
     def __init__(self, env: Any, *, seed: int | None = None) -> None:
         if seed is not None and seed != self.generators.seed:
@@ -186,12 +187,20 @@ class Algorithm(Configurable):
             variable for network in self.networks().values() for variable in networks.trainable_variables(network)
         )
 
-    def sample(self, updates: int) -> Batch:
-        """Return batches `[K, B, ...]` for a group of updates."""
+    def draw(self, updates: int) -> np.ndarray:
+        """Draw the rows `[K, B]` of the memory for a group of updates."""
+        size, generator = self.schedule.batch_size, self.generators("sampler")
+        if self.schedule.updates != "pass":
+            return self.replay.draw(updates, size, generator=generator)
+        rows = self.replay.draw_pass(size, generator=generator)
+        while len(rows) < updates:  # several passes fall due at once where several episodes end in one tick
+            rows = np.concatenate([rows, self.replay.draw_pass(size, generator=generator)])
+        return rows
+
+    def gather(self, rows: np.ndarray) -> Batch:
+        """Return the batches `[K, B, ...]` of these rows, under the discount of this moment."""
         gamma = float(self.hyperparameters["gamma"]) if "gamma" in self.hyperparameters else 1.0
-        return self.replay.sample(
-            updates, self.schedule.batch_size, generator=self.generators("sampler"), gamma=gamma
-        )
+        return self.replay.gather(rows, gamma=gamma)
 
     def _variables_of(self, group: Sequence[Any]) -> list[keras.Variable]:
         """Return the trained variables of networks; looked up once for each group of them."""

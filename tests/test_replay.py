@@ -365,3 +365,25 @@ def test_available_memory_is_what_system_and_control_groups_leave(tmp_path, monk
     monkeypatch.setattr(machine, "_from_meminfo", lambda: None)
     monkeypatch.setattr(machine, "_from_control_groups", list)
     assert machine.available_bytes() is None or machine.available_bytes() > 10**8
+
+
+@pytest.mark.parametrize(("length", "batch_size", "batches"), [(20, 5, 4), (20, 7, 3), (33, 33, 1)])
+def test_a_pass_visits_every_transition_once(length: int, batch_size: int, batches: int) -> None:
+    replay = filled(20, length)
+    live = len(replay)
+    rows = replay.draw_pass(batch_size=min(batch_size, live), generator=np.random.default_rng(0))
+    order, filling = rows.reshape(-1)[:live], rows.reshape(-1)[live:]
+    assert rows.shape == (batches, min(batch_size, live))
+    assert sorted(order) == list(range(live))
+    assert len(set(filling)) == len(filling)
+    assert list(order) != sorted(order)
+    np.testing.assert_array_equal(replay.gather(rows, gamma=0.9).index, rows)
+
+
+def test_a_group_is_drawn_as_it_is_sampled() -> None:
+    replay = filled(20, 33)
+    rows = replay.draw(3, 4, generator=np.random.default_rng(1))
+    batch = replay.sample(3, 4, generator=np.random.default_rng(1), gamma=0.9)
+    np.testing.assert_array_equal(rows, batch.index)
+    for ours, theirs in zip(replay.gather(rows, gamma=0.9)[:6], batch[:6], strict=True):
+        np.testing.assert_array_equal(ours, theirs)

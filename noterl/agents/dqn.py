@@ -89,8 +89,8 @@ class DQN(Agent):
                 target_update=10_000, policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=1_000_000),
             )
         return Defaults(
-            learning_rate=1e-3, capacity=50_000, batch_size=64, learning_starts=1_000, update_every=1,
-            target_update=500, policy=LinearEpsGreedyPolicy(1.0, 0.05, steps=10_000),
+            learning_rate=1e-3, capacity=50_000, batch_size=64, learning_starts=1_000, update_every=32, updates=16,
+            target_update=250, policy=LinearEpsGreedyPolicy(1.0, 0.05, steps=10_000),
         )
 
     def forward(self, observation: Any) -> Any:

@@ -157,11 +157,33 @@ class Replay(Configurable):
         Raises:
             ValueError: if `updates` or `batch_size` is not a positive int, or `batch_size` is more than is stored.
         """
+        return self.gather(self.draw(updates, batch_size, generator=generator), gamma=gamma)
+
+    def draw(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Array:
+        """Draw the rows `[K, B]` of a group of updates; `sample` says how, and what is raised."""
+        storage = self._drawable(batch_size)
+        updates = _positive("updates", updates)
+        return storage.draw(updates * batch_size, generator).reshape(updates, batch_size)
+
+    def draw_pass(self, batch_size: int, *, generator: np.random.Generator) -> Array:
+        """Draw the rows `[K, B]` of one pass: every transition once, in random order.
+
+        What the last batch lacks is filled up with the first rows of another such order.
+
+        Raises:
+            ValueError: if `batch_size` is not a positive int, or more than is stored.
+        """
+        storage = self._drawable(batch_size)
+        rows = storage.shuffled(generator)
+        missing = -len(rows) % batch_size
+        if missing:
+            rows = np.concatenate([rows, storage.shuffled(generator)[:missing]])
+        return rows.reshape(-1, batch_size)
+
+    def gather(self, index: Array, *, gamma: float) -> Batch:
+        """Return the batches that rows `[K, B]` stand for; see `sample`."""
         storage = self._built()
-        updates, batch_size = _positive("updates", updates), _positive("batch_size", batch_size)
-        if batch_size > storage.length:
-            raise ValueError(f"batch_size must be at most what the memory holds, {storage.length}, got {batch_size}")
-        rows = storage.draw(updates * batch_size, generator)
+        rows = index.reshape(-1)
         discount = np.where(storage.terminated.take(rows), np.float32(0), np.float32(gamma))
         batch = Batch(
             observation=storage.observations(rows),
@@ -173,7 +195,13 @@ class Replay(Configurable):
             index=rows,
             extra={name: gather(storage.extra[name], rows, leaf) for name, leaf in storage.extra_layout.items()},
         )
-        return Batch(*(reshape(field, (updates, batch_size)) for field in batch))
+        return Batch(*(reshape(field, index.shape) for field in batch))
+
+    def _drawable(self, batch_size: int) -> Storage:
+        storage = self._built()
+        if _positive("batch_size", batch_size) > storage.length:
+            raise ValueError(f"batch_size must be at most what the memory holds, {storage.length}, got {batch_size}")
+        return storage
 
     def feedback(self, index: Array, feedback: Mapping[str, Any]) -> None:
         """Take what the loss said of the rows sampled; uniform sampling has no use for it."""

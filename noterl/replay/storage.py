@@ -156,6 +156,10 @@ class Storage:
             np.subtract(rows, self.capacity, out=rows, where=rows >= self.capacity)
         return rows
 
+    def shuffled(self, generator: np.random.Generator) -> Array:
+        """Return every live row once, in random order of age."""
+        return (self.begin + generator.permutation(self.length)) % self.capacity
+
     def observations(self, rows: Array) -> Any:
         """Return the observations of rows [n], as delivered."""
         return gather(self.observation, rows, self.observation_layout)

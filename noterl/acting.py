@@ -43,19 +43,27 @@ class Actor:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._forward = backends.current().compile_forward(agent, agent.jit_compile)
-        self._weights: list[np.ndarray] | None = None
         self.stale = True
         self._program = self._find_program()
         self.in_numpy = self._program is not None
+        if self.in_numpy:
+            self._fetch = backends.current().HostWeights(self._variables)
+            trained = {id(variable) for variable in agent.trained_variables()}
+            self._follows_target = not all(id(variable) in trained for variable in self._variables)
 
     def __call__(self, observations: Any) -> np.ndarray:
         """Return the network's output for observations `[N, ...]`, as an array `[N, ...]`."""
         if self._program is None:
             return self._forward(observations)
         if self.stale:
-            self._weights = backends.current().host_weights(self._variables, self._weights)
+            self._weights = self._fetch()
             self.stale = False
         return self._program(observations, self._weights)
+
+    def target_moved(self) -> None:
+        """Note that `update_target` ran: it moves networks that are not trained, which acting seldom uses."""
+        if self.in_numpy and self._follows_target:
+            self.stale = True
 
     def _find_program(self) -> Step | None:
         """Find the network whose NumPy copy gives what `agent.forward` gives; None where there is none."""
@@ -154,7 +162,7 @@ def _layer(layer: Any, variables: list[keras.Variable]) -> list[Step] | None:
     parameters = [getattr(layer, name, default) for name, default in (("negative_slope", 0.0), ("max_value", None))]
     if kind.lower() in ("relu", "tanh", "sigmoid", "silu") and parameters in ([0.0, None], [0, None]):
         activation = _ACTIVATIONS[kind.lower()]
-        return [lambda x, weights: activation(x)]
+        return [lambda x, weights: activation(x.copy())]  # in place it might change the observations
     return None
 
 
@@ -165,12 +173,15 @@ def _dense(layer: Any, variables: list[keras.Variable]) -> list[Step] | None:
         return None
     variables += found
     if networks.is_module(layer):
-        return [lambda x, weights: x @ weights[first].T + weights[first + 1]]
+        return [lambda x, weights: _affine(x, weights[first].T, weights[first + 1])]
     activation = getattr(layer.activation, "__name__", "")
     if activation not in _ACTIVATIONS or layer.activation is not getattr(keras.activations, activation, None):
         return None
-    steps: list[Step] = [lambda x, weights: x @ weights[first] + weights[first + 1]]
-    if activation != "linear":
-        apply = _ACTIVATIONS[activation]
-        steps.append(lambda x, weights: apply(x))
-    return steps
+    apply = _ACTIVATIONS[activation]
+    return [lambda x, weights: apply(_affine(x, weights[first], weights[first + 1]))]
+
+
+def _affine(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    product = x @ kernel
+    product += bias
+    return product

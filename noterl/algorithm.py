@@ -7,6 +7,7 @@ users call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,7 +169,7 @@ class Algorithm(Configurable):
         space = self.observation_space
         return space.dtype == np.uint8 and len(space.shape) == 3 and min(space.shape[:2]) >= 36
 
-    @property
+    @cached_property
     def observation_dtype(self) -> np.dtype[Any]:
         """The type observations have when networks see them: bytes stay bytes, all else is float32."""
         return np.dtype(np.uint8) if self.observation_space.dtype == np.uint8 else np.dtype(np.float32)
@@ -236,15 +237,17 @@ class Algorithm(Configurable):
             observations: `[N, ...]`.
             waiting: lanes `[N]` whose step does not count, if there are any.
         """
+        early = self.schedule.learning_starts - self.steps
+        if early <= 0:
+            return self.act_on(observations, False, self.policy, self.steps)
         count = len(observations)
-        random = min(max(self.schedule.learning_starts - self.steps, 0), count)
-        if random and waiting is not None:
+        random = min(early, count)
+        if waiting is not None:
             random = int(np.searchsorted(np.cumsum(~waiting), random, side="right"))
         if random == count:
             return self._random_actions(count)
         actions = self.act_on(observations, False, self.policy, self.steps)
-        if random:
-            actions[:random] = self._random_actions(random)
+        actions[:random] = self._random_actions(random)
         return actions
 
     def act_on(self, observations: np.ndarray, deterministic: bool, policy: Policy, step: int) -> np.ndarray:

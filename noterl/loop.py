@@ -73,11 +73,11 @@ class Loop:
     def _train(self) -> None:
         self._fire(self.events.on_train_begin, {})
         self._announce_running()
-        while True:
+        self.guard.check()
+        while not self._finished():
+            if self.lanes.actions is not None or self._begin_round():
+                self._tick()
             self.guard.check()
-            if self._finished():
-                return
-            self._round()
 
     def _announcing_failure(self, part: Callable[[], None]) -> None:
         """Run a part of the training; the first error in it is told before anything ends."""
@@ -103,20 +103,20 @@ class Loop:
             return False
         return True
 
-    def _round(self) -> None:
+    def _begin_round(self) -> bool:
+        """Choose an action for every lane; False if training ended as an episode began."""
         lanes = self.lanes
-        if lanes.actions is None:
-            for lane in lanes.idle():
+        idle = lanes.idle()
+        if idle:
+            for lane in idle:
                 self._begin_episode(lane)
             self.guard.check()
             if self._finished():
-                return
-            started = perf_counter()
-            lanes.begin_round(self.agent.choose_actions(lanes.observations(), lanes.waiting))
-            self.clock["act"] += perf_counter() - started
-        while lanes.actions is not None and not self._finished():
-            self._tick()
-            self.guard.check()
+                return False
+        started = perf_counter()
+        lanes.begin_round(self.agent.choose_actions(lanes.observations(), lanes.waiting))
+        self.clock["act"] += perf_counter() - started
+        return True
 
     def _tick(self) -> None:
         agent, clock = self.agent, self.clock
@@ -130,7 +130,7 @@ class Loop:
         due = agent.schedule.due(before, agent.steps, len(self._over), len(agent.replay))
         if due.target:
             agent.update_target()
-            agent.actor.stale = True
+            agent.actor.target_moved()
         if due.updates:
             self._learn(due.updates)
         while self._over:
@@ -139,15 +139,21 @@ class Loop:
     def _store(self, transitions: tuple[Transition, ...]) -> None:
         """Store what the tick brought, up to the budget, and note which episodes are over."""
         agent = self.agent
+        attributes = agent.__dict__  # past the agent's own __setattr__, which costs half a microsecond
         for position, transition in enumerate(transitions):
-            if agent.steps >= self.last_step or agent.episodes + len(self._over) >= self.last_episode:
+            if position and self._spent():
                 self._discard(transitions[position:])
                 break
             agent.replay.add(*transition)
-            agent.steps += 1
+            attributes["steps"] += 1
             if transition.terminated or transition.truncated:
                 self.lanes.finish(transition.lane)
                 self._over.append(transition.lane)
+
+    def _spent(self) -> bool:
+        """Whether the budget is spent in the middle of a tick."""
+        agent = self.agent
+        return agent.steps >= self.last_step or agent.episodes + len(self._over) >= self.last_episode
 
     def _discard(self, surplus: tuple[Transition, ...]) -> None:
         """Drop what a native vector environment stepped beyond the budget."""

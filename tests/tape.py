@@ -95,7 +95,7 @@ class TapeAgent(noterl.Agent):
     def build(self) -> None:
         if not self._built:
             self.replay.build(self.observation_space, self.action_space)
-            self.actor = SimpleNamespace(stale=False)
+            self.actor = SimpleNamespace(stale=False, target_moved=lambda: None)
             self._built = True
 
     def act_on(self, observations: np.ndarray, *_: Any) -> np.ndarray:
@@ -207,3 +207,12 @@ def failing_fit(tape: Tape, agent: TapeAgent, error: type[BaseException], **argu
     with pytest.raises(error):
         fit(tape, agent, **arguments)
     return tape.take()
+
+
+def steps_of(tape: list[str]) -> list[int]:
+    """Return the lanes in the order in which they were stepped."""
+    return [int(entry.split()[1]) for entry in tape if entry.startswith("step")]
+
+
+def updates_of(tape: list[str]) -> int:
+    return sum(int(entry.split()[1]) for entry in tape if entry.startswith("update"))

@@ -1,7 +1,7 @@
 """The backends: one file each for TensorFlow, JAX and torch, all with the same few functions.
 
 Owns: which backend a process uses, and the only imports of a framework. Each file offers `minimize`,
-`compile_update`, `compile_forward`, `fetch`, `host_weights` and `copy_variables`.
+`compile_update`, `compile_forward`, `fetch`, `HostWeights` and `copy_variables`.
 """
 
 from __future__ import annotations

@@ -75,13 +75,26 @@ def device_name() -> str:
     return str(jax.devices()[0])
 
 
-def host_weights(variables: Sequence[keras.Variable], buffers: list[np.ndarray] | None) -> list[np.ndarray]:
-    """Return copies of the weights: a view would hold on to a buffer that the next call donates."""
-    if buffers is None:
-        return [np.array(variable._value) for variable in variables]
-    for variable, buffer in zip(variables, buffers, strict=True):
-        np.copyto(buffer, variable._value)
-    return buffers
+class HostWeights:
+    """Weights as NumPy arrays of their own: a view would hold on to a buffer that the next call donates.
+
+    Args:
+        variables: whose weights.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable]) -> None:
+        self._variables = variables
+        self._seen: list[Any] = [None] * len(variables)
+        self._arrays = [np.empty(variable.shape, variable.dtype) for variable in variables]
+
+    def __call__(self) -> list[np.ndarray]:
+        """Return the present weights; those whose array is still the one seen last are not fetched again."""
+        for position, variable in enumerate(self._variables):
+            value = variable._value
+            if value is not self._seen[position]:
+                np.copyto(self._arrays[position], value)
+                self._seen[position] = value
+        return self._arrays
 
 
 @jax.jit

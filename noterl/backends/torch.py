@@ -5,6 +5,7 @@ Owns: taking and applying gradients, groups of updates, and the forward pass, on
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from noterl.agent import Agent
 
 __all__ = [
+    "HostWeights",
     "adopt",
     "build_module",
     "clone_module",
@@ -36,7 +38,6 @@ __all__ = [
     "copy_variables",
     "device_name",
     "fetch",
-    "host_weights",
     "minimize",
     "module_weights",
     "set_module_weights",
@@ -55,11 +56,25 @@ def device_name() -> str:
     return str(keras.ops.zeros(()).device)
 
 
-def host_weights(variables: Sequence[keras.Variable], buffers: list[np.ndarray] | None) -> list[np.ndarray]:
-    """Return the weights as arrays; on the CPU these are views, which updates in place keep current."""
-    if buffers is not None and variables[0].value.device.type == "cpu":
-        return buffers
-    return [variable.value.detach().cpu().numpy() for variable in variables]
+class HostWeights:
+    """Weights as NumPy arrays; on the CPU these are views, which updates in place keep current.
+
+    Args:
+        variables: whose weights.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable]) -> None:
+        self._variables = variables
+        self._views: list[np.ndarray] | None = None
+
+    def __call__(self) -> list[np.ndarray]:
+        """Return the present weights."""
+        if self._views is not None:
+            return self._views
+        weights = [variable.value.detach().cpu().numpy() for variable in self._variables]
+        if self._variables[0].value.device.type == "cpu":
+            self._views = weights
+        return weights
 
 
 def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Variable], tau: Any) -> None:
@@ -94,6 +109,8 @@ def minimize(
     loss = loss.detach()
     with torch.no_grad():
         total = torch.stack(torch._foreach_norm([gradient for gradient, _ in used])).sum() + loss
+        if "_torch_undo" in agent.__dict__:
+            agent._torch_undo.note()
         if not torch.isfinite(total):
             raise NonFiniteError(float(loss))
         _apply(optimizer, [gradient for gradient, _ in used], [variable for _, variable in used])
@@ -162,17 +179,17 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     device = device_name()
     traced = jit_compile is not False and is_traceable(agent)
     agent._torch_traces = TracedGradients(agent, inductor=jit_compile is True) if traced else None
+    agent._torch_undo = undo = _Undo(agent)
 
     def group(batch: Batch, count: int) -> GroupResult:
         batches = _unbound(_to_device(batch, device), count)
         rows: list[tuple[dict, dict]] = []
         for k in range(count):
-            saved = _snapshot(agent) if len(agent.optimizer_names) > 1 else None
+            undo.begin()
             try:
                 rows.append(agent.update_once(batches[k]))
             except NonFiniteError as error:
-                if saved is not None:
-                    _write_back(saved)
+                undo.take_back()
                 rows.append(({"loss": torch.tensor(error.loss)}, {}))
                 return GroupResult({"loss": _stacked(rows, 0, "loss")}, {}, k)
         logs = {name: _stacked(rows, 0, name) for name in rows[0][0]}
@@ -206,14 +223,44 @@ def _stacked(rows: list[tuple[dict, dict]], part: int, name: str) -> torch.Tenso
     return torch.stack([torch.as_tensor(row[part][name]).detach() for row in rows])
 
 
-def _snapshot(agent: Agent) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    tensors = [variable.value.detach() for variable in agent.all_variables]
-    return [(tensor, tensor.clone()) for tensor in tensors]
+class _Undo:
+    """Takes back what an update did before a loss of it turned out not to be finite.
 
+    Of an update with one optimizer whose loss assigns nothing that is nothing, and no copy is made. Whether a loss assigns (the
+    running mean of a normalisation, a seed) is learned from the first update.
+    """
 
-def _write_back(saved: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    for tensor, value in saved:
-        tensor.copy_(value)
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._learning, self._needed = True, len(agent.optimizer_names) > 1
+        self._versions: list[int] = []
+        self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._optimizers: list[tuple[torch.optim.Optimizer, dict[str, Any]]] = []
+
+    def begin(self) -> None:
+        """Note the state at the start of an update."""
+        if self._versions and self._learning:
+            self._learning, self._saved, self._optimizers = False, [], []
+        if self._learning or self._needed:
+            tensors = [variable.value.detach() for variable in self._agent.all_variables]
+            native = [found for found in self._agent.optimizers.values() if isinstance(found, torch.optim.Optimizer)]
+            self._versions = [tensor._version for tensor in tensors]
+            self._saved = [(tensor, tensor.clone()) for tensor in tensors]
+            self._optimizers = [(optimizer, copy.deepcopy(optimizer.state_dict())) for optimizer in native]
+
+    def note(self) -> None:
+        """Learn, before the first optimizer of an update is applied, whether anything has been assigned."""
+        if self._learning and self._versions:
+            versions = [variable.value._version for variable in self._agent.all_variables]
+            self._needed |= versions != self._versions
+
+    def take_back(self) -> None:
+        """Return to the state at the start of the update."""
+        if self._learning or self._needed:
+            for tensor, value in self._saved:
+                tensor.copy_(value)
+            for optimizer, state in self._optimizers:
+                optimizer.load_state_dict(state)
 
 
 def compile_forward(agent: Agent, jit_compile: bool | str) -> Callable[[Any], np.ndarray]:

@@ -50,7 +50,8 @@ class TracedGradients:
         if getattr(loss_fn, "__self__", None) is not self._agent:
             return None
         leaves, structure = pytree.tree_flatten(args)
-        key = (loss_fn.__func__, id(optimizer), structure, tuple(_signature(leaf) for leaf in leaves))  # type: ignore[attr-defined]
+        function, trained = loss_fn.__func__, tuple(map(id, variables))  # type: ignore[attr-defined]
+        key = (function, trained, structure, tuple(map(_signature, leaves)))
         if key not in self._known:
             self._known[key] = self._traced(loss_fn, variables, args, leaves, structure)
         return self._known[key]
@@ -79,8 +80,8 @@ class TracedGradients:
         if program is None:
             return None
         gradient = _gradient(program, state, shape)
-        if not _same(gradient(args), _eager(loss_fn, variables, args)):
-            _say(loss_fn, "gives other numbers than the function itself")
+        if not _agrees(lambda: gradient(args), lambda: _eager(loss_fn, variables, args), state):
+            _say(loss_fn, "gives other numbers when it is traced")
             return None
         self._agent.trace_counts["update"] += 1
         return gradient
@@ -135,7 +136,21 @@ def _eager(
     return loss, aux, list(torch.autograd.grad(loss, [v.value for v in variables], allow_unused=True))
 
 
-def _same(traced: tuple, eager: tuple) -> bool:
+def _agrees(traced: Callable[[], tuple], eager: Callable[[], tuple], state: list[torch.Tensor]) -> bool:
+    """Whether both give the same and do the same to the state, which is put back, as are torch's random numbers."""
+    saved, results, states = [(tensor, tensor.clone(), tensor._version) for tensor in state], [], []
+    for run in (traced, eager):
+        with torch.random.fork_rng(devices=[]):
+            results.append(run())
+        states.append([tensor.clone() for tensor in state])
+        with torch.no_grad():
+            for tensor, value, version in saved:
+                if tensor._version != version:
+                    tensor.copy_(value)
+    return _same(*results) and _same(*states)
+
+
+def _same(traced: Any, eager: Any) -> bool:
     """Whether both give the same numbers, up to the order of additions."""
     ours, theirs = pytree.tree_leaves(traced), pytree.tree_leaves(eager)
     if len(ours) != len(theirs):

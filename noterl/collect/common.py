@@ -34,13 +34,13 @@ class Checker:
         """Raise unless the observation has the space's shape and is finite."""
         if not self._floating:
             return
-        array = np.asarray(observation)
+        array = observation if type(observation) is np.ndarray else np.asarray(observation)
         if array.shape != self._shape:
             raise InvalidStepError(
                 f"observation of environment {lane} at step {step} has the shape {array.shape}; its space says "
                 f"{self._shape}"
             )
-        if math.isnan(array.reshape(-1).dot(self._zeros)):
+        if math.isnan((array if array.ndim == 1 else array.reshape(-1)).dot(self._zeros)):
             raise InvalidStepError(f"observation of environment {lane} at step {step} is not finite: {observation!r}")
 
     def reward(self, reward: Any, lane: int, step: int) -> None:

@@ -95,7 +95,7 @@ class VectorLanes:
             last = after[lane]
             if over[lane] and self._mode is AutoresetMode.SAME_STEP:
                 last = np.asarray(info["final_obs"][lane], after.dtype)
-            self._check(int(lane), last, rewards[lane], step)
+            self._check(int(lane), last, rewards[lane], step + len(transitions))
             self.ledger.returns[lane] += float(rewards[lane])
             self.ledger.lengths[lane] += 1
             transitions.append(

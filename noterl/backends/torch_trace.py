@@ -1,8 +1,8 @@
 """Traced gradients on torch: a loss and its gradient as one straight list of tensor operations.
 
-Owns: tracing a loss function of an agent, and the check of the trace against the function itself. What an eager step spends in
-Python (layer calls, `keras.ops`, the autograd tape) is paid once, when it is traced. With `jit_compile=True` and a C++ compiler the list is compiled
-by inductor, which takes tens of seconds.
+Owns: tracing a loss function of an agent, and the check of the trace against the function itself. What an eager step
+spends in Python (layer calls, `keras.ops`, the autograd tape) is paid once, when it is traced. With `jit_compile=True`
+and a C++ compiler the list is compiled by inductor, which takes tens of seconds.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class TracedGradients:
     ) -> Gradient | None:
         """Return the traced gradient for this call, or None where it must run eagerly.
 
-        Only a method of the agent is traced: what another function closes over may differ at every call, and a trace would hold on
-        to what it saw.
+        Only a method of the agent is traced: what another function closes over may differ at every call, and a trace
+        would hold on to what it saw.
         """
         if getattr(loss_fn, "__self__", None) is not self._agent:
             return None
@@ -57,13 +57,20 @@ class TracedGradients:
         return self._known[key]
 
     def _traced(
-        self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], args: tuple, leaves: list, structure: Any
+        self,
+        loss_fn: Callable[..., Any],
+        variables: Sequence[keras.Variable],
+        args: tuple,
+        leaves: list,
+        structure: Any,
     ) -> Gradient | None:
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return None
         state = [slot.read().detach() for slot in self._slots]
         trained = _positions(self._slots, variables)
-        if trained is None or len({tensor.data_ptr() for tensor in state if tensor.numel()}) < sum(t.numel() > 0 for t in state):
+        if trained is None or len({tensor.data_ptr() for tensor in state if tensor.numel()}) < sum(
+            t.numel() > 0 for t in state
+        ):
             return None  # tracing would silently merge tensors that share storage
         shape: dict[str, Any] = {}
 
@@ -156,7 +163,8 @@ def _same(traced: Any, eager: Any) -> bool:
     if len(ours) != len(theirs):
         return False
     return all(
-        a is b or (a is not None and b is not None and torch.allclose(a, b.detach(), rtol=1e-3, atol=1e-5, equal_nan=True))
+        a is b
+        or (a is not None and b is not None and torch.allclose(a, b.detach(), rtol=1e-3, atol=1e-5, equal_nan=True))
         for a, b in zip(ours, theirs, strict=True)
     )
 
@@ -170,7 +178,8 @@ def _signature(leaf: Any) -> Any:
 
 
 class _Slot:
-    """A place where a tensor of the agent's state is found: a module's parameter or buffer, or a Keras variable's value."""
+    """A place where a tensor of the agent's state is found: a module's parameter or buffer, or a Keras variable's
+    value."""
 
     def __init__(self, holder: dict[str, Any], name: str) -> None:
         self.holder, self.name = holder, name
@@ -188,9 +197,7 @@ def _slots(agent: Agent) -> list[_Slot]:
                 for holder in (module._parameters, module._buffers):
                     slots += [_Slot(holder, name) for name, tensor in holder.items() if tensor is not None]
     slots = [slot for slot in slots if not (id(slot.read()) in seen or seen.add(id(slot.read())))]  # type: ignore[func-returns-value]
-    slots += [
-        _Slot(variable.__dict__, "_value") for variable in agent.all_variables if id(variable._value) not in seen
-    ]
+    slots += [_Slot(variable.__dict__, "_value") for variable in agent.all_variables if id(variable._value) not in seen]
     return slots
 
 
@@ -220,6 +227,6 @@ class _swapped:
 
 def is_traceable(agent: Agent) -> bool:
     """Whether losses of this agent may be traced: Keras draws seeds in Python, which a trace would freeze."""
-    return not any(isinstance(network, keras.random.SeedGenerator) for network in agent.networks().values()) and not any(
-        "seed_generator" in variable.path for variable in agent.all_variables
-    )
+    return not any(
+        isinstance(network, keras.random.SeedGenerator) for network in agent.networks().values()
+    ) and not any("seed_generator" in variable.path for variable in agent.all_variables)

@@ -1,4 +1,5 @@
-"""What `make demo` runs: DQN learns CartPole-v1 in under a minute, and leaves a checkpoint, a curve and an animation."""
+"""What `make demo` runs: DQN learns CartPole-v1 in under a minute, and leaves a checkpoint, a curve and an
+animation."""
 
 import argparse
 import os

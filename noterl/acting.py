@@ -1,7 +1,7 @@
 """From observations to the network's output, on the host.
 
-Owns: the NumPy copy of a small network that acting uses, its check against the real one, and the fallback. A framework call for one
-observation costs tens to hundreds of microseconds, the same network in plain NumPy eight.
+Owns: the NumPy copy of a small network that acting uses, its check against the real one, and the fallback. A framework
+call for one observation costs tens to hundreds of microseconds, the same network in plain NumPy eight.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ Step = Callable[[np.ndarray, list[np.ndarray]], np.ndarray]
 _ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": lambda x: np.maximum(x, 0, out=x),
     "tanh": lambda x: np.tanh(x, out=x),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sigmoid": lambda x: _sigmoid(x),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "silu": lambda x: x / (1 + np.exp(-x)),
+    "silu": lambda x: x * _sigmoid(x),
     "linear": lambda x: x,
 }
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + exp(-x)) by the hyperbolic tangent, which does not overflow."""
+    half: np.ndarray = np.tanh(0.5 * x)
+    return 0.5 * half + 0.5
 
 
 class Actor:
@@ -83,7 +89,7 @@ class Actor:
         The second half tells a network from its target, which starts out equal.
         """
         rng = np.random.default_rng(0)
-        shape = (8, *self._agent.observation_space.shape)
+        shape = (8, *self._agent.observation_shape)
         probe = rng.normal(size=shape).astype(self._agent.observation_dtype)
         saved = [backends.current().fetch(variable) for variable in self._variables]
         try:
@@ -108,8 +114,8 @@ class Actor:
 def describe(network: Any) -> tuple[Step, list[keras.Variable]] | None:
     """Return a network as a NumPy function of `(observations, weights)`, and the variables whose weights it takes.
 
-    Understands Keras Sequential models and `torch.nn.Sequential` of dense layers, activations and Flatten, and the dueling networks
-    of `noterl.networks`; None for anything else.
+    Understands Keras Sequential models and `torch.nn.Sequential` of dense layers, activations and Flatten, and the
+    dueling networks of `noterl.networks`; None for anything else.
     """
     variables: list[keras.Variable] = []
     program = _describe(network, variables)
@@ -117,19 +123,23 @@ def describe(network: Any) -> tuple[Step, list[keras.Variable]] | None:
 
 
 def _describe(network: Any, variables: list[keras.Variable]) -> Step | None:
-    if type(network).__name__ == "Dueling":
-        parts = [_describe(part, variables) for part in (network.trunk, network.value, network.advantage)]
-        return None if None in parts else _dueling(*parts)
+    if type(network).__name__ == "Dueling" and type(network).__module__.startswith("noterl."):
+        trunk, value, advantage = (
+            _describe(part, variables) for part in (network.trunk, network.value, network.advantage)
+        )
+        return None if trunk is None or value is None or advantage is None else _dueling(trunk, value, advantage)
     if isinstance(network, keras.Sequential):
         layers = list(network.layers)
     elif networks.is_module(network) and type(network).__name__ == "Sequential":
         layers = list(network)
     else:
         return None
-    steps = [_layer(layer, variables) for layer in layers]
-    if None in steps:
-        return None
-    flat = [step for parts in steps for step in parts]
+    flat: list[Step] = []
+    for layer in layers:
+        steps = _layer(layer, variables)
+        if steps is None:
+            return None
+        flat += steps
     return lambda x, weights: _run(flat, x, weights)
 
 
@@ -150,6 +160,8 @@ def _dueling(trunk: Step, value: Step, advantage: Step) -> Step:
 
 def _layer(layer: Any, variables: list[keras.Variable]) -> list[Step] | None:
     """Return one layer as steps, noting the variables it reads; None for a layer NumPy does not know here."""
+    if not type(layer).__module__.startswith(("keras.", "torch.nn.")):
+        return None
     kind = type(layer).__name__
     if kind == "Flatten":
         return [lambda x, weights: x.reshape(len(x), -1)]

@@ -1,7 +1,7 @@
 """Agent: what users call.
 
-Owns: compile, fit, evaluate, act, save. What users override lies in `algorithm.py`, the loop in `loop.py`, the state tree in
-`agent_state.py`, gradients in `backends/`.
+Owns: compile, fit, evaluate, act, save. What users override lies in `algorithm.py`, the loop in `loop.py`, the state
+tree in `agent_state.py`, gradients in `backends/`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from noterl import agent_state, envs, optimizers, saving
+from noterl import agent_lanes, agent_state, envs, optimizers, saving
 from noterl.agent_setup import Setup, checked_fit_arguments, loggers
 from noterl.algorithm import Algorithm, Defaults
 from noterl.callback import CallbackList, Events
-from noterl.collect import Lanes, VectorLanes
 from noterl.history import History
 from noterl.loop import Loop, evaluate
 from noterl.policies import Policy
@@ -30,9 +29,9 @@ __all__ = ["Agent", "Defaults", "load"]
 class Agent(Algorithm):
     """An agent: networks, and how they act and learn.
 
-    A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`), and defines `forward` and `loss`, or `forward`
-    and `update`; with a target network also `update_target`. Networks, variables and seed generators are found as attributes, also in
-    lists, tuples and dicts.
+    A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`), and defines `forward` and
+    `loss`, or `forward` and `update`; with a target network also `update_target`. Networks, variables and seed
+    generators are found as attributes, also in lists, tuples and dicts.
 
     Args:
         env: a gymnasium id, an environment, a function that makes one, a native vector environment, or a pair
@@ -62,7 +61,7 @@ class Agent(Algorithm):
         self._callbacks = CallbackList()
         self._events = Events()
         self._restored: dict[str, Any] = {}  # what the next fit takes over: states of lanes and callbacks
-        self._visited: tuple[Any, envs.EnvSource] | None = None  # the last env that fit was given, beside the agent's own
+        self._visited: tuple[Any, envs.EnvSource] | None = None  # what fit was given last, besides the agent's own
 
     def compile(
         self,
@@ -81,8 +80,9 @@ class Agent(Algorithm):
         """Replace some of the algorithm's defaults.
 
         Args:
-            optimizer: one (cloned for each of `optimizer_names`), a list in that order, or a dict by name. Keras optimizers
-                anywhere; with KERAS_BACKEND=torch also `torch.optim` ones, or a function `parameters -> optimizer`.
+            optimizer: one (cloned for each of `optimizer_names`), a list in that order, or a dict by name. Keras
+                optimizers anywhere; with KERAS_BACKEND=torch also `torch.optim` ones, or a function `parameters ->
+                optimizer`.
             policy: exploration, of `noterl.policies`.
             replay: the memory, a `noterl.Replay`.
             batch_size: transitions per gradient update. Larger: smoother and dearer; 32 to 256 are usual.
@@ -123,8 +123,8 @@ class Agent(Algorithm):
         Args:
             env: train here instead of the environment the agent was built with; the spaces must be the same.
             episodes: finished episodes to add.
-            steps: environment steps to add, in total over lanes. Whichever budget is spent first ends training; neither is
-                needed where a callback stops it.
+            steps: environment steps to add, in total over lanes. Whichever budget is spent first ends training;
+                neither is needed where a callback stops it.
             callbacks: `noterl.callbacks` or `keras.callbacks`, heard in this order.
             num_envs: environments stepped side by side in this process.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes; "auto" is 1 on a terminal, else 2.
@@ -142,10 +142,10 @@ class Agent(Algorithm):
         heard = CallbackList(callbacks)
         verbose = checked_fit_arguments(episodes, steps, num_envs, verbose, log_every, heard)
         check_seed(seed)
-        source = self._source_for(env)
+        source = agent_lanes.find_source(self, env)
         self._ensure_compiled()
         self.build()
-        self._prepare_lanes(source, num_envs, fresh=seed is not None)
+        agent_lanes.prepare(self, source, num_envs, fresh=seed is not None)
         if seed is not None:
             self.generators.reseed(seed)
             self.policy.generator = self.generators("exploration")
@@ -153,7 +153,7 @@ class Agent(Algorithm):
         self._verbose = int(verbose)
         self._callbacks = CallbackList([*heard.callbacks, history, *loggers(self._verbose, log_every, episodes, steps)])
         self._callbacks.set_agent(self)
-        self._callbacks.set_state(self._restored.pop("callbacks", {}))
+        self._remind_callbacks()
         self._events = self._callbacks.bind()
         self.stop_training, self.stop_reason = False, None
         loop = Loop(
@@ -170,7 +170,13 @@ class Agent(Algorithm):
         self.stop_training, self.stop_reason = True, str(reason)
 
     def evaluate(
-        self, env: Any = None, episodes: int = 10, *, seed: int | None = None, deterministic: bool = True, num_envs: int = 1
+        self,
+        env: Any = None,
+        episodes: int = 10,
+        *,
+        seed: int | None = None,
+        deterministic: bool = True,
+        num_envs: int = 1,
     ) -> dict[str, Any]:
         """Play whole episodes without learning; training is left exactly as it was.
 
@@ -182,15 +188,15 @@ class Agent(Algorithm):
             num_envs: environments stepped side by side; the result does not depend on it where acting is deterministic.
 
         Returns:
-            `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile mean),
-            `length_mean`, and `success_rate` where the environment says `is_success`.
+            `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile
+            mean), `length_mean`, and `success_rate` where the environment says `is_success`.
 
         Raises:
             ValueError: naming the argument that is not what it may be.
         """
         self._ensure_compiled()
         self.build()
-        source = self.source if env is None else self._fitting_source(env)
+        source = self.source if env is None else agent_lanes.fitting_source(self, env)
         try:
             return evaluate(self, source, episodes, seed, deterministic, num_envs, self._events)
         finally:
@@ -277,8 +283,8 @@ class Agent(Algorithm):
         return animate(self, path, env, max_steps, fps, seed)
 
     def close(self) -> None:
-        """Close the environments that were made here; a later `fit` makes them again and brings them to where they were."""
-        self._park_lanes()
+        """Close the environments made here; a later `fit` makes them again and brings them to where they were."""
+        agent_lanes.park(self)
         self.source.close()
 
     def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
@@ -307,66 +313,15 @@ class Agent(Algorithm):
         if self._setup is None:
             self.compile()
 
-    def _park_lanes(self) -> None:
-        """Close the environments, but remember where they were, for the next `fit` in them."""
-        if self.lanes is not None:
-            lanes, source = self.lanes.get_state(), self.lanes.source
-            self._drop_lanes()
-            self._restored.update(lanes=lanes, source=source)
-
-    def _drop_lanes(self) -> None:
-        if self.lanes is not None:
-            self.lanes.close()
-        self.lanes = None
-        self._restored.pop("lanes", None)
-
-    def _source_for(self, env: Any) -> envs.EnvSource:
-        """Return where `fit` trains: the source the agent has, or one for another environment of the same spaces."""
-        if env is None or _same_env(env, self._config.get("env")):
-            return self.source
-        if self._visited is not None and _same_env(env, self._visited[0]):
-            return self._visited[1]
-        source = self._fitting_source(env)
-        self._visited = (env, source)
-        return source
-
-    def _fitting_source(self, env: Any) -> envs.EnvSource:
-        source = envs.resolve(env)
-        for name in ("observation_space", "action_space"):
-            if getattr(source, name) != getattr(self, name):
-                source.close()
-                raise ValueError(
-                    f"env has the {name} {getattr(source, name)}, the agent was built for {getattr(self, name)}"
-                )
-        return source
-
-    def _prepare_lanes(self, source: envs.EnvSource, num_envs: int | None, *, fresh: bool) -> None:
-        """Make the lanes, or keep those that are there, where their episodes go on; never with `fresh`."""
-        if source.vector is not None:
-            if num_envs not in (None, source.num_envs):
-                raise ValueError(f"num_envs is {num_envs}, but env is a vector environment of {source.num_envs}")
-            lanes = VectorLanes(source, self.generators)
-            if self.lanes is not None and self.lanes.source is not source:
-                self._drop_lanes()
-            self.lanes = lanes
-            self._restored.pop("lanes", None)
-            return
-        if fresh or (self.lanes is not None and self.lanes.native):
-            self._drop_lanes()
-        saved = self._restored.get("lanes")
-        present = self.lanes.num_envs if self.lanes is not None else len(saved["lanes"]) if saved else 1
-        count = present if num_envs is None else num_envs
-        if self.lanes is not None and (self.lanes.source is not source or count != present):
-            self._park_lanes()
-        if self.lanes is None:
-            self.lanes = Lanes(source, count, self.generators)
-            saved, whose = self._restored.pop("lanes", None), self._restored.pop("source", None)
-            if saved and len(saved["lanes"]) == count and whose in (None, source):
-                self.lanes.set_state(saved)
-
-
-def _same_env(env: Any, other: Any) -> bool:
-    return env is other or (isinstance(env, str) and isinstance(other, str) and env == other)
+    def _remind_callbacks(self) -> None:
+        """Give callbacks the state that was restored for them; that of others waits for a fit that has them."""
+        known = self._restored.get("callbacks", {})
+        try:
+            self._callbacks.set_state(known)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"callbacks: the state that was restored does not fit them: {error!r}") from error
+        for key, _ in self._callbacks._keyed():
+            known.pop(key, None)
 
 
 def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from noterl import backends, envs, networks, optimizers, registry, saving
+from noterl import agent_lanes, backends, envs, networks, optimizers, registry, saving
 from noterl.collect.lanes import check_state as check_lanes
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def get_state(agent: Agent, *, replay: bool) -> dict[str, Any]:
         **_core(agent),
         "replay": agent.replay.get_state() if replay else None,
         "lanes": lanes,
-        "callbacks": agent._callbacks.get_state() or agent._restored.get("callbacks", {}),
+        "callbacks": {**agent._restored.get("callbacks", {}), **agent._callbacks.get_state()},
     }
 
 
@@ -67,9 +67,9 @@ def set_state(agent: Agent, state: Any, *, malformed: type[ValueError] = ValueEr
         if isinstance(error, ValueError) or not isinstance(error, Exception):
             raise
         raise malformed(f"the state of the agent is malformed: {error!r}") from error
-    agent._drop_lanes()
+    agent_lanes.drop(agent)
     agent._callbacks = type(agent._callbacks)()
-    agent._restored = {"lanes": state["lanes"], "callbacks": state["callbacks"], "source": None}
+    agent._restored = {"lanes": state["lanes"], "callbacks": dict(state["callbacks"]), "source": None}
     agent.actor.stale = True
 
 
@@ -81,12 +81,16 @@ def _check(agent: Agent, state: Any) -> None:
     layout = _layout(agent)
     for name in agent.optimizer_names:
         optimizers.check_state(agent.optimizers[name], state["optimizers"][name], layout)
+    if not all(type(value) is float for value in state["hyperparameters"].values()):
+        raise TypeError(f"the hyperparameters are {state['hyperparameters']!r}")
     for name in _COUNTERS:
         if type(state["counters"][name]) is not int or state["counters"][name] < 0:
             raise TypeError(f"the counter {name} is {state['counters'][name]!r}")
     last, total, count = (state["loss"][name] for name in ("last", "sum", "count"))
-    if type(last) not in (float, type(None)) or type(total) is not float or type(count) is not int:
+    if not isinstance(last, float | None) or type(total) is not float or type(count) is not int or count < 0:
         raise TypeError(f"the mean loss is {state['loss']!r}")
+    if type(state["polyak"]) is not bool or not isinstance(state["replay"], dict | None):
+        raise TypeError("polyak is no bool, or replay no dict")
     if not all(isinstance(known, dict) for known in state["callbacks"].values()):
         raise TypeError("the states of the callbacks are no dicts")
     if state["lanes"] is not None:

@@ -1,7 +1,7 @@
 """The contract of an algorithm, and what the loop asks of one.
 
-Owns: networks, optimizers and live hyperparameters of an agent, and building them once everything is known. `Agent` in `agent.py` adds what
-users call.
+Owns: networks, optimizers and live hyperparameters of an agent, and building them once everything is known. `Agent` in
+`agent.py` adds what users call.
 """
 
 from __future__ import annotations
@@ -81,14 +81,15 @@ class Algorithm(Configurable):
         self.lanes: Any = None
         self._built = self._discovering = False
         self._trained: list[keras.Variable] = []
+        self.backend_state: dict[str, Any] = {}  # what a backend keeps for this agent
         self._groups: dict[tuple[int, ...], tuple[Sequence[Any], list[keras.Variable]]] = {}
 
     @classmethod
-    def _initialize(cls, instance: Agent, args: tuple, kwargs: dict) -> None:
+    def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
         """Build the agent while the generators that layers draw from are seeded by its own seed."""
         instance.generators = Generators(instance._config.get("seed"))
         with construction(instance.generators.seed):
-            instance.__init__(*args, **kwargs)  # type: ignore[misc]
+            instance.__init__(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         current = self.__dict__.get(name)
@@ -107,7 +108,9 @@ class Algorithm(Configurable):
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one gradient update and return `(logs, feedback)`; override it for several optimizers."""
-        loss, feedback = self.minimize(self.loss, self._trained or self.trained_variables(), self.optimizer_names[0], batch)
+        loss, feedback = self.minimize(
+            self.loss, self._trained or self.trained_variables(), self.optimizer_names[0], batch
+        )
         return {"loss": loss}, feedback or {}
 
     def update_target(self) -> None:
@@ -155,19 +158,24 @@ class Algorithm(Configurable):
     @property
     def observation_size(self) -> int:
         """Number of values in an observation."""
-        return int(np.prod(self.observation_space.shape))
+        return int(np.prod(self.observation_shape))
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """Shape of an observation."""
+        return tuple(self.observation_space.shape or ())
 
     @property
     def action_size(self) -> int:
         """Number of Discrete actions, or of values in a Box action."""
         space = self.action_space
-        return int(space.n) if isinstance(space, spaces.Discrete) else int(np.prod(space.shape))
+        return int(space.n) if isinstance(space, spaces.Discrete) else int(np.prod(space.shape or ()))
 
     @property
     def is_image(self) -> bool:
         """Whether observations are images `[height, width, channels]` of at least 36x36 bytes."""
-        space = self.observation_space
-        return space.dtype == np.uint8 and len(space.shape) == 3 and min(space.shape[:2]) >= 36
+        shape = self.observation_shape
+        return self.observation_space.dtype == np.uint8 and len(shape) == 3 and min(shape[:2]) >= 36
 
     @cached_property
     def observation_dtype(self) -> np.dtype[Any]:
@@ -227,7 +235,9 @@ class Algorithm(Configurable):
             self.update_target()
         if "loss" not in logs:
             logs = {"loss": sum(self._minimized[1:], self._minimized[0]), **logs}
-        numbers = {name: keras.ops.convert_to_tensor(value) for name, value in logs.items() if isinstance(value, float | int)}
+        numbers = {
+            name: keras.ops.convert_to_tensor(value) for name, value in logs.items() if isinstance(value, float | int)
+        }
         return {**logs, **numbers}, feedback or {}
 
     def choose_actions(self, observations: np.ndarray, waiting: np.ndarray | None = None) -> np.ndarray:
@@ -263,7 +273,7 @@ class Algorithm(Configurable):
             self.actor.stale = True
 
     def _random_actions(self, count: int) -> np.ndarray:
-        return self.generators("random_actions").integers(self.action_space.n, size=count)
+        return self.generators("random_actions").integers(self.action_size, size=count)
 
     def build(self) -> None:
         """Allocate the memory, build the optimizers and compile, once; everything is known when training starts."""
@@ -276,7 +286,7 @@ class Algorithm(Configurable):
         found += [variable for name in self.optimizer_names for variable in optimizers.variables(self.optimizers[name])]
         self.all_variables = _unique(found)
         self._update = backends.current().compile_update(self, self.jit_compile)
-        self.actor = Actor(self)
+        self.actor = Actor(self)  # type: ignore[arg-type]
         self._built = True
 
     def _build_optimizers(self) -> None:
@@ -307,15 +317,31 @@ class Algorithm(Configurable):
         def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
             return keras.ops.convert_to_tensor(np.zeros((2, *shape), dtype))
 
-        observation = zeros(self.observation_space.shape, self.observation_dtype)
+        observation = zeros(self.observation_shape, self.observation_dtype)
         discrete = isinstance(self.action_space, spaces.Discrete)
-        action = zeros((), np.int32) if discrete else zeros(self.action_space.shape, np.float32)
+        action = zeros((), np.int32) if discrete else zeros(tuple(self.action_space.shape or ()), np.float32)
         number = zeros((), np.float32)
         return Batch(observation, action, number, observation, number, number, zeros((), np.int32), {})
 
 
 # Attributes of ours that hold variables, or what the user gave: networks are what the agent itself keeps.
-_NOT_NETWORKS = {"_config", "_restored", "_visited", "_trained", "_groups", "_minimized", "hyperparameters", "optimizers", "policy", "replay", "source", "lanes", "history", "all_variables"}
+_NOT_NETWORKS = {
+    "_config",
+    "_restored",
+    "_visited",
+    "_trained",
+    "_groups",
+    "_minimized",
+    "backend_state",
+    "hyperparameters",
+    "optimizers",
+    "policy",
+    "replay",
+    "source",
+    "lanes",
+    "history",
+    "all_variables",
+}
 
 
 def _collect(name: str, value: Any, found: dict[str, Any]) -> None:

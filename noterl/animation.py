@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from noterl.agent import Agent
 
 
-def animate(
-    agent: Agent, path: str | Path, env: Any, max_steps: int | None, fps: int, seed: int | None
-) -> float:
+def animate(agent: Agent, path: str | Path, env: Any, max_steps: int | None, fps: int, seed: int | None) -> float:
     """Play an episode, acting deterministically, and write it.
 
     Args:
@@ -95,7 +93,9 @@ def _mp4_writer() -> Any:
 
     def write(path: Path, frames: list[np.ndarray], fps: int) -> None:
         height, width = frames[0].shape[:2]
-        writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error")
+        writer = imageio_ffmpeg.write_frames(
+            str(path), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+        )
         writer.send(None)
         for frame in frames:
             writer.send(frame)

@@ -5,6 +5,7 @@ Owns: the seeds and the statistics of an evaluation. Nothing of the agent that t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,8 @@ class Evaluation:
             self._policy = copy.copy(agent.policy)
             self._policy.set_state(agent.policy.get_state())
             self._policy.generator = generators("exploration of evaluation")
-        self._environments = [source.make_evaluation() for _ in range(num_envs)]
+        self._source, self._num_envs = source, num_envs
+        self._environments: list[Any] = []
         self._returns = np.zeros(episodes)
         self._lengths = np.zeros(episodes, np.int64)
         self._successes: list[float] = []
@@ -49,13 +51,14 @@ class Evaluation:
     def run(self) -> dict[str, Any]:
         """Play all episodes and return the statistics."""
         self._agent.actor.stale = True
-        try:
+        with contextlib.ExitStack() as closing:
+            for _ in range(self._num_envs):
+                environment = self._source.make_evaluation()
+                closing.callback(environment.close)
+                self._environments.append(environment)
             playing = [self._begin(environment) for environment in self._environments]
             while any(lane is not None for lane in playing):
                 playing = self._round(playing)
-        finally:
-            for environment in self._environments:
-                environment.close()
         return self._statistics()
 
     def _begin(self, environment: Any) -> tuple[int, Any] | None:

@@ -1,7 +1,7 @@
 """Heads: from the network's output to an action.
 
-A head says what `Agent.forward` returns, which exploration acts on it, and how to act without exploration. It acts in NumPy on
-the host, on outputs `[N, ...]`.
+A head says what `Agent.forward` returns, which exploration acts on it, and how to act without exploration. It acts in
+NumPy on the host, on outputs `[N, ...]`.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import keras  # noqa: E402  (the backend is chosen first)
 class Hyperparameter(keras.Variable):
     """A scalar that callbacks may change while a compiled update uses it.
 
-    Inside `loss` and `update` it is a tensor like any other; on the host `float(h)` costs no device transfer. It is changed by
-    `assign`, or by setting the attribute of the agent that holds it.
+    Inside `loss` and `update` it is a tensor like any other; on the host `float(h)` costs no device transfer. It is
+    changed by `assign`, or by setting the attribute of the agent that holds it.
 
     Args:
         value: the initial value.
@@ -30,7 +30,6 @@ class Hyperparameter(keras.Variable):
         ValueError: for a value that is no finite number, or out of bounds.
 
     Example:
-
     >>> from noterl.hyperparameters import Hyperparameter
     >>> gamma = Hyperparameter(0.9, "gamma", maximum=1.0)
     >>> _ = gamma.assign(0.5)
@@ -38,9 +37,7 @@ class Hyperparameter(keras.Variable):
     0.5
     """
 
-    def __init__(
-        self, value: float, name: str, *, minimum: float | None = None, maximum: float | None = None
-    ) -> None:
+    def __init__(self, value: float, name: str, *, minimum: float | None = None, maximum: float | None = None) -> None:
         self._bounds = (-math.inf if minimum is None else minimum, math.inf if maximum is None else maximum)
         self._host = self._checked(value, name)
         super().__init__(np.float32(self._host), dtype="float32", trainable=False, autocast=False, name=name)

@@ -361,7 +361,7 @@ def _padded(value: Any, size: int) -> Any:
     return np.concatenate([value, np.zeros((size - len(value), *value.shape[1:]), value.dtype)])
 
 
-def call_size(updates: int, configured: int | str, usual: int) -> int:
+def call_size(updates: int, configured: int | str, usual: int | str) -> int:
     """Return how many updates one compiled call holds, for a group of `updates`.
 
     The usual group runs as one call of its own size; others as the next power of two, so that few sizes are compiled.

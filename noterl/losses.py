@@ -24,7 +24,6 @@ def take(values: Tensor, action: Tensor) -> Tensor:
         `[B]`.
 
     Example:
-
     >>> import numpy as np
     >>> from noterl import losses
     >>> [float(value) for value in losses.take(np.array([[1.0, 2.0], [3.0, 4.0]], "float32"), np.array([1, 0]))]
@@ -46,7 +45,8 @@ def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:
     """Return the Huber loss of each error (Huber, 1964): quadratic up to `delta`, linear beyond.
 
-    `0.5 e^2` where `|e| <= delta`, else `delta (|e| - 0.5 delta)`. Value and gradient are exact; a second derivative is not.
+    `0.5 e^2` where `|e| <= delta`, else `delta (|e| - 0.5 delta)`. Value and gradient are exact; a second derivative is
+    not.
     """
     # c e - c^2 / 2 with c = clip(e) held fixed has this value and c, Huber's derivative, as its gradient.
     clipped = ops.stop_gradient(ops.clip(error, -delta, delta))

@@ -1,9 +1,9 @@
 """Networks: the default builders, and the few things one can do to any network.
 
-A network is a Keras model, or with the torch backend a `torch.nn.Module`. The builders return Keras models on TensorFlow and
-JAX and native modules on torch, where a Keras layer call costs two to three times a native one. Initial weights are drawn in
-NumPy from the agent's own generator, so one seed gives the same network on every backend: kernels uniform as of Glorot and
-Bengio (2010), biases zero, as Keras's own layers.
+A network is a Keras model, or with the torch backend a `torch.nn.Module`. The builders return Keras models on
+TensorFlow and JAX and native modules on torch, where a Keras layer call costs two to three times a native one. Initial
+weights are drawn in NumPy from the agent's own generator, so one seed gives the same network on every backend: kernels
+uniform as of Glorot and Bengio (2010), biases zero, as Keras's own layers.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ Network = Any
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "elu", "silu", "gelu", "linear")
 
 
-def mlp(
-    inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, activation: str = "relu"
-) -> Network:
+def mlp(inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, activation: str = "relu") -> Network:
     """Build a multi-layer perceptron with a linear last layer.
 
     Args:
@@ -43,7 +41,6 @@ def mlp(
         ValueError: if a size is not a positive int, or the activation unknown.
 
     Example:
-
     >>> from noterl import networks
     >>> [tuple(v.shape) for v in networks.variables(networks.mlp(4, [8], 2))]
     [(4, 8), (8,), (8, 2), (2,)]
@@ -73,7 +70,7 @@ def dueling_mlp(
     return _built(("dueling", trunk, stream, int(outputs)), shape)
 
 
-def nature_cnn(shape: tuple[int, int, int], outputs: int, *, dueling: bool = False) -> Network:
+def nature_cnn(shape: tuple[int, ...], outputs: int, *, dueling: bool = False) -> Network:
     """Build the convolutional network of Mnih et al. (2015).
 
     Three convolutions (32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1), then 512 units, ReLU throughout.
@@ -89,9 +86,7 @@ def nature_cnn(shape: tuple[int, int, int], outputs: int, *, dueling: bool = Fal
     trunk += [("convolution", *sizes, "relu") for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))] + [("flatten",)]
     if dueling:
         return _built(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
-    return _built(
-        ("sequential", [*trunk, ("dense", 512, "relu"), ("dense", int(outputs), "linear")]), tuple(shape)
-    )
+    return _built(("sequential", [*trunk, ("dense", 512, "relu"), ("dense", int(outputs), "linear")]), tuple(shape))
 
 
 def variables(network: Network) -> list[keras.Variable]:
@@ -224,10 +219,12 @@ def _built(plan: tuple, shape: tuple[int, ...]) -> Network:
     if native is not None:
         return native(plan, shape, generator)
     network = _keras_network(plan, shape)
-    network.set_weights([
-        glorot_uniform(weight.shape, generator) if weight.ndim > 1 else np.zeros_like(weight)
-        for weight in network.get_weights()
-    ])
+    network.set_weights(
+        [
+            glorot_uniform(weight.shape, generator) if weight.ndim > 1 else np.zeros_like(weight)
+            for weight in network.get_weights()
+        ]
+    )
     network.noterl_recipe = (plan, shape)
     return network
 
@@ -253,9 +250,7 @@ def _keras_layer(layer: tuple) -> keras.layers.Layer:
         return keras.layers.Dense(rest[0], activation=rest[1])
     if kind == "convolution":
         filters, size, stride, activation = rest
-        return keras.layers.Conv2D(
-            filters, size, stride, activation=activation, data_format="channels_last"
-        )
+        return keras.layers.Conv2D(filters, size, stride, activation=activation, data_format="channels_last")
     if kind == "scale":
         return keras.layers.Rescaling(rest[0])
     return keras.layers.Flatten(data_format="channels_last")

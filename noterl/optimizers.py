@@ -194,7 +194,7 @@ def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
     if expected != received:
         raise ValueError(f"the state of the optimizer {kind} holds variables of the shapes {received}, here {expected}")
     rules = [rule for rule in _LIVE_RULES if getattr(optimizer, rule, None) is not None]
-    if sorted(state["rules"]) != sorted(rules):
+    if sorted(state["rules"]) != sorted(rules) or not all(type(value) is float for value in state["rules"].values()):
         raise ValueError(f"the state of the optimizer {kind} holds the rules {sorted(state['rules'])}, here {rules}")
 
 

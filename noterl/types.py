@@ -15,9 +15,9 @@ Logs = dict[str, Any]
 class Batch(NamedTuple):
     """What `Agent.loss` and `Agent.update` are given; `[B, ...]` each, `[K, B, ...]` while a group is in transit.
 
-    `reward` is the n-step sum and `discount` is gamma^n * (1 - terminated), both formed at sampling from the live gamma:
-    no algorithm sees a "done" flag, and truncation never cuts a bootstrap. `weight` corrects the sampler's bias (ones for
-    uniform sampling); `index` names the rows in the memory; `extra` holds the agent's own fields.
+    `reward` is the n-step sum and `discount` is gamma^n * (1 - terminated), both formed at sampling from the live
+    gamma: no algorithm sees a "done" flag, and truncation never cuts a bootstrap. `weight` corrects the sampler's bias
+    (ones for uniform sampling); `index` names the rows in the memory; `extra` holds the agent's own fields.
     """
 
     observation: Any
@@ -33,7 +33,8 @@ class Batch(NamedTuple):
 class Transition(NamedTuple):
     """One environment step of one lane, as a collector hands it to the loop.
 
-    `next_observation` is the true one: at the end of an episode the last observation, never the first of the next episode.
+    `next_observation` is the true one: at the end of an episode the last observation, never the first of the next
+    episode.
     """
 
     lane: int

@@ -49,7 +49,8 @@ def joined(state: dict[str, Any]) -> dict[str, Any]:
 def assert_same_state(first: Any, second: Any) -> None:
     """Compare two agents, or two states of agents, to the bit."""
     states = [joined(each if isinstance(each, dict) else each.get_state()) for each in (first, second)]
-    assert not differences(*states)
+    found = differences(*states)
+    assert not found, "\n".join(found[:20])
 
 
 def one_lane(env: Any = "CartPole-v1", seed: int | None = 7, **changes: Any) -> noterl.DQN:

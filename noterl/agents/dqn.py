@@ -1,8 +1,8 @@
 """Deep Q-learning.
 
-Paper: Mnih et al., "Human-level control through deep reinforcement learning", Nature 518 (2015). `double=True` is van Hasselt, Guez and
-Silver, "Deep reinforcement learning with double Q-learning" (2016), equation 4; `dueling=True` is Wang et al., "Dueling network
-architectures" (2016), equation 9.
+Paper: Mnih et al., "Human-level control through deep reinforcement learning", Nature 518 (2015). `double=True` is van
+Hasselt, Guez and Silver, "Deep reinforcement learning with double Q-learning" (2016), equation 4; `dueling=True` is
+Wang et al., "Dueling network architectures" (2016), equation 9.
 
 Differs: Adam instead of RMSProp, as in Stable-Baselines3 and CleanRL. For vector observations the network is a
 multi-layer perceptron and the schedule is scaled down to small tasks (see `defaults`). Rewards are not clipped and
@@ -43,7 +43,6 @@ class DQN(Agent):
         ValueError: for another kind of space or a bad argument.
 
     Example:
-
     >>> import noterl
     >>> agent = noterl.DQN("CartPole-v1", double=True, hidden=(64,), seed=7)
     >>> history = agent.fit(steps=100, verbose=0)
@@ -77,20 +76,31 @@ class DQN(Agent):
 
     def _network(self, hidden: Sequence[int], dueling: bool) -> Any:
         if self.is_image:
-            return networks.nature_cnn(self.observation_space.shape, self.action_size, dueling=dueling)
+            return networks.nature_cnn(self.observation_shape, self.action_size, dueling=dueling)
         build = networks.dueling_mlp if dueling else networks.mlp
-        return build(self.observation_space.shape, hidden, self.action_size)
+        return build(self.observation_shape, hidden, self.action_size)
 
     def defaults(self) -> Defaults:
         """Return the Nature paper's schedule for images, a small task's for vectors."""
         if self.is_image:
             return Defaults(
-                learning_rate=1e-4, capacity=1_000_000, batch_size=32, learning_starts=50_000, update_every=4,
-                target_update=10_000, policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=1_000_000),
+                learning_rate=1e-4,
+                capacity=1_000_000,
+                batch_size=32,
+                learning_starts=50_000,
+                update_every=4,
+                target_update=10_000,
+                policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=1_000_000),
             )
         return Defaults(
-            learning_rate=1e-3, capacity=50_000, batch_size=64, learning_starts=1_000, update_every=32, updates=16,
-            target_update=250, policy=LinearEpsGreedyPolicy(1.0, 0.05, steps=10_000),
+            learning_rate=1e-3,
+            capacity=50_000,
+            batch_size=64,
+            learning_starts=1_000,
+            update_every=32,
+            updates=16,
+            target_update=250,
+            policy=LinearEpsGreedyPolicy(1.0, 0.05, steps=10_000),
         )
 
     def forward(self, observation: Any) -> Any:

@@ -51,9 +51,7 @@ def _first_installed() -> str:
     for name in _NAMES:
         if importlib.util.find_spec(name):
             return name
-    raise ImportError(
-        'noterl needs a backend: pip install "noterl[tensorflow]", "noterl[jax]" or "noterl[torch]"'
-    )
+    raise ImportError('noterl needs a backend: pip install "noterl[tensorflow]", "noterl[jax]" or "noterl[torch]"')
 
 
 @cache

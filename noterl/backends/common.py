@@ -27,8 +27,8 @@ class NonFiniteError(FloatingPointError):
 class GroupResult(NamedTuple):
     """What K gradient updates gave; arrays stay on the device until somebody reads them.
 
-    `logs` are `[K]` and `feedback` `[K, B]` by name. `finite` is the number of updates that were applied: smaller than asked
-    for when a loss or gradient was not finite, and the state is then that before the offending update.
+    `logs` are `[K]` and `feedback` `[K, B]` by name. `finite` is the number of updates that were applied: smaller than
+    asked for when a loss or gradient was not finite, and the state is then that before the offending update.
     """
 
     logs: dict[str, Any]
@@ -53,8 +53,8 @@ def bucket(count: int) -> int:
 class InterruptGuard:
     """Defers Ctrl-C while the loop runs, so that no step, write or compiled call is torn.
 
-    The first SIGINT is noted and raised by `check`, where the loop is whole; a second one is raised at once, for an environment
-    that hangs. Outside the main thread signals cannot be handled and nothing is deferred.
+    The first SIGINT is noted and raised by `check`, where the loop is whole; a second one is raised at once, for an
+    environment that hangs. Outside the main thread signals cannot be handled and nothing is deferred.
     """
 
     def __init__(self) -> None:

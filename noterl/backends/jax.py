@@ -1,7 +1,7 @@
 """The JAX backend: a group of updates is one jitted while loop over a pure state.
 
-Owns: every import of JAX. The variables of an agent are taken out, threaded through the compiled call with their buffers donated,
-and written back after it, so that whoever looks at a variable sees the truth.
+Owns: every import of JAX. The variables of an agent are taken out, threaded through the compiled call with their
+buffers donated, and written back after it, so that whoever looks at a variable sees the truth.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _scopes: list[_Scope] = []
 class _Scope(keras.StatelessScope):
     """A stateless scope that knows every variable of the agent, and raises for any other.
 
-    A variable outside the mapping would be baked into the compiled function as a constant, and what is assigned to it lost.
+    A variable outside the mapping would be baked into the compiled function as a constant, and what is assigned to it
+    lost.
     """
 
     def __init__(self, variables: Sequence[keras.Variable], values: Sequence[Any]) -> None:
@@ -59,9 +60,9 @@ class _Scope(keras.StatelessScope):
     def _check(self, variable: keras.Variable, verb: str) -> None:
         if id(variable) not in self.state_mapping:
             raise RuntimeError(
-                f"the variable {variable.path!r} of shape {tuple(variable.shape)} is {verb} in a compiled update but is no "
-                "part of the agent: keep the variable, network or seed generator as an attribute of the agent (or in a "
-                "list, tuple or dict that is one) before training starts"
+                f"the variable {variable.path!r} of shape {tuple(variable.shape)} is {verb} in a compiled update but "
+                "is no part of the agent: keep the variable, network or seed generator as an attribute of the agent (or "
+                "in a list, tuple or dict that is one) before training starts"
             )
 
 
@@ -146,7 +147,11 @@ def minimize(
         ]
         with _Scope(outer.variables, known) as inner:
             loss, aux = split_loss(loss_fn(*args))
-        side = [value for variable, value in zip(outer.variables, inner.values(), strict=True) if id(variable) not in trained]
+        side = [
+            value
+            for variable, value in zip(outer.variables, inner.values(), strict=True)
+            if id(variable) not in trained
+        ]
         return loss, (aux, side)
 
     start = [outer.get_current_value(variable) for variable in variables]
@@ -177,8 +182,8 @@ def _minimize_eagerly(
 def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, int], GroupResult]:
     """Return the function that runs `count` updates on a group's batches `[K, B, ...]` as one call.
 
-    The number of updates is an argument of the compiled loop, not of its shape: any `count <= K` runs the same code, so that
-    how updates are split over calls cannot change a result.
+    The number of updates is an argument of the compiled loop, not of its shape: any `count <= K` runs the same code, so
+    that how updates are split over calls cannot change a result.
     """
     variables = agent.all_variables
 

@@ -85,8 +85,8 @@ def minimize(
 def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, int], GroupResult]:
     """Return the function that runs `count` updates on a group's batches `[K, B, ...]` as one call.
 
-    The number of updates is an argument of the compiled loop, not of its shape: any `count <= K` runs the same code, so that
-    how updates are split over calls cannot change a result.
+    The number of updates is an argument of the compiled loop, not of its shape: any `count <= K` runs the same code, so
+    that how updates are split over calls cannot change a result.
     """
     variables = agent.all_variables
 

@@ -98,19 +98,21 @@ def minimize(
     Raises:
         NonFiniteError: if the loss or a gradient is not finite; nothing was applied then.
     """
-    traces: TracedGradients | None = agent.__dict__.get("_torch_traces")
+    traces: TracedGradients | None = agent.backend_state.get("traces")
     traced = traces.find(loss_fn, variables, optimizer, args) if traces is not None else None
     if traced is not None:
         loss, aux, gradients = traced(args)
     else:
         loss, aux = split_loss(loss_fn(*args))
         gradients = list(torch.autograd.grad(loss, [variable.value for variable in variables], allow_unused=True))
-    used = [(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True) if gradient is not None]
+    used = [
+        (gradient, variable) for gradient, variable in zip(gradients, variables, strict=True) if gradient is not None
+    ]
     loss = loss.detach()
     with torch.no_grad():
         total = torch.stack(torch._foreach_norm([gradient for gradient, _ in used])).sum() + loss
-        if "_torch_undo" in agent.__dict__:
-            agent._torch_undo.note()
+        if "undo" in agent.backend_state:
+            agent.backend_state["undo"].note()
         if not torch.isfinite(total):
             raise NonFiniteError(float(loss))
         _apply(optimizer, [gradient for gradient, _ in used], [variable for _, variable in used])
@@ -145,8 +147,8 @@ def _fused_adam(
 ) -> None:
     """Apply Keras's Adam by torch's fused kernel.
 
-    Keras adds epsilon to sqrt(v) before the bias correction ("epsilon hat" of Kingma and Ba, section 2), torch after it:
-    torch's formula with epsilon / sqrt(1 - beta_2^t) is Keras's.
+    Keras adds epsilon to sqrt(v) before the bias correction ("epsilon hat" of Kingma and Ba, section 2), torch after
+    it: torch's formula with epsilon / sqrt(1 - beta_2^t) is Keras's.
     """
     indices = [optimizer._get_variable_index(variable) for variable in variables]
     # The kernel walks memory, not indices: a convolution's gradient may lie in another order than its kernel.
@@ -178,8 +180,8 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     """Return the function that runs `count` updates on a group's batches `[K, B, ...]`."""
     device = device_name()
     traced = jit_compile is not False and is_traceable(agent)
-    agent._torch_traces = TracedGradients(agent, inductor=jit_compile is True) if traced else None
-    agent._torch_undo = undo = _Undo(agent)
+    agent.backend_state["traces"] = TracedGradients(agent, inductor=jit_compile is True) if traced else None
+    agent.backend_state["undo"] = undo = _Undo(agent)
 
     def group(batch: Batch, count: int) -> GroupResult:
         batches = _unbound(_to_device(batch, device), count)
@@ -226,8 +228,8 @@ def _stacked(rows: list[tuple[dict, dict]], part: int, name: str) -> torch.Tenso
 class _Undo:
     """Takes back what an update did before a loss of it turned out not to be finite.
 
-    Of an update with one optimizer whose loss assigns nothing that is nothing, and no copy is made. Whether a loss assigns (the
-    running mean of a normalisation, a seed) is learned from the first update.
+    Of an update with one optimizer whose loss assigns nothing that is nothing, and no copy is made. Whether a loss
+    assigns (the running mean of a normalisation, a seed) is learned from the first update.
     """
 
     def __init__(self, agent: Agent) -> None:

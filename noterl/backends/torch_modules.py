@@ -1,6 +1,7 @@
 """Native torch modules: what `noterl.networks` builds on this backend, and modules that users bring.
 
-Owns: adopting a module's tensors as `keras.Variable`s, and the two layouts of a weight (torch's in memory, Keras's in files).
+Owns: adopting a module's tensors as `keras.Variable`s, and the two layouts of a weight (torch's in memory, Keras's in
+files).
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ _ACTIVATIONS = {
 }
 
 
-
 def adopt(module: nn.Module) -> list[keras.Variable]:
     """Return the parameters and buffers of a module as `keras.Variable`s that share their storage.
 
@@ -53,7 +53,10 @@ def _adopt(tensor: torch.Tensor, name: str) -> keras.Variable:
         is_parameter = isinstance(tensor, nn.Parameter)
         shared = tensor if is_parameter else nn.Parameter(tensor.detach(), requires_grad=False)
         variable = keras.Variable(
-            shared, dtype=keras.backend.standardize_dtype(tensor.dtype), trainable=trainable, name=name.replace("/", ".")
+            shared,
+            dtype=keras.backend.standardize_dtype(tensor.dtype),
+            trainable=trainable,
+            name=name.replace("/", "."),
         )
         _adopted[tensor] = variable
     return variable

@@ -178,8 +178,7 @@ def _signature(leaf: Any) -> Any:
 
 
 class _Slot:
-    """A place where a tensor of the agent's state is found: a module's parameter or buffer, or a Keras variable's
-    value."""
+    """Where a tensor of the agent's state is found: a module's parameter or buffer, or a Keras variable's value."""
 
     def __init__(self, holder: dict[str, Any], name: str) -> None:
         self.holder, self.name = holder, name

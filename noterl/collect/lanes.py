@@ -178,20 +178,30 @@ def check_state(state: Any, source: EnvSource) -> None:
     """
     try:
         lanes, ledger = state["lanes"], state["ledger"]
-        right = len(lanes) > 0 and 0 <= state["cursor"] <= len(lanes)
+        right = len(lanes) > 0 and type(state["cursor"]) is int and 0 <= state["cursor"] <= len(lanes)
         right &= all(len(ledger[name]) == len(lanes) for name in ("returns", "lengths", "numbers", "running"))
         right &= all(type(running) is bool for running in ledger["running"])
-        right &= all(type(number) is int for name in ("lengths", "numbers") for number in ledger[name])
+        right &= all(type(number) is int and number >= -1 for name in ("lengths", "numbers") for number in ledger[name])
         right &= all(type(value) is float for value in ledger["returns"])
+        right &= all(ledger["numbers"][lane] >= 0 for lane, running in enumerate(ledger["running"]) if running)
         space = source.observation_space
         for lane in lanes:
             right &= type(lane["seed"]) is int and 0 <= lane["seed"] < 2**31
             right &= lane["observation"].shape == space.shape and lane["observation"].dtype == space.dtype
-            right &= isinstance(lane["environment"], dict | None) and lane["actions"].ndim >= 1
+            right &= isinstance(lane["environment"], dict | None) and _are_actions(lane["actions"], source.action_space)
         if state["actions"] is not None:
-            action_shape = source.action_space.shape or ()
-            right &= state["actions"].shape == (len(lanes), *action_shape) and state["cursor"] < len(lanes)
+            right &= len(state["actions"]) == len(lanes) and state["cursor"] < len(lanes)
+            right &= _are_actions(state["actions"], source.action_space)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the state of the environments is malformed: {error!r}") from error
     if not right:
         raise ValueError("the state of the environments is malformed, or of environments with other spaces")
+
+
+def _are_actions(actions: np.ndarray, space: spaces.Space[Any]) -> bool:
+    """Say whether an array holds actions of the space, `[n, ...]`; none at all may be of any dtype."""
+    if not actions.size:
+        return actions.ndim > 0
+    if not isinstance(space, spaces.Discrete):
+        return actions.shape[1:] == space.shape and actions.dtype == space.dtype
+    return actions.ndim == 1 and actions.dtype.kind == "i" and bool((actions >= 0).all() and (actions < space.n).all())

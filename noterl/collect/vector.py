@@ -90,7 +90,7 @@ class VectorLanes:
         alive = ~self.waiting
         self._before = self.ledger.returns.copy(), self.ledger.lengths.copy()
         over = alive & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
-        transitions = []
+        transitions: list[Transition] = []
         for lane in np.flatnonzero(alive):
             last = after[lane]
             if over[lane] and self._mode is AutoresetMode.SAME_STEP:

@@ -90,7 +90,10 @@ class Actor:
         """
         rng = np.random.default_rng(0)
         shape = (8, *self._agent.observation_shape)
-        probe = rng.normal(size=shape).astype(self._agent.observation_dtype)
+        if self._agent.observation_dtype == np.uint8:
+            probe = rng.integers(256, size=shape, dtype=np.uint8)
+        else:
+            probe = rng.normal(size=shape).astype(np.float32)
         saved = [backends.current().fetch(variable) for variable in self._variables]
         try:
             if not self._same(program, probe):
@@ -160,12 +163,12 @@ def _dueling(trunk: Step, value: Step, advantage: Step) -> Step:
 
 def _layer(layer: Any, variables: list[keras.Variable]) -> list[Step] | None:
     """Return one layer as steps, noting the variables it reads; None for a layer NumPy does not know here."""
-    if not type(layer).__module__.startswith(("keras.", "torch.nn.")):
+    if not type(layer).__module__.startswith(("keras.", "torch.nn.", "noterl.")):
         return None
     kind = type(layer).__name__
     if kind == "Flatten":
         return [lambda x, weights: x.reshape(len(x), -1)]
-    if kind in ("Identity", "InputLayer"):
+    if kind in ("Identity", "InputLayer", "Float"):  # NumPy takes bytes times float32 as float32
         return []
     if kind in ("Dense", "Linear"):
         return _dense(layer, variables)

@@ -92,6 +92,14 @@ class Scale(nn.Module):
         return observation.float() * self.factor
 
 
+class Float(nn.Module):
+    """Takes bytes as numbers, as Keras's layers do; what is float32 passes as it is."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Return `observation` in float32."""
+        return observation.float()
+
+
 class Dueling(nn.Module):
     """The dueling head as a native module: `value + advantage - mean(advantage)` over a shared trunk."""
 
@@ -108,11 +116,11 @@ class Dueling(nn.Module):
 
 def build_module(plan: tuple, shape: tuple[int, ...], generator: np.random.Generator) -> nn.Module:
     """Build the native module that a plan of `noterl.networks` describes, with weights from `generator`."""
-    if plan[0] == "sequential":
-        module, _ = _sequence(plan[1], shape)
-    else:
-        _, trunk_layers, stream, outputs = plan
-        trunk, features = _sequence(trunk_layers, shape)
+    first = plan[1][:1]
+    layers = plan[1] if first and first[0][0] == "scale" else [("float",), *plan[1]]
+    module, features = _sequence(layers, shape)
+    if plan[0] == "dueling":
+        trunk, (_, _, stream, outputs) = module, plan
         value, _ = _sequence([*stream, ("dense", 1, "linear")], features)
         advantage, _ = _sequence([*stream, ("dense", outputs, "linear")], features)
         module = Dueling(trunk, value, advantage)
@@ -145,6 +153,8 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
             shape = ((shape[0] - size) // stride + 1, (shape[1] - size) // stride + 1, filters)
         elif kind == "scale":
             modules.append(Scale(rest[0]))
+        elif kind == "float":
+            modules.append(Float())
         else:
             modules.append(Convolutions(convolutions) if convolutions else nn.Flatten())
             shape = (int(np.prod(shape)),)

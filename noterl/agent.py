@@ -290,6 +290,8 @@ class Agent(Algorithm):
     def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
         """Set `learning_rate`, `beta_1`, `beta_2` or `weight_decay` of one optimizer, or of all, without retracing."""
         self._ensure_compiled()
+        if optimizer is not None and optimizer not in self.optimizer_names:
+            raise ValueError(f"optimizer must be one of {', '.join(self.optimizer_names)}, got {optimizer!r}")
         for name in self.optimizer_names if optimizer is None else (optimizer,):
             optimizers.set_rule(self.optimizers[name], rule, float(value))
 

@@ -30,7 +30,8 @@ def take(values: Tensor, action: Tensor) -> Tensor:
     [2.0, 3.0]
     """
     # A select and a sum: the gradient of a gather is a scatter, which costs more on every backend.
-    taken = ops.equal(ops.expand_dims(action, axis=-1), ops.arange(values.shape[-1], dtype=action.dtype))  # [B, A]
+    index = ops.expand_dims(ops.cast(action, "int32"), axis=-1)
+    taken = ops.equal(index, ops.arange(values.shape[-1], dtype="int32"))  # [B, A]
     return ops.sum(ops.where(taken, values, ops.zeros_like(values)), axis=-1)
 
 

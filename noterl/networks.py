@@ -42,7 +42,7 @@ def mlp(inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, a
 
     Example:
     >>> from noterl import networks
-    >>> [tuple(v.shape) for v in networks.variables(networks.mlp(4, [8], 2))]
+    >>> [weight.shape for weight in networks.get_weights(networks.mlp(4, [8], 2))]
     [(4, 8), (8,), (8, 2), (2,)]
     """
     shape = (inputs,) if isinstance(inputs, int | np.integer) else tuple(inputs)
@@ -138,6 +138,7 @@ def clone(network: Network) -> Network:
     Raises:
         ValueError: for a Keras model that cannot be copied (neither Sequential, Functional nor with a `get_config`).
     """
+    variables(network)  # refuses what is no network, or none yet
     if is_module(network):
         return backends.current().clone_module(network)
     recipe = getattr(network, "noterl_recipe", None)

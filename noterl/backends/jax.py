@@ -61,8 +61,8 @@ class _Scope(keras.StatelessScope):
         if id(variable) not in self.state_mapping:
             raise RuntimeError(
                 f"the variable {variable.path!r} of shape {tuple(variable.shape)} is {verb} in a compiled update but "
-                "is no part of the agent: keep the variable, network or seed generator as an attribute of the agent (or "
-                "in a list, tuple or dict that is one) before training starts"
+                "is no part of the agent: keep the variable, network or seed generator as an attribute of the agent "
+                "(or in a list, tuple or dict that is one) before training starts"
             )
 
 

@@ -108,7 +108,8 @@ class Checkpoint(Callback):
                 return
             self._best = score
         ending = "safetensors" if self.save_weights_only else "noterl"
-        file = self.path / f"episode-{self.agent.episodes:06d}-{self.monitor}-{score:.2f}.{ending}"
+        name = self.monitor.replace("/", "-")
+        file = self.path / f"episode-{self.agent.episodes:06d}-{name}-{score:.2f}.{ending}"
         self._saved_at = self.agent.episodes
         old = [*self.files, file] if file not in self.files else list(self.files)
         keep = len(old) if self.max_save_files is None else self.max_save_files

@@ -159,11 +159,12 @@ def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
     `tau` of exactly 1 is a hard copy. Works on the host and inside a compiled update.
 
     Raises:
-        ValueError: if the networks differ in the number of their variables.
+        ValueError: if the networks differ in the shapes of their weights.
     """
     sources, targets = variables(source), variables(target)
-    if len(sources) != len(targets):
-        raise ValueError(f"source has {len(sources)} variables and target {len(targets)}: they must be of one build")
+    shapes = [[tuple(variable.shape) for variable in found] for found in (sources, targets)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"source and target must be of one build, their weights have the shapes {shapes}")
     backends.current().copy_variables(sources, targets, tau)
 
 
@@ -261,6 +262,9 @@ def _rebuilt(network: keras.Model) -> keras.Model:
     try:
         copied = type(network).from_config(network.get_config())
         copied.build_from_config(network.get_build_config())
+        if [weight.shape for weight in copied.weights] != [weight.shape for weight in network.weights]:
+            raise ValueError("what get_config and get_build_config say builds other weights")
+        copied.built = True  # Keras has built the parts, but may have left the whole unmarked
     except (NotImplementedError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"network {network.name!r} cannot be copied: make it Sequential or Functional, or give it get_config"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl import envs, saving
+from noterl import agent_lanes, saving
 from noterl.agent_setup import check_positive
-from noterl.random import Generators
+from noterl.random import Generators, check_seed
+from noterl.saving_files import replacing
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -34,39 +39,51 @@ def animate(agent: Agent, path: str | Path, env: Any, max_steps: int | None, fps
         ImportError: if `.mp4` is asked for and the extra is not installed.
     """
     path = Path(path)
-    if path.suffix not in (".gif", ".mp4"):
+    if path.suffix.lower() not in (".gif", ".mp4"):
         raise ValueError(f"path must end in .gif or .mp4, got {str(path)!r}")
     check_positive("fps", fps)
     if max_steps is not None:
         check_positive("max_steps", max_steps)
+    check_seed(seed)
     saving.check_writable(path)
-    write = _write_gif if path.suffix == ".gif" else _mp4_writer()
+    write = _write_gif if path.suffix.lower() == ".gif" else _mp4_writer()
     agent._ensure_compiled()
     agent.build()
-    source = agent.source if env is None else envs.resolve(env)
+    source = agent.source if env is None else agent_lanes.fitting_source(agent, env)
     environment = source.make_evaluation(render_mode="rgb_array")
+    episode = _Episode(agent, environment, max_steps, agent.generators.seed if seed is None else seed)
     try:
-        frames, reward = _play(agent, environment, max_steps, agent.generators.seed if seed is None else seed)
+        write(path, iter(episode), fps)
     finally:
         environment.close()
-    write(path, frames, fps)
-    return reward
+        if source not in (agent.source, env):
+            source.close()
+    return episode.reward
 
 
-def _play(agent: Agent, environment: Any, max_steps: int | None, seed: int) -> tuple[list[np.ndarray], float]:
-    agent.mark_stale()
-    observation, _ = environment.reset(seed=int(Generators(seed)("animation").integers(2**31)))
-    frames, reward = [_frame(environment)], 0.0
-    while max_steps is None or len(frames) <= max_steps:
-        action = agent.act_on(np.asarray(observation)[None], True, agent.policy, agent.steps)[0]
-        observation, gained, terminated, truncated, _ = environment.step(
-            action.item() if np.ndim(action) == 0 else action
-        )
-        reward += float(gained)
-        frames.append(_frame(environment))
-        if terminated or truncated:
-            break
-    return frames, reward
+class _Episode:
+    """One episode, played as its frames are asked for."""
+
+    def __init__(self, agent: Agent, environment: Any, max_steps: int | None, seed: int) -> None:
+        """Note what to play."""
+        self._agent, self._environment, self._max_steps = agent, environment, max_steps
+        self._seed = int(Generators(seed)("animation").integers(2**31))
+        self.reward = 0.0
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        agent, environment = self._agent, self._environment
+        agent.mark_stale()
+        observation, _ = environment.reset(seed=self._seed)
+        yield _frame(environment)
+        for _ in range(self._max_steps) if self._max_steps is not None else itertools.count():
+            action = agent.act_on(np.asarray(observation)[None], True, agent.policy, agent.steps)[0]
+            observation, gained, terminated, truncated, _ = environment.step(
+                action.item() if np.ndim(action) == 0 else action
+            )
+            self.reward += float(gained)
+            yield _frame(environment)
+            if terminated or truncated:
+                return
 
 
 def _frame(environment: Any) -> np.ndarray:
@@ -76,13 +93,14 @@ def _frame(environment: Any) -> np.ndarray:
     return np.ascontiguousarray(frame[..., :3], np.uint8)
 
 
-def _write_gif(path: Path, frames: list[np.ndarray], fps: int) -> None:
+def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
     from PIL import Image
 
-    first, *rest = (Image.fromarray(frame) for frame in frames)
+    images = map(Image.fromarray, frames)
     # GIF counts in hundredths of a second; browsers slow anything below two of them down.
     duration = max(20, round(1000 / fps))
-    first.save(path, save_all=True, append_images=rest, duration=duration, loop=0, optimize=True)
+    with replacing(path) as file:
+        next(images).save(file, "GIF", save_all=True, append_images=images, duration=duration, loop=0, optimize=True)
 
 
 def _mp4_writer() -> Any:
@@ -91,14 +109,18 @@ def _mp4_writer() -> Any:
     except ImportError as error:
         raise ImportError('writing .mp4 needs an extra: pip install "noterl[mp4]"; a .gif needs none') from error
 
-    def write(path: Path, frames: list[np.ndarray], fps: int) -> None:
-        height, width = frames[0].shape[:2]
-        writer = imageio_ffmpeg.write_frames(
-            str(path), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
-        )
-        writer.send(None)
-        for frame in frames:
-            writer.send(frame)
-        writer.close()
+    def write(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
+        first = next(frames)
+        # The encoder wants a file of its own; only what it has finished takes the place of an older one.
+        with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
+            name = str(Path(directory, "animation.mp4"))
+            size = (first.shape[1], first.shape[0])
+            writer = imageio_ffmpeg.write_frames(name, size, fps=fps, macro_block_size=2, ffmpeg_log_level="error")
+            writer.send(None)
+            for frame in itertools.chain([first], frames):
+                writer.send(frame)
+            writer.close()
+            with open(name, "rb") as made:
+                shutil.copyfileobj(made, target)
 
     return write

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from noterl.types import Batch
 
 
 class NonFiniteError(FloatingPointError):
@@ -48,6 +52,53 @@ def split_loss(result: Any) -> tuple[Any, Any]:
 def bucket(count: int) -> int:
     """Return the smallest power of two that holds `count`: group sizes that vary compile in few shapes."""
     return 1 << (count - 1).bit_length()
+
+
+# Arrays above this many bytes travel alone: copying them together costs more than a transfer of their own.
+_LARGEST_PACKED = 2**16
+
+
+def pack(batch: Batch) -> tuple[list[np.ndarray], tuple]:
+    """Put the small arrays of one shape and type together, for backends where every transfer has its price.
+
+    Returns:
+        the arrays, and the plan that `unpack` needs: hashable, and equal for batches of equal shapes.
+    """
+    groups: dict[tuple, tuple[list[tuple[str, ...]], list[np.ndarray]]] = {}
+    for path, array in _leaves(batch):
+        if array.dtype == np.int64 and path == ("index",):
+            array = array.astype(np.int32)  # rows of a memory: fewer than 2^31
+        alone = path if array.nbytes > _LARGEST_PACKED else ()
+        paths, arrays = groups.setdefault((array.dtype.str, array.shape, alone), ([], []))
+        paths.append(path)
+        arrays.append(array)
+    packed = [arrays[0] if len(arrays) == 1 else np.stack(arrays) for _, arrays in groups.values()]
+    return packed, tuple((tuple(paths), *key) for key, (paths, _) in groups.items())
+
+
+def unpack(packed: Sequence[Any], plan: tuple) -> Batch:
+    """Take apart what `pack` put together, as tensors of any backend."""
+    fields: dict[str, Any] = {"extra": {}}
+    for tensor, (paths, *_) in zip(packed, plan, strict=True):
+        for position, path in enumerate(paths):
+            part = tensor if len(paths) == 1 else tensor[position]
+            holder = fields
+            for name in path[:-1]:
+                holder = holder.setdefault(name, {})
+            holder[path[-1]] = part
+    return Batch(**fields)
+
+
+def _leaves(batch: Batch) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    def walk(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+        if isinstance(value, Mapping):
+            for name, part in value.items():
+                yield from walk((*path, name), part)
+        else:
+            yield path, value
+
+    for name, value in batch._asdict().items():
+        yield from walk((name,), value)
 
 
 class InterruptGuard:

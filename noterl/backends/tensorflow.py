@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import GroupResult, split_loss
+from noterl.backends.common import GroupResult, pack, split_loss, unpack
 from noterl.types import Batch
 
 if TYPE_CHECKING:
@@ -122,13 +122,25 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         carry = tf.while_loop(unfinished, body, (tf.constant(0), tf.constant(True), tf.constant(0), results))
         return carry[2], carry[3]
 
-    compiled = tf.function(group, jit_compile=jit_compile is not False, autograph=False)
+    programs: dict[tuple, Any] = {}
+    counts: dict[int, Any] = {}
+
+    def program(plan: tuple, tensors: list[Any]) -> Any:
+        """Compile for these shapes, to a concrete function: it is called without looking at types again."""
+        return tf.function(
+            lambda count, *packed: group(unpack(packed, plan), count), jit_compile=True, autograph=False
+        ).get_concrete_function(tf.TensorSpec((), tf.int32), *(tf.TensorSpec(t.shape, t.dtype) for t in tensors))
 
     def run(batch: Batch, count: int) -> GroupResult:
         if jit_compile is False:
             return _run_eagerly(agent, once, batch, count)
-        tensors = tf.nest.map_structure(tf.convert_to_tensor, batch)
-        applied, (logs, feedback) = compiled(tensors, tf.constant(count, tf.int32))
+        arrays, plan = pack(batch)
+        tensors = [tf.constant(array) for array in arrays]
+        if plan not in programs:
+            programs[plan] = program(plan, tensors)
+        if count not in counts:
+            counts[count] = tf.constant(count, tf.int32)
+        applied, (logs, feedback) = programs[plan](counts[count], *tensors)
         return GroupResult(logs, feedback, int(applied))
 
     return run

@@ -39,8 +39,7 @@ class VectorLanes:
     native = True
 
     def __init__(self, source: EnvSource, generators: Generators) -> None:
-        assert source.vector is not None, "the source is one of scalar environments"
-        self.source, self._env = source, source.vector
+        self.source, self._env = source, source.open_vector()
         self.num_envs = int(self._env.num_envs)
         mode = self._env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         try:

@@ -70,7 +70,7 @@ class EnvSource:
         self.observation_space, self.action_space = (from_zero(space) for space in self._raw_spaces)
         self._shifted = any(offsets(space) is not None for space in self._raw_spaces)
         self._env, self._build, self._owned, self._absent = env, build, owned, absent
-        self._vector = vector
+        self._vector, self._vector_closed = vector, False
         self.vector = VectorFromZero(vector) if vector is not None and self._shifted else vector
         self.num_envs: int | None = None if vector is None else vector.num_envs
         self._first = owned
@@ -131,6 +131,20 @@ class EnvSource:
         self._first = False
         return self._keep(self._env, index)
 
+    def open_vector(self) -> VectorEnv[Any, Any, Any]:
+        """Return the vector environment; one that was made here, and closed since, is made again.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        if self._vector_closed and self._build is not None:
+            self._vector = self._build(None)
+            self.vector = VectorFromZero(self._vector) if self._shifted else self._vector
+            self._vector_closed = False
+        if self.vector is None:
+            raise ValueError(f"env: {name_of(self._env)} is no vector environment")
+        return self.vector
+
     def _make_another(self) -> Env:
         try:
             return self._checked(self._builder()(None))
@@ -175,10 +189,10 @@ class EnvSource:
             ) from error
 
     def _builder(self) -> Builder:
-        if self._build is not None:
-            return self._build
         if self._vector is not None:
             return vector_builder(self._vector)
+        if self._build is not None:
+            return self._build
         assert self._env is not None
         return functools.partial(remake, self._env)
 
@@ -220,6 +234,7 @@ class EnvSource:
                 env.close()
         if self._vector is not None and self._owned:
             self._vector.close()
+            self._vector_closed = True
         self._made.clear()
         self._lanes.clear()
         self._first = False
@@ -270,5 +285,5 @@ def source_of(env: Env | VectorEnv[Any, Any, Any], *, build: Builder | None, own
     """Return the source around an environment that `open_env` returned."""
     if isinstance(env, VectorEnv):
         spaces = env.single_observation_space, env.single_action_space
-        return EnvSource(*spaces, vector=env, build=None, owned=owned)
+        return EnvSource(*spaces, vector=env, build=build, owned=owned)
     return EnvSource(env.observation_space, env.action_space, env=env, build=build, owned=owned)

@@ -5,6 +5,7 @@ Owns: the difference between a Keras optimizer and a native torch one, outside t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -132,8 +133,15 @@ def get_rule(optimizer: Any, rule: str) -> float:
 
 
 def set_rule(optimizer: Any, rule: str, value: float) -> None:
-    """Set what `get_rule` returned; takes effect with the next update and does not retrace."""
+    """Set what `get_rule` returned; takes effect with the next update and does not retrace.
+
+    Raises:
+        ValueError: naming the rule, if the optimizer has none of that name or the value is out of bounds.
+    """
     get_rule(optimizer, rule)
+    low, high = _LIVE_RULES.get(rule, (0.0, None))
+    if not math.isfinite(value) or not low <= value <= (math.inf if high is None else high):
+        raise ValueError(f"{rule} must be a finite number from {low} to {high or 'infinity'}, got {value!r}")
     if _is_torch(optimizer):
         for group in optimizer.param_groups:
             if rule in ("beta_1", "beta_2"):

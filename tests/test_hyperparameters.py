@@ -1,0 +1,137 @@
+"""A live scalar is the same on the host and on the device, whichever way it is changed."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import noterl
+from noterl.backends import current
+from noterl.hyperparameters import Hyperparameter
+from tests.batches import VECTOR, small_dqn
+
+
+def device(parameter: Hyperparameter) -> float:
+    return float(current().fetch(parameter))
+
+
+@pytest.mark.parametrize("value", [0.9, 0, 1, np.float32(0.1), np.float64(1e-3), 1e-7, -2.5])
+def test_both_sides_hold_what_was_given(value: float) -> None:
+    parameter = Hyperparameter(0.5, "rate")
+    parameter.assign(value)
+    fresh = Hyperparameter(value, "rate")
+    for held in (parameter, fresh):
+        assert float(held) == float(value)
+        assert type(float(held)) is float
+        assert device(held) == float(np.float32(value))
+
+
+def test_it_counts_as_a_number_and_as_a_tensor() -> None:
+    rate = Hyperparameter(0.25, "rate")
+    assert math.sqrt(rate) == 0.5
+    assert float(np.asarray(rate)) == 0.25
+    assert float(current().fetch(rate * ops.ones(()) + 1.0)) == 1.25
+    assert isinstance(rate, keras.Variable) and not rate.trainable and rate.dtype == "float32"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), "much", None, [1.0, 2.0]])
+def test_what_is_no_finite_number_is_refused_and_changes_nothing(value) -> None:
+    rate = Hyperparameter(0.25, "rate")
+    with pytest.raises(ValueError, match="rate must be a"):
+        rate.assign(value)
+    assert float(rate) == device(rate) == 0.25
+    with pytest.raises(ValueError, match="rate must be a"):
+        Hyperparameter(value, "rate")
+
+
+def test_bounds_are_kept_and_named() -> None:
+    gamma = Hyperparameter(0.5, "gamma", minimum=0.0, maximum=1.0)
+    for value in (0.0, 1.0):
+        gamma.assign(value)
+        assert float(gamma) == value
+    for value in (-1e-9, 1.1):
+        with pytest.raises(ValueError, match=r"gamma must be a finite number from 0\.0 to 1\.0"):
+            gamma.assign(value)
+        with pytest.raises(ValueError, match=r"from 0\.0 to 1\.0"):
+            Hyperparameter(value, "gamma", minimum=0.0, maximum=1.0)
+    assert float(gamma) == 1.0
+    with pytest.raises(ValueError, match=r"rate must be a finite number from 0\.0 to inf"):
+        Hyperparameter(-1.0, "rate", minimum=0.0)
+
+
+def test_setting_the_attribute_changes_the_value_not_the_object() -> None:
+    agent = small_dqn()
+    gamma = agent.gamma
+    agent.gamma = 0.5
+    assert agent.gamma is gamma is agent.hyperparameters["gamma"]
+    assert float(gamma) == device(gamma) == 0.5
+    with pytest.raises(ValueError, match="gamma must be a finite number"):
+        agent.gamma = 1.5
+    assert float(agent.gamma) == 0.5
+    agent.gamma = np.float32(0.25)
+    assert float(agent.gamma) == device(agent.gamma) == 0.25
+
+
+def test_values_are_part_of_the_state() -> None:
+    agent = small_dqn()
+    agent.gamma = 0.1
+    state = agent.get_state()
+    assert state["hyperparameters"]["gamma"] == 0.1
+    agent.gamma = 0.7
+    agent.set_state(state)
+    assert float(agent.gamma) == 0.1 and device(agent.gamma) == float(np.float32(0.1))
+
+
+def test_names_are_unique() -> None:
+    class Doubled(noterl.DQN):
+        def __init__(self, env, *, seed=None):
+            super().__init__(env, hidden=(4,), seed=seed)
+            self.again = self.hyperparameter("gamma", 0.5)
+
+    with pytest.raises(ValueError, match="'gamma' is already there"):
+        Doubled(VECTOR)
+
+
+def test_agents_share_no_values() -> None:
+    first, second = small_dqn(), small_dqn()
+    first.gamma = 0.3
+    assert float(second.gamma) == 0.9 and device(second.gamma) == float(np.float32(0.9))
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.Adam(1e-3), keras.optimizers.AdamW(1e-3, weight_decay=0.1)])
+def test_rules_are_read_back_and_bounded(optimizer) -> None:
+    agent = small_dqn(optimizer=optimizer)
+    rules = ["learning_rate", "beta_1", "beta_2"]
+    if isinstance(optimizer, keras.optimizers.AdamW):
+        rules.append("weight_decay")
+    for rule in rules:
+        agent.set_rule(rule, 0.125)
+        assert noterl.optimizers.get_rule(agent.optimizer, rule) == 0.125
+        for value in (-1.0, float("nan")):
+            with pytest.raises(ValueError, match=rule):
+                agent.set_rule(rule, value)
+        assert noterl.optimizers.get_rule(agent.optimizer, rule) == 0.125
+    with pytest.raises(ValueError, match="beta_2"):
+        agent.set_rule("beta_2", 1.5)
+
+
+def test_the_users_optimizer_is_left_alone() -> None:
+    """It is cloned: two agents may be given the same."""
+    given = keras.optimizers.Adam(1e-3)
+    first, second = small_dqn(optimizer=given), small_dqn(optimizer=given)
+    first.set_rule("learning_rate", 0.5)
+    assert first.optimizer is not given and second.optimizer is not first.optimizer
+    assert float(given.learning_rate) == pytest.approx(1e-3) == second.learning_rate
+    assert not given.built
+
+
+def test_a_rule_of_an_optimizer_that_is_not_there_is_refused() -> None:
+    agent = small_dqn()
+    with pytest.raises(ValueError, match="optimizer must be one of optimizer, got 'critic'"):
+        agent.set_rule("learning_rate", 0.1, optimizer="critic")
+    with pytest.raises(ValueError, match="no rule 'momentum'"):
+        agent.set_rule("momentum", 0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,17 +111,34 @@ def _mp4_writer() -> Any:
         raise ImportError('writing .mp4 needs an extra: pip install "noterl[mp4]"; a .gif needs none') from error
 
     def write(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
-        first = next(frames)
         # The encoder wants a file of its own; only what it has finished takes the place of an older one.
         with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
-            name = str(Path(directory, "animation.mp4"))
-            size = (first.shape[1], first.shape[0])
-            writer = imageio_ffmpeg.write_frames(name, size, fps=fps, macro_block_size=2, ffmpeg_log_level="error")
-            writer.send(None)
-            for frame in itertools.chain([first], frames):
-                writer.send(frame)
-            writer.close()
-            with open(name, "rb") as made:
-                shutil.copyfileobj(made, target)
+            made = Path(directory, "animation.mp4")
+            _encode(imageio_ffmpeg.get_ffmpeg_exe(), made, frames, fps)
+            with open(made, "rb") as file:
+                shutil.copyfileobj(file, target)
 
     return write
+
+
+def _encode(program: str, made: Path, frames: Iterator[np.ndarray], fps: int) -> None:
+    """Run ffmpeg over the frames; imageio_ffmpeg's own way forks, which threads of a framework may not survive."""
+    first = next(frames)
+    size = f"{first.shape[1]}x{first.shape[0]}"
+    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(fps), "-i", "-"]
+    # H.264 wants even sizes, and players want this pixel format.
+    result = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-c:v", "libx264", "-pix_fmt", "yuv420p", str(made)]
+    command = [program, "-y", "-loglevel", "error", *source, *result]
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said)
+        try:
+            with process.stdin as pipe:  # type: ignore[union-attr]
+                for frame in itertools.chain([first], frames):
+                    pipe.write(frame)
+        except BrokenPipeError:
+            pass  # what it says of itself tells more
+        finally:
+            process.wait()
+        if process.returncode:
+            said.seek(0)
+            raise OSError(f"ffmpeg failed: {said.read().decode(errors='replace')[-1000:]}")

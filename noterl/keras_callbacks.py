@@ -7,6 +7,7 @@ are evaluations.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -91,14 +92,21 @@ class KerasCallback(Callback):
         self._open_epoch()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Close the epoch with the completed episode's logs; what the callback adds to them is passed on."""
+        """Close the epoch with the completed episode's logs; what the callback adds to them is passed on.
+
+        A logger hears of a loss from the start, NaN before the first update: the columns of a table are those of its
+        first row.
+        """
         if not logs.get("complete", True):
             return
         self._open_epoch()
         heard = {name: value for name, value in logs.items() if name != "complete"}
+        if self.order == LOGGER:
+            heard.setdefault("loss", math.nan)
+        known = set(heard)
         epoch, self._epoch, self._epoch_open = self._epoch, self._epoch + 1, False
         self.callback.on_epoch_end(epoch, heard)
-        logs.update(heard)
+        logs.update({name: value for name, value in heard.items() if name not in known})
 
     def on_evaluate_begin(self, logs: Logs) -> None:
         """Tell the callback that a test begins."""
@@ -141,9 +149,12 @@ class Facade:
 
     @property
     def optimizer(self) -> Any:
-        """The agent's first optimizer: a Keras one itself, a native torch one as something with a learning rate."""
+        """The agent's optimizer; of several, something whose `optimizers` they are."""
+        if len(self.agent.optimizer_names) > 1:
+            return _Optimizers(self.agent)
         optimizer = self.agent.optimizer
-        return optimizer if isinstance(optimizer, keras.optimizers.Optimizer) else _TorchOptimizer(optimizer)
+        is_keras = isinstance(optimizer, keras.optimizers.Optimizer)
+        return optimizer if is_keras else _Optimizer(self.agent, self.agent.optimizer_names[0])
 
     @property
     def stop_training(self) -> bool:
@@ -223,19 +234,30 @@ class Facade:
             raise FileExistsError(f"{filepath} exists, and overwrite is False")
 
 
-class _TorchOptimizer:
-    """A native torch optimizer behind the few names that Keras's callbacks use."""
+class _Optimizer:
+    """One optimizer of the agent, behind the few names that Keras's callbacks use."""
 
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
+    built = True
+
+    def __init__(self, agent: Agent, name: str) -> None:
+        self._agent, self.name = agent, name
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the first parameter group; setting it sets that of all."""
-        return optimizers.get_rule(self._optimizer, "learning_rate")
+        """The learning rate; setting it takes effect with the next update."""
+        return optimizers.get_rule(self._agent.optimizers[self.name], "learning_rate")
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
-        optimizers.set_rule(self._optimizer, "learning_rate", float(value))
+        self._agent.set_rule("learning_rate", float(value), self.name)
 
     lr = learning_rate
+
+
+class _Optimizers:
+    """Several optimizers, as Keras's callbacks find those of a model."""
+
+    built = True
+
+    def __init__(self, agent: Agent) -> None:
+        self.optimizers = [_Optimizer(agent, name) for name in agent.optimizer_names]

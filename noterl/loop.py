@@ -288,7 +288,10 @@ class Loop:
         if handlers:
             started = perf_counter()
             try:
-                _deliver(handlers, *args)
+                if len(handlers) == 1:  # the usual case, in two thirds of the time
+                    handlers[0](*args)
+                else:
+                    _deliver(handlers, *args)
             finally:
                 self.agent.actor.stale = True
                 self.clock["callbacks"] += perf_counter() - started

@@ -157,9 +157,9 @@ def build(file: dict[str, Any], custom_objects: dict[str, type] | None) -> Agent
     if "env" in config:  # else it makes one itself
         config["env"] = envs.EnvSource.from_description(file["environment"])
     try:
-        agent = kind(**config)
+        agent = kind.from_config(config)
         agent.compile(**arguments)
-    except TypeError as error:
+    except (KeyError, TypeError) as error:
         raise saving.FileError(f"the file's arguments do not fit the class {file['class']}: {error}") from error
     return agent
 

@@ -98,4 +98,9 @@ class Configurable(metaclass=_Recorder):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """Build the object that `get_config` described."""
-        return cls(**config)
+        named, positional = dict(config), []
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        for index, parameter in enumerate(parameters):
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL and parameter.name in named:
+                positional = [named.pop(before.name) for before in parameters[:index]] + list(named.pop(parameter.name))
+        return cls(*positional, **named)

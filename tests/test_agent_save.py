@@ -161,10 +161,11 @@ class HomeAgent(noterl.DQN):
 
 
 def test_a_registered_agent_comes_back(tmp_path: Path) -> None:
-    agent = RegisteredAgent("CartPole-v1", 4, name="mine", gamma=0.5, seed=1)
-    again = through_file(agent, tmp_path)
-    assert type(again) is RegisteredAgent and again.name == "mine"
-    assert_same_state(agent, again)
+    for widths in ((4,), (4, 3, 2)):
+        agent = RegisteredAgent("CartPole-v1", *widths, name="mine", gamma=0.5, seed=1)
+        again = through_file(agent, tmp_path)
+        assert type(again) is RegisteredAgent and again.name == "mine"
+        assert_same_state(agent, again)
 
 
 def test_an_agent_of_a_script_needs_its_class(tmp_path: Path) -> None:

@@ -284,3 +284,47 @@ def test_a_vector_environment_starts_afresh(tmp_path: Path) -> None:
     second.fit(build, steps=20, verbose=0)
     assert second.steps == first.steps + 20
     second.replay.check()
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "RMSprop", "Adafactor"])
+def test_an_optimizer_of_torch_goes_on(name: str, tmp_path: Path) -> None:
+    import torch
+
+    options = {"Adam": {"amsgrad": True}, "SGD": {"momentum": 0.9}, "RMSprop": {"centered": True}}.get(name, {})
+
+    def build(seed: int, lr: float = 0.01) -> noterl.DQN:
+        return one_lane(
+            seed=seed, optimizer=lambda parameters: getattr(torch.optim, name)(parameters, lr=lr, **options)
+        )
+
+    whole, first, second = build(1), build(1), build(2, lr=0.5)
+    whole.fit(steps=90, verbose=0)
+    first.fit(steps=50, verbose=0)
+    first.save(tmp_path / "a.noterl")
+    with pytest.raises(ValueError, match=r"optimizer.*torch\.optim.*call agent\.restore"):
+        noterl.load(tmp_path / "a.noterl")
+    second.restore(tmp_path / "a.noterl")
+    assert second.learning_rate == 0.01
+    second.fit(steps=40, verbose=0)
+    assert_same_state(second, whole)
+    assert type(second.optimizer) is getattr(torch.optim, name)
+
+
+@pytest.mark.backends("torch")
+def test_a_file_of_another_kind_of_optimizer_changes_nothing(tmp_path: Path) -> None:
+    import torch
+
+    of_torch = one_lane(optimizer=lambda p: torch.optim.Adam(p, 0.1))
+    of_keras = one_lane()
+    for agent, other, message in (
+        (of_torch, of_keras, "of another framework"),
+        (of_keras, of_torch, "of another framework"),
+        (of_torch, one_lane(optimizer=lambda p: torch.optim.SGD(p, 0.1)), "optimizer 'Adam', the agent has SGD"),
+    ):
+        agent.fit(steps=30, verbose=0)
+        agent.save(tmp_path / "a.noterl")
+        before = other.get_state()
+        with pytest.raises(ValueError, match=message):
+            other.restore(tmp_path / "a.noterl")
+        assert_same_state(before, other)

@@ -134,7 +134,7 @@ def _encode(program: str, made: Path, frames: Iterator[np.ndarray], fps: int) ->
         try:
             with process.stdin as pipe:  # type: ignore[union-attr]
                 for frame in itertools.chain([first], frames):
-                    pipe.write(frame)
+                    pipe.write(frame.data)
         except BrokenPipeError:
             pass  # what it says of itself tells more
         finally:

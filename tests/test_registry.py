@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import noterl
-from noterl import registry
+from noterl import noise, policies, registry, replay  # their classes are registered from here on
 from noterl.registry import Configurable, lookup, register
 
 pytestmark = pytest.mark.backend_free
@@ -15,8 +15,11 @@ pytestmark = pytest.mark.backend_free
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no class of a test stay registered."""
+    """Let no class of a test stay registered, and look for others where no backend is needed."""
     monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    modules = tuple(module.__name__ for module in (policies, noise, replay))
+    assert set(modules) < set(registry._BUILTIN_MODULES)
+    monkeypatch.setattr(registry, "_BUILTIN_MODULES", modules)
 
 
 def test_a_registered_class_is_found_by_its_name() -> None:
@@ -39,8 +42,8 @@ def test_custom_objects_go_first() -> None:
     class Replay:
         pass
 
-    assert lookup("Replay", {"Replay": Replay}) is Replay
     assert lookup("Replay") is noterl.Replay
+    assert lookup("Replay", {"Replay": Replay}) is Replay
     assert lookup("Replay", {"Other": Replay}) is noterl.Replay
 
 

@@ -41,12 +41,18 @@ class GroupResult(NamedTuple):
 
 
 def split_loss(result: Any) -> tuple[Any, Any]:
-    """Return `(loss, aux)` of what a loss function returned: a scalar, or a pair of a scalar and anything."""
-    if isinstance(result, tuple):
-        if len(result) != 2:
-            raise ValueError(f"a loss function returns a scalar or (scalar, feedback), got a tuple of {len(result)}")
-        return result
-    return result, {}
+    """Return `(loss, aux)` of what a loss function returned: a scalar, or a pair of a scalar and anything.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    pair = result if isinstance(result, tuple) else (result, {})
+    if len(pair) != 2:
+        raise ValueError(f"a loss function returns a scalar or (scalar, feedback), got a tuple of {len(pair)}")
+    shape = getattr(pair[0], "shape", None)
+    if shape is None or len(shape):
+        raise ValueError(f"a loss is a scalar tensor, got {pair[0]!r}: take the mean over the batch")
+    return pair
 
 
 def bucket(count: int) -> int:

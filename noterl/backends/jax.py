@@ -202,6 +202,9 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         agent.trace_counts["update"] += 1
         first = jax.tree.map(lambda array: array[0], batch)
         size = batch.reward.shape[0]
+        if size == 1:  # a loop of one costs as much as a small update
+            state, finite, result = once(state, first)
+            return state, finite.astype(jnp.int32), jax.tree.map(lambda value: value[None], result)
         shapes = jax.eval_shape(once, state, first)[2]
         results = jax.tree.map(lambda shape: jnp.zeros((size, *shape.shape), shape.dtype), shapes)
 

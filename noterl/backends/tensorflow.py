@@ -88,56 +88,16 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     The number of updates is an argument of the compiled loop, not of its shape: any `count <= K` runs the same code, so
     that how updates are split over calls cannot change a result.
     """
-    variables = agent.all_variables
-
-    def once(batch: Batch) -> tuple[Any, tuple[dict, dict]]:
-        old = [variable.value.read_value() for variable in variables]
-        _finite.append(tf.constant(True))
-        try:
-            result = agent.update_once(batch)
-        finally:
-            finite = _finite.pop()
-        # A select, not a branch: XLA fuses it into the write that the optimizer does anyway.
-        for variable, value in zip(variables, old, strict=True):
-            variable.value.assign(tf.where(finite, variable.value, value))
-        return finite, result
-
-    def group(batch: Batch, count: Any) -> tuple[Any, tuple[dict, dict]]:
-        agent.trace_counts["update"] += 1
-        first = tf.nest.map_structure(lambda array: array[0], batch)
-        size = batch.reward.shape[0]
-        shapes = tf.function(once, autograph=False).get_concrete_function(first).structured_outputs[1]
-        results = tf.nest.map_structure(lambda value: tf.zeros((size, *value.shape), value.dtype), shapes)
-
-        def unfinished(k: Any, finite: Any, applied: Any, results: Any) -> Any:
-            return (k < count) & finite
-
-        def body(k: Any, finite: Any, applied: Any, results: Any) -> tuple:
-            finite, result = once(tf.nest.map_structure(lambda array: array[k], batch))
-            results = tf.nest.map_structure(
-                lambda stack, value: tf.tensor_scatter_nd_update(stack, [[k]], value[None]), results, result
-            )
-            return k + 1, finite, applied + tf.cast(finite, tf.int32), results
-
-        carry = tf.while_loop(unfinished, body, (tf.constant(0), tf.constant(True), tf.constant(0), results))
-        return carry[2], carry[3]
-
+    if jit_compile is False:
+        return lambda batch, count: _run_eagerly(agent, batch, count)
     programs: dict[tuple, Any] = {}
     counts: dict[int, Any] = {}
 
-    def program(plan: tuple, tensors: list[Any]) -> Any:
-        """Compile for these shapes, to a concrete function: it is called without looking at types again."""
-        return tf.function(
-            lambda count, *packed: group(unpack(packed, plan), count), jit_compile=True, autograph=False
-        ).get_concrete_function(tf.TensorSpec((), tf.int32), *(tf.TensorSpec(t.shape, t.dtype) for t in tensors))
-
     def run(batch: Batch, count: int) -> GroupResult:
-        if jit_compile is False:
-            return _run_eagerly(agent, once, batch, count)
         arrays, plan = pack(batch)
         tensors = [tf.constant(array) for array in arrays]
         if plan not in programs:
-            programs[plan] = program(plan, tensors)
+            programs[plan] = _program(agent, plan, tensors)
         if count not in counts:
             counts[count] = tf.constant(count, tf.int32)
         applied, (logs, feedback) = programs[plan](counts[count], *tensors)
@@ -146,10 +106,62 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     return run
 
 
-def _run_eagerly(agent: Agent, once: Callable, batch: Batch, count: int) -> GroupResult:
+def _program(agent: Agent, plan: tuple, tensors: list[Any]) -> Any:
+    """Compile for these shapes, to a concrete function: it is called without looking at types again."""
+
+    def group(count: Any, *packed: Any) -> tuple[Any, tuple[dict, dict]]:
+        agent.trace_counts["update"] += 1
+        batch = unpack(packed, plan)
+        if batch.reward.shape[0] == 1:  # a loop of one costs as much as a small update
+            finite, result = _once(agent, tf.nest.map_structure(lambda array: array[0], batch))
+            return tf.cast(finite, tf.int32), tf.nest.map_structure(lambda value: value[None], result)
+        return _loop(agent, batch, count)
+
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+    compiled = tf.function(group, jit_compile=True, autograph=False)
+    return compiled.get_concrete_function(tf.TensorSpec((), tf.int32), *specs)
+
+
+def _once(agent: Agent, batch: Batch) -> tuple[Any, tuple[dict, dict]]:
+    """Make one update, or none if a loss or gradient in it is not finite."""
+    old = [variable.value.read_value() for variable in agent.all_variables]
+    _finite.append(tf.constant(True))
+    try:
+        result = agent.update_once(batch)
+    finally:
+        finite = _finite.pop()
+    # A select, not a branch: XLA fuses it into the write that the optimizer does anyway.
+    for variable, value in zip(agent.all_variables, old, strict=True):
+        variable.value.assign(tf.where(finite, variable.value, value))
+    return finite, result
+
+
+def _loop(agent: Agent, batch: Batch, count: Any) -> tuple[Any, tuple[dict, dict]]:
+    """Make `count` updates, each on its row of the batches, until one is not finite."""
+    size, first = batch.reward.shape[0], tf.nest.map_structure(lambda array: array[0], batch)
+    traced = tf.function(lambda row: _once(agent, row), autograph=False).get_concrete_function(first)
+    results = tf.nest.map_structure(
+        lambda value: tf.zeros((size, *value.shape), value.dtype), traced.structured_outputs[1]
+    )
+
+    def unfinished(k: Any, finite: Any, applied: Any, results: Any) -> Any:
+        return (k < count) & finite
+
+    def body(k: Any, finite: Any, applied: Any, results: Any) -> tuple:
+        finite, result = _once(agent, tf.nest.map_structure(lambda array: array[k], batch))
+        results = tf.nest.map_structure(
+            lambda stack, value: tf.tensor_scatter_nd_update(stack, [[k]], value[None]), results, result
+        )
+        return k + 1, finite, applied + tf.cast(finite, tf.int32), results
+
+    carry = tf.while_loop(unfinished, body, (tf.constant(0), tf.constant(True), tf.constant(0), results))
+    return carry[2], carry[3]
+
+
+def _run_eagerly(agent: Agent, batch: Batch, count: int) -> GroupResult:
     rows = []
     for k in range(count):
-        finite, result = once(tf.nest.map_structure(lambda array, k=k: tf.convert_to_tensor(array[k]), batch))
+        finite, result = _once(agent, tf.nest.map_structure(lambda array, k=k: tf.convert_to_tensor(array[k]), batch))
         rows.append(result)
         if not finite:
             break

@@ -79,7 +79,10 @@ class Algorithm(Configurable):
         self.hyperparameters: dict[str, Hyperparameter] = {}
         self.tau = self.hyperparameter("tau", 1.0, minimum=0.0, maximum=1.0)
         self.lanes: Any = None
-        self._built = self._discovering = False
+        self._built = False
+        # The losses of the update in progress, and while optimizers are built what each of them trains.
+        self._minimized: list[Any] | None = None
+        self._discovered: dict[str, list[keras.Variable]] | None = None
         self._trained: list[keras.Variable] = []
         self.backend_state: dict[str, Any] = {}  # what a backend keeps for this agent
         self._groups: dict[tuple[int, ...], tuple[Sequence[Any], list[keras.Variable]]] = {}
@@ -117,8 +120,12 @@ class Algorithm(Configurable):
         """Move target networks: called at `target_update` steps, or after every update for Polyak averaging."""
 
     def defaults(self) -> Defaults:
-        """Return what `compile` takes for the arguments it is not given."""
-        return Defaults(policy=LinearEpsGreedyPolicy())
+        """Return what `compile` takes for the arguments it is not given.
+
+        An agent that defines `update_target` has its target copied every 500 steps, or it would never learn from it.
+        """
+        moves_target = type(self).update_target is not Algorithm.update_target
+        return Defaults(policy=LinearEpsGreedyPolicy(), target_update=500 if moves_target else None)
 
     def hyperparameter(
         self, name: str, value: float, *, minimum: float | None = None, maximum: float | None = None
@@ -148,11 +155,14 @@ class Algorithm(Configurable):
         if optimizer not in self.optimizers:
             raise ValueError(f"optimizer must be one of {', '.join(self.optimizers)}, got {optimizer!r}")
         variables = self._variables_of(trained if isinstance(trained, list | tuple) else [trained])
-        if self._discovering:
-            self.optimizers[optimizer] = optimizers.build(self.optimizers[optimizer], variables)
+        if not variables:
+            raise ValueError(f"trained holds nothing that is trainable, in minimize with the optimizer {optimizer!r}")
+        if self._discovered is not None:
+            self._discovered.setdefault(optimizer, []).extend(variables)
             return split_loss(loss_fn(*args))
         loss, aux = backends.current().minimize(self, loss_fn, variables, self.optimizers[optimizer], args)
-        self._minimized.append(loss)
+        if self._minimized is not None:
+            self._minimized.append(loss)
         return loss, aux
 
     @property
@@ -229,16 +239,26 @@ class Algorithm(Configurable):
 
     def update_once(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one update and, for Polyak averaging, move the target; what backends compile."""
-        self._minimized: list[Any] = []
-        logs, feedback = self.update(batch)
+        minimized: list[Any] = []
+        self._minimized = minimized
+        try:
+            logs, feedback = self._checked(self.update(batch))
+        finally:
+            self._minimized = None
         if self.schedule.polyak:
             self.update_target()
         if "loss" not in logs:
-            logs = {"loss": sum(self._minimized[1:], self._minimized[0]), **logs}
+            logs = {"loss": sum(minimized[1:], minimized[0]), **logs}
         numbers = {
             name: keras.ops.convert_to_tensor(value) for name, value in logs.items() if isinstance(value, float | int)
         }
         return {**logs, **numbers}, feedback or {}
+
+    def _checked(self, result: Any) -> Any:
+        """Return what `update` returned, if it is what it should be."""
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict):
+            return result
+        raise ValueError(f"update must return (logs, feedback), two dicts; {type(self).__name__}'s gave {result!r}")
 
     def choose_actions(self, observations: np.ndarray, waiting: np.ndarray | None = None) -> np.ndarray:
         """Return the actions of a round `[N, ...]`; those before `learning_starts` are uniformly random.
@@ -300,16 +320,19 @@ class Algorithm(Configurable):
             return
         found = _unique(variable for network in self.networks().values() for variable in networks.variables(network))
         saved = [backends.current().fetch(variable) for variable in found]
-        self._discovering = True
+        discovered: dict[str, list[keras.Variable]] = {}
+        self._discovered = discovered
         try:
-            self.update(self._zeros())
+            self._checked(self.update(self._zeros()))
         finally:
-            self._discovering = False
+            self._discovered = None
             for variable, value in zip(found, saved, strict=True):
                 variable.assign(value)
-        unused = [name for name, optimizer in self.optimizers.items() if not optimizers.is_built(optimizer)]
+        unused = [name for name in self.optimizer_names if name not in discovered]
         if unused:
             raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")
+        for name, trained in discovered.items():
+            self.optimizers[name] = optimizers.build(self.optimizers[name], _unique(trained))
 
     def _zeros(self) -> Batch:
         """Return a batch of zeros as tensors, two rows."""
@@ -332,6 +355,7 @@ _NOT_NETWORKS = {
     "_trained",
     "_groups",
     "_minimized",
+    "_discovered",
     "backend_state",
     "hyperparameters",
     "optimizers",

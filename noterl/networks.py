@@ -108,7 +108,7 @@ def variables(network: Network) -> list[keras.Variable]:
     if isinstance(network, keras.random.SeedGenerator):
         return [network.state]
     if is_module(network):
-        return backends.current().adopt(network)
+        return _modules().adopt(network)
     raise ValueError(f"a network is a Keras model or, with the torch backend, a torch.nn.Module; got {network!r}")
 
 
@@ -140,7 +140,7 @@ def clone(network: Network) -> Network:
     """
     variables(network)  # refuses what is no network, or none yet
     if is_module(network):
-        return backends.current().clone_module(network)
+        return _modules().clone_module(network)
     recipe = getattr(network, "noterl_recipe", None)
     if recipe is not None:
         copied = _built(*recipe)
@@ -171,7 +171,7 @@ def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
 def get_weights(network: Network) -> list[np.ndarray]:
     """Return the weights as arrays in Keras's layout (kernels `[in, out]`, convolutions `[H, W, in, out]`)."""
     if is_module(network):
-        return backends.current().module_weights(network)
+        return _modules().module_weights(network)
     return [backends.current().fetch(variable) for variable in variables(network)]
 
 
@@ -186,7 +186,7 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
     if expected != received:
         raise ValueError(f"weights do not fit the network: expected the shapes {expected}, got {received}")
     if is_module(network):
-        backends.current().set_module_weights(network, weights)
+        _modules().set_module_weights(network, weights)
     else:
         for variable, weight in zip(variables(network), weights, strict=True):
             variable.assign(weight)
@@ -212,6 +212,16 @@ def glorot_uniform(shape: tuple[int, ...], generator: np.random.Generator) -> np
     receptive = int(np.prod(shape[:-2]))
     limit = np.sqrt(6.0 / (receptive * (shape[-2] + shape[-1])))
     return generator.uniform(-limit, limit, shape).astype("float32")
+
+
+def _modules() -> Any:
+    """Return the torch backend, which alone knows what to do with a torch module."""
+    if backends.choose() != "torch":
+        raise ValueError(
+            f"network: a torch.nn.Module needs the torch backend, but this process runs on {backends.choose()}: set "
+            "KERAS_BACKEND=torch before Keras is imported, or use a Keras model"
+        )
+    return backends.current()
 
 
 def _built(plan: tuple, shape: tuple[int, ...]) -> Network:

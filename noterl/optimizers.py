@@ -221,11 +221,6 @@ def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
         set_rule(optimizer, rule, value)
 
 
-def is_built(optimizer: Any) -> bool:
-    """Whether the optimizer knows what it trains."""
-    return optimizer.built if isinstance(optimizer, keras.optimizers.Optimizer) else _is_torch(optimizer)
-
-
 def variables(optimizer: Any) -> list[keras.Variable]:
     """Return every variable of an optimizer: what a compiled update must know. Native torch ones have none."""
     if _is_torch(optimizer):

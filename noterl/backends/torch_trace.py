@@ -72,6 +72,8 @@ class TracedGradients:
             t.numel() > 0 for t in state
         ):
             return None  # tracing would silently merge tensors that share storage
+        # First as it is: an error in the function itself is nothing that tracing should speak of.
+        eager = _undone(lambda: _eager(loss_fn, variables, args), state)
         shape: dict[str, Any] = {}
 
         def pure(*flat: torch.Tensor) -> list[torch.Tensor]:
@@ -83,17 +85,19 @@ class TracedGradients:
             shape["used"] = [gradient is not None for gradient in gradients]
             return [loss.detach(), *(leaf.detach() for leaf in found), *(g for g in gradients if g is not None)]
 
-        program = self._program(pure, state, leaves)
+        program = self._program(pure, loss_fn, state, leaves)
         if program is None:
             return None
         gradient = _gradient(program, state, shape)
-        if not _agrees(lambda: gradient(args), lambda: _eager(loss_fn, variables, args), state):
+        if not _same(_undone(lambda: gradient(args), state), eager):
             _say(loss_fn, "gives other numbers when it is traced")
             return None
         self._agent.trace_counts["update"] += 1
         return gradient
 
-    def _program(self, pure: Callable, state: list[torch.Tensor], leaves: list[torch.Tensor]) -> Callable | None:
+    def _program(
+        self, pure: Callable, loss_fn: Callable, state: list[torch.Tensor], leaves: list[torch.Tensor]
+    ) -> Callable | None:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         examples = [*(tensor.clone() for tensor in state), *leaves]
@@ -104,7 +108,7 @@ class TracedGradients:
             if self._inductor:
                 return torch._inductor.compile(module, examples)
         except Exception as error:  # whatever a user's loss does that cannot be traced, it can be run
-            _say(pure, f"cannot be traced ({type(error).__name__}: {error})")
+            _say(loss_fn, f"cannot be traced ({type(error).__name__}: {error})")
             return None
         # Not the module itself: its call looks for hooks that nobody set.
         return module.forward
@@ -143,18 +147,17 @@ def _eager(
     return loss, aux, list(torch.autograd.grad(loss, [v.value for v in variables], allow_unused=True))
 
 
-def _agrees(traced: Callable[[], tuple], eager: Callable[[], tuple], state: list[torch.Tensor]) -> bool:
-    """Whether both give the same and do the same to the state, which is put back, as are torch's random numbers."""
-    saved, results, states = [(tensor, tensor.clone(), tensor._version) for tensor in state], [], []
-    for run in (traced, eager):
-        with torch.random.fork_rng(devices=[]):
-            results.append(run())
-        states.append([tensor.clone() for tensor in state])
-        with torch.no_grad():
-            for tensor, value, version in saved:
-                if tensor._version != version:
-                    tensor.copy_(value)
-    return _same(*results) and _same(*states)
+def _undone(run: Callable[[], Any], state: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+    """Return what `run` gives and what it does to the state, which is put back, as are torch's random numbers."""
+    saved = [(tensor, tensor.clone(), tensor._version) for tensor in state]
+    with torch.random.fork_rng(devices=[]):
+        result = run()
+    after = [tensor.clone() for tensor in state]
+    with torch.no_grad():
+        for tensor, value, version in saved:
+            if tensor._version != version:
+                tensor.copy_(value)
+    return result, after
 
 
 def _same(traced: Any, eager: Any) -> bool:
@@ -174,7 +177,7 @@ def _say(function: Any, why: str) -> None:
 
 
 def _signature(leaf: Any) -> Any:
-    return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
+    return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf)
 
 
 class _Slot:

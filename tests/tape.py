@@ -107,7 +107,11 @@ class TapeAgent(noterl.Agent):
         losses[:count] = [next(self.losses) for _ in range(count)]
         finite = np.isfinite(losses[:count])
         applied = count if finite.all() else int(finite.argmin())
-        return GroupResult({"loss": losses}, {}, applied)
+        return GroupResult({"loss": losses}, self.feedback(batch), applied)
+
+    def feedback(self, batch: Any) -> dict[str, Any]:
+        """Return what is handed back to the memory."""
+        return {}
 
     def update_target(self) -> None:
         self.tape.write("target")

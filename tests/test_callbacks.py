@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noterl import History
@@ -44,8 +44,9 @@ def expected_end(
 
 
 class TestEarlyStopping:
+    @settings(max_examples=300)
     @given(
-        rewards=st.lists(st.integers(-3, 3), min_size=1, max_size=20),
+        rewards=st.lists(st.integers(-3, 3), min_size=8, max_size=20),
         trial_count=st.integers(1, 4),
         criterion=st.none() | st.sampled_from([-2, -0.5, 1, 2.25]),
         patience=st.none() | st.integers(1, 5),
@@ -77,6 +78,9 @@ class TestEarlyStopping:
         agent = rewarded([1, 2, 5, 3, 4, 4])
         history = agent.fit(episodes=6, callbacks=[EarlyStopping(**arguments)], verbose=0)
         assert (len(history), history.stop_reason) == (episodes, reason)
+
+    def test_patience_begins_anew_with_every_improvement(self) -> None:
+        assert stopped_after([0, -1, 2, 1, 3, 2, 2, 9], EarlyStopping(1, patience=2)) == 7
 
     def test_another_quantity(self) -> None:
         adder = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=-episode))

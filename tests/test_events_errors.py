@@ -199,6 +199,13 @@ class TestException:
         assert "KeyboardInterrupt" in notes
         assert tape[-3:] == lines("exception Broken; episode_end 0; train_end")
 
+    def test_an_exception_is_told_once(self, tape: Tape) -> None:
+        tape.acts["step 0", 2] = broken
+        tape.acts["episode_end", 1] = lambda: int("no number")
+        assert failing_fit(tape, taped(tape), Broken, episodes=2)[-4:] == lines("""
+            step 0; exception Broken; episode_end 0 cut 1; train_end
+        """)
+
     def test_the_history_says_what_ended_it(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["step 0", 3] = broken

@@ -76,6 +76,11 @@ class TestSchedule:
         assert [entry for entry in tape if entry.startswith("update")] == ["update 3"] * 3
         assert agent.updates == 9
 
+    def test_an_episode_that_ends_as_learning_starts(self, tape: Tape) -> None:
+        agent = taped(tape, update_every="episode", updates=1, learning_starts=4, length=2)
+        agent.fit(episodes=4, verbose=0)
+        assert agent.updates == 2
+
     def test_a_pass_over_the_memory(self, tape: Tape) -> None:
         agent = taped(tape, update_every="episode", updates="pass", batch_size=4, length=5, target_update=None)
         agent.fit(episodes=3, verbose=0)
@@ -148,6 +153,27 @@ class TestCalls:
         calls = [int(entry.split()[1]) for entry in tape if entry.startswith("update")]
         assert max(calls) <= (LARGEST_CALL if steps_per_execution == "auto" else steps_per_execution)
 
+    @pytest.mark.parametrize("steps_per_execution", [1, 3, "auto"])
+    def test_what_is_said_of_a_group_is_handed_back_as_one(self, tape: Tape, steps_per_execution: Any) -> None:
+        agent = TapeAgent(lambda: TapeEnv(tape, 0, 9), tape=tape)
+        memory = ListeningReplay(100)
+        agent.compile(
+            policy=GreedyQPolicy(),
+            replay=memory,
+            batch_size=2,
+            learning_starts=2,
+            update_every=4,
+            updates=7,
+            steps_per_execution=steps_per_execution,
+        )
+        agent.feedback = lambda batch: {"td_error": batch.index * 10.0, "ratio": batch.index}
+        agent.fit(steps=8, verbose=0)
+        for index, feedback in memory.heard:
+            assert index.shape == (7, 2)
+            assert list(feedback) == ["td_error"]
+            np.testing.assert_array_equal(feedback["td_error"], index * 10.0)
+        assert len(memory.heard) == 2
+
     def test_a_group_is_one_call(self) -> None:
         assert call_size(128, "auto", 128) == 128
         assert call_size(7, "auto", 7) == 7
@@ -167,9 +193,14 @@ class TestRandomActions:
     """Actions before `learning_starts` are uniform, all later ones the policy's."""
 
     @staticmethod
-    def actions(tape: Tape, source: Any, learning_starts: int, steps: int, num_envs: int | None) -> np.ndarray:
+    def actions(
+        tape: Tape, source: Any, learning_starts: int, steps: int, num_envs: int | None = None, marked: bool = True
+    ) -> np.ndarray:
+        """Return the actions in the memory: 7 where the policy chose, 0 where they are random, if that is `marked`."""
         agent = TapeAgent(source, tape=tape, seed=3)
         agent.act_on = lambda observations, *_: np.full(len(observations), 7)
+        if marked:
+            agent._random_actions = lambda count: np.zeros(count, np.int64)
         agent.compile(
             policy=GreedyQPolicy(),
             replay=noterl.Replay(steps),
@@ -190,20 +221,19 @@ class TestRandomActions:
     @pytest.mark.parametrize("learning_starts", [0, 1, 10, 12])
     def test_where_they_end(self, tape: Tape, num_envs: int, learning_starts: int) -> None:
         actions = self.actions(tape, lambda: self.wide(tape), learning_starts, 40, num_envs)
-        assert (actions[learning_starts:] == 7).all()
-        assert (actions[:learning_starts] == 7).sum() <= learning_starts / 3
+        assert actions.tolist() == [0] * learning_starts + [7] * (40 - learning_starts)
 
     def test_where_they_end_when_lanes_wait_for_their_reset(self, tape: Tape) -> None:
         """Uneven episodes leave waiting lanes between live ones, whose actions count for nothing."""
-        lengths = iter([2, 5, 3, 4])
-        vector = gymnasium.vector.SyncVectorEnv([lambda: EightEnv(next(lengths))] * 4)
-        actions = self.actions(tape, vector, 50, 80, None)
-        assert (actions[50:] == 7).all()
-        assert (actions[:50] == 7).mean() < 0.4
+        for learning_starts in range(30):
+            lengths = iter([2, 5, 3, 4])
+            vector = gymnasium.vector.SyncVectorEnv([lambda lengths=lengths: EightEnv(next(lengths))] * 4)
+            actions = self.actions(tape, vector, learning_starts, 40)
+            assert actions.tolist() == [0] * learning_starts + [7] * (40 - learning_starts)
 
     @pytest.mark.parametrize("num_envs", [1, 4])
     def test_they_are_uniform(self, tape: Tape, num_envs: int) -> None:
-        actions = self.actions(tape, lambda: self.wide(tape), 4000, 4000, num_envs)
+        actions = self.actions(tape, lambda: self.wide(tape), 4000, 4000, num_envs, marked=False)
         for lane in range(num_envs):
             drawn = np.bincount(actions[lane::num_envs], minlength=8)
             expected = len(actions) / num_envs / 8
@@ -211,6 +241,19 @@ class TestRandomActions:
         pairs = np.bincount(actions[:-1] * 8 + actions[1:], minlength=64)
         expected = (len(actions) - 1) / 64
         assert ((pairs - expected) ** 2 / expected).sum() < 103.5  # 63 degrees: p = 0.001
+
+
+class ListeningReplay(noterl.Replay):
+    """Wants the errors, and keeps what it is told."""
+
+    feedback_fields = ("td_error",)
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.heard: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
+
+    def feedback(self, index, feedback):
+        self.heard.append((index, feedback))
 
 
 class EightEnv(CountingEnv):

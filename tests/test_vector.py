@@ -258,6 +258,27 @@ class TestInvalidValues:
         assert agent.steps == 3
         agent.fit(steps=2, verbose=0)
 
+    def test_what_follows_a_failure_does_not_continue_what_came_before(self) -> None:
+        """Also where the first observation after the reset happens to be the one that was expected."""
+
+        class Constant(CountingEnv):
+            def _observation(self):
+                return np.zeros(2, np.float32)
+
+            def step(self, action):
+                if self.episode == 0 and self.step_number == 2:
+                    raise OSError("gone")
+                return super().step(action)
+
+        agent = build(lambda: Constant(9))
+        with pytest.raises(OSError, match="gone"):
+            agent.fit(steps=9, verbose=0)
+        agent.fit(steps=2, verbose=0)
+        successor = agent.replay._storage.successor[:4]
+        assert successor[0] == 1
+        assert successor[1] < 0
+        assert successor[2] == 3
+
     def test_another_shape(self) -> None:
         agent = build(lambda: WrongShape(5), lambda o: np.zeros(len(o), int))
         with pytest.raises(

@@ -117,6 +117,8 @@ def trainable_variables(network: Network) -> list[keras.Variable]:
     if isinstance(network, keras.layers.Layer):
         variables(network)
         return list(network.trainable_variables)
+    if is_module(network):  # a parameter may have been frozen since it was adopted
+        return [variable for variable in variables(network) if variable.value.requires_grad]
     return [variable for variable in variables(network) if variable.trainable]
 
 

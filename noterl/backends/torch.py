@@ -23,6 +23,8 @@ from noterl.backends.torch_modules import (
     to_keras_layout,
 )
 from noterl.backends.torch_trace import TracedGradients, is_traceable
+from noterl.networks import is_module
+from noterl.random import Generators
 from noterl.types import Batch
 
 if TYPE_CHECKING:
@@ -182,6 +184,7 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     traced = jit_compile is not False and is_traceable(agent)
     agent.backend_state["traces"] = TracedGradients(agent, inductor=jit_compile is True) if traced else None
     agent.backend_state["undo"] = undo = _Undo(agent)
+    noise = _Noise(agent)
 
     def group(batch: Batch, count: int) -> GroupResult:
         batches = _unbound(_to_device(batch, device), count)
@@ -189,7 +192,7 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         for k in range(count):
             undo.begin()
             try:
-                rows.append(agent.update_once(batches[k]))
+                rows.append(noise.seeded(batches[k]) if noise.needed else agent.update_once(batches[k]))
             except NonFiniteError as error:
                 undo.take_back()
                 rows.append(({"loss": torch.tensor(error.loss)}, {}))
@@ -265,12 +268,47 @@ class _Undo:
                 optimizer.load_state_dict(state)
 
 
+class _Noise:
+    """Seeds torch's own generator, from which dropout and the like draw, from the agent's seed for every update.
+
+    Whether updates draw at all is learned from the first one.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.needed = True
+
+    def seeded(self, batch: Batch) -> tuple[dict, dict]:
+        """Make an update whose random numbers depend on the agent's state alone; torch's generator is put back."""
+        generators = Generators(self._agent.generators.seed)
+        generators.set_state(self._agent.generators.get_state())
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(generators("torch").integers(2**63)))
+            before = torch.get_rng_state()
+            result = self._agent.update_once(batch)
+            self.needed = not torch.equal(before, torch.get_rng_state())
+        if self.needed:
+            self._agent.generators("torch").integers(2**63)
+        return result
+
+
 def compile_forward(agent: Agent, jit_compile: bool | str) -> Callable[[Any], np.ndarray]:
-    """Return the forward pass from observations `[N, ...]` to host arrays."""
+    """Return the forward pass from observations `[N, ...]` to host arrays.
+
+    Modules act in evaluation mode, as Keras layers do: acting leaves running means alone and drops nothing out.
+    """
     device = device_name()
+    modules = [part for network in agent.networks().values() if is_module(network) for part in network.modules()]
 
     def forward(observation: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            return agent.forward(torch.from_numpy(np.ascontiguousarray(observation)).to(device)).cpu().numpy()
+        modes = [module.training for module in modules]
+        try:
+            for module in modules:
+                module.__dict__["training"] = False  # `train(False)` would walk every tree again
+            with torch.no_grad():
+                return agent.forward(torch.from_numpy(np.ascontiguousarray(observation)).to(device)).cpu().numpy()
+        finally:
+            for module, mode in zip(modules, modes, strict=True):
+                module.__dict__["training"] = mode
 
     return forward

@@ -63,8 +63,8 @@ def _adopt(tensor: torch.Tensor, name: str) -> keras.Variable:
 
 
 def clone_module(module: nn.Module) -> nn.Module:
-    """Return a deep copy whose parameters take no gradient."""
-    return python_copy.deepcopy(module).requires_grad_(False)
+    """Return a deep copy that is not trained, in evaluation mode as Keras layers that are not trained are."""
+    return python_copy.deepcopy(module).requires_grad_(False).eval()
 
 
 class Convolutions(nn.Module):

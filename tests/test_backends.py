@@ -1,4 +1,4 @@
-"""What the backends promise of compiled updates: the split changes nothing, shapes and memory are bounded, rules live."""
+"""What backends promise of compiled updates: splits change nothing, shapes and memory are bounded, rules are live."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import hashlib
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 import noterl
 from noterl import networks
@@ -125,6 +126,47 @@ def test_eight_updates_of_a_vector_network_equal_the_reference(case: tuple) -> N
 @pytest.mark.parametrize("case", IMAGE_CASES.values(), ids=IMAGE_CASES)
 def test_eight_updates_of_an_image_network_equal_the_reference(case: tuple) -> None:
     check(IMAGE, case, updates=8, size=4)
+
+
+class KerasLoop:
+    """A plain loop over a Keras optimizer, for the reference: its gradients, Keras's own formula."""
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.variables: list[keras.Variable] = []
+
+    def apply(self, weights, gradients):
+        self.variables = self.variables or [keras.Variable(weight.astype(np.float32)) for weight in weights]
+        slopes = [ops.convert_to_tensor(gradient.astype(np.float32)) for gradient in gradients]
+        self.optimizer.apply(slopes, self.variables)
+        return [np.array(current().fetch(variable), np.float64) for variable in self.variables]
+
+
+KERAS_OPTIMIZERS = {
+    "SGD": lambda: keras.optimizers.SGD(0.05),
+    "SGD with momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "RMSprop": lambda: keras.optimizers.RMSprop(1e-3, momentum=0.5),
+    "AdamW": lambda: keras.optimizers.AdamW(3e-3, weight_decay=0.1),
+    "Adam clipped by norm": lambda: keras.optimizers.Adam(3e-3, clipnorm=0.05),
+    "Adam clipped by global norm": lambda: keras.optimizers.Adam(3e-3, global_clipnorm=0.05),
+    "Adam clipped by value": lambda: keras.optimizers.Adam(3e-3, clipvalue=0.01),
+    "AMSGrad": lambda: keras.optimizers.Adam(3e-3, amsgrad=True),
+    "Adam of other rules": lambda: keras.optimizers.Adam(3e-3, beta_1=0.5, beta_2=0.9, epsilon=1e-3),
+    "Adam with a mean of weights": lambda: keras.optimizers.Adam(3e-3, use_ema=True, ema_overwrite_frequency=3),
+    "Adam on a schedule": lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.01, 2, 0.5)),
+}
+
+
+@pytest.mark.parametrize("make", KERAS_OPTIMIZERS.values(), ids=KERAS_OPTIMIZERS)
+def test_every_optimizer_of_keras_makes_the_steps_of_a_plain_loop(make) -> None:
+    agent = small_dqn(optimizer=make(), loss="squared")
+    weights = networks.get_weights(agent.q)
+    truth = reference.DQN(reference.mlp((8,)), weights, weights, KerasLoop(make()), double=False, loss="squared")
+    batch = random_batch(8, 16)
+    assert int(agent.run_updates(batch, 8).finite) == 8
+    for k in range(8):
+        truth.update(row(batch, k))
+    assert_all_close(networks.get_weights(agent.q), truth.weights, "weights")
 
 
 def test_a_batch_reaches_every_branch_of_the_loss() -> None:

@@ -210,7 +210,7 @@ def no_global_state(file: File) -> list[str]:
         defaults = [*function.args.defaults, *filter(None, function.args.kw_defaults)]
         if any(isinstance(default, ast.List | ast.Dict | ast.Set | ast.ListComp) for default in defaults):
             complaints.append(f"{function.lineno}: {function.name} has a mutable default")
-    allowed = r"(default_rng|Generator|BitGenerator|SeedSequence|PCG64\w*|Philox|RandomState)"
+    allowed = r"(default_rng|Generator|BitGenerator|SeedSequence|PCG64\w*|Philox|MT19937|RandomState|get_state)"
     pattern = re.compile(rf"(np|numpy)\.random\.(?!{allowed}$)\w+")
     lines = _calls(file, lambda function: bool(pattern.fullmatch(ast.unparse(function))))
     return complaints + [f"{line}: draws from NumPy's global generator" for line in lines]

@@ -123,13 +123,15 @@ def test_compile_refuses_and_leaves_what_was_compiled(case: str, agent: Any) -> 
 
 @pytest.mark.backends("tensorflow", "jax")
 def test_an_optimizer_of_another_framework_is_told_what_to_do(agent: Any, backend: str) -> None:
-    def torch_optimizer(parameters: Any) -> Any:
+    def build(parameters: Any) -> Any:
         raise AssertionError("must not be called")
 
-    with pytest.raises(
-        ValueError, match=rf"optimizer: a function.*torch backend.*runs on {backend}.*KERAS_BACKEND=torch"
-    ):
-        agent.compile(torch_optimizer)
+    optimizer = type("Adam", (), {"__module__": "torch.optim.adam"})()
+    for given, kind in ((build, "a function"), (optimizer, "Adam")):
+        with pytest.raises(
+            ValueError, match=rf"optimizer: {kind} .*torch backend.*runs on {backend}: .*KERAS_BACKEND=torch"
+        ):
+            agent.compile(given)
 
 
 class UncopiableEnv(CountingEnv):

@@ -101,6 +101,7 @@ def test_what_was_changed_while_it_was_live_comes_back(tmp_path: Path) -> None:
     other.compile(target_update=20, policy=policies.EpsGreedyQPolicy(0.1), optimizer=keras.optimizers.Adam(1.0))
     other.restore(tmp_path / "agent.noterl")
     assert float(other.gamma) == 0.25 and float(other.tau) == 1.0, "a hard copy must stay one"
+    assert other.learning_rate == 0.5 and noterl.optimizers.get_rule(other.optimizer, "beta_1") == 0.375
 
 
 def test_an_id_with_arguments_comes_back(tmp_path: Path) -> None:

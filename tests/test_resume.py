@@ -15,24 +15,27 @@ from noterl.callbacks import Checkpoint, EarlyStopping
 from tests.doubles import CountingEnv, RaisingEnv
 from tests.states import assert_same_state, four_lanes, one_lane, run_python
 
-# Goes on where the parent saved, and makes the first run again from its seed.
-CHILD = """
+# Each goes on where the parent saved; the second makes the first run again from its seed, too.
+LOAD = """
+import sys, noterl
+from tests.test_resume import watchers
+directory = sys.argv[1]
+agent = noterl.load(f"{directory}/one.noterl")
+agent.fit(episodes=10, callbacks=watchers(directory + "/loaded"), verbose=0)
+agent.save(f"{directory}/one-resumed.noterl")
+"""
+RESTORE = """
 import sys
-import noterl
 from tests.states import four_lanes, one_lane
 from tests.test_resume import watchers
-directory, way, name = sys.argv[1:]
-if way == "load":
-    agent = noterl.load(f"{directory}/one.noterl")
-    agent.fit(episodes=10, callbacks=watchers(directory + "/" + name), verbose=0)
-else:
-    agent = four_lanes(seed=None)
-    agent.restore(f"{directory}/four.noterl")
-    agent.fit(steps=198, verbose=0)
-agent.save(f"{directory}/{name}-resumed.noterl")
+directory = sys.argv[1]
+agent = four_lanes(seed=None)
+agent.restore(f"{directory}/four.noterl")
+agent.fit(steps=198, verbose=0)
+agent.save(f"{directory}/four-resumed.noterl")
 agent = one_lane()
-agent.fit(episodes=20, callbacks=watchers(directory + "/" + name), verbose=0)
-agent.save(f"{directory}/{name}-scratch.noterl")
+agent.fit(episodes=20, callbacks=watchers(directory + "/again"), verbose=0)
+agent.save(f"{directory}/one-again.noterl")
 """
 
 
@@ -78,39 +81,36 @@ def halves(directory: Path, whole_run: dict[str, Any]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def child_of_hash_seed_1(halves: Path) -> Path:
-    run_python(CHILD, halves, "load", "first", PYTHONHASHSEED="1")
+def loaded(halves: Path) -> Path:
+    run_python(LOAD, halves, PYTHONHASHSEED="1")
     return halves
 
 
 @pytest.fixture(scope="module")
-def child_of_hash_seed_2(halves: Path) -> Path:
-    run_python(CHILD, halves, "restore", "second", PYTHONHASHSEED="2")
+def restored(halves: Path) -> Path:
+    run_python(RESTORE, halves, PYTHONHASHSEED="2")
     return halves
 
 
-def test_load_in_a_new_process_and_go_on(whole_run: dict[str, Any], child_of_hash_seed_1: Path) -> None:
-    state = saved_state(child_of_hash_seed_1 / "first-resumed.noterl")
+def test_load_in_a_new_process_and_go_on(whole_run: dict[str, Any], loaded: Path) -> None:
+    state = saved_state(loaded / "one-resumed.noterl")
     assert set(state["callbacks"]) == {"EarlyStopping", "Checkpoint"}
     assert_same_state(state, whole_run)
 
 
-def test_restore_four_lanes_in_the_middle_of_a_round(child_of_hash_seed_2: Path) -> None:
+def test_restore_four_lanes_in_the_middle_of_a_round(restored: Path) -> None:
     agent = four_lanes()
     agent.fit(steps=401, num_envs=4, verbose=0)
     assert agent.updates > 200
-    state = saved_state(child_of_hash_seed_2 / "second-resumed.noterl")
+    state = saved_state(restored / "four-resumed.noterl")
     assert_same_state(state, agent)
     assert state["lanes"]["cursor"] != 0
 
 
-def test_one_seed_is_one_run_in_any_process(
-    whole_run: dict[str, Any], child_of_hash_seed_1: Path, child_of_hash_seed_2: Path
-) -> None:
-    first = saved_state(child_of_hash_seed_1 / "first-scratch.noterl")
-    second = saved_state(child_of_hash_seed_2 / "second-scratch.noterl")
-    assert_same_state(first, second)
-    assert_same_state(first, whole_run)
+def test_one_seed_is_one_run_in_any_process(whole_run: dict[str, Any], loaded: Path, restored: Path) -> None:
+    again = saved_state(restored / "one-again.noterl")  # under another hash seed than the run that was loaded
+    assert_same_state(again, whole_run)
+    assert_same_state(again, saved_state(loaded / "one-resumed.noterl"))
 
 
 def test_two_fits_in_one_process_are_one(whole_run: dict[str, Any], directory: Path) -> None:

@@ -56,6 +56,7 @@ class Actor:
             self._fetch = backends.current().HostWeights(self._variables)
             trained = {id(variable) for variable in agent.trained_variables()}
             self._follows_target = not all(id(variable) in trained for variable in self._variables)
+        agent.head.check(self(self._probe(1)).shape, agent.action_space)
 
     def __call__(self, observations: Any) -> np.ndarray:
         """Return the network's output for observations `[N, ...]`, as an array `[N, ...]`."""
@@ -88,12 +89,7 @@ class Actor:
 
         The second half tells a network from its target, which starts out equal.
         """
-        rng = np.random.default_rng(0)
-        shape = (8, *self._agent.observation_shape)
-        if self._agent.observation_dtype == np.uint8:
-            probe = rng.integers(256, size=shape, dtype=np.uint8)
-        else:
-            probe = rng.normal(size=shape).astype(np.float32)
+        probe, rng = self._probe(8), np.random.default_rng(1)
         saved = [backends.current().fetch(variable) for variable in self._variables]
         try:
             if not self._same(program, probe):
@@ -104,6 +100,13 @@ class Actor:
         finally:
             for variable, value in zip(self._variables, saved, strict=True):
                 variable.assign(value)
+
+    def _probe(self, count: int) -> np.ndarray:
+        """Return observations `[N, ...]` as good as any."""
+        rng, shape = np.random.default_rng(0), (count, *self._agent.observation_shape)
+        if self._agent.observation_dtype == np.uint8:
+            return rng.integers(256, size=shape, dtype=np.uint8)
+        return rng.normal(size=shape).astype(np.float32)
 
     def _same(self, program: Step, probe: np.ndarray) -> bool:
         weights = [backends.current().fetch(variable) for variable in self._variables]

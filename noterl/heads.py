@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from noterl.policies import Policy
 
@@ -21,6 +22,9 @@ class Head:
     """
 
     acts_on: tuple[str, ...] = ()
+
+    def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
+        """Raise a ValueError unless outputs of this shape `[N, ...]` choose actions of this space."""
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the best actions `[N, ...]` for the network's outputs."""
@@ -35,6 +39,12 @@ class Q(Head):
     """Outputs are action values `[N, A]` of a Discrete action space."""
 
     acts_on = ("q",)
+
+    def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
+        """Raise a ValueError unless there is one value for each action."""
+        count = int(action_space.n)  # type: ignore[attr-defined]
+        if shape[1:] != (count,):
+            raise ValueError(f"forward must return a value for each of the {count} actions, [B, {count}], got {shape}")
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the actions of the highest value `[N]`; of equal values the first."""

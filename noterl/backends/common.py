@@ -107,6 +107,15 @@ def _leaves(batch: Batch) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
         yield from walk((name,), value)
 
 
+def must_loop(variables: Sequence[Any]) -> bool:
+    """Whether even a single update must run inside a loop.
+
+    A loop of one costs as much as a small update, but XLA computes convolutions otherwise outside of loops, and how a
+    group is split into calls must not change a bit. Dense layers come out the same.
+    """
+    return any(len(variable.shape) > 2 for variable in variables)
+
+
 class InterruptGuard:
     """Defers Ctrl-C while the loop runs, so that no step, write or compiled call is torn.
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from noterl.backends.common import GroupResult, split_loss
+from noterl.backends.common import GroupResult, must_loop, split_loss
 from noterl.types import Batch
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         agent.trace_counts["update"] += 1
         first = jax.tree.map(lambda array: array[0], batch)
         size = batch.reward.shape[0]
-        if size == 1:  # a loop of one costs as much as a small update
+        if size == 1 and not must_loop(variables):
             state, finite, result = once(state, first)
             return state, finite.astype(jnp.int32), jax.tree.map(lambda value: value[None], result)
         shapes = jax.eval_shape(once, state, first)[2]

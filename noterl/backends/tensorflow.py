@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import GroupResult, pack, split_loss, unpack
+from noterl.backends.common import GroupResult, must_loop, pack, split_loss, unpack
 from noterl.types import Batch
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _program(agent: Agent, plan: tuple, tensors: list[Any]) -> Any:
     def group(count: Any, *packed: Any) -> tuple[Any, tuple[dict, dict]]:
         agent.trace_counts["update"] += 1
         batch = unpack(packed, plan)
-        if batch.reward.shape[0] == 1:  # a loop of one costs as much as a small update
+        if batch.reward.shape[0] == 1 and not must_loop(agent.all_variables):
             finite, result = _once(agent, tf.nest.map_structure(lambda array: array[0], batch))
             return tf.cast(finite, tf.int32), tf.nest.map_structure(lambda value: value[None], result)
         return _loop(agent, batch, count)

@@ -6,7 +6,8 @@ import pytest
 
 import noterl
 from tests.batches import VECTOR, random_batch
-from tests.test_torch_native import TorchDQN
+from tests.test_parity import assert_all_close
+from tests.test_torch_native import OPTIMIZERS, TorchDQN
 
 pytestmark = pytest.mark.backends("torch")
 torch = pytest.importorskip("torch")

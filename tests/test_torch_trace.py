@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-import noterl
-from tests.batches import VECTOR, random_batch
-from tests.test_parity import assert_all_close
-from tests.test_torch_native import OPTIMIZERS, TorchDQN
+torch = pytest.importorskip("torch")
+
+import noterl  # noqa: E402  (where torch is missing, what follows cannot be imported)
+from tests.batches import VECTOR, random_batch  # noqa: E402
+from tests.test_parity import assert_all_close  # noqa: E402
+from tests.test_torch_native import OPTIMIZERS, TorchDQN  # noqa: E402
 
 pytestmark = pytest.mark.backends("torch")
-torch = pytest.importorskip("torch")
 nn = torch.nn
 
 

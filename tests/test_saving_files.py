@@ -97,13 +97,14 @@ for attempt in range(60):
     before = saving.read(path)["replay"][0]
     tree = trees[int(before) % 2]
     try:
-        signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-4, 8e-3))
-        saving.write(path, tree)
-        counts["written"] += 1
-    except KeyboardInterrupt:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-4, 8e-3))
+            saving.write(path, tree)
+            counts["written"] += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:  # also one that comes after the write, before the timer is off
         counts["interrupted"] += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
     replay = saving.read(path)["replay"]
     assert np.all(replay == replay[0]) and replay.shape == (300_000,)
     assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)], os.listdir(os.path.dirname(path))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import backends
+from noterl.agent_setup import check_positive
 from noterl.backends.common import GroupResult, InterruptGuard, NonFiniteError, bucket
 from noterl.callback import Events, Handlers
 from noterl.evaluation import Evaluation
@@ -302,8 +303,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Play whole episodes; see `Agent.evaluate`."""
     for name, value in (("episodes", episodes), ("num_envs", num_envs)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{name} must be a positive int, got {value!r}")
+        check_positive(name, value)
     result: dict[str, Any] = {}
 
     def play() -> None:

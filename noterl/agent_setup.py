@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from noterl import optimizers
 from noterl.callback import Callback, CallbackList
+from noterl.checks import check_positive
 from noterl.heads import Head
 from noterl.policies import Policy
 from noterl.replay import Replay
@@ -63,12 +62,6 @@ def _policy(policy: Any, head: Head) -> Policy:
             f"{' or '.join(head.acts_on)}"
         )
     return policy
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Raise a ValueError that names the argument unless `value` is a positive int."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be a positive int, got {value!r}")
 
 
 def checked_fit_arguments(

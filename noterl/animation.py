@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import agent_lanes, saving
-from noterl.agent_setup import check_positive
+from noterl.checks import check_positive
 from noterl.random import Generators, check_seed
 from noterl.saving_files import replacing
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from noterl.checks import check_int
+
 
 class Due(NamedTuple):
     """What falls due at a tick: a number of gradient updates, and whether the hard copy to the target comes first."""
@@ -34,12 +36,14 @@ class Schedule:
         updates: int | str,
         target_update: int | float | None,
     ) -> None:
-        self.batch_size = _int("batch_size", batch_size, least=1)
-        self.learning_starts = _int("learning_starts", learning_starts, least=0)
+        self.batch_size = check_int("batch_size", batch_size, least=1)
+        self.learning_starts = check_int("learning_starts", learning_starts, least=0)
         self.update_every = (
-            update_every if update_every == "episode" else _int("update_every", update_every, least=1, word="episode")
+            update_every
+            if update_every == "episode"
+            else check_int("update_every", update_every, least=1, word="episode")
         )
-        self.updates = updates if updates == "pass" else _int("updates", updates, least=1, word="pass")
+        self.updates = updates if updates == "pass" else check_int("updates", updates, least=1, word="pass")
         self.hard_copy_every, self.tau = _target(target_update)
 
     @property
@@ -130,9 +134,3 @@ def _target(target_update: Any) -> tuple[int, float | None]:
         "target_update must be an int (environment steps between hard copies) or a float between 0 and 1 (Polyak "
         f"coefficient after every update), got {target_update!r}"
     )
-
-
-def _int(name: str, value: Any, *, least: int, word: str | None = None) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} must be an int of at least {least}{f' or {word!r}' if word else ''}, got {value!r}")
-    return int(value)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from noterl.checks import check_positive as _positive
 from noterl.registry import Configurable, register
 from noterl.replay import snapshot
 from noterl.replay.columns import Array, action_layout, extra_layout, gather, observation_layout, reshape
@@ -273,9 +274,3 @@ def _refuse_too_much(capacity: int, needed: int) -> None:
             f"capacity={capacity} needs {needed} bytes ({needed / 1e9:.2f} GB) for these spaces, but only {available} "
             f"bytes ({available / 1e9:.2f} GB) are available; at most {capacity * available // needed} transitions fit"
         )
-
-
-def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be a positive int, got {value!r}")
-    return int(value)

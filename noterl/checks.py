@@ -1,0 +1,82 @@
+"""Checks of arguments that many parts share; a message names the argument, what it was and what it may be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def check_int(name: str, value: Any, *, least: int = 1, word: str | None = None) -> int:
+    """Return the value as an int; NumPy's ints are ints, bools are none.
+
+    Args:
+        name: what the message calls the argument.
+        value: what was given.
+        least: the smallest value allowed.
+        word: a word that would have been allowed too.
+
+    Raises:
+        ValueError: if it is none, or smaller.
+    """
+    if not _is_int(value, least):
+        raise ValueError(f"{name} must be an int of at least {least}{f' or {word!r}' if word else ''}, got {value!r}")
+    return int(value)
+
+
+def check_positive(name: str, value: Any, *, none: bool = False) -> Any:
+    """Return the value as a positive int; with `none`, None is allowed too.
+
+    Raises:
+        ValueError: if it is none.
+
+    Example:
+    >>> import numpy as np
+    >>> from noterl.checks import check_positive
+    >>> check_positive("episodes", np.int64(3))
+    3
+    """
+    if none and value is None:
+        return None
+    if not _is_int(value, 1):
+        raise ValueError(f"{name} must be a positive int{' or None' if none else ''}, got {value!r}")
+    return int(value)
+
+
+def check_number(
+    name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, above: bool = False
+) -> float:
+    """Return the value as a float.
+
+    Args:
+        name: what the message calls the argument.
+        value: what was given.
+        low: the smallest value allowed.
+        high: the largest value allowed.
+        above: whether `low` itself is not allowed.
+
+    Raises:
+        ValueError: if it is no finite number, or outside of the bounds.
+    """
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not low <= value <= high or (above and value == low):
+        bounds = "" if low == -math.inf else f" above {low:g}" if above else f" of at least {low:g}"
+        bounds += "" if high == math.inf else f"{' and' if bounds else ' of'} at most {high:g}"
+        raise ValueError(f"{name} must be a finite number{bounds}, got {value!r}")
+    return float(value)
+
+
+def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """Return the value, which must be one of the words allowed.
+
+    Raises:
+        ValueError: if it is none of them.
+    """
+    if value not in allowed:
+        raise ValueError(f"{name} must be {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, got {value!r}")
+    return str(value)
+
+
+def _is_int(value: Any, least: int) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | np.integer) and bool(value >= least)

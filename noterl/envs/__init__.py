@@ -1,11 +1,13 @@
 """Environments: gymnasium and classic gym in, one interface out.
 
 `resolve` turns whatever `env=` may be into an `EnvSource`, `check` tells what is wrong with an environment, and
-`get_state`, `set_state` and `replay` bring an episode back that was in flight when a run was saved.
+`get_state`, `set_state` and `replay` bring an episode back that was in flight when a run was saved. `Reach2D` and
+`BitFlip` are goal environments of our own.
 """
 
 from noterl.envs.checking import check
 from noterl.envs.classic import ClassicEnv
+from noterl.envs.goals import BitFlip, Reach2D
 from noterl.envs.report import Report
 from noterl.envs.source import EnvSource, resolve
 from noterl.envs.spaces import check_spaces
@@ -13,8 +15,10 @@ from noterl.envs.state import equal, get_state, replay, set_state
 from noterl.envs.vector_checking import autoreset_mode
 
 __all__ = [
+    "BitFlip",
     "ClassicEnv",
     "EnvSource",
+    "Reach2D",
     "Report",
     "autoreset_mode",
     "check",

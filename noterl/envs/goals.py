@@ -1,0 +1,188 @@
+"""Goal environments of our own, small enough for tests and examples.
+
+Owns: what they have in common. An observation is a dict with "observation", "achieved_goal" and "desired_goal"; what an
+episode would have earned under another goal is a pure function of achieved and desired goals, for one transition or
+for a batch `[n, ...]`, so that a memory can relabel them (`noterl.replay.Hindsight`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+Array = np.ndarray[Any, Any]
+Observation = dict[str, Array]
+
+
+class GoalEnv(gymnasium.Env[Observation, Any]):
+    """Base of environments whose reward is 0 where the goal is reached, which ends the episode, and -1 elsewhere.
+
+    A subclass sets `self.state` and `self.goal` in `_begin` and moves the state in `_move`; the achieved goal is the
+    state.
+
+    Args:
+        state_space: of the state and of goals.
+        max_steps: steps after which an episode is truncated.
+    """
+
+    state: Array
+    goal: Array
+
+    def __init__(self, state_space: spaces.Space[Any], max_steps: int) -> None:
+        if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+            raise ValueError(f"max_steps must be a positive int, got {max_steps!r}")
+        self.max_steps = max_steps
+        self.step_number = 0
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(dict.fromkeys(names, state_space))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode with a goal from the environment's generator."""
+        super().reset(seed=seed)
+        self.step_number = 0
+        self._begin()
+        return self._observe(), {"is_success": self._reached(self.state, self.goal)}
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Move; `info["is_success"]` says whether the goal is reached."""
+        self._move(action)
+        self.step_number += 1
+        reached = self._reached(self.state, self.goal)
+        info = {"is_success": reached, "step": self.step_number}
+        return self._observe(), float(reached) - 1.0, reached, self.step_number >= self.max_steps, info
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """Return 0 where the goal is reached and -1 elsewhere: a float, or float64 `[n]` for goals `[n, ...]`."""
+        reached = self._reached(np.asarray(achieved_goal), np.asarray(desired_goal))
+        return reached - 1.0
+
+    def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """Return whether the goal is reached: a bool, or `[n]` for goals `[n, ...]`."""
+        return self._reached(np.asarray(achieved_goal), np.asarray(desired_goal))
+
+    def compute_truncated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """Return whether time is up, which is no matter of goals: `info["step"]` tells, of one or of each."""
+        if isinstance(info, dict):
+            return bool(info.get("step", 0) >= self.max_steps)
+        return np.array([one.get("step", 0) >= self.max_steps for one in info], bool)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the episode is."""
+        return {"state": self.state.copy(), "goal": self.goal.copy(), "step_number": self.step_number}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go to where an episode was."""
+        self.state, self.goal = state["state"].copy(), state["goal"].copy()
+        self.step_number = state["step_number"]
+
+    @classmethod
+    def _specified(cls, **keywords: Any) -> EnvSpec:
+        """Return what makes another such environment; nothing is registered for it."""
+        name = f"noterl/{cls.__name__}-v0"
+        return EnvSpec(name, f"{cls.__module__}:{cls.__name__}", kwargs=keywords, order_enforce=False)
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _move(self, action: Any) -> None:
+        raise NotImplementedError
+
+    def _reached(self, achieved: Array, desired: Array) -> Any:
+        """Return whether goals are reached: a bool, or `[n]` for goals `[n, ...]`."""
+        raise NotImplementedError
+
+    def _observe(self) -> Observation:
+        # Copies, because the receiver may keep and change what it was given.
+        state = self.state
+        return {"observation": state.copy(), "achieved_goal": state.copy(), "desired_goal": self.goal.copy()}
+
+
+class Reach2D(GoalEnv):
+    """A point in a 5x5 plane that is to go to a goal far off.
+
+    It starts at the origin; the goal is 4±0.5 on each axis. The action is the way to go, within ±1 on each axis, and
+    the plane's edges stop the point. The goal is reached within 0.15 of it.
+
+    Args:
+        max_steps: steps after which an episode is truncated.
+
+    Raises:
+        ValueError: if `max_steps` is not a positive int.
+
+    Example:
+    >>> import numpy as np
+    >>> from noterl.envs import Reach2D
+    >>> env = Reach2D()
+    >>> observation, _ = env.reset(seed=0)
+    >>> observation, reward, terminated, truncated, info = env.step(np.array([1.0, 0.5], "float32"))
+    >>> observation["achieved_goal"].tolist(), reward, terminated
+    ([1.0, 0.5], -1.0, False)
+    >>> env.compute_reward(observation["achieved_goal"], np.array([1.1, 0.5]), {})
+    0.0
+    """
+
+    side, threshold = 5.0, 0.15
+
+    def __init__(self, max_steps: int = 50) -> None:
+        super().__init__(spaces.Box(0.0, self.side, (2,), np.float32), max_steps)
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.spec = self._specified(max_steps=max_steps)
+
+    def _begin(self) -> None:
+        self.state = np.zeros(2, np.float32)
+        self.goal = self.np_random.uniform(3.5, 4.5, 2).astype(np.float32)
+
+    def _move(self, action: Any) -> None:
+        # `minimum` and `maximum` cost a fraction of `clip` on two numbers.
+        way = np.minimum(np.maximum(np.asarray(action, np.float32), -1.0), 1.0)
+        self.state = np.minimum(np.maximum(self.state + way, 0.0), self.side)
+
+    def _reached(self, achieved: Array, desired: Array) -> Any:
+        away = achieved - desired
+        near = (away * away).sum(-1) < self.threshold**2
+        return bool(near) if near.ndim == 0 else near
+
+
+class BitFlip(GoalEnv):
+    """`n` bits, of which an action flips one, until they are what they are asked to be.
+
+    From Andrychowicz et al., "Hindsight experience replay" (2017), section 3.1: bits and goal are uniformly random, the
+    reward is -1 as long as they differ, and an episode has at most `n` steps. Here reaching the goal ends it.
+
+    Args:
+        n: how many bits, and actions.
+
+    Raises:
+        ValueError: if `n` is not a positive int.
+
+    Example:
+    >>> from noterl.envs import BitFlip
+    >>> env = BitFlip(4)
+    >>> before, _ = env.reset(seed=0)
+    >>> after, reward, terminated, truncated, info = env.step(2)
+    >>> (after["observation"] - before["observation"]).nonzero()[0].tolist()
+    [2]
+    """
+
+    def __init__(self, n: int = 15) -> None:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ValueError(f"n must be a positive int, got {n!r}")
+        super().__init__(spaces.MultiBinary(n), max_steps=n)
+        self.action_space = spaces.Discrete(n)
+        self.spec = self._specified(n=n)
+
+    def _begin(self) -> None:
+        self.state, self.goal = (self.np_random.integers(2, size=self.max_steps, dtype=np.int8) for _ in range(2))
+
+    def _move(self, action: Any) -> None:
+        self.state[action] ^= 1
+
+    def _reached(self, achieved: Array, desired: Array) -> Any:
+        same = (achieved == desired).all(-1)
+        return bool(same) if same.ndim == 0 else same

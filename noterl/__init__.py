@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from noterl import callbacks, envs, heads, losses, networks, noise, policies
+    from noterl import callbacks, envs, heads, losses, networks, noise, policies, schedules
     from noterl.agent import Agent, load
     from noterl.agents.dqn import DQN
     from noterl.callback import Callback
@@ -37,6 +37,7 @@ __all__ = [
     "noise",
     "policies",
     "register",
+    "schedules",
 ]
 
 _HOMES = {

@@ -42,7 +42,7 @@ def _core(agent: Agent) -> dict[str, Any]:
         "counters": {name: getattr(agent, name) for name in _COUNTERS},
         "loss": agent.loss_mean.get_state(),
         "generators": agent.generators.get_state(),
-        "policy": agent.policy.get_state(),
+        "explorer": agent.explorer.get_state(),
         "polyak": agent.schedule.polyak,
     }
 
@@ -107,13 +107,13 @@ def _take_core(agent: Agent, state: dict[str, Any]) -> None:
     settings = () if state["polyak"] == agent.schedule.polyak else ("tau",)
     for name, value in state["hyperparameters"].items():
         if name not in settings:
-            agent.hyperparameters[name].assign(value)
+            agent.hyperparameters[name].restore(value)
     for name in _COUNTERS:
         setattr(agent, name, state["counters"][name])
     agent.loss_mean.set_state(state["loss"])
-    agent.policy.set_state(state["policy"])
+    agent.explorer.set_state(state["explorer"])
     agent.generators.set_state(state["generators"])
-    agent.policy.generator = agent.generators("exploration")
+    agent.explorer.generator = agent.generators("exploration")
 
 
 def _take_replay(agent: Agent, state: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from noterl import backends
+from noterl.schedules import Schedule
 
 backends.choose()
 
@@ -18,10 +19,11 @@ class Hyperparameter(keras.Variable):
     """A scalar that callbacks may change while a compiled update uses it.
 
     Inside `loss` and `update` it is a tensor like any other; on the host `float(h)` costs no device transfer. It is
-    changed by `assign`, or by setting the attribute of the agent that holds it.
+    changed by `assign`, or by setting the attribute of the agent that holds it. One that follows a schedule changes by
+    itself, before each group of updates, and by nothing else.
 
     Args:
-        value: the initial value.
+        value: the initial value, or a `noterl.schedules.Schedule`.
         name: what errors and logs call it.
         minimum: the least value allowed.
         maximum: the greatest value allowed.
@@ -37,15 +39,34 @@ class Hyperparameter(keras.Variable):
     0.5
     """
 
-    def __init__(self, value: float, name: str, *, minimum: float | None = None, maximum: float | None = None) -> None:
+    def __init__(
+        self, value: float | Schedule, name: str, *, minimum: float | None = None, maximum: float | None = None
+    ) -> None:
+        self.schedule = value if isinstance(value, Schedule) else None
+        value = value(0) if isinstance(value, Schedule) else value
         self._bounds = (-math.inf if minimum is None else minimum, math.inf if maximum is None else maximum)
         self._host = self._checked(value, name)
         super().__init__(np.float32(self._host), dtype="float32", trainable=False, autocast=False, name=name)
 
     def assign(self, value: Any) -> Any:
-        """Change the value, here and on the device."""
+        """Change the value, here and on the device.
+
+        Raises:
+            ValueError: for a value that is no finite number, out of bounds, or overruled by a schedule.
+        """
+        if self.schedule is not None:
+            raise ValueError(f"{self.name} follows {self.schedule!r}, which would overrule {value!r}")
+        return self.restore(value)
+
+    def restore(self, value: Any) -> Any:
+        """Take a saved value, also of one that follows a schedule."""
         self._host = self._checked(value, self.name)
         return super().assign(np.float32(self._host))
+
+    def follow(self, step: int) -> None:
+        """Take the schedule's value after `step` environment steps, if there is a schedule."""
+        if self.schedule is not None and self.schedule(step) != self._host:
+            self.restore(self.schedule(step))
 
     def __float__(self) -> float:
         return self._host

@@ -1,7 +1,7 @@
 """Noise that is added to continuous actions, and what everything that explores has in common.
 
 Owns: how noise is drawn and annealed; `Explorer`, the base of noises here and of policies in `noterl.policies`: a
-generator of its own, numbers that may be changed while training runs, and their state; the checks of such numbers.
+generator of its own, numbers that may be changed while training runs or follow a schedule, and their state.
 """
 
 from __future__ import annotations
@@ -9,59 +9,15 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from noterl.ranges import Check, finite, non_negative, positive, positive_int
 from noterl.registry import Configurable, register
-
-Check = Callable[[str, Any], Any]
-
-
-def _number(name: str, value: Any, fits: Callable[[float], bool], wanted: str) -> float:
-    if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value) and fits(float(value)):
-        return float(value)
-    raise ValueError(f"{name} must be {wanted}, got {value!r}")
-
-
-def finite(name: str, value: Any) -> float:
-    """Return `value` as a float, or raise a ValueError that names it: it must be finite."""
-    return _number(name, value, lambda number: True, "a finite number")
-
-
-def non_negative(name: str, value: Any) -> float:
-    """Return `value` as a float, or raise a ValueError that names it: it must be finite and at least 0."""
-    return _number(name, value, lambda number: number >= 0, "a finite number of at least 0")
-
-
-def positive(name: str, value: Any) -> float:
-    """Return `value` as a float, or raise a ValueError that names it: it must be finite and above 0."""
-    return _number(name, value, lambda number: number > 0, "a finite number above 0")
-
-
-def probability(name: str, value: Any) -> float:
-    """Return `value` as a float, or raise a ValueError that names it: it must be between 0 and 1."""
-    return _number(name, value, lambda number: 0 <= number <= 1, "a number between 0 and 1")
-
-
-def positive_int(name: str, value: Any) -> int:
-    """Return `value` as an int, or raise a ValueError that names it: it must be an int of at least 1."""
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1:
-        return int(value)
-    raise ValueError(f"{name} must be an int of at least 1, got {value!r}")
-
-
-def increasing_pair(name: str, value: Any) -> tuple[float, float]:
-    """Return `value` as `(low, high)`, or raise a ValueError that names it: finite numbers, low below high."""
-    wanted = f"{name} must be a pair (low, high) of finite numbers with low < high, got {value!r}"
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise ValueError(wanted)
-    low, high = (_number(name, bound, lambda number: True, "a pair of finite numbers") for bound in value)
-    if low >= high:
-        raise ValueError(wanted)
-    return low, high
+from noterl.schedules import Schedule
 
 
 def _optional_non_negative(name: str, value: Any) -> float | None:
@@ -86,9 +42,16 @@ class Explorer(Configurable):
 
     A subclass lists in `live` the attributes that may change after construction, each with the check (`name, value` to
     the value to keep, or a ValueError) that every assignment goes through. They, and the generator, are the state.
+
+    A `noterl.schedules.Schedule` may stand for a live number among the constructor's arguments. The attribute then
+    holds the schedule's value at the step that `follow` was told last, and cannot be assigned.
+
+    Attributes:
+        schedules: the attributes that follow a schedule, and which.
     """
 
     live: ClassVar[Mapping[str, Check]] = {}
+    schedules: Mapping[str, Schedule] = {}
 
     # Not a property: once filled, a cached property is read at the cost of a plain attribute, and it can be assigned.
     @functools.cached_property
@@ -101,10 +64,20 @@ class Explorer(Configurable):
         """Assign an attribute; a live one is checked first."""
         check = self.live.get(name)
         if check is not None:
+            if isinstance(value, Schedule) and self._config.get(name) is value:
+                super().__setattr__("schedules", {**self.schedules, name: value})
+                value = value(0)
+            elif name in self.schedules:
+                raise ValueError(f"{name} follows {self.schedules[name]!r}, which would overrule {value!r}")
             value = check(name, value)
         elif name == "generator" and not isinstance(value, np.random.Generator):
             raise ValueError(f"generator must be a numpy.random.Generator, got {value!r}")
         super().__setattr__(name, value)
+
+    def follow(self, step: int) -> None:
+        """Bring what follows a schedule to its value after `step` environment steps."""
+        for name, schedule in self.schedules.items():
+            super().__setattr__(name, self.live[name](name, schedule(step)))
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the generator and the live attributes; nothing in it is shared with this object."""
@@ -132,7 +105,7 @@ class Explorer(Configurable):
             kind = type(self.generator.bit_generator).__name__
             raise ValueError(f"state['generator'] is not the state of a {kind}: {error}") from error
         for name, value in values.items():
-            setattr(self, name, value)
+            super().__setattr__(name, value)
 
 
 class NoiseProcess(Explorer):
@@ -179,7 +152,7 @@ class NoiseProcess(Explorer):
         self.n_steps_annealing = n_steps_annealing
         self.n = 0
         self._size = positive_int("size", size)
-        if sigma_min is not None and sigma_min > sigma:
+        if self.sigma_min is not None and self.sigma_min > self.sigma:
             raise ValueError(f"sigma_min must be at most sigma ({sigma!r}), got {sigma_min!r}")
 
     @property
@@ -295,8 +268,8 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         super().__init__(mu, sigma, sigma_min, n_steps_annealing, size)
         self.theta = theta
         self.dt = dt
-        if theta * dt >= 2:
-            raise ValueError(f"theta must be below 2 / dt ({2 / dt:g}), got {theta!r}")
+        if self.theta * self.dt >= 2:
+            raise ValueError(f"theta must be below 2 / dt ({2 / self.dt:g}), got {theta!r}")
         self.x = np.empty((0, size))
 
     def draw(self, lanes: int) -> NDArray[np.float64]:

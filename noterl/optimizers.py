@@ -14,6 +14,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.hyperparameters import Hyperparameter
+from noterl.schedules import Schedule
 
 # For each variable, the axes that bring it into Keras's layout, or None where it lies so.
 Layout = Callable[[Sequence[keras.Variable]], list[tuple[int, ...] | None]]
@@ -74,10 +75,30 @@ def _own(optimizer: Any, name: str) -> Any:
 
 
 def plain(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return a fresh Keras optimizer with the present rules of this one, and none of its state."""
-    config = optimizer.get_config()
+    """Return a fresh Keras optimizer with the present rules of this one, and none of its state.
+
+    A learning rate that follows one of our schedules is a plain number to Keras; `schedule_of` tells.
+    """
+    config, schedule = optimizer.get_config(), schedule_of(optimizer)
     numbers = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}
-    return type(optimizer).from_config(numbers)
+    if schedule is None:
+        return type(optimizer).from_config(numbers)
+    fresh = type(optimizer).from_config({**numbers, "learning_rate": schedule(0)})
+    fresh.noterl_schedule = schedule
+    return fresh
+
+
+def schedule_of(optimizer: Any) -> Schedule | None:
+    """Return the schedule of ours that the learning rate follows, or None."""
+    given = getattr(optimizer, "_learning_rate", None)
+    return given if isinstance(given, Schedule) else getattr(optimizer, "noterl_schedule", None)
+
+
+def follow(optimizer: Any, step: int) -> None:
+    """Bring the learning rate to its schedule's value after `step` environment steps."""
+    schedule = schedule_of(optimizer)
+    if schedule is not None:
+        optimizer.learning_rate = schedule(step)
 
 
 def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
@@ -136,9 +157,12 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
     """Set what `get_rule` returned; takes effect with the next update and does not retrace.
 
     Raises:
-        ValueError: naming the rule, if the optimizer has none of that name or the value is out of bounds.
+        ValueError: naming the rule, if the optimizer has none of that name, the value is out of bounds, or a schedule
+            would overrule it.
     """
     get_rule(optimizer, rule)
+    if rule == "learning_rate" and schedule_of(optimizer) is not None:
+        raise ValueError(f"{rule} follows {schedule_of(optimizer)!r}, which would overrule {value!r}")
     low, high = _LIVE_RULES.get(rule, (0.0, None))
     if not math.isfinite(value) or not low <= value <= (math.inf if high is None else high):
         raise ValueError(f"{rule} must be a finite number from {low} to {high or 'infinity'}, got {value!r}")

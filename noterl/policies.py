@@ -8,14 +8,15 @@ of lanes does not change what a row is given. Where two actions are equally good
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from noterl.noise import Explorer, increasing_pair, non_negative, positive, positive_int, probability
+from noterl.noise import Explorer
+from noterl.ranges import increasing_pair, non_negative, positive, positive_int, probability
 from noterl.registry import register
+from noterl.schedules import Schedule, exponential, linear
 
 
 def _action_counts(name: str, value: Any) -> NDArray[np.int64] | None:
@@ -58,6 +59,8 @@ class Policy(Explorer):
             ValueError: if `values` has another number of axes.
         """
         values = np.asarray(values)
+        if self.schedules:
+            self.follow(step)
         if values.ndim == 2:
             return self.choose(values, step)
         if values.ndim == 1:
@@ -130,7 +133,7 @@ class EpsGreedyQPolicy(_EpsMixturePolicy):
     """A uniformly random action with probability `eps`, else the greedy one.
 
     Args:
-        eps: between 0 and 1; may be changed at any time.
+        eps: between 0 and 1, or a schedule; a number may be changed at any time.
 
     Raises:
         ValueError: if `eps` is not between 0 and 1.
@@ -145,12 +148,12 @@ class EpsGreedyQPolicy(_EpsMixturePolicy):
 
     live: ClassVar = {"eps": probability}
 
-    def __init__(self, eps: float = 0.1) -> None:
-        self.eps = eps
+    def __init__(self, eps: float | Schedule = 0.1) -> None:
+        self.eps: Any = eps  # of a schedule, its value
 
     def epsilon(self, step: int = 0) -> float:
-        """Return `eps`, whatever the step."""
-        return self.eps
+        """Return `eps`, or what its schedule says at this step."""
+        return self.schedules["eps"](step) if self.schedules else self.eps
 
 
 class _ScheduledEpsGreedyPolicy(_EpsMixturePolicy):
@@ -187,12 +190,12 @@ class AdaptiveEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
         self.initial_eps = initial_eps
         self.min_eps = min_eps
         self.decay_rate = decay_rate
-        if min_eps > initial_eps:
+        if self.min_eps > self.initial_eps:
             raise ValueError(f"min_eps must be at most initial_eps ({initial_eps!r}), got {min_eps!r}")
 
     def epsilon(self, step: int = 0) -> float:
         """Return the probability to explore after `step` environment steps."""
-        return self.min_eps + (self.initial_eps - self.min_eps) * math.exp(-self.decay_rate * step)
+        return exponential(self.initial_eps, self.min_eps, self.decay_rate, step)
 
 
 @register
@@ -223,9 +226,7 @@ class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
 
     def epsilon(self, step: int = 0) -> float:
         """Return the probability to explore after `step` environment steps."""
-        if step >= self.steps:
-            return self.end
-        return self.start + (self.end - self.start) * (step / self.steps)
+        return linear(self.start, self.end, self.steps, step)
 
 
 @register

@@ -20,6 +20,7 @@ _BUILTIN_MODULES = (
     "noterl.policies",
     "noterl.noise",
     "noterl.replay",
+    "noterl.schedules",
 )
 
 

@@ -121,14 +121,18 @@ class _Encoder:
         ours = type(value).__module__.startswith("keras.src.") and issubclass(type(value), known or object)
         if known not in (None, type(value)) and not ours:
             return self._unsayable(value, keys, f": {name!r} is another class, of Keras or of the registry")
-        rate = getattr(value, "_learning_rate", None)
-        if callable(rate) and not _is_keras(rate):  # Asked for its config, Keras would warn of functions each time.
+        rate = getattr(value, "noterl_schedule", getattr(value, "_learning_rate", None))
+        scheduled = isinstance(rate, Configurable)
+        if callable(rate) and not scheduled and not _is_keras(rate):
+            # Asked for its config, Keras would warn of functions each time.
             return {"__keras__": [name, self._fields({"learning_rate": rate}, keys)]}
         config = dict(value.get_config())
         # Keras says these as dicts that name modules to import; the objects themselves are said in our own way.
         for argument, attribute in (("learning_rate", "_learning_rate"), ("inner_optimizer", "inner_optimizer")):
             if isinstance(config.get(argument), dict):
                 config[argument] = getattr(value, attribute)
+        if scheduled:
+            config["learning_rate"] = rate
         if any(_has_dict(item) for item in config.values()):
             return self._unsayable(value, keys)
         return {"__keras__": [name, self._fields(config, keys)]}

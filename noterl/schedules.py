@@ -1,0 +1,176 @@
+"""Schedules: numbers that change as training goes on.
+
+Owns: the functions from a step to a value. Wherever a live number is taken, a schedule is taken too: an agent's
+hyperparameter, a policy's or a noise's number, the learning rate of a Keras optimizer. A step is an environment step of
+the whole run (`Agent.steps`), so neither a second `fit` nor a restore starts a schedule again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from noterl.ranges import finite, non_negative, positive_int
+from noterl.registry import Configurable, register
+
+
+class Schedule(Configurable):
+    """Base of the schedules; a subclass says `value(step)`.
+
+    Example:
+    >>> from noterl.schedules import Schedule
+    >>> class Harmonic(Schedule):
+    ...     def value(self, step):
+    ...         return 1 / (1 + step)
+    >>> Harmonic()(3)
+    0.25
+    """
+
+    def __call__(self, step: int = 0) -> float:
+        """Return the value after `step` environment steps."""
+        return float(self.value(step))
+
+    def value(self, step: int) -> float:
+        """Return the value after `step` environment steps; what a subclass writes."""
+        raise NotImplementedError(f"{type(self).__name__} must define value(step)")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.get_config().items())})"
+
+
+Number = float | Schedule
+
+
+@register
+class Constant(Schedule):
+    """The same value for ever; a part of `Piecewise`.
+
+    Args:
+        constant: the value.
+    """
+
+    def __init__(self, constant: float) -> None:
+        self.constant = finite("constant", constant)
+
+    def value(self, step: int) -> float:
+        """Return the constant."""
+        return self.constant
+
+
+@register
+class Linear(Schedule):
+    """A straight line from `start` to `end`, which then stays there.
+
+    Args:
+        start: the value at step 0.
+        end: the value from step `steps` on.
+        steps: environment steps, at least 1.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+    >>> from noterl.schedules import Linear
+    >>> [Linear(1.0, 0.5, steps=100)(step) for step in (0, 50, 100, 1_000)]
+    [1.0, 0.75, 0.5, 0.5]
+    """
+
+    def __init__(self, start: float, end: float, steps: int) -> None:
+        self.start, self.end, self.steps = finite("start", start), finite("end", end), positive_int("steps", steps)
+
+    def value(self, step: int) -> float:
+        """Return the value on the line."""
+        return linear(self.start, self.end, self.steps, step)
+
+
+@register
+class Exponential(Schedule):
+    """`end + (start - end) * exp(-decay_rate * step)`.
+
+    Args:
+        start: the value at step 0.
+        decay_rate: per environment step, at least 0; after `1 / decay_rate` steps 63 % of the way is done.
+        end: what the value tends to.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+
+    def __init__(self, start: float, decay_rate: float, end: float = 0.0) -> None:
+        self.start, self.end = finite("start", start), finite("end", end)
+        self.decay_rate = non_negative("decay_rate", decay_rate)
+
+    def value(self, step: int) -> float:
+        """Return the value on the curve."""
+        return exponential(self.start, self.end, self.decay_rate, step)
+
+
+@register
+class Cosine(Schedule):
+    """Half a cosine from `start` to `end`: slow, fast, slow (Loshchilov and Hutter, 2017, equation 5, no restarts).
+
+    `end + (start - end) * (1 + cos(pi * step / steps)) / 2`, and `end` from step `steps` on.
+
+    Args:
+        start: the value at step 0.
+        end: the value from step `steps` on.
+        steps: environment steps, at least 1.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+
+    def __init__(self, start: float, end: float, steps: int) -> None:
+        self.start, self.end, self.steps = finite("start", start), finite("end", end), positive_int("steps", steps)
+
+    def value(self, step: int) -> float:
+        """Return the value on the curve."""
+        if step >= self.steps:
+            return self.end
+        return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+
+
+@register
+class Piecewise(Schedule):
+    """One schedule after another; each counts its steps from where it begins.
+
+    Args:
+        boundaries: environment steps at which the next part begins, increasing.
+        parts: numbers or schedules, one more than there are boundaries.
+
+    Raises:
+        ValueError: if the boundaries do not increase or the numbers of both do not fit.
+
+    Example:
+    >>> from noterl.schedules import Linear, Piecewise
+    >>> warm_up = Piecewise([100], [Linear(0.0, 1.0, steps=100), Linear(1.0, 0.0, steps=1_000)])
+    >>> [warm_up(step) for step in (0, 50, 100, 600, 2_000)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+
+    def __init__(self, boundaries: Sequence[int], parts: Sequence[Number]) -> None:
+        self.boundaries = [positive_int("boundaries", boundary) for boundary in boundaries]
+        if any(later <= earlier for earlier, later in zip(self.boundaries, self.boundaries[1:], strict=False)):
+            raise ValueError(f"boundaries must increase, got {boundaries!r}")
+        if len(parts) != len(self.boundaries) + 1:
+            raise ValueError(f"parts must be {len(self.boundaries) + 1}, one more than boundaries, got {len(parts)}")
+        self.parts = [part if isinstance(part, Schedule) else Constant(part) for part in parts]
+
+    def value(self, step: int) -> float:
+        """Return the value of the part that `step` lies in."""
+        begins = 0
+        for boundary, part in zip(self.boundaries, self.parts, strict=False):
+            if step < boundary:
+                return part(step - begins)
+            begins = boundary
+        return self.parts[-1](step - begins)
+
+
+def linear(start: float, end: float, steps: int, step: int) -> float:
+    """Return what `Linear(start, end, steps)` says at `step`."""
+    return end if step >= steps else start + (end - start) * (step / steps)
+
+
+def exponential(start: float, end: float, decay_rate: float, step: int) -> float:
+    """Return what `Exponential(start, decay_rate, end)` says at `step`."""
+    return end + (start - end) * math.exp(-decay_rate * step)

@@ -1,0 +1,129 @@
+"""Schedules: their values, what they may be built from, and that everything live follows them by the global step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from noterl import registry
+from noterl.noise import GaussianWhiteNoiseProcess
+from noterl.policies import AdaptiveEpsGreedyPolicy, EpsGreedyQPolicy, LinearEpsGreedyPolicy
+from noterl.saving import decode, encode
+from noterl.schedules import Constant, Cosine, Exponential, Linear, Piecewise, Schedule
+
+pytestmark = pytest.mark.backend_free
+
+SCHEDULES = {
+    "constant": (Constant(0.3), {0: 0.3, 10**9: 0.3}),
+    "linear": (Linear(2.0, -1.0, steps=30), {0: 2.0, 10: 1.0, 29: -0.9, 30: -1.0, 10**9: -1.0}),
+    "exponential": (
+        Exponential(1.0, decay_rate=0.1, end=0.2),
+        {0: 1.0, 10: 0.2 + 0.8 / math.e, 20: 0.2 + 0.8 / math.e**2, 10**9: 0.2},
+    ),
+    "cosine": (
+        Cosine(1.0, 0.0, steps=90),
+        {0: 1.0, 30: 0.75, 45: 0.5, 60: 0.25, 90: 0.0, 91: 0.0, 10**9: 0.0},
+    ),
+    "piecewise": (
+        Piecewise([10, 30], [Linear(0.0, 1.0, steps=10), 5, Exponential(1.0, decay_rate=0.5)]),
+        {0: 0.0, 5: 0.5, 9: 0.9, 10: 5.0, 29: 5.0, 30: 1.0, 32: 1 / math.e, 10**9: 0.0},
+    ),
+}
+
+
+@pytest.mark.parametrize(("schedule", "values"), SCHEDULES.values(), ids=SCHEDULES)
+def test_values_at_some_steps(schedule: Schedule, values: dict[int, float]) -> None:
+    for step, value in values.items():
+        assert schedule(step) == pytest.approx(value, abs=1e-12), step
+        assert type(schedule(step)) is float
+    assert schedule() == schedule(0)
+
+
+@pytest.mark.parametrize(("schedule", "values"), SCHEDULES.values(), ids=SCHEDULES)
+def test_a_file_holds_them(schedule: Schedule, values: dict[int, float]) -> None:
+    again = decode(encode(schedule))
+    assert type(again) is type(schedule)
+    assert registry.lookup(type(schedule).__name__) is type(schedule)
+    assert [again(step) for step in values] == [schedule(step) for step in values]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Constant("x"), "constant must be a finite number, got 'x'"),
+        (lambda: Linear(0.0, math.nan, 10), "end must be a finite number, got nan"),
+        (lambda: Linear(0.0, 1.0, 0), "steps must be an int of at least 1, got 0"),
+        (lambda: Linear(0.0, 1.0, 1e6), "steps must be an int of at least 1"),
+        (lambda: Exponential(1.0, decay_rate=-1.0), "decay_rate must be a finite number of at least 0, got -1.0"),
+        (lambda: Cosine(math.inf, 1.0, 10), "start must be a finite number"),
+        (lambda: Piecewise([10, 10], [1, 2, 3]), r"boundaries must increase, got \[10, 10\]"),
+        (lambda: Piecewise([0], [1, 2]), "boundaries must be an int of at least 1, got 0"),
+        (lambda: Piecewise([10], [1]), "parts must be 2, one more than boundaries, got 1"),
+        (lambda: Piecewise([10], [1, None]), "constant must be a finite number, got None"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_a_schedule_of_ones_own_says_its_value() -> None:
+    with pytest.raises(NotImplementedError, match=r"Schedule must define value\(step\)"):
+        Schedule()(0)
+
+
+def test_it_shows_what_it_was_built_with() -> None:
+    assert repr(Linear(1.0, 0.5, steps=10)) == "Linear(start=1.0, end=0.5, steps=10)"
+
+
+class TestExplorers:
+    def test_a_policy_follows_the_step_it_is_told(self) -> None:
+        policy = EpsGreedyQPolicy(Linear(1.0, 0.0, steps=100))
+        assert policy.eps == 1.0
+        assert [policy.epsilon(step) for step in (0, 25, 100)] == [1.0, 0.75, 0.0]
+        policy.select_action(np.zeros((2, 3)), 75)
+        assert policy.eps == 0.25
+        values = np.array([[0.0, 1.0, 0.0]] * 500)
+        assert (policy.select_action(values, 100) == 1).all()
+        assert 0.5 < (policy.select_action(values, 0) != 1).mean() < 0.8, "two thirds of random actions"
+
+    def test_a_number_under_a_schedule_cannot_be_assigned(self) -> None:
+        policy = EpsGreedyQPolicy(Linear(1.0, 0.0, steps=100))
+        with pytest.raises(ValueError, match=r"eps follows Linear\(.*\), which would overrule 0.5"):
+            policy.eps = 0.5
+        assert policy.eps == 1.0
+        free = EpsGreedyQPolicy(0.5)
+        with pytest.raises(ValueError, match="eps must be a number between 0 and 1, got Linear"):
+            free.eps = Linear(1.0, 0.0, steps=100)
+
+    def test_a_schedule_out_of_range_is_refused_when_it_gets_there(self) -> None:
+        with pytest.raises(ValueError, match=r"eps must be a number between 0 and 1, got 2\.0"):
+            EpsGreedyQPolicy(Linear(2.0, 0.0, steps=100))
+        policy = EpsGreedyQPolicy(Linear(1.0, 2.0, steps=100))
+        with pytest.raises(ValueError, match=r"eps must be a number between 0 and 1, got 1\.5"):
+            policy.follow(50)
+
+    def test_state_and_file_keep_value_and_schedule(self) -> None:
+        policy = EpsGreedyQPolicy(Linear(1.0, 0.0, steps=100))
+        policy.follow(50)
+        again = decode(encode(policy))
+        again.set_state(policy.get_state())
+        assert again.eps == 0.5
+        again.follow(75)
+        assert (again.eps, policy.eps) == (0.25, 0.5)
+
+    def test_noise_follows_too(self) -> None:
+        noise = GaussianWhiteNoiseProcess(sigma=Cosine(0.5, 0.0, steps=100), sigma_min=None, size=2)
+        noise.follow(100)
+        assert noise.current_sigma == 0.0
+        assert (noise.sample(3) == 0).all()
+        noise.follow(50)
+        assert noise.current_sigma == pytest.approx(0.25)
+
+    def test_the_policies_that_anneal_by_themselves_say_the_same(self) -> None:
+        for step in (0, 7, 100, 5_000):
+            assert LinearEpsGreedyPolicy(1.0, 0.1, steps=100).epsilon(step) == Linear(1.0, 0.1, steps=100)(step)
+            assert AdaptiveEpsGreedyPolicy(1.0, 0.1, 1e-3).epsilon(step) == Exponential(1.0, 1e-3, 0.1)(step)

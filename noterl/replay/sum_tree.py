@@ -1,0 +1,115 @@
+"""Sums over a row of numbers that change, and the search for where a running sum passes a value.
+
+Owns the data structure behind sampling in proportion to priority. Level 0 holds the values, each further level the sums
+of `BRANCHES` neighbours of the one below, up to a level that is small enough for one pass over it. A sum is always
+computed anew from its parts, never incremented: nothing drifts, an index given twice does no harm, and what the tree
+holds depends on its values alone, not on how they came to be there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from noterl.replay.columns import Array
+
+# Eight comparisons are eight bytes: one word, whose bits NumPy 2 counts in one step.
+BRANCHES = 8
+# Up to so many nodes, running sums of all of them cost less than another level.
+ROOT = 4096
+# x * BELOW is the largest number below x, for every normal double x.
+BELOW = 1.0 - 2.0**-53
+
+
+class SumTree:
+    """`size` values, zero at first, in double precision; any size will do.
+
+    Values are 0, or at least 1e-300 and small enough that their sum is finite; this is not checked.
+
+    Args:
+        size: how many values.
+
+    Example:
+    >>> from noterl.replay.sum_tree import SumTree
+    >>> tree = SumTree(5)
+    >>> tree.set(np.array([1, 3]), np.array([2.0, 6.0]))
+    >>> tree.total, tree.find(np.array([0.0, 1.9, 2.0, 7.9]))
+    (8.0, array([1, 1, 3, 3]))
+    """
+
+    def __init__(self, size: int) -> None:
+        levels = [np.zeros(_padded(size))]
+        while len(levels[-1]) > ROOT:
+            levels.append(np.zeros(_padded(len(levels[-1]) // BRANCHES)))
+        self.values: Array = levels[0][:size]
+        self._levels = levels
+        self._parts = [level.reshape(-1, BRANCHES) for level in levels]
+        self._root: Array | None = None  # running sums of the last level
+
+    @property
+    def total(self) -> float:
+        """The sum of all values."""
+        return float(self._running()[-1])
+
+    def set(self, index: Array, values: Array) -> None:
+        """Write values `[n]` at an index `[n]`; of an index that comes twice the last value stays."""
+        self._root = None
+        self._levels[0][index] = values
+        for parts, sums in zip(self._parts, self._levels[1:], strict=False):
+            if 2 * len(index) > len(parts):  # all sums of the level, and then of those above too
+                parts.sum(1, out=sums[: len(parts)])
+            else:
+                index = index // BRANCHES
+                sums[index] = parts.take(index, 0).sum(1)
+
+    def set_range(self, start: int, stop: int, values: Array | float) -> None:
+        """Write values, or one for all, from `start` up to `stop`."""
+        if start == stop:
+            return
+        self._root = None
+        self._levels[0][start:stop] = values
+        for parts, sums in zip(self._parts, self._levels[1:], strict=False):
+            start, stop = start // BRANCHES, (stop - 1) // BRANCHES + 1
+            parts[start:stop].sum(1, out=sums[start:stop])
+
+    def find(self, sums: Array) -> Array:
+        """Return, for sums `[n]` of at least 0, the first index (int64) up to which the values sum to more than that.
+
+        A value of 0 is never found. A sum of `total` or more finds the last value that is not 0. There must be one.
+        """
+        root = self._running()
+        rest = np.minimum(sums, root[-1] * BELOW)
+        index = root.searchsorted(rest, "right")
+        rest -= np.where(index > 0, root.take(index - 1, mode="wrap"), 0.0)
+        before = np.arange(-1, len(rest) * BRANCHES - 1, BRANCHES)
+        for parts in self._parts[-2::-1]:
+            running = parts.take(index, 0)
+            running.cumsum(1, out=running)
+            # Rounding may have left a rest that no part reaches, which would find a part of no value.
+            np.minimum(rest, running[:, -1] * BELOW, out=rest)
+            part = _count(running <= rest[:, None])
+            rest -= np.where(part > 0, running.ravel().take(before + part, mode="wrap"), 0.0)
+            index *= BRANCHES
+            index += part
+        return index
+
+    def _running(self) -> Array:
+        if self._root is None:
+            self._root = self._levels[-1].cumsum()
+        return self._root
+
+
+def _count_in_words(passed: Array) -> Array:
+    """Return how many of each row's `BRANCHES` booleans are true; it takes NumPy 2."""
+    return np.bitwise_count(passed.view(np.uint64)[:, 0]).astype(np.int64)
+
+
+def _count_plainly(passed: Array) -> Array:
+    """Return what `_count_in_words` does."""
+    return np.count_nonzero(passed, axis=1)
+
+
+_count = _count_in_words if hasattr(np, "bitwise_count") else _count_plainly
+
+
+def _padded(size: int) -> int:
+    return -(-size // BRANCHES) * BRANCHES

@@ -7,7 +7,7 @@ Owns: networks, optimizers and live hyperparameters of an agent, and building th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +16,17 @@ from gymnasium import spaces
 from noterl import backends, envs, networks, optimizers
 from noterl.acting import Actor
 from noterl.backends.common import GroupResult, split_loss
-from noterl.heads import Head
+from noterl.heads import Head, random_actions
 from noterl.hyperparameters import Hyperparameter
 from noterl.loop import call_size
+from noterl.noise import Explorer, NoiseProcess
+from noterl.observation import View
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
+from noterl.replay import Drawn
 from noterl.schedule import LossMean, Schedule
+from noterl.schedules import Schedule as Annealing
 from noterl.types import Batch
 
 import keras  # isort: skip  (noterl.backends has chosen by now)
@@ -39,6 +43,7 @@ class Defaults(NamedTuple):
     updates: int | str = 1
     target_update: int | float | None = 500
     policy: Policy | None = None
+    noise: NoiseProcess | None = None
 
 
 class Algorithm(Configurable):
@@ -48,9 +53,10 @@ class Algorithm(Configurable):
     head: Head
     optimizer_names: tuple[str, ...] = ("optimizer",)
     action_spaces: tuple[str, ...] = ("Discrete",)
-    observation_spaces: tuple[str, ...] = ("Box",)
+    observation_spaces: tuple[str, ...] = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict")
 
-    policy: Policy
+    policy: Policy | None
+    noise: NoiseProcess | None
     replay: Any
     schedule: Schedule
     jit_compile: bool | str
@@ -58,6 +64,7 @@ class Algorithm(Configurable):
     actor: Actor
     generators: Generators
     stop_reason: str | None
+    _followers: Sequence[Callable[[int], None]] = ()
 
     def __init__(self, env: Any, *, seed: int | None = None) -> None:
         if seed is not None and seed != self.generators.seed:
@@ -71,6 +78,9 @@ class Algorithm(Configurable):
             actions=self.action_spaces,
         )
         self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
+        self.view = View(self.observation_space)
+        if hasattr(type(self), "head"):
+            self.head = self.head.bind(self.action_space)
         self.steps = self.updates = self.episodes = self.episodes_begun = 0
         self.stop_training, self.stop_reason = False, None
         self.trace_counts = {"update": 0, "forward": 0}
@@ -79,6 +89,7 @@ class Algorithm(Configurable):
         self.hyperparameters: dict[str, Hyperparameter] = {}
         self.tau = self.hyperparameter("tau", 1.0, minimum=0.0, maximum=1.0)
         self.lanes: Any = None
+        self._sampling = Explorer()
         self._built = False
         # The losses of the update in progress, and while optimizers are built what each of them trains.
         self._minimized: list[Any] | None = None
@@ -128,9 +139,11 @@ class Algorithm(Configurable):
         return Defaults(policy=LinearEpsGreedyPolicy(), target_update=500 if moves_target else None)
 
     def hyperparameter(
-        self, name: str, value: float, *, minimum: float | None = None, maximum: float | None = None
+        self, name: str, value: float | Annealing, *, minimum: float | None = None, maximum: float | None = None
     ) -> Hyperparameter:
         """Return a live scalar: a host value and a device variable, always equal; see `Hyperparameter`.
+
+        A schedule of `noterl.schedules` may stand for the value; it is read before each group of updates.
 
         Raises:
             ValueError: if the name is taken or the value is no finite number within the bounds.
@@ -167,13 +180,13 @@ class Algorithm(Configurable):
 
     @property
     def observation_size(self) -> int:
-        """Number of values in an observation."""
+        """Number of values that networks see of an observation."""
         return int(np.prod(self.observation_shape))
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Shape of an observation."""
-        return tuple(self.observation_space.shape or ())
+        """Shape of what networks see of an observation; `noterl.observation` says what that is for each space."""
+        return tuple(self.view.space.shape)
 
     @property
     def action_size(self) -> int:
@@ -185,12 +198,12 @@ class Algorithm(Configurable):
     def is_image(self) -> bool:
         """Whether observations are images `[height, width, channels]` of at least 36x36 bytes."""
         shape = self.observation_shape
-        return self.observation_space.dtype == np.uint8 and len(shape) == 3 and min(shape[:2]) >= 36
+        return self.observation_dtype == np.uint8 and len(shape) == 3 and min(shape[:2]) >= 36
 
     @cached_property
     def observation_dtype(self) -> np.dtype[Any]:
         """The type observations have when networks see them: bytes stay bytes, all else is float32."""
-        return np.dtype(np.uint8) if self.observation_space.dtype == np.uint8 else np.dtype(np.float32)
+        return self.view.dtype
 
     def networks(self) -> dict[str, Any]:
         """Return the agent's networks, variables and seed generators by the names of their attributes."""
@@ -206,20 +219,29 @@ class Algorithm(Configurable):
             variable for network in self.networks().values() for variable in networks.trainable_variables(network)
         )
 
-    def draw(self, updates: int) -> np.ndarray:
+    def drawable(self) -> int:
+        """Return how many transitions may be drawn; where only a batch is asked for, counting stops at that."""
+        schedule = self.schedule
+        return self.replay.count_drawable(None if schedule.updates == "pass" else schedule.batch_size)
+
+    def draw(self, updates: int) -> Drawn:
         """Draw the rows `[K, B]` of the memory for a group of updates."""
         size, generator = self.schedule.batch_size, self.generators("sampler")
         if self.schedule.updates != "pass":
             return self.replay.draw(updates, size, generator=generator)
-        rows = self.replay.draw_pass(size, generator=generator)
-        while len(rows) < updates:  # several passes fall due at once where several episodes end in one tick
-            rows = np.concatenate([rows, self.replay.draw_pass(size, generator=generator)])
-        return rows
+        drawn = self.replay.draw_pass(size, generator=generator)
+        while len(drawn) < updates:  # several passes fall due at once where several episodes end in one tick
+            drawn = drawn.joined(self.replay.draw_pass(size, generator=generator))
+        return drawn
 
-    def gather(self, rows: np.ndarray) -> Batch:
-        """Return the batches `[K, B, ...]` of these rows, under the discount of this moment."""
+    def gather(self, drawn: Drawn) -> Batch:
+        """Return the batches `[K, B, ...]` of what was drawn, under the discount of this moment."""
         gamma = float(self.hyperparameters["gamma"]) if "gamma" in self.hyperparameters else 1.0
-        return self.replay.gather(rows, gamma=gamma)
+        batch = self.replay.gather(drawn, gamma=gamma)
+        if self.view.plain:
+            return batch
+        seen = {name: self.view(getattr(batch, name)) for name in ("observation", "next_observation")}
+        return batch._replace(**seen)
 
     def _variables_of(self, group: Sequence[Any]) -> list[keras.Variable]:
         """Return the trained variables of networks; looked up once for each group of them."""
@@ -228,6 +250,11 @@ class Algorithm(Configurable):
             found = [variable for network in group for variable in networks.trainable_variables(network)]
             self._groups[key] = (group, found)  # holding the group keeps its ids from being used again
         return self._groups[key][1]
+
+    def follow_schedules(self) -> None:
+        """Bring what follows a schedule to its value at this step; the loop does so before a group of updates."""
+        for follow in self._followers:
+            follow(self.steps)
 
     def call_size(self, updates: int) -> int:
         """Return how many of a group's updates one compiled call makes."""
@@ -269,23 +296,33 @@ class Algorithm(Configurable):
         """
         early = self.schedule.learning_starts - self.steps
         if early <= 0:
-            return self.act_on(observations, False, self.policy, self.steps)
+            return self._choose(observations, False, self.explorer, self.steps)
         count = len(observations)
         random = min(early, count)
         if waiting is not None:
             random = int(np.searchsorted(np.cumsum(~waiting), random, side="right"))
         if random == count:
             return self._random_actions(count)
-        actions = self.act_on(observations, False, self.policy, self.steps)
+        actions = self._choose(observations, False, self.explorer, self.steps)
         actions[:random] = self._random_actions(random)
         return actions
 
-    def act_on(self, observations: np.ndarray, deterministic: bool, policy: Policy, step: int) -> np.ndarray:
-        """Return actions `[N, ...]` for observations `[N, ...]`."""
+    @property
+    def explorer(self) -> Explorer:
+        """What explores: the policy, the noise, or the generator that the head's own distribution draws from."""
+        if self.policy is not None:
+            return self.policy
+        return self._sampling if self.noise is None else self.noise
+
+    def act_on(self, observations: np.ndarray, deterministic: bool, explorer: Explorer, step: int) -> np.ndarray:
+        """Return the actions `[N, ...]` that an environment is given for observations `[N, ...]`."""
+        return self.head.executed(self._choose(observations, deterministic, explorer, step))
+
+    def _choose(self, observations: np.ndarray, deterministic: bool, explorer: Explorer, step: int) -> np.ndarray:
         if observations.dtype != self.observation_dtype:
             observations = observations.astype(self.observation_dtype)
         values = self.actor(observations)
-        return self.head.deterministic(values) if deterministic else self.head.explore(values, policy, step)
+        return self.head.deterministic(values) if deterministic else self.head.explore(values, explorer, step)
 
     def mark_stale(self) -> None:
         """Note that weights may have changed outside an update, so that acting fetches them again."""
@@ -293,7 +330,7 @@ class Algorithm(Configurable):
             self.actor.stale = True
 
     def _random_actions(self, count: int) -> np.ndarray:
-        return self.generators("random_actions").integers(self.action_size, size=count)
+        return random_actions(self.action_space, count, self.generators("random_actions"))
 
     def build(self) -> None:
         """Allocate the memory, build the optimizers and compile, once; everything is known when training starts."""
@@ -306,6 +343,12 @@ class Algorithm(Configurable):
         found += [variable for name in self.optimizer_names for variable in optimizers.variables(self.optimizers[name])]
         self.all_variables = _unique(found)
         self._update = backends.current().compile_update(self, self.jit_compile)
+        self._followers = [live.follow for live in self.hyperparameters.values() if live.schedule is not None]
+        self._followers += [
+            partial(optimizers.follow, optimizer)
+            for optimizer in self.optimizers.values()
+            if optimizers.schedule_of(optimizer) is not None
+        ]
         self.actor = Actor(self)  # type: ignore[arg-type]
         self._built = True
 
@@ -360,8 +403,11 @@ _NOT_NETWORKS = {
     "hyperparameters",
     "optimizers",
     "policy",
+    "noise",
+    "head",
     "replay",
     "source",
+    "view",
     "lanes",
     "history",
     "all_variables",

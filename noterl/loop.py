@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import backends
-from noterl.agent_setup import check_positive
 from noterl.backends.common import GroupResult, InterruptGuard, NonFiniteError, bucket
 from noterl.callback import Events, Handlers
+from noterl.checks import check_positive
 from noterl.evaluation import Evaluation
 from noterl.types import Batch, Logs, Transition
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from noterl.agent import Agent
     from noterl.envs import EnvSource
     from noterl.history import History
+    from noterl.replay import Drawn
 
 # A group larger than this runs as several calls, so that its gathered batches stay small.
 LARGEST_CALL = 256
@@ -115,7 +116,8 @@ class Loop:
             if self._finished():
                 return False
         started = perf_counter()
-        lanes.begin_round(self.agent.choose_actions(lanes.observations(), lanes.waiting))
+        actions = self.agent.choose_actions(lanes.observations(), lanes.waiting)
+        lanes.begin_round(self.agent.head.executed(actions))
         self.clock["act"] += perf_counter() - started
         return True
 
@@ -128,7 +130,7 @@ class Loop:
         before = agent.steps
         self._store(transitions)
         clock["store"] += perf_counter() - stepped
-        due = agent.schedule.due(before, agent.steps, len(self._over), len(agent.replay))
+        due = agent.schedule.due(before, agent.steps, len(self._over), agent.drawable())
         if due.target:
             agent.update_target()
             agent.actor.target_moved()
@@ -171,18 +173,19 @@ class Loop:
     def _learn(self, updates: int) -> None:
         """Run one group: draw it as one, update in as few calls as may be, feed its priorities back as one."""
         agent = self.agent
+        agent.follow_schedules()
         size = 1 if self.live else agent.call_size(updates)
         started = perf_counter()
-        rows = agent.draw(updates)
+        drawn = agent.draw(updates)
         self.clock["sample"] += perf_counter() - started
-        feedback = [self._call(rows[start : start + size], size) for start in range(0, updates, size)]
-        self._feed_back(rows, feedback)
+        feedback = [self._call(drawn[start : start + size], size) for start in range(0, updates, size)]
+        self._feed_back(drawn.rows, feedback)
 
-    def _call(self, rows: np.ndarray, size: int) -> dict[str, Any]:
+    def _call(self, drawn: Drawn, size: int) -> dict[str, Any]:
         """Run the updates on these rows as one compiled call of `size` batches; what is missing is padding."""
-        agent, count = self.agent, len(rows)
+        agent, count = self.agent, len(drawn)
         started = perf_counter()
-        batch = _padded(agent.gather(rows), size)
+        batch = _padded(agent.gather(drawn), size)
         self.clock["sample"] += perf_counter() - started
         try:
             if self.live:
@@ -245,6 +248,8 @@ class Loop:
         started = perf_counter()
         agent.replay.interrupt(lane)
         self.lanes.reset(lane, number, agent.steps)
+        if agent.noise is not None:
+            agent.noise.reset(lane)
         agent.episodes_begun += 1
         self.clock["environment"] += perf_counter() - started
         self._open.append(lane)

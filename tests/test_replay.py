@@ -225,7 +225,7 @@ def test_capacity_must_be_a_positive_int(capacity):
         (0, 1, "updates must be a positive int"),
         (1, 0, "batch_size must be a positive int"),
         (1, 2.0, "batch_size must be a positive int"),
-        (1, 8, "batch_size must be at most what the memory holds, 7, got 8"),
+        (1, 8, "batch_size must be at most what may be drawn, 7, got 8"),
     ],
 )
 def test_arguments_of_sample(updates, batch_size, message):
@@ -371,19 +371,20 @@ def test_available_memory_is_what_system_and_control_groups_leave(tmp_path, monk
 def test_a_pass_visits_every_transition_once(length: int, batch_size: int, batches: int) -> None:
     replay = filled(20, length)
     live = len(replay)
-    rows = replay.draw_pass(batch_size=min(batch_size, live), generator=np.random.default_rng(0))
+    drawn = replay.draw_pass(batch_size=min(batch_size, live), generator=np.random.default_rng(0))
+    rows = drawn.rows
     order, filling = rows.reshape(-1)[:live], rows.reshape(-1)[live:]
     assert rows.shape == (batches, min(batch_size, live))
     assert sorted(order) == list(range(live))
     assert len(set(filling)) == len(filling)
     assert list(order) != sorted(order)
-    np.testing.assert_array_equal(replay.gather(rows, gamma=0.9).index, rows)
+    np.testing.assert_array_equal(replay.gather(drawn, gamma=0.9).index, rows)
 
 
 def test_a_group_is_drawn_as_it_is_sampled() -> None:
     replay = filled(20, 33)
-    rows = replay.draw(3, 4, generator=np.random.default_rng(1))
+    drawn = replay.draw(3, 4, generator=np.random.default_rng(1))
     batch = replay.sample(3, 4, generator=np.random.default_rng(1), gamma=0.9)
-    np.testing.assert_array_equal(rows, batch.index)
-    for ours, theirs in zip(replay.gather(rows, gamma=0.9)[:6], batch[:6], strict=True):
+    np.testing.assert_array_equal(drawn.rows, batch.index)
+    for ours, theirs in zip(replay.gather(drawn, gamma=0.9)[:6], batch[:6], strict=True):
         np.testing.assert_array_equal(ours, theirs)

@@ -100,6 +100,10 @@ DAMAGES = {
     "head lane": (damage(["heads", "lane"], poke(0, 3)), "head of a lane belongs to another"),
     "head age": (damage(["heads", "age"], poke(0, 20)), "head of a lane is not a live row"),
     "head row": (damage(["heads", "age"], poke(0, 0)), "head of a lane has ended or has a successor"),
+    "mask": (damage(["hidden"], lambda _: np.array([3, 20])), "masked rows are not live"),
+    "mask order": (damage(["hidden"], lambda _: np.array([3, 3])), "not in order of age"),
+    "sampler": (damage(["sampler"], lambda _: {"tree": 1}), r"state of a Uniform is empty, this one holds \['tree'\]"),
+    "no sampler": (damage(["sampler"], lambda _: None), r"state\['sampler'\] must be a dict"),
     "two heads": (
         damage(["heads"], lambda heads: {name: np.repeat(array, 2) for name, array in heads.items()}),
         "two heads",

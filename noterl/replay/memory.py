@@ -14,8 +14,12 @@ from gymnasium import spaces
 from noterl.checks import check_positive as _positive
 from noterl.registry import Configurable, register
 from noterl.replay import snapshot
-from noterl.replay.columns import Array, action_layout, extra_layout, gather, observation_layout, reshape
+from noterl.replay.columns import Array, action_layout, extra_layout, flat, observation_layout, reshape
+from noterl.replay.drawing import Count, Feedback, draw_usable, pass_usable
+from noterl.replay.gathering import plain
 from noterl.replay.machine import available_bytes
+from noterl.replay.relabel import Drawn, Relabel
+from noterl.replay.samplers import Sampler, Uniform
 from noterl.replay.storage import Storage, storage_bytes
 from noterl.types import Batch
 
@@ -24,16 +28,20 @@ ExtraSpec = Mapping[str, tuple[tuple[int, ...], Any]]
 
 @register
 class Replay(Configurable):
-    """The last `capacity` transitions of all lanes, from which batches are drawn uniformly.
+    """The last `capacity` transitions of all lanes, from which batches are drawn.
 
     Each observation is stored once, in the dtype of its space: the next observation of a transition is the observation
     of its lane's next one. Only the last observation of an episode needs a place of its own.
 
     Args:
         capacity: how many transitions are kept; the oldest makes room for the newest.
+        sampler: which transitions are drawn; `Uniform()` where none is given.
+        relabel: in what light they are seen; None for the one they were stored in.
+        n_step: n, how many rewards a batch adds up (discounted) before the next observation and its value. The tail of
+            an episode, of one that still runs too, has fewer.
 
     Raises:
-        ValueError: if `capacity` is not a positive int.
+        ValueError: if an argument is not what it may be.
 
     Example:
         >>> import numpy as np
@@ -51,12 +59,49 @@ class Replay(Configurable):
         ((2, 4, 3), (2, 4))
     """
 
-    # The fields of the loss's feedback that the memory wants fetched from the device after every group.
-    feedback_fields: tuple[str, ...] = ()
-
-    def __init__(self, capacity: int) -> None:
+    def __init__(
+        self, capacity: int, *, sampler: Sampler | None = None, relabel: Relabel | None = None, n_step: int = 1
+    ) -> None:
         self._capacity = _positive("capacity", capacity)
+        self._n_step = _positive("n_step", n_step)
+        self._sampler = Uniform() if sampler is None else sampler
+        if not isinstance(self._sampler, Sampler):
+            raise ValueError(f"sampler must be a sampler of noterl.replay, got {sampler!r}")
+        if relabel is not None and not isinstance(relabel, Relabel):
+            raise ValueError(f"relabel must be None or a relabelling of noterl.replay, got {relabel!r}")
+        self._relabel = relabel
         self._storage: Storage | None = None
+        self._count: Count | None = None
+        self._feedback: Feedback | None = None
+
+    @property
+    def sampler(self) -> Sampler:
+        """Which transitions are drawn."""
+        return self._sampler
+
+    @property
+    def relabel(self) -> Relabel | None:
+        """In what light they are seen."""
+        return self._relabel
+
+    @property
+    def n_step(self) -> int:
+        """How many rewards a batch adds up."""
+        return self._n_step
+
+    @property
+    def feedback_fields(self) -> tuple[str, ...]:
+        """The fields of the loss's feedback that are wanted after every group."""
+        return self._sampler.feedback_fields
+
+    @property
+    def drawable(self) -> int:
+        """How many transitions may be drawn: those that are masked, or cannot be relabelled yet, may not."""
+        return self.count_drawable()
+
+    def count_drawable(self, enough: int | None = None) -> int:
+        """Return `drawable`; counting may stop at `enough`."""
+        return self._count(enough) if self._count else 0
 
     @property
     def capacity(self) -> int:
@@ -99,7 +144,12 @@ class Replay(Configurable):
                 )
             return
         _refuse_too_much(self._capacity, storage_bytes(self._capacity, *layouts))
-        self._storage = Storage(self._capacity, *layouts)
+        storage = Storage(self._capacity, *layouts)
+        if self._relabel:
+            self._relabel.bind(storage, observation_space)
+        self._sampler.bind(storage)
+        self._storage, self._count = storage, Count(storage, self._relabel)
+        self._feedback = Feedback(storage) if self.feedback_fields else None
         # Whoever asks for `add` from now on gets the storage's own: one call less for every step.
         self.add = self._storage.add  # type: ignore[method-assign]
 
@@ -143,74 +193,81 @@ class Replay(Configurable):
         self._built().interrupt(lane)
 
     def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator, gamma: float) -> Batch:
-        """Draw the batches of a group of updates, every transition with the same chance each time.
+        """Draw the batches of a group of updates, as the sampler chooses.
 
         Args:
             updates: K, how many batches.
             batch_size: B, rows of each.
             generator: where the draws come from.
-            gamma: the discount of the next state's value.
+            gamma: the discount of one step.
 
         Returns:
             A `Batch` of new arrays `[K, B, ...]`. float64 comes as float32 and int64 as int32 (if the space's values
-            fit); all else as it is stored. `discount` is `gamma * (1 - terminated)`, `index` holds the rows as int64.
+            fit); all else as it is stored. `reward` is the sum of `gamma**i` times the i-th of (at most) n rewards,
+            `next_observation` what came after the last of them and `discount` is `gamma**n * (1 - terminated)`;
+            `index` holds the rows as int64.
 
         Raises:
-            ValueError: if `updates` or `batch_size` is not a positive int, or `batch_size` is more than is stored.
+            ValueError: if `updates` or `batch_size` is not a positive int, or `batch_size` is more than may be drawn.
         """
         return self.gather(self.draw(updates, batch_size, generator=generator), gamma=gamma)
 
-    def draw(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Array:
-        """Draw the rows `[K, B]` of a group of updates; `sample` says how, and what is raised."""
-        storage = self._drawable(batch_size)
-        updates = _positive("updates", updates)
-        return storage.draw(updates * batch_size, generator).reshape(updates, batch_size)
+    def draw(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Drawn:
+        """Draw the rows `[K, B]` of a group of updates, with all choices; `sample` says how, and what is raised."""
+        self._check_batch_size(batch_size)
+        rows = draw_usable(self._sampler, self._relabel, _positive("updates", updates), batch_size, generator)
+        return self._drawn(rows, generator)
 
-    def draw_pass(self, batch_size: int, *, generator: np.random.Generator) -> Array:
-        """Draw the rows `[K, B]` of one pass: every transition once, in random order.
+    def draw_pass(self, batch_size: int, *, generator: np.random.Generator) -> Drawn:
+        """Draw the rows `[K, B]` of one pass: every transition that may be drawn once, in random order.
 
         What the last batch lacks is filled up with the first rows of another such order.
 
         Raises:
-            ValueError: if `batch_size` is not a positive int, or more than is stored.
+            ValueError: if `batch_size` is not a positive int, or more than may be drawn.
         """
-        storage = self._drawable(batch_size)
-        rows = storage.shuffled(generator)
-        missing = -len(rows) % batch_size
-        if missing:
-            rows = np.concatenate([rows, storage.shuffled(generator)[:missing]])
-        return rows.reshape(-1, batch_size)
+        self._check_batch_size(batch_size)
+        return self._drawn(pass_usable(self._sampler, self._relabel, batch_size, generator), generator)
 
-    def gather(self, index: Array, *, gamma: float) -> Batch:
-        """Return the batches that rows `[K, B]` stand for; see `sample`."""
-        storage = self._built()
-        rows = index.reshape(-1)
-        discount = np.where(storage.terminated.take(rows), np.float32(0), np.float32(gamma))
-        batch = Batch(
-            observation=storage.observations(rows),
-            action=gather(storage.action, rows, storage.action_layout),
-            reward=storage.reward.take(rows),
-            next_observation=storage.next_observations(rows),
-            discount=discount,
-            weight=np.ones(len(rows), np.float32),
-            index=rows,
-            extra={name: gather(storage.extra[name], rows, leaf) for name, leaf in storage.extra_layout.items()},
-        )
-        return Batch(*(reshape(field, index.shape) for field in batch))
-
-    def _drawable(self, batch_size: int) -> Storage:
-        storage = self._built()
-        if _positive("batch_size", batch_size) > storage.length:
-            raise ValueError(f"batch_size must be at most what the memory holds, {storage.length}, got {batch_size}")
-        return storage
+    def gather(self, drawn: Drawn, *, gamma: float) -> Batch:
+        """Return the batches that were drawn; see `sample`."""
+        storage, rows = self._built(), drawn.rows.reshape(-1)
+        if self._relabel:
+            choices = {name: flat(array) for name, array in drawn.choices.items()}
+            batch = self._relabel.gather(rows, choices, gamma, self._n_step)
+        else:
+            batch = plain(storage, rows, gamma, self._n_step)
+        shape = drawn.rows.shape
+        fields = Batch(*(reshape(field, shape) for field in batch))
+        return fields._replace(weight=self._sampler.weights(drawn.rows), index=drawn.rows)
 
     def feedback(self, index: Array, feedback: Mapping[str, Any]) -> None:
-        """Take what the loss said of the rows sampled; uniform sampling has no use for it."""
+        """Take what the loss said of rows `[K, B]` that were drawn; of a row that occurs twice the last counts.
+
+        Rows that were overwritten since they were drawn are left out.
+        """
+        if self._feedback is not None:
+            self._feedback.give(self._sampler, index, feedback)
+
+    def _drawn(self, rows: Array, generator: np.random.Generator) -> Drawn:
+        if self._feedback is not None:
+            self._feedback.note(rows)
+        if self._relabel is None:
+            return Drawn(rows)
+        choices = self._relabel.draw(rows.reshape(-1), generator)
+        return Drawn(rows, {name: reshape(array, rows.shape) for name, array in choices.items()})
+
+    def _check_batch_size(self, batch_size: int) -> None:
+        self._built()
+        drawable = self.count_drawable(_positive("batch_size", batch_size))
+        if batch_size > drawable:
+            raise ValueError(f"batch_size must be at most what may be drawn, {drawable}, got {batch_size}")
 
     def clear(self) -> None:
         """Forget every transition; what is allocated stays."""
         if self._storage:
             self._storage.clear()
+            self._sampler.clear()
 
     def check(self) -> None:
         """Assert that the memory hangs together.
@@ -226,7 +283,9 @@ class Replay(Configurable):
 
         The arrays are views of the memory: save or copy them before the next `add`.
         """
-        return snapshot.get_state(self._storage) if self._storage else {}
+        if self._storage is None:
+            return {}
+        return {**snapshot.get_state(self._storage), "sampler": self._sampler.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take what `get_state` said: what is sampled and overwritten from here on is the same.
@@ -236,7 +295,15 @@ class Replay(Configurable):
                 then.
         """
         if state:
-            snapshot.set_state(self._built(), state)
+            storage = self._built()
+            take = snapshot.checked(storage, state)
+            known = snapshot.entry(state, ("sampler",))
+            if not isinstance(known, Mapping):
+                raise ValueError(f"state['sampler'] must be a dict, got {type(known).__name__}")
+            self._sampler.check_state(known, int(state["count"]) - int(state["begin"]))
+            take()
+            self._sampler.clear()
+            self._sampler.set_state(known)
         else:
             self.clear()
 

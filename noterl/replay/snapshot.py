@@ -6,7 +6,7 @@ slots are numbered by the age of their row, so the state says nothing of how the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ def get_state(storage: Storage) -> dict[str, Any]:
 
     What is written to the memory later shows through the views: save or copy them before the next `add`.
     """
-    rows = live_rows(storage)
+    rows = storage.live_rows()
     apart = rows[storage.successor[rows] < 0]
     lanes, heads = list(storage.heads), np.array(list(storage.heads.values()), np.int64)
     columns = {name: _segments(storage, table) for name, table in _columns(storage).items()}
@@ -29,6 +29,7 @@ def get_state(storage: Storage) -> dict[str, Any]:
         "begin": storage.begin,
         "count": storage.count,
         "columns": columns,
+        "hidden": storage.mask.hidden(storage.begin) - storage.begin,
         "distance": distances(storage),
         "apart": _take(storage.apart, -1 - storage.successor[apart]),
         "heads": {
@@ -38,11 +39,11 @@ def get_state(storage: Storage) -> dict[str, Any]:
     }
 
 
-def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
-    """Take what `get_state` said, of a storage of the same capacity and layouts.
+def checked(storage: Storage, state: Mapping[str, Any]) -> Callable[[], None]:
+    """Return what takes the state of a storage of the same capacity and layouts, after all was looked at.
 
     Raises:
-        ValueError: if the state is not of such a storage, or contradicts itself; the storage is then unchanged.
+        ValueError: if the state is not of such a storage, or contradicts itself; the storage is never touched here.
     """
     begin, count = _bounds(storage, state)
     length = count - begin
@@ -52,17 +53,23 @@ def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
     apart = _checked(state, ("apart",), storage.observation_layout, int((distance == 0).sum()))
     lanes = _array(state, ("heads", "lane"), np.dtype(np.int32), None)
     ages = _array(state, ("heads", "age"), np.dtype(np.int64), lanes.shape)
+    hidden = _array(state, ("hidden",), np.dtype(np.int64), None)
     ended = np.concatenate(columns["terminated"]) | np.concatenate(columns["truncated"])
-    fault = broken_link(distance, np.concatenate(columns["lane"]), ended, lanes, ages)
+    fault = broken_link(distance, np.concatenate(columns["lane"]), ended, lanes, ages) or broken_mask(hidden, length)
     if fault:
         raise ValueError(f"the state of a replay memory contradicts itself: {fault}")
-    storage.clear()
-    storage.begin = storage.count = begin
-    for name, table in _columns(storage).items():
-        _fill(storage, table, columns[name])
-    _fill_links(storage, distance, apart)
-    storage.count = count
-    storage.heads.update(zip(lanes.tolist(), ((begin + ages) % storage.capacity).tolist(), strict=True))
+
+    def take() -> None:
+        storage.clear()
+        storage.begin = storage.count = begin
+        for name, table in _columns(storage).items():
+            _fill(storage, table, columns[name])
+        _fill_links(storage, distance, apart)
+        storage.count = count
+        storage.heads.update(zip(lanes.tolist(), ((begin + ages) % storage.capacity).tolist(), strict=True))
+        storage.mask.hide(begin + hidden, count)
+
+    return take
 
 
 def check(storage: Storage) -> None:
@@ -74,7 +81,7 @@ def check(storage: Storage) -> None:
     begin, count, length = storage.begin, storage.count, storage.length
     assert 0 <= begin <= count, f"generations run from begin {begin} to count {count}"
     assert length <= storage.capacity, f"{length} live rows in a memory of {storage.capacity}"
-    rows = live_rows(storage)
+    rows = storage.live_rows()
     successor = storage.successor
     assert (successor < storage.capacity).all(), "a successor lies beyond the last row"
     used = -1 - successor[successor < 0]
@@ -87,7 +94,11 @@ def check(storage: Storage) -> None:
     ended = storage.terminated[rows] | storage.truncated[rows]
     ages = (heads - begin) % storage.capacity
     fault = broken_link(distances(storage), storage.lane[rows], ended, lanes, ages)
+    fault = fault or broken_mask(storage.mask.hidden(begin) - begin, length)
     assert fault is None, fault
+    allowed = storage.eligible
+    masked = 0 if allowed is None else length - int(allowed[rows].sum())
+    assert masked == length - storage.drawable, "the mask by row is not that by generation"
 
 
 def broken_link(distance: Array, lane: Array, ended: Array, head_lanes: Array, head_ages: Array) -> str | None:
@@ -121,14 +132,16 @@ def broken_link(distance: Array, lane: Array, ended: Array, head_lanes: Array, h
     return None
 
 
-def live_rows(storage: Storage) -> Array:
-    """Return the live rows [n], the oldest first."""
-    return np.arange(storage.begin, storage.count) % storage.capacity
+def broken_mask(hidden: Array, length: int) -> str | None:
+    """Return what is wrong with the ages of masked rows among `length` live ones; None if nothing is."""
+    if (np.diff(hidden) <= 0).any() or (len(hidden) and not 0 <= hidden[0] <= hidden[-1] < length):
+        return "the masked rows are not live, or not in order of age"
+    return None
 
 
 def distances(storage: Storage) -> Array:
     """Return how much younger the successor of each live row is, in order of age [n]; 0 where there is none."""
-    rows = live_rows(storage)
+    rows = storage.live_rows()
     successor = storage.successor[rows]
     return np.where(successor < 0, 0, storage.generation(successor) - storage.generation(rows))
 
@@ -204,7 +217,7 @@ def _put(table: Table, segments: Any) -> None:
 
 
 def _bounds(storage: Storage, state: Mapping[str, Any]) -> tuple[int, int]:
-    capacity, begin, count = (_entry(state, (name,)) for name in ("capacity", "begin", "count"))
+    capacity, begin, count = (entry(state, (name,)) for name in ("capacity", "begin", "count"))
     if capacity != storage.capacity:
         raise ValueError(f"the state is of a replay memory of capacity {capacity!r}, this one has {storage.capacity}")
     integers = all(isinstance(number, int) and not isinstance(number, bool) for number in (begin, count))
@@ -215,7 +228,7 @@ def _bounds(storage: Storage, state: Mapping[str, Any]) -> tuple[int, int]:
 
 def _checked(state: Mapping[str, Any], path: tuple[str, ...], layout: Layout, length: int) -> Any:
     """Return the segments at `path`, `length` rows in all, each of the layout's shape and dtype."""
-    value = _entry(state, path)
+    value = entry(state, path)
     if not isinstance(layout, Leaf):
         if not isinstance(value, Mapping) or value.keys() != layout.keys():
             raise ValueError(f"state{list(path)} must be a dict with the keys {sorted(layout)}")
@@ -237,14 +250,15 @@ def _checked(state: Mapping[str, Any], path: tuple[str, ...], layout: Layout, le
 
 
 def _array(state: Mapping[str, Any], path: tuple[str, ...], dtype: np.dtype[Any], shape: Any) -> Array:
-    value = _entry(state, path)
+    value = entry(state, path)
     expected = value.shape if shape is None and isinstance(value, np.ndarray) and value.ndim == 1 else shape
     if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != expected:
         raise ValueError(f"state{list(path)} must be an array {dtype}{list(shape or [])}, got {_described(value)}")
     return value
 
 
-def _entry(state: Any, path: tuple[str, ...]) -> Any:
+def entry(state: Any, path: tuple[str, ...]) -> Any:
+    """Return what a state holds at `path`; raise a ValueError that names what it lacks."""
     for depth, name in enumerate(path):
         if not isinstance(state, Mapping) or name not in state:
             raise ValueError(f"the state of a replay memory lacks state{list(path[: depth + 1])}")

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from noterl.replay.columns import Array, Layout, Leaf, allocate, gather, row_bytes, scatter
+from noterl.replay.episodes import Episodes
+from noterl.replay.mask import Mask
 
 FIRST_SLOTS = 16
 
@@ -47,6 +49,12 @@ class Storage:
         observation: layout of an observation.
         action: layout of an action.
         extra: layout of further fields, by name.
+
+    Attributes:
+        begin: the oldest live generation.
+        count: transitions ever added; the newest live generation is one less.
+        epoch: grows when the rows are emptied or replaced, and generations say nothing of what was before.
+        mask: the rows that must not be drawn.
     """
 
     def __init__(self, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> None:
@@ -66,6 +74,9 @@ class Storage:
         self.successor = np.zeros(capacity, BOOKKEEPING["successor"])
         self.begin = 0
         self.count = 0
+        self.epoch = 0
+        self.mask = Mask(capacity)
+        self._episodes: Episodes | None = None
         self.heads: dict[int, int] = {}  # lane -> row of its newest transition, if the episode still runs
         self.free: list[int] = []  # slots given back
         self.slots = 0  # slots ever handed out; those above were never touched
@@ -81,6 +92,24 @@ class Storage:
     def length(self) -> int:
         """How many transitions are live."""
         return self.count - self.begin
+
+    @property
+    def eligible(self) -> Array | None:
+        """By row whether a sampler may draw it, if it is live; None if all may. `mask.version` says when it changed."""
+        return self.mask.eligible(self.begin, self.count)
+
+    @property
+    def drawable(self) -> int:
+        """How many live rows may be drawn."""
+        length = self.count - self.begin
+        return length if self.mask.empty else length - len(self.mask.hidden(self.begin))
+
+    @property
+    def episodes(self) -> Episodes:
+        """Where in its episode each row lies, as of now."""
+        if self._episodes is None:
+            self._episodes = Episodes(self)
+        return self._episodes.update()
 
     @property
     def nbytes(self) -> int:
@@ -138,6 +167,8 @@ class Storage:
 
     def clear(self) -> None:
         """Forget every transition; generations go on counting."""
+        self.epoch += 1
+        self.mask.hide(np.empty(0, np.int64), self.count)
         self.heads.clear()
         self.begin = self.count
         self.successor[self.successor < 0] = 0
@@ -156,9 +187,18 @@ class Storage:
             np.subtract(rows, self.capacity, out=rows, where=rows >= self.capacity)
         return rows
 
-    def shuffled(self, generator: np.random.Generator) -> Array:
-        """Return every live row once, in random order of age."""
-        return (self.begin + generator.permutation(self.length)) % self.capacity
+    def live_rows(self) -> Array:
+        """Return the live rows [n], the oldest first."""
+        return np.arange(self.begin, self.count) % self.capacity
+
+    def eligible_rows(self) -> Array:
+        """Return the live rows [n] that may be drawn, the oldest first."""
+        rows, allowed = self.live_rows(), self.eligible
+        return rows if allowed is None else rows[allowed[rows]]
+
+    def next_row(self, rows: Array) -> Array:
+        """Return the rows of the transitions that follow rows [n] in their episodes, -1 where none does (yet)."""
+        return np.maximum(self.successor.take(rows), -1)
 
     def observations(self, rows: Array) -> Any:
         """Return the observations of rows [n], as delivered."""

@@ -1,0 +1,81 @@
+"""Batches from rows: the n-step return, the state it ends in, and the fields in between.
+
+Owns: what n-step means (Sutton, 1988; with the true bootstrap at truncation). It is formed when rows are sampled, from
+the gamma of that moment, so nothing of it is stored.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from noterl.replay.columns import Array, gather
+from noterl.replay.storage import Storage
+from noterl.types import Batch
+
+
+class Steps(NamedTuple):
+    """The transitions that follow one another from each of m rows, at most n.
+
+    `rows[i]` is the i-th of them `[n, m]`, the last there is repeated; `present[i]` says whether there is an i-th.
+    """
+
+    rows: Array
+    present: Array
+
+
+def follow(storage: Storage, rows: Array, n_step: int) -> Steps:
+    """Return the `n_step` transitions from rows `[m]` on, or as many as the episode has so far."""
+    following = np.empty((n_step, len(rows)), np.int64)
+    present = np.ones((n_step, len(rows)), np.bool_)
+    following[0] = rows
+    for i in range(1, n_step):
+        successor = storage.successor.take(following[i - 1])
+        np.logical_and(present[i - 1], successor >= 0, out=present[i])
+        following[i] = np.where(present[i], successor, following[i - 1])
+    return Steps(following, present)
+
+
+def fold(steps: Steps, reward: Array, terminated: Array, gamma: float) -> tuple[Array, Array, Array]:
+    """Return the n-step reward, the discount of the value after it, and the row it ends with, `[m]` each.
+
+    The reward is `sum of gamma**i * reward[i]` over the steps up to the first that terminates, the discount
+    `gamma**count * (1 - terminated)` with the count of these steps.
+
+    Args:
+        steps: of `follow`.
+        reward: of each step, float32 `[n, m]`; what lies beyond the last present step is not looked at.
+        terminated: whether the episode terminates with it, `[n, m]`.
+        gamma: the discount of one step.
+    """
+    total, discount = reward[0].astype(np.float64), np.full(reward.shape[1], gamma)
+    last, over = steps.rows[0].copy(), terminated[0].copy()
+    for i in range(1, len(reward)):
+        going = steps.present[i] & ~over
+        total += np.where(going, discount * reward[i], 0.0)
+        discount = np.where(going, discount * gamma, discount)
+        last = np.where(going, steps.rows[i], last)
+        over |= going & terminated[i]
+    return total.astype(np.float32), np.where(over, 0, discount).astype(np.float32), last
+
+
+def plain(storage: Storage, rows: Array, gamma: float, n_step: int) -> Batch:
+    """Return the batch of rows `[m]` as they are stored, fields `[m, ...]`, with ones for `weight`."""
+    if n_step == 1:
+        reward, last = storage.reward.take(rows), rows
+        discount = np.where(storage.terminated.take(rows), np.float32(0), np.float32(gamma))
+    else:
+        steps = follow(storage, rows, n_step)
+        outcomes = storage.reward.take(steps.rows), storage.terminated.take(steps.rows)
+        reward, discount, last = fold(steps, *outcomes, gamma)
+    return Batch(
+        observation=storage.observations(rows),
+        action=gather(storage.action, rows, storage.action_layout),
+        reward=reward,
+        next_observation=storage.next_observations(last),
+        discount=discount,
+        weight=np.ones(len(rows), np.float32),
+        index=rows,
+        extra={name: gather(storage.extra[name], rows, leaf) for name, leaf in storage.extra_layout.items()},
+    )

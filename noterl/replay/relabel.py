@@ -1,0 +1,80 @@
+"""Seeing stored transitions in another light when they are sampled.
+
+Owns: what was drawn, with the choices made for it, and the contract of relabelling. Chance is spent when rows are
+drawn; gathering them is a plain function of the memory and of these choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl.registry import Configurable
+from noterl.replay.columns import Array
+from noterl.replay.gathering import plain
+from noterl.replay.storage import Storage
+from noterl.types import Batch
+
+
+class Drawn:
+    """Rows `[K, B]` of a group of updates, and what relabelling chose for each; slices take some of the updates.
+
+    Args:
+        rows: the rows, int64.
+        choices: arrays `[K, B, ...]` by name.
+    """
+
+    __slots__ = ("choices", "rows")
+
+    def __init__(self, rows: Array, choices: Mapping[str, Array] | None = None) -> None:
+        self.rows, self.choices = rows, dict(choices or {})
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, updates: slice) -> Drawn:
+        return Drawn(self.rows[updates], {name: array[updates] for name, array in self.choices.items()})
+
+    def joined(self, other: Drawn) -> Drawn:
+        """Return these updates and then the other's."""
+        choices = {name: np.concatenate([array, other.choices[name]]) for name, array in self.choices.items()}
+        return Drawn(np.concatenate([self.rows, other.rows]), choices)
+
+
+class Relabel(Configurable):
+    """Changes what a batch says of its rows; subclass it for a rule of your own.
+
+    Attributes:
+        storage: the rows, once it is bound.
+    """
+
+    storage: Storage | None = None
+
+    def bind(self, storage: Storage, observation_space: spaces.Space[Any]) -> None:
+        """Belong to a storage, from now on.
+
+        Raises:
+            ValueError: if it belongs to another one, or cannot relabel observations of this space.
+        """
+        if self.storage is not None and self.storage is not storage:
+            raise ValueError(f"relabel must belong to one memory alone, got the {type(self).__name__} of another")
+        self.storage = storage
+
+    def usable(self, rows: Array) -> Array | None:
+        """Return which of the live rows `[n]` can be relabelled (bool); None if all can.
+
+        Others are not drawn. What is usable must stay so for as long as it is live.
+        """
+        return None
+
+    def draw(self, rows: Array, generator: np.random.Generator) -> dict[str, Array]:
+        """Return the choices for rows `[n]`, arrays `[n, ...]` by name."""
+        return {}
+
+    def gather(self, rows: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
+        """Return the batch of rows `[n]`, fields `[n, ...]`; `weight` and `index` are the memory's to fill in."""
+        assert self.storage is not None
+        return plain(self.storage, rows, gamma, n_step)

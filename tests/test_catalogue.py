@@ -1,0 +1,174 @@
+"""What every callback of the catalogue keeps to, whoever wrote it: this runs over all that `noterl.callbacks` exports.
+
+A new class is covered as soon as it is exported. It is built with its defaults, or with what `ARGUMENTS` says; one that
+changes training, or hears every gradient update, is named below, with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import noterl
+import noterl.callbacks
+from noterl import saving
+from noterl.callback import CHECKPOINT, EVENTS, CallbackList, LambdaCallback
+from tests.states import assert_same_state, differences, joined, one_lane
+
+EPISODES, CUT = 8, 4
+
+# What a class is built with where its defaults are not enough; files go into the folder.
+ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "Checkpoint": lambda folder: {"path": folder / "files", "save_freq": 3},
+    "EarlyStopping": lambda folder: {"trial_count": 3, "patience": 100},
+    "LambdaCallback": lambda folder: {"on_episode_end": lambda episode, logs: logs.update(double=2 * logs["reward"])},
+}
+
+# Callbacks that are there to change training: all others leave a run bit-identical.
+ACTING: dict[str, str] = {}
+
+# Callbacks that hear every update: this costs a fetch from the device.
+HEARS_UPDATES: dict[str, str] = {}
+
+# Packages that are not installed everywhere.
+NEEDS: dict[str, str] = {}
+
+# Entries of a state that a clock fills, which no two runs share.
+CLOCKED = ("elapsed", "seconds", "time")
+
+NAMES = sorted(set(noterl.callbacks.__all__) - {"Callback"})
+
+
+def make(name: str, folder: Path) -> noterl.Callback:
+    """Build a callback of the catalogue."""
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{name} needs {NEEDS[name]}")
+    kind = getattr(noterl.callbacks, name)
+    arguments = ARGUMENTS[name](folder) if name in ARGUMENTS else {}
+    required = [
+        parameter.name
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    ]
+    missing = set(required) - set(arguments)
+    assert not missing, f"tests/test_catalogue.py, ARGUMENTS: {name} has no default for {', '.join(sorted(missing))}"
+    return kind(**arguments)
+
+
+def timeless(state: Any) -> Any:
+    """Return a state of callbacks without what a clock fills."""
+    if isinstance(state, dict):
+        return {key: timeless(value) for key, value in state.items() if key not in CLOCKED}
+    return state
+
+
+class Runs:
+    """One agent that is compiled once and brought back to its beginning for every run."""
+
+    def __init__(self) -> None:
+        self.agent = one_lane()
+        self.beginning = self.agent.get_state()
+        self.plain = self.run()
+
+    def run(self, *callbacks: Any, start: dict[str, Any] | None = None, episodes: int = EPISODES) -> dict[str, Any]:
+        """Train from a state, the beginning if none is given, and return the state it ends in."""
+        self.agent.set_state(self.beginning if start is None else start)
+        self.agent.fit(episodes=episodes, callbacks=callbacks, verbose=0)
+        return self.agent.get_state()
+
+
+@pytest.fixture(scope="module")
+def runs() -> Runs:
+    return Runs()
+
+
+def without_callbacks(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: part for name, part in state.items() if name != "callbacks"}
+
+
+def probe(act: Callable[[], None]) -> LambdaCallback:
+    """Return a callback that acts after everybody else, at the end of the episode where runs are cut."""
+    callback = LambdaCallback(on_episode_end=lambda episode, logs: act() if episode == CUT - 1 else None)
+    callback.order = CHECKPOINT + 1
+    return callback
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestEvery:
+    def test_goes_through_a_fit_and_changes_nothing_unless_it_acts(
+        self, name: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        state = runs.run(make(name, tmp_path))
+        assert runs.agent.episodes == EPISODES
+        if name not in ACTING:
+            assert_same_state(without_callbacks(state), without_callbacks(runs.plain))
+
+    def test_says_and_takes_its_state(self, name: str, runs: Runs, tmp_path: Path) -> None:
+        callback = make(name, tmp_path)
+        runs.run(callback, episodes=CUT)
+        state = callback.get_state()
+        saving.write(tmp_path / "state.noterl", {"callback": state})
+        read = saving.read(tmp_path / "state.noterl")["callback"]
+        other = make(name, tmp_path)
+        other.set_state(read)
+        assert not differences(other.get_state(), state)
+
+    def test_a_run_that_is_restored_goes_on_bit_for_bit(self, name: str, runs: Runs, tmp_path: Path) -> None:
+        (tmp_path / "whole").mkdir()
+        kept: list[dict[str, Any]] = []
+
+        def cut() -> None:
+            kept.append(runs.agent.get_state())
+            shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+
+        whole = runs.run(make(name, tmp_path / "whole"), probe(cut))
+        (middle,) = kept
+        resumed = runs.run(make(name, tmp_path / "cut"), start=middle, episodes=EPISODES - CUT)
+        assert not differences(timeless(joined(resumed)), timeless(joined(whole)))
+
+    def test_hears_only_what_it_uses(self, name: str, tmp_path: Path) -> None:
+        callback = make(name, tmp_path)
+        events = CallbackList([callback]).bind()
+        heard = [event for event in EVENTS if getattr(events, event)]
+        assert heard, f"{name} hears nothing"
+        for event in heard:
+            function = getattr(callback, event)
+            assert function.__code__.co_code != (lambda self: None).__code__.co_code
+            assert len(function.__code__.co_names) + len(function.__code__.co_freevars) > 0, f"{event} does nothing"
+        assert bool(events.on_batch_begin or events.on_batch_end) == (name in HEARS_UPDATES)
+        assert callback.needs_live_updates <= (name in HEARS_UPDATES)
+
+
+def test_the_lists_name_what_is_there() -> None:
+    for listed in (ARGUMENTS, ACTING, HEARS_UPDATES, NEEDS):
+        assert set(listed) <= set(NAMES)
+
+
+def test_an_acting_callback_would_be_seen(runs: Runs) -> None:
+    def act(episode: int, logs: dict[str, Any]) -> None:
+        runs.agent.set_rule("learning_rate", 0.5)
+
+    state = runs.run(LambdaCallback(on_episode_begin=act))
+    assert differences(joined(without_callbacks(state)), joined(without_callbacks(runs.plain)))
+
+
+def test_a_lost_state_would_be_seen(runs: Runs, tmp_path: Path) -> None:
+    class Forgetful(noterl.Callback):
+        def __init__(self) -> None:
+            self.heard = 0
+
+        def on_episode_end(self, episode: int, logs: dict[str, Any]) -> None:
+            self.heard += 1
+            self.agent.set_rule("learning_rate", 1e-3 * self.heard)
+
+    kept: list[dict[str, Any]] = []
+    whole = runs.run(Forgetful(), probe(lambda: kept.append(runs.agent.get_state())))
+    resumed = runs.run(Forgetful(), start=kept[0], episodes=EPISODES - CUT)
+    assert differences(joined(resumed), joined(whole))

@@ -20,6 +20,7 @@ from noterl.algorithm import Algorithm, Defaults
 from noterl.callback import CallbackList, Events
 from noterl.history import History
 from noterl.loop import Loop, evaluate
+from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.random import check_seed
 
@@ -68,6 +69,7 @@ class Agent(Algorithm):
         optimizer: Any = None,
         *,
         policy: Policy | None = None,
+        noise: NoiseProcess | None = None,
         replay: Any = None,
         batch_size: int | None = None,
         learning_starts: int | None = None,
@@ -83,7 +85,8 @@ class Agent(Algorithm):
             optimizer: one (cloned for each of `optimizer_names`), a list in that order, or a dict by name. Keras
                 optimizers anywhere; with KERAS_BACKEND=torch also `torch.optim` ones, or a function `parameters ->
                 optimizer`.
-            policy: exploration, of `noterl.policies`.
+            policy: exploration among discrete actions, of `noterl.policies`.
+            noise: exploration around continuous actions, of `noterl.noise`.
             replay: the memory, a `noterl.Replay`.
             batch_size: transitions per gradient update. Larger: smoother and dearer; 32 to 256 are usual.
             learning_starts: environment steps before the first update, with uniformly random actions.
@@ -98,12 +101,14 @@ class Agent(Algorithm):
             ValueError: naming the argument that is not what it may be; nothing is changed then.
         """
         arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
-        setup = Setup(self.defaults(), self.head, self.optimizer_names, arguments)
+        head = self.head.bind(self.action_space)
+        setup = Setup(self.defaults(), head, self.optimizer_names, arguments)
         self._setup, self._built = setup, False
         self.optimizers = dict(setup.optimizers)
-        self.policy, self.replay, self.schedule = setup.policy, setup.replay, setup.schedule
+        self.head, self.policy, self.noise = head, setup.policy, setup.noise
+        self.replay, self.schedule = setup.replay, setup.schedule
         self.jit_compile, self.steps_per_execution = setup.jit_compile, setup.steps_per_execution
-        self.policy.generator = self.generators("exploration")
+        self.explorer.generator = self.generators("exploration")
         self.tau.assign(1.0 if self.schedule.tau is None else self.schedule.tau)
 
     def fit(
@@ -148,7 +153,7 @@ class Agent(Algorithm):
         agent_lanes.prepare(self, source, num_envs, fresh=seed is not None)
         if seed is not None:
             self.generators.reseed(seed)
-            self.policy.generator = self.generators("exploration")
+            self.explorer.generator = self.generators("exploration")
         self.history = history = History()
         self._verbose = int(verbose)
         self._callbacks = CallbackList([*heard.callbacks, history, *loggers(self._verbose, log_every, episodes, steps)])
@@ -204,20 +209,17 @@ class Agent(Algorithm):
                 source.close()
 
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
-        """Return the action for one observation, or actions `[N, ...]` for a batch of them.
+        """Return the action for one observation, or actions `[N, ...]` for a batch of them (of a Dict, of each part).
 
         Raises:
             ValueError: if the observation has neither the shape of one nor of a batch.
         """
         self._ensure_compiled()
         self.build()
-        array = np.asarray(observation)
-        shape = self.observation_space.shape
-        if array.shape != shape and array.shape[1:] != shape:
-            raise ValueError(f"observation must have the shape {shape} or (N, *{shape}), got {array.shape}")
-        single = array.shape == shape
+        single = self.view.axes(observation) == 0
+        seen = self.view(observation)
         self.actor.stale = True
-        actions = self.act_on(array[None] if single else array, deterministic, self.policy, self.steps)
+        actions = self.act_on(seen[None] if single else seen, deterministic, self.explorer, self.steps)
         return actions[0].item() if single and np.ndim(actions[0]) == 0 else actions[0] if single else actions
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from noterl import optimizers
 from noterl.callback import Callback, CallbackList
 from noterl.checks import check_positive
 from noterl.heads import Head
+from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay
 from noterl.schedule import Schedule
@@ -22,7 +25,7 @@ class Setup:
 
     Args:
         defaults: of the algorithm.
-        head: of the algorithm.
+        head: of the algorithm, bound to the action space.
         names: its `optimizer_names`.
         arguments: what `compile` was given, by name.
 
@@ -33,7 +36,9 @@ class Setup:
     def __init__(self, defaults: Defaults, head: Head, names: tuple[str, ...], arguments: dict[str, Any]) -> None:
         """Check everything; nothing of the agent is touched."""
         self.arguments = arguments
-        self.policy = _policy(arguments.get("policy", defaults.policy), head)
+        self.policy = _policy(arguments, defaults.policy, head)
+        self.noise = _noise(arguments, defaults.noise, head)
+        _check_explores(head, self.policy, self.noise)
         self.replay = arguments["replay"] if "replay" in arguments else Replay(defaults.capacity)
         if not isinstance(self.replay, Replay):
             raise ValueError(f"replay must be a noterl.Replay, got {self.replay!r}")
@@ -53,15 +58,52 @@ class Setup:
         self.optimizers = optimizers.resolve(arguments.get("optimizer"), names, defaults.learning_rate)
 
 
-def _policy(policy: Any, head: Head) -> Policy:
+def _policy(arguments: dict[str, Any], default: Policy | None, head: Head) -> Policy | None:
+    policy = arguments.get("policy", default)
+    if policy is None:
+        return None
     if not isinstance(policy, Policy):
         raise ValueError(f"policy must be one of noterl.policies, got {policy!r}")
+    if not head.acts_on:
+        raise ValueError(
+            f"policy must not be given: the head {type(head).__name__} {_exploration(head)}; got {policy!r}"
+        )
     if policy.acts_on not in head.acts_on:
         raise ValueError(
             f"policy {type(policy).__name__} acts on {policy.acts_on}, but the head {type(head).__name__} gives "
             f"{' or '.join(head.acts_on)}"
         )
     return policy
+
+
+def _noise(arguments: dict[str, Any], default: NoiseProcess | None, head: Head) -> NoiseProcess | None:
+    noise = arguments.get("noise", default)
+    if noise is None:
+        return None
+    if not isinstance(noise, NoiseProcess):
+        raise ValueError(f"noise must be one of noterl.noise, got {noise!r}")
+    if not head.takes_noise:
+        raise ValueError(f"noise must not be given: the head {type(head).__name__} {_exploration(head)}; got {noise!r}")
+    size = int(np.prod(head.action_space.shape or ()))
+    if noise.size != size:
+        raise ValueError(f"noise must be of the size of an action, {size}, got {noise!r} of the size {noise.size}")
+    return noise
+
+
+def _check_explores(head: Head, policy: Policy | None, noise: NoiseProcess | None) -> None:
+    if policy is None and noise is None and not head.samples:
+        name = "noise" if head.takes_noise else "policy"
+        raise ValueError(
+            f"{name} must be given, one of noterl.{'noise' if head.takes_noise else 'policies'}: the head "
+            f"{type(head).__name__} {_exploration(head)}, and {name} is None"
+        )
+
+
+def _exploration(head: Head) -> str:
+    """Say how a head explores."""
+    if head.takes_noise:
+        return "explores by a noise"
+    return f"explores by a policy on {' or '.join(head.acts_on)}" if head.acts_on else "draws from its distribution"
 
 
 def checked_fit_arguments(

@@ -77,7 +77,7 @@ class _Episode:
         observation, _ = environment.reset(seed=self._seed)
         yield _frame(environment)
         for _ in range(self._max_steps) if self._max_steps is not None else itertools.count():
-            action = agent.act_on(np.asarray(observation)[None], True, agent.policy, agent.steps)[0]
+            action = agent.act_on(agent.view(observation)[None], True, agent.explorer, agent.steps)[0]
             observation, gained, terminated, truncated, _ = environment.step(
                 action.item() if np.ndim(action) == 0 else action
             )

@@ -36,11 +36,11 @@ class Evaluation:
         self._agent, self._deterministic = agent, deterministic
         generators = Generators(agent.generators.seed if seed is None else seed)
         self._seeds = generators("evaluation").integers(2**31, size=episodes)
-        self._policy = agent.policy
+        self._explorer = agent.explorer
         if not deterministic:
-            self._policy = copy.copy(agent.policy)
-            self._policy.set_state(agent.policy.get_state())
-            self._policy.generator = generators("exploration of evaluation")
+            self._explorer = copy.copy(agent.explorer)
+            self._explorer.set_state(agent.explorer.get_state())
+            self._explorer.generator = generators("exploration of evaluation")
         self._source, self._num_envs = source, num_envs
         self._environments: list[Any] = []
         self._returns = np.zeros(episodes)
@@ -73,8 +73,8 @@ class Evaluation:
     def _round(self, playing: list[tuple[int, Any] | None]) -> list[tuple[int, Any] | None]:
         agent = self._agent
         lanes = [lane for lane, episode in enumerate(playing) if episode is not None]
-        observations = np.stack([np.asarray(playing[lane][1]) for lane in lanes])  # type: ignore[index]
-        actions = agent.act_on(observations, self._deterministic, self._policy, agent.steps)
+        observations = agent.view.stack([playing[lane][1] for lane in lanes])  # type: ignore[index]
+        actions = agent.act_on(observations, self._deterministic, self._explorer, agent.steps)
         for lane, action in zip(lanes, actions, strict=True):
             number = playing[lane][0]  # type: ignore[index]
             observation, reward, terminated, truncated, info = self._environments[lane].step(

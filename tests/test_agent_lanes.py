@@ -114,7 +114,7 @@ def test_a_seed_starts_everything_afresh() -> None:
         agent.fit(steps=30, num_envs=1, seed=5, verbose=0)
     states = [agent.get_state() for agent in (first, second)]
     assert states[0]["generators"]["seed"] == 5
-    for name in ("generators", "policy"):
+    for name in ("generators", "explorer"):
         assert not differences(states[0][name], states[1][name])
     runs = [state["replay"]["columns"]["observation"][-1][-30:] for state in states]
     assert np.array_equal(*runs)

@@ -182,11 +182,11 @@ def test_finding_out_what_optimizers_train_changes_nothing() -> None:
         def __init__(self, env, *, seed=None):
             super().__init__(env, seed=seed)
             self.count = keras.Variable(np.float32(0), trainable=False)
-            self.noise = keras.random.SeedGenerator(3)
+            self.draws = keras.random.SeedGenerator(3)
 
         def update(self, batch):
             self.count.assign_add(1.0)
-            keras.random.normal((2,), seed=self.noise)
+            keras.random.normal((2,), seed=self.draws)
             networks.copy(self.q, self.q)
             return super().update(batch)
 

@@ -1,0 +1,93 @@
+"""What every head has in common, and the head of action values."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl.noise import Explorer
+
+
+class Head:
+    """Base of the heads: from the network's output `[N, ...]` to actions, on the host in NumPy.
+
+    A head of an agent is bound to its action space. What explores is an `Explorer`: the agent's policy, its noise, or,
+    for a head with a distribution of its own, nothing but a generator.
+
+    Attributes:
+        acts_on: what policies for this head may act on (`Policy.acts_on`); empty where the head takes none.
+        takes_noise: whether a noise of `noterl.noise` may explore.
+        samples: whether the head explores by a distribution of its own, with neither policy nor noise.
+        action_space: that it is bound to.
+    """
+
+    acts_on: tuple[str, ...] = ()
+    takes_noise: bool = False
+    samples: bool = False
+    action_space: spaces.Space[Any]
+
+    def bind(self, action_space: spaces.Space[Any]) -> Head:
+        """Return this head for an action space; the head itself belongs to a class, and is not changed.
+
+        Raises:
+            ValueError: if the head cannot choose actions of such a space.
+        """
+        bound = copy.copy(self)
+        bound.action_space = action_space
+        return bound
+
+    def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
+        """Raise a ValueError unless outputs of this shape `[N, ...]` choose actions of this space."""
+
+    def deterministic(self, values: np.ndarray) -> np.ndarray:
+        """Return the best actions `[N, ...]` for the network's outputs."""
+        raise NotImplementedError(f"{type(self).__name__} must define deterministic(values)")
+
+    def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
+        """Return the actions `[N, ...]` that are taken in training at environment step `step`."""
+        raise NotImplementedError(f"{type(self).__name__} must define explore(values, explorer, step)")
+
+    def executed(self, actions: np.ndarray) -> np.ndarray:
+        """Return what the environment is given for these actions `[N, ...]`: as a rule themselves."""
+        return actions
+
+
+class Q(Head):
+    """Outputs are action values `[N, A]` of a Discrete action space; a policy explores."""
+
+    acts_on = ("q",)
+
+    def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
+        """Raise a ValueError unless there is one value for each action."""
+        count = int(action_space.n)  # type: ignore[attr-defined]
+        if shape[1:] != (count,):
+            raise ValueError(f"forward must return a value for each of the {count} actions, [B, {count}], got {shape}")
+
+    def deterministic(self, values: np.ndarray) -> np.ndarray:
+        """Return the actions of the highest value `[N]`; of equal values the first."""
+        return np.argmax(values, axis=-1)
+
+    def explore(self, values: np.ndarray, explorer: Any, step: int) -> np.ndarray:
+        """Return the actions `[N]` that the policy selects."""
+        actions: Any = explorer.select_action(values, step)
+        return actions
+
+
+def random_actions(space: spaces.Space[Any], count: int, generator: np.random.Generator) -> np.ndarray:
+    """Return uniformly random actions `[count, ...]` of a Discrete, MultiDiscrete or Box space.
+
+    Numbers without bounds, of which none is as likely as another, are drawn from a standard normal distribution.
+    """
+    if isinstance(space, spaces.Discrete):
+        return generator.integers(space.n, size=count)
+    if isinstance(space, spaces.MultiDiscrete):
+        return generator.integers(space.nvec, size=(count, *space.nvec.shape))
+    low, high, shape = space.low, space.high, (count, *space.shape)  # type: ignore[attr-defined]
+    bounded = np.isfinite(low) & np.isfinite(high)
+    uniform = generator.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0), shape)
+    if not bounded.all():
+        uniform = np.where(bounded, uniform, np.clip(generator.standard_normal(shape), low, high))
+    return uniform.astype(space.dtype)

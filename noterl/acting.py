@@ -74,8 +74,6 @@ class Actor:
 
     def _find_program(self) -> Step | None:
         """Find the network whose NumPy copy gives what `agent.forward` gives; None where there is none."""
-        if not isinstance(self._agent.observation_space.shape, tuple):
-            return None
         for network in self._agent.networks().values():
             described = describe(network)
             if described is not None and sum(np.prod(v.shape) for v in described[1]) <= NUMPY_WEIGHTS_LIMIT:

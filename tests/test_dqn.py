@@ -16,6 +16,7 @@ from tests.batches import IMAGE, VECTOR, Corridor, copied, differences, part, ra
 from tests.doubles import ImageEnv
 
 BOX, DISCRETE = spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Discrete(2)
+IMAGE_BOX = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,8 @@ BOX, DISCRETE = spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Discrete(2)
     [
         ((BOX, spaces.Box(-1.0, 1.0, (2,))), r"env: DQN takes a Discrete action space, got Box\(-1\.0, 1\.0, \(2,\)"),
         ((BOX, spaces.MultiDiscrete([2, 2])), r"env: DQN takes a Discrete action space, got MultiDiscrete"),
-        ((spaces.Discrete(4), DISCRETE), r"env: DQN takes a Box observation space, got Discrete\(4\)"),
-        ((spaces.Dict({"a": BOX}), DISCRETE), r"env: DQN takes a Box observation space, got Dict"),
+        ((spaces.Tuple([BOX]), DISCRETE), r"env: DQN takes a Box or .* or Dict observation space, got Tuple"),
+        ((spaces.Dict({"a": IMAGE_BOX}), DISCRETE), r"env: observation_space\['a'\] is an image within a Dict"),
         ("NoSuchEnv-v0", "NoSuchEnv"),
         (3, "env"),
     ],

@@ -27,7 +27,7 @@ _LOSSES = {"huber": losses.huber, "squared": losses.squared}
 
 @register
 class DQN(Agent):
-    """Deep Q-network agent for Discrete actions and Box observations (vectors and images).
+    """Deep Q-network agent for Discrete actions; observations are vectors, images, discrete values or a Dict of them.
 
     Args:
         env: see `noterl.Agent`.
@@ -51,7 +51,7 @@ class DQN(Agent):
     """
 
     memory, head = "replay", heads.Q()
-    action_spaces, observation_spaces = ("Discrete",), ("Box",)
+    action_spaces = ("Discrete",)
 
     def __init__(
         self,

@@ -21,9 +21,13 @@ class Checker:
 
     Args:
         observation_space: of one environment.
+        name: what an error calls an observation.
     """
 
-    def __init__(self, observation_space: spaces.Space[Any]) -> None:
+    def __init__(self, observation_space: spaces.Space[Any], name: str = "observation") -> None:
+        self._name = name
+        parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+        self._parts = {key: Checker(part, f"{name}[{key!r}]") for key, part in parts.items()}
         self._floating = isinstance(observation_space, spaces.Box) and observation_space.dtype.kind == "f"
         self._shape = observation_space.shape
         size = int(np.prod(self._shape)) if self._shape is not None else 0
@@ -33,15 +37,22 @@ class Checker:
     def observation(self, observation: Any, lane: int, step: int) -> None:
         """Raise unless the observation has the space's shape and is finite."""
         if not self._floating:
+            self._check_parts(observation, lane, step)
             return
         array = observation if type(observation) is np.ndarray else np.asarray(observation)
         if array.shape != self._shape:
             raise InvalidStepError(
-                f"observation of environment {lane} at step {step} has the shape {array.shape}; its space says "
+                f"{self._name} of environment {lane} at step {step} has the shape {array.shape}; its space says "
                 f"{self._shape}"
             )
         if math.isnan((array if array.ndim == 1 else array.reshape(-1)).dot(self._zeros)):
-            raise InvalidStepError(f"observation of environment {lane} at step {step} is not finite: {observation!r}")
+            raise InvalidStepError(f"{self._name} of environment {lane} at step {step} is not finite: {observation!r}")
+
+    def _check_parts(self, observation: Any, lane: int, step: int) -> None:
+        for key, checker in self._parts.items():
+            if key not in observation:
+                raise InvalidStepError(f"{self._name} of environment {lane} at step {step} lacks {key!r}")
+            checker.observation(observation[key], lane, step)
 
     def reward(self, reward: Any, lane: int, step: int) -> None:
         """Raise unless the reward is a finite number."""

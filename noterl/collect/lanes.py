@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from noterl import envs
 from noterl.collect.common import Checker, Ledger
+from noterl.observation import Present, View, fits
 from noterl.types import Transition
 
 if TYPE_CHECKING:
@@ -49,14 +50,18 @@ class Lanes:
         self._steps = [environment.step for environment in self._environments]
         self._checker = Checker(source.observation_space)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
-        shape, dtype = source.observation_space.shape or (), source.observation_space.dtype
-        self._observations = np.zeros((num_envs, *shape), dtype)
+        view = View(source.observation_space)
+        # Both give a lane's observation, and take the next one without changing what they gave before a copy was made.
+        self._observations: Any = (
+            np.zeros((num_envs, *view.space.shape), view.space.dtype) if view.plain else Present(view, num_envs)
+        )
+        self._seen: np.ndarray = self._observations if view.plain else self._observations.seen
         self._seeds: list[int] = [0] * num_envs
         self._past: list[list[Any]] = [[] for _ in range(num_envs)]
 
     def observations(self) -> np.ndarray:
-        """Return the present observations `[N, ...]`."""
-        return self._observations
+        """Return what is seen of the present observations `[N, ...]`."""
+        return self._seen
 
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""
@@ -155,7 +160,7 @@ class Lanes:
             observation = self._replay(lane)
         except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
             return f"{type(error).__name__}: {error}"
-        return None if np.array_equal(observation, saved["observation"]) else "it gives other observations"
+        return None if envs.equal(observation, saved["observation"]) else "it gives other observations"
 
     def _replay(self, lane: int) -> Any:
         environment, past = self._environments[lane], self._past[lane]
@@ -187,7 +192,7 @@ def check_state(state: Any, source: EnvSource) -> None:
         space = source.observation_space
         for lane in lanes:
             right &= type(lane["seed"]) is int and 0 <= lane["seed"] < 2**31
-            right &= lane["observation"].shape == space.shape and lane["observation"].dtype == space.dtype
+            right &= fits(space, lane["observation"])
             right &= isinstance(lane["environment"], dict | None) and _are_actions(lane["actions"], source.action_space)
         if state["actions"] is not None:
             right &= len(state["actions"]) == len(lanes) and state["cursor"] < len(lanes)

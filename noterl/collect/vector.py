@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
 
 from noterl.collect.common import Checker, Ledger
+from noterl.observation import View, at, own
 from noterl.types import Transition
 
 if TYPE_CHECKING:
@@ -50,14 +52,16 @@ class VectorLanes:
         self.actions: Any = None
         self._generators = generators
         self._checker = Checker(source.observation_space)
-        self._observations: np.ndarray | None = None
+        self._view = View(source.observation_space)
+        self._batch_space = batch_space(source.observation_space, self.num_envs)
+        self._observations: Any = None  # arrays [N, ...]: one, or a dict of them
         self.waiting = np.zeros(self.num_envs, bool)
         self._before = (self.ledger.returns, self.ledger.lengths)  # as they were before the last tick
 
     def observations(self) -> np.ndarray:
-        """Return the present observations `[N, ...]`."""
+        """Return what is seen of the present observations `[N, ...]`."""
         assert self._observations is not None, "a reset comes first"
-        return self._observations
+        return self._view(self._observations)
 
     def idle(self) -> list[int]:
         """Return the lanes whose next episode can begin."""
@@ -68,12 +72,12 @@ class VectorLanes:
         if self._observations is None:
             seed = int(self._generators("environment/vector").integers(2**31))
             observations, _ = self._env.reset(seed=seed)
-            self._observations = np.array(observations)
+            self._observations = own(self._batch_space, observations)
         elif self._mode is AutoresetMode.DISABLED and self.ledger.numbers[lane] >= 0:
             mask = np.arange(self.num_envs) == lane
             observations, _ = self._env.reset(options={"reset_mask": mask})
-            self._observations[lane] = observations[lane]
-        self._checker.observation(self._observations[lane], lane, step)
+            _put(self._observations, lane, observations)
+        self._checker.observation(at(self._observations, lane), lane, step)
         self.ledger.begin(lane, number)
 
     def begin_round(self, actions: np.ndarray) -> None:
@@ -83,24 +87,24 @@ class VectorLanes:
     def tick(self, step: int) -> tuple[Transition, ...]:
         """Step all lanes and return the transitions of those that were alive."""
         actions, self.actions = self.actions, None
-        before = self.observations()
+        before = self._observations
         observations, rewards, terminated, truncated, info = self._env.step(actions)
-        after = np.array(observations)
+        after = own(self._batch_space, observations)
         alive = ~self.waiting
         self._before = self.ledger.returns.copy(), self.ledger.lengths.copy()
         over = alive & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
         transitions: list[Transition] = []
         for lane in np.flatnonzero(alive):
-            last = after[lane]
+            last = at(after, lane)
             if over[lane] and self._mode is AutoresetMode.SAME_STEP:
-                last = np.asarray(info["final_obs"][lane], after.dtype)
+                last = own(self.source.observation_space, info["final_obs"][lane])
             self._check(int(lane), last, rewards[lane], step + len(transitions))
             self.ledger.returns[lane] += float(rewards[lane])
             self.ledger.lengths[lane] += 1
             transitions.append(
                 Transition(
                     int(lane),
-                    before[lane],
+                    at(before, lane),
                     actions[lane],
                     float(rewards[lane]),
                     last,
@@ -112,7 +116,7 @@ class VectorLanes:
         self.waiting = over if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(over)
         return tuple(transitions)
 
-    def _check(self, lane: int, observation: np.ndarray, reward: Any, step: int) -> None:
+    def _check(self, lane: int, observation: Any, reward: Any, step: int) -> None:
         try:
             self._checker.observation(observation, lane, step)
             self._checker.reward(reward, lane, step)
@@ -136,3 +140,12 @@ class VectorLanes:
     def close(self) -> None:
         """Close what was made here."""
         self.source.close()
+
+
+def _put(observations: Any, lane: int, source: Any) -> None:
+    """Take one lane's observation from `source`; both are arrays `[N, ...]`, or dicts of them."""
+    if isinstance(observations, dict):
+        for name, part in observations.items():
+            _put(part, lane, source[name])
+    else:
+        observations[lane] = source[lane]

@@ -15,18 +15,34 @@ if TYPE_CHECKING:
     from noterl.callback import Callback, LambdaCallback
 
     from .checkpoint import Checkpoint
+    from .csv_logger import CSVLogger
     from .early_stopping import EarlyStopping
     from .episode_printer import EpisodePrinter
+    from .json_logger import JSONLogger
+    from .parquet_logger import ParquetLogger
     from .progress_bar import ProgressBar
 
-__all__ = ["Callback", "Checkpoint", "EarlyStopping", "EpisodePrinter", "LambdaCallback", "ProgressBar"]
+__all__ = [
+    "CSVLogger",
+    "Callback",
+    "Checkpoint",
+    "EarlyStopping",
+    "EpisodePrinter",
+    "JSONLogger",
+    "LambdaCallback",
+    "ParquetLogger",
+    "ProgressBar",
+]
 
 _HOMES = {
+    "CSVLogger": "noterl.callbacks.csv_logger",
     "Callback": "noterl.callback",
     "Checkpoint": "noterl.callbacks.checkpoint",
     "EarlyStopping": "noterl.callbacks.early_stopping",
     "EpisodePrinter": "noterl.callbacks.episode_printer",
+    "JSONLogger": "noterl.callbacks.json_logger",
     "LambdaCallback": "noterl.callback",
+    "ParquetLogger": "noterl.callbacks.parquet_logger",
     "ProgressBar": "noterl.callbacks.progress_bar",
 }
 

@@ -25,9 +25,12 @@ EPISODES, CUT = 8, 4
 
 # What a class is built with where its defaults are not enough; files go into the folder.
 ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "CSVLogger": lambda folder: {"path": folder / "log.csv", "flush_every": 3},
     "Checkpoint": lambda folder: {"path": folder / "files", "save_freq": 3},
     "EarlyStopping": lambda folder: {"trial_count": 3, "patience": 100},
+    "JSONLogger": lambda folder: {"path": folder / "log.jsonl", "flush_every": 3},
     "LambdaCallback": lambda folder: {"on_episode_end": lambda episode, logs: logs.update(double=2 * logs["reward"])},
+    "ParquetLogger": lambda folder: {"path": folder / "log.parquet", "flush_every": 3},
 }
 
 # Callbacks that are there to change training: all others leave a run bit-identical.
@@ -37,7 +40,7 @@ ACTING: dict[str, str] = {}
 HEARS_UPDATES: dict[str, str] = {}
 
 # Packages that are not installed everywhere.
-NEEDS: dict[str, str] = {}
+NEEDS: dict[str, str] = {"ParquetLogger": "pyarrow"}
 
 # Entries of a state that a clock fills, which no two runs share.
 CLOCKED = ("elapsed", "seconds", "time")

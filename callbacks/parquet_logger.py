@@ -1,0 +1,81 @@
+"""A table of episodes as one Parquet file."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from pathlib import Path
+
+from noterl.checks import check_positive
+from noterl.extras import require
+from noterl.tables import Row, read_parquet, write_parquet
+
+from .row_logger import RowLogger
+
+
+class ParquetLogger(RowLogger):
+    """Write a row for each finished episode into one Parquet file, which can be read at any time.
+
+    The columns are those of the logs, and the five that xagents writes: `mean_reward` (of the last `window` episodes,
+    this one included), `best_reward` (the best such mean so far), `episode_reward`, `step` and `time` (seconds of
+    training, over all fits). Parquet cannot be appended to, so each write replaces the file, all at once; hence the
+    longer interval. A run that goes on repeats no row, one that begins anew replaces the file; see `RowLogger`.
+
+    Args:
+        path: the file.
+        flush_every: finished episodes between writes; a crash loses those since the last.
+        window: finished episodes in the mean.
+
+    Raises:
+        ValueError: if `flush_every` or `window` is no positive int; as training begins, if the file holds something
+            else.
+        OSError: as training begins, if the file cannot be written.
+        ImportError: without the extra `parquet`.
+
+    Example:
+    >>> import noterl
+    >>> from noterl.callbacks import ParquetLogger
+    >>> from noterl.tables import read_columns
+    >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    >>> history = agent.fit(episodes=3, callbacks=[ParquetLogger("log.parquet")], verbose=0)
+    >>> read_columns("log.parquet")["episode_reward"] == history.history["reward"]
+    True
+    """
+
+    def __init__(self, path: str | Path, flush_every: int = 100, *, window: int = 100) -> None:
+        super().__init__(path, flush_every)
+        require("pyarrow.parquet", "parquet", "ParquetLogger")
+        self._recent: deque[float] = deque(maxlen=check_positive("window", window))
+        self._best = -math.inf
+        self._rows: list[Row] = []
+
+    def read(self) -> list[Row]:
+        """Return the rows that the file holds."""
+        return read_parquet(self.path)
+
+    def complete_row(self, row: Row) -> Row:
+        """Return the row with the five columns of xagents."""
+        self._recent.append(row["reward"])
+        mean = math.fsum(self._recent) / len(self._recent)
+        self._best = max(self._best, mean)
+        five = {
+            "mean_reward": mean,
+            "best_reward": self._best,
+            "episode_reward": row["reward"],
+            "step": row["steps"],
+            "time": row["time"],
+        }
+        return {**five, **row}
+
+    def rewrite(self, rows: list[Row]) -> None:
+        """Write a file of these rows in the place of the old one, and go on from them."""
+        self._rows = list(rows)
+        self._recent.clear()
+        self._recent.extend(row["episode_reward"] for row in rows)
+        self._best = max((row["best_reward"] for row in rows), default=-math.inf)
+        write_parquet(self.path, self._rows)
+
+    def append(self, rows: list[Row]) -> None:
+        """Write further rows, and all before them."""
+        self._rows += rows
+        write_parquet(self.path, self._rows)

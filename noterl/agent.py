@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from noterl import agent_lanes, agent_state, envs, optimizers, saving
-from noterl.agent_setup import Setup, checked_fit_arguments, loggers
+from noterl.agent_setup import Setup, budget_of, checked_fit_arguments, loggers
 from noterl.algorithm import Algorithm, Defaults
 from noterl.callback import CallbackList, Events
 from noterl.history import History
@@ -50,6 +50,7 @@ class Agent(Algorithm):
         steps: environment steps so far.
         updates: gradient updates so far.
         episodes: finished episodes so far.
+        fits: calls of `fit` in this process that got as far as to train.
         stop_training: whether training is to stop.
         stop_reason: why.
     """
@@ -57,6 +58,7 @@ class Agent(Algorithm):
     def __init__(self, env: Any, *, seed: int | None = None) -> None:
         super().__init__(env, seed=seed)
         self.history: History | None = None
+        self.fits = 0
         self._setup: Setup | None = None
         self._verbose = 1
         self._callbacks = CallbackList()
@@ -150,8 +152,13 @@ class Agent(Algorithm):
         source = agent_lanes.find_source(self, env)
         self._ensure_compiled()
         self.build()
-        agent_lanes.prepare(self, source, num_envs, fresh=seed is not None)
-        if seed is not None:
+        budget = budget_of(self, episodes, steps)
+        for callback in heard.callbacks:
+            callback.before_fit(self, budget)
+        self.fits += 1
+        fresh = seed is not None and not budget.resumed
+        agent_lanes.prepare(self, source, num_envs, fresh=fresh)
+        if fresh:
             self.generators.reseed(seed)
             self.explorer.generator = self.generators("exploration")
         self.history = history = History()
@@ -162,8 +169,9 @@ class Agent(Algorithm):
         self._events = self._callbacks.bind()
         self.stop_training, self.stop_reason = False, None
         loop = Loop(
-            self, self._events, live=self._callbacks.needs_live_updates, episodes=episodes, steps=steps, history=history
+            self, self._events, live=self._callbacks.needs_live_updates, episodes=None, steps=None, history=history
         )
+        loop.last_episode, loop.last_step = budget.last_episode, budget.last_step
         try:
             loop.run()
         finally:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from noterl import optimizers
-from noterl.callback import Callback, CallbackList
+from noterl.callback import Budget, Callback, CallbackList
 from noterl.checks import check_positive
 from noterl.heads import Head
 from noterl.noise import NoiseProcess
@@ -17,6 +18,7 @@ from noterl.replay import Replay
 from noterl.schedule import Schedule
 
 if TYPE_CHECKING:
+    from noterl.agent import Agent
     from noterl.algorithm import Defaults
 
 
@@ -124,6 +126,13 @@ def checked_fit_arguments(
     if verbose not in (0, 1, 2) or isinstance(verbose, bool):
         raise ValueError(f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}")
     return int(verbose)
+
+
+def budget_of(agent: Agent, episodes: int | None, steps: int | None) -> Budget:
+    """Return where a `fit` with these arguments ends."""
+    return Budget(
+        math.inf if episodes is None else agent.episodes + episodes, math.inf if steps is None else agent.steps + steps
+    )
 
 
 def loggers(verbose: int, log_every: int | None, episodes: int | None, steps: int | None) -> list[Callback]:

@@ -1,12 +1,15 @@
 """Callbacks: what they may hear, and the list that calls them.
 
-Owns: the events' names and order, and binding them once so that an event nobody listens to costs nothing. The loop
-(`loop.py`) decides when an event happens; the catalogue (`noterl.callbacks`) says what happens then.
+Owns: the events' names and order, and binding them once so that an event nobody listens to costs nothing; the budget
+that a callback may change before a `fit` begins. The loop (`loop.py`) decides when an event happens; the catalogue
+(`noterl.callbacks`) says what happens then.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noterl.types import Logs
@@ -18,7 +21,7 @@ Handlers = tuple[Callable[..., None], ...]
 
 
 class Events(NamedTuple):
-    """For each event, the bound methods that hear it; empty where nobody does."""
+    """For each event, and for the moments between steps, the bound methods that hear it; empty where nobody does."""
 
     on_train_begin: Handlers = ()
     on_train_end: Handlers = ()
@@ -29,13 +32,30 @@ class Events(NamedTuple):
     on_evaluate_begin: Handlers = ()
     on_evaluate_end: Handlers = ()
     on_exception: Handlers = ()
+    between_steps: Handlers = ()
 
 
-EVENTS = Events._fields
+EVENTS = tuple(name for name in Events._fields if name.startswith("on_"))
 
 # Who hears an event when: the user's callbacks in the order given, then History, then loggers, checkpoints last,
 # so that each sees in `logs` what those before it added.
 USER, HISTORY, LOGGER, CHECKPOINT = range(4)
+
+
+@dataclass
+class Budget:
+    """Where a `fit` ends, counted as the agent counts; `Callback.before_fit` may change it.
+
+    Attributes:
+        last_episode: finished episodes of the agent in all.
+        last_step: environment steps of the agent in all.
+        resumed: whether the agent was brought to where an earlier process was in this fit, so that it goes on there
+            instead of beginning.
+    """
+
+    last_episode: float = math.inf
+    last_step: float = math.inf
+    resumed: bool = False
 
 
 class Callback:
@@ -50,6 +70,8 @@ class Callback:
         needs_live_updates: True for a callback that must act between two gradient updates. Updates then run one to
             a compiled call; otherwise the hooks of a group's updates fire after the call that made them all.
         stops_training: True for a callback that can end training, so that `fit` needs no budget.
+        adds: the names that the callback adds to an episode's logs, if not at every episode's end: whoever monitors
+            one of them waits for it.
 
     Example:
     >>> from noterl.callbacks import Callback
@@ -61,6 +83,7 @@ class Callback:
     order: int = USER
     needs_live_updates: bool = False
     stops_training: bool = False
+    adds: tuple[str, ...] = ()
     agent: Agent
 
     @property
@@ -74,6 +97,16 @@ class Callback:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state` said."""
+
+    def before_fit(self, agent: Agent, budget: Budget) -> None:
+        """Change where this `fit` starts or ends, before anything of it is prepared."""
+
+    def between_steps(self) -> None:
+        """Do what needs the agent whole, after an environment step and all that fell due with it.
+
+        This is no event, and is called after every step: a tenth of a microsecond is much here. The agent may be saved
+        here, and training ended, at a step and not only at the end of an episode.
+        """
 
     def on_train_begin(self, logs: Logs) -> None:
         """Hear that `fit` begins; nothing has been stepped yet."""
@@ -135,13 +168,15 @@ class CallbackList:
         callbacks: instances of `noterl.Callback`, or of `keras.callbacks.Callback`, which are adapted.
 
     Raises:
-        ValueError: for anything else; the message names it.
+        ValueError: for anything else, or if two of them say their states under one key of their own; the message
+            names it.
     """
 
     def __init__(self, callbacks: Iterable[Any] = ()) -> None:
         if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
             raise ValueError(f"callbacks must be a list of callbacks, got {callbacks!r}")
         self.callbacks = sorted((_adapted(callback) for callback in callbacks), key=lambda callback: callback.order)
+        self._keyed()
 
     def set_agent(self, agent: Agent) -> None:
         """Tell every callback whose training it will hear of."""
@@ -151,7 +186,7 @@ class CallbackList:
     def bind(self) -> Events:
         """Build, once, one tuple of bound methods per event, of those callbacks alone that override it."""
         bound = {}
-        for name in EVENTS:
+        for name in Events._fields:
             bound[name] = tuple(getattr(callback, name) for callback in self.callbacks if _overrides(callback, name))
         return Events(**bound)
 
@@ -182,6 +217,11 @@ class CallbackList:
         for callback in self.callbacks:
             key = callback.state_key
             seen[key] = seen.get(key, 0) + 1
+            if seen[key] > 1 and key != type(callback).__name__ and _overrides(callback, "get_state"):
+                raise ValueError(
+                    f"callbacks: two of them have the state_key {key!r}, the second a {type(callback).__name__}: a "
+                    "save file could not tell their states apart; give one of them another state_key"
+                )
             keyed.append((key if seen[key] == 1 else f"{key}#{seen[key]}", callback))
         return keyed
 

@@ -40,7 +40,7 @@ def check_positive(name: str, value: Any, *, none: bool = False) -> Any:
     if none and value is None:
         return None
     if not _is_int(value, 1):
-        raise ValueError(f"{name} must be a positive int{' or None' if none else ''}, got {value!r}")
+        raise ValueError(f"{name} must be a positive int, got {value!r}")
     return int(value)
 
 

@@ -79,6 +79,8 @@ class Loop:
         while not self._finished():
             if self.lanes.actions is not None or self._begin_round():
                 self._tick()
+                if self.events.between_steps:
+                    self._between_steps()
             self.guard.check()
 
     def _announcing_failure(self, part: Callable[[], None]) -> None:
@@ -138,6 +140,12 @@ class Loop:
             self._learn(due.updates)
         while self._over:
             self._end_episode()
+
+    def _between_steps(self) -> None:
+        """Let those who asked look at the agent while it is whole; they do not change what it acts on."""
+        started = perf_counter()
+        _deliver(self.events.between_steps)
+        self.clock["callbacks"] += perf_counter() - started
 
     def _store(self, transitions: tuple[Transition, ...]) -> None:
         """Store what the tick brought, up to the budget, and note which episodes are over."""

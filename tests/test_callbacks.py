@@ -361,3 +361,41 @@ def test_states_are_kept_apart_by_key() -> None:
     fresh = [Named(0), Counter(0), Counter(0), Counter(9)]
     CallbackList(fresh).set_state(saved)
     assert [callback.count for callback in fresh] == [3, 1, 2, 9]
+
+
+def test_two_states_under_one_key_of_their_own_are_refused() -> None:
+    class Named(Callback):
+        state_key = "mine"
+
+        def get_state(self):
+            return {"count": 1}
+
+    class Silent(Callback):
+        state_key = "mine"
+
+    with pytest.raises(ValueError, match=r"two of them have the state_key 'mine', the second a Named.*another"):
+        CallbackList([Named(), EarlyStopping(1, 1), Named()])
+    CallbackList([Named(), Silent()])  # without a state there is nothing to tell apart
+
+
+def test_between_steps_hears_every_step_and_may_end_training_there() -> None:
+    seen = []
+
+    class Watcher(Callback):
+        def between_steps(self):
+            seen.append((self.agent.steps, self.agent.updates))
+            if self.agent.steps == 5:
+                self.agent.stop("enough")
+
+    history = taped(Tape()).fit(episodes=9, callbacks=[Watcher()], verbose=0)
+    assert seen == [(1, 0), (2, 2), (3, 2), (4, 4), (5, 4)]
+    assert history.stop_reason == "enough"
+
+
+def test_before_fit_may_change_the_budget() -> None:
+    class Half(Callback):
+        def before_fit(self, agent, budget):
+            budget.last_episode = agent.episodes + 2
+
+    agent = rewarded([0])
+    assert [len(agent.fit(episodes=4, callbacks=[Half()], verbose=0)) for _ in range(2)] == [2, 2]

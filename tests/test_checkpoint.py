@@ -129,26 +129,38 @@ class TestFiles:
 
 class TestBestOnly:
     def test_only_a_higher_score_is_saved(self, tmp_path: Path) -> None:
-        play([3, 2, 3, 4, 4, 1, 5], tmp_path, save_freq=1, max_save_files=None, save_best_only=True, window=1)
+        play(
+            [3, 2, 3, 4, 4, 1, 5],
+            tmp_path,
+            save_freq=1,
+            max_save_files=None,
+            save_best_only=True,
+            save_last=False,
+            window=1,
+        )
         assert episodes_of(tmp_path) == [1, 4, 7]
 
     def test_the_first_is_the_best_so_far(self, tmp_path: Path) -> None:
-        play([-500, -600, -700], tmp_path, save_freq=1, save_best_only=True)
+        play([-500, -600, -700], tmp_path, save_freq=1, save_best_only=True, save_last=False)
         assert names(tmp_path) == ["episode-000001-reward--500.00.noterl"]
 
     def test_scores_are_looked_at_when_a_file_is_due(self, tmp_path: Path) -> None:
-        play([9, 1, 1, 5, 9], tmp_path, save_freq=2, max_save_files=None, save_best_only=True, window=1)
+        play(
+            [9, 1, 1, 5, 9], tmp_path, save_freq=2, max_save_files=None, save_best_only=True, save_last=False, window=1
+        )
         assert episodes_of(tmp_path) == [2, 4, 5]
 
     def test_the_score_is_the_mean_of_the_window(self, tmp_path: Path) -> None:
-        play([4, 0, 5, 1, 6], tmp_path, save_freq=1, max_save_files=None, save_best_only=True, window=2)
+        play(
+            [4, 0, 5, 1, 6], tmp_path, save_freq=1, max_save_files=None, save_best_only=True, save_last=False, window=2
+        )
         assert names(tmp_path) == ["episode-000001-reward-4.00.noterl"]
 
     def test_a_score_that_is_not_there_yet_does_not_bar_those_to_come(self, tmp_path: Path) -> None:
         agent = taped(Tape(), learning_starts=5)  # the first losses, 0 and 1, come with the third episode
         agent.__class__ = type("Agent", (FileAgent,), {})
         checkpoint = Checkpoint(
-            tmp_path, save_freq=1, monitor="loss", window=1, save_best_only=True, max_save_files=None
+            tmp_path, save_freq=1, monitor="loss", window=1, save_best_only=True, save_last=False, max_save_files=None
         )
         agent.fit(episodes=5, callbacks=[checkpoint], verbose=0)
         assert names(tmp_path) == [
@@ -201,6 +213,8 @@ class TestFailures:
         # The state says what there is, and the next fit saves again.
         assert checkpoint.get_state() == {
             "files": names(tmp_path),
+            "scores": [1.0],
+            "chosen": [True],
             "recent": [2.0],
             "best": 1.0 if best else None,
             "saved_at": -1,

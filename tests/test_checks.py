@@ -31,7 +31,7 @@ def test_a_positive_int_is_asked_for_by_name(value: Any) -> None:
 
 def test_none_where_it_is_allowed() -> None:
     assert check_positive("count", None, none=True) is None
-    with pytest.raises(ValueError, match=r"^count must be a positive int or None, got 0$"):
+    with pytest.raises(ValueError, match=r"^count must be a positive int, got 0$"):
         check_positive("count", 0, none=True)
 
 

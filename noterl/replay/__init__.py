@@ -1,13 +1,16 @@
 """Replay memories: what was experienced, kept to be learned from again.
 
 Owns the public names of this package. `columns` says how a space lies in arrays, `storage` keeps the transitions,
-`episodes` finds what belongs together, `mask` what must not be drawn, `snapshot` says and takes their state, `machine`
-knows how much memory there is. `samplers` choose rows (`drawing`), `gathering` makes batches of them, `relabel` sees
-them in another light; `memory` is what users construct.
+`frames` puts stacks together, `disk` and `building` allocate, `episodes` finds what belongs together, `mask` what must not be drawn, `snapshot` says and takes their state, `machine`
+knows how much memory there is. `samplers` choose rows (`drawing`), `prioritized` by their `scores` in a `sum_tree`;
+`gathering` makes batches of them, `relabel` sees them in another light; `memory` is what users construct.
 """
 
-from noterl.replay.memory import Replay, bytes_needed
+from noterl.replay.building import bytes_needed
+from noterl.replay.memory import Replay
+from noterl.replay.prioritized import Prioritized
 from noterl.replay.relabel import Drawn, Relabel
 from noterl.replay.samplers import Sampler, Uniform
+from noterl.replay.scores import RatioScore, Score
 
-__all__ = ["Drawn", "Relabel", "Replay", "Sampler", "Uniform", "bytes_needed"]
+__all__ = ["Drawn", "Prioritized", "RatioScore", "Relabel", "Replay", "Sampler", "Score", "Uniform", "bytes_needed"]

@@ -173,6 +173,8 @@ def _layer(layer: Any, variables: list[keras.Variable]) -> list[Step] | None:
         return []
     if kind in ("Dense", "Linear"):
         return _dense(layer, variables)
+    if kind == "LogStd":
+        return _log_std(layer, variables)
     if kind == "Activation":
         kind = layer.activation.__name__
     parameters = [getattr(layer, name, default) for name, default in (("negative_slope", 0.0), ("max_value", None))]
@@ -195,6 +197,12 @@ def _dense(layer: Any, variables: list[keras.Variable]) -> list[Step] | None:
         return None
     apply = _ACTIVATIONS[activation]
     return [lambda x, weights: apply(_affine(x, weights[first], weights[first + 1]))]
+
+
+def _log_std(layer: Any, variables: list[keras.Variable]) -> list[Step]:
+    position = len(variables)
+    variables += networks.variables(layer)
+    return [lambda x, weights: np.concatenate([x, np.broadcast_to(weights[position], x.shape)], axis=-1)]
 
 
 def _affine(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:

@@ -6,14 +6,14 @@ Owns: networks, optimizers and live hyperparameters of an agent, and building th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
-from noterl import backends, envs, networks, optimizers
+from noterl import backends, envs, networks, optimizers, updating
 from noterl.acting import Actor
 from noterl.backends.common import GroupResult, split_loss
 from noterl.heads import Head, random_actions
@@ -54,6 +54,8 @@ class Algorithm(Configurable):
     optimizer_names: tuple[str, ...] = ("optimizer",)
     action_spaces: tuple[str, ...] = ("Discrete",)
     observation_spaces: tuple[str, ...] = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict")
+    random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
+    update_period: int = 1
 
     policy: Policy | None
     noise: NoiseProcess | None
@@ -121,7 +123,10 @@ class Algorithm(Configurable):
         raise NotImplementedError(f"{type(self).__name__} must define loss(batch), or update(batch)")
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Make one gradient update and return `(logs, feedback)`; override it for several optimizers."""
+        """Make one gradient update and return `(logs, feedback)`; override it for several optimizers.
+
+        With an `update_period` of n it is called as `update(batch, index)`, the index being `updates % n`.
+        """
         loss, feedback = self.minimize(
             self.loss, self._trained or self.trained_variables(), self.optimizer_names[0], batch
         )
@@ -262,30 +267,11 @@ class Algorithm(Configurable):
 
     def run_updates(self, batch: Batch, count: int) -> GroupResult:
         """Make `count` updates on the first of the batches, in one compiled call."""
-        return self._update(batch, count)
+        return self._update(updating.with_random_numbers(self, batch, count), count)
 
-    def update_once(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Make one update and, for Polyak averaging, move the target; what backends compile."""
-        minimized: list[Any] = []
-        self._minimized = minimized
-        try:
-            logs, feedback = self._checked(self.update(batch))
-        finally:
-            self._minimized = None
-        if self.schedule.polyak:
-            self.update_target()
-        if "loss" not in logs:
-            logs = {"loss": sum(minimized[1:], minimized[0]), **logs}
-        numbers = {
-            name: keras.ops.convert_to_tensor(value) for name, value in logs.items() if isinstance(value, float | int)
-        }
-        return {**logs, **numbers}, feedback or {}
-
-    def _checked(self, result: Any) -> Any:
-        """Return what `update` returned, if it is what it should be."""
-        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict):
-            return result
-        raise ValueError(f"update must return (logs, feedback), two dicts; {type(self).__name__}'s gave {result!r}")
+    def update_once(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make the update of this index within `update_period`; what backends compile."""
+        return updating.update_once(self, batch, index)
 
     def choose_actions(self, observations: np.ndarray, waiting: np.ndarray | None = None) -> np.ndarray:
         """Return the actions of a round `[N, ...]`; those before `learning_starts` are uniformly random.
@@ -296,14 +282,14 @@ class Algorithm(Configurable):
         """
         early = self.schedule.learning_starts - self.steps
         if early <= 0:
-            return self._choose(observations, False, self.explorer, self.steps)
+            return self.select(observations, False, self.explorer, self.steps)
         count = len(observations)
         random = min(early, count)
         if waiting is not None:
             random = int(np.searchsorted(np.cumsum(~waiting), random, side="right"))
         if random == count:
             return self._random_actions(count)
-        actions = self._choose(observations, False, self.explorer, self.steps)
+        actions = self.select(observations, False, self.explorer, self.steps)
         actions[:random] = self._random_actions(random)
         return actions
 
@@ -316,9 +302,10 @@ class Algorithm(Configurable):
 
     def act_on(self, observations: np.ndarray, deterministic: bool, explorer: Explorer, step: int) -> np.ndarray:
         """Return the actions `[N, ...]` that an environment is given for observations `[N, ...]`."""
-        return self.head.executed(self._choose(observations, deterministic, explorer, step))
+        return self.head.executed(self.select(observations, deterministic, explorer, step))
 
-    def _choose(self, observations: np.ndarray, deterministic: bool, explorer: Explorer, step: int) -> np.ndarray:
+    def select(self, observations: np.ndarray, deterministic: bool, explorer: Explorer, step: int) -> np.ndarray:
+        """Return what the head chooses `[N, ...]` for observations `[N, ...]`, before `Head.executed`."""
         if observations.dtype != self.observation_dtype:
             observations = observations.astype(self.observation_dtype)
         values = self.actor(observations)
@@ -336,6 +323,7 @@ class Algorithm(Configurable):
         """Allocate the memory, build the optimizers and compile, once; everything is known when training starts."""
         if self._built:
             return
+        updating.check(self)
         self.replay.build(self.observation_space, self.action_space)
         self._build_optimizers()
         found = [variable for network in self.networks().values() for variable in networks.variables(network)]
@@ -366,7 +354,8 @@ class Algorithm(Configurable):
         discovered: dict[str, list[keras.Variable]] = {}
         self._discovered = discovered
         try:
-            self._checked(self.update(self._zeros()))
+            for index in range(self.update_period):
+                updating.updated(self, self._zeros(), index)
         finally:
             self._discovered = None
             for variable, value in zip(found, saved, strict=True):
@@ -387,7 +376,8 @@ class Algorithm(Configurable):
         discrete = isinstance(self.action_space, spaces.Discrete)
         action = zeros((), np.int32) if discrete else zeros(tuple(self.action_space.shape or ()), np.float32)
         number = zeros((), np.float32)
-        return Batch(observation, action, number, observation, number, number, zeros((), np.int32), {})
+        extra = {name: zeros(shape, np.float32) for name, (shape, _) in self.random_spec.items()}
+        return Batch(observation, action, number, observation, number, number, zeros((), np.int32), extra)
 
 
 # Attributes of ours that hold variables, or what the user gave: networks are what the agent itself keeps.
@@ -407,7 +397,6 @@ _NOT_NETWORKS = {
     "head",
     "replay",
     "source",
-    "view",
     "lanes",
     "history",
     "all_variables",

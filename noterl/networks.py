@@ -22,10 +22,20 @@ import keras  # noqa: E402  (the backend is chosen first)
 
 Network = Any
 
+_DENSE = ("Dense", "Linear")
+
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "elu", "silu", "gelu", "linear")
 
 
-def mlp(inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, activation: str = "relu") -> Network:
+def mlp(
+    inputs: int | tuple[int, ...],
+    hidden: Sequence[int],
+    outputs: int,
+    *,
+    activation: str = "relu",
+    gain: float | None = None,
+    log_std: float | None = None,
+) -> Network:
     """Build a multi-layer perceptron with a linear last layer.
 
     Args:
@@ -33,9 +43,13 @@ def mlp(inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, a
         hidden: the number of units of each hidden layer; may be empty.
         outputs: the number of outputs.
         activation: of the hidden layers, one of `ACTIVATIONS`.
+        gain: of the last layer, for orthogonal kernels (Saxe et al., 2014) with the gain sqrt(2) in hidden layers;
+            None for those of Glorot and Bengio.
+        log_std: where the trained numbers start that `heads.Gaussian` takes for the logarithms of standard deviations
+            whatever the observation is; None for none.
 
     Returns:
-        A network `[B, inputs] -> [B, outputs]`.
+        A network `[B, inputs] -> [B, outputs]`; with `log_std` `[B, 2 * outputs]`.
 
     Raises:
         ValueError: if a size is not a positive int, or the activation unknown.
@@ -49,7 +63,9 @@ def mlp(inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, a
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     _check_activation(activation)
     layers: list[tuple] = [("flatten",)] if len(shape) > 1 else []
-    layers += [("dense", int(units), activation) for units in hidden] + [("dense", int(outputs), "linear")]
+    layers += [("dense", int(units), activation, _hidden_gain(gain)) for units in hidden]
+    layers += [("dense", int(outputs), "linear", gain)]
+    layers += [] if log_std is None else [("log_std", float(log_std))]
     return _built(("sequential", layers), shape)
 
 
@@ -70,11 +86,19 @@ def dueling_mlp(
     return _built(("dueling", trunk, stream, int(outputs)), shape)
 
 
-def nature_cnn(shape: tuple[int, ...], outputs: int, *, dueling: bool = False) -> Network:
+def nature_cnn(
+    shape: tuple[int, ...],
+    outputs: int,
+    *,
+    dueling: bool = False,
+    gain: float | None = None,
+    log_std: float | None = None,
+) -> Network:
     """Build the convolutional network of Mnih et al. (2015).
 
     Three convolutions (32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1), then 512 units, ReLU throughout.
-    Observations are `[B, height, width, channels]` with values 0 to 255; the network divides by 255.
+    Observations are `[B, height, width, channels]` with values 0 to 255; the network divides by 255. `gain` and
+    `log_std` are those of `mlp`, for a network that is not dueling.
 
     Raises:
         ValueError: if the images are smaller than 36x36, the least these convolutions leave a pixel of.
@@ -83,10 +107,49 @@ def nature_cnn(shape: tuple[int, ...], outputs: int, *, dueling: bool = False) -
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
     _check_sizes(shape=tuple(shape), outputs=(outputs,))
     trunk: list[tuple] = [("scale", 1 / 255)]
-    trunk += [("convolution", *sizes, "relu") for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))] + [("flatten",)]
+    trunk += [("convolution", *sizes, "relu", _hidden_gain(gain)) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
+    trunk += [("flatten",)]
     if dueling:
         return _built(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
-    return _built(("sequential", [*trunk, ("dense", 512, "relu"), ("dense", int(outputs), "linear")]), tuple(shape))
+    layers = [*trunk, ("dense", 512, "relu", _hidden_gain(gain)), ("dense", int(outputs), "linear", gain)]
+    return _built(("sequential", layers + ([] if log_std is None else [("log_std", float(log_std))])), tuple(shape))
+
+
+def beside(network: Network, outputs: int, *, gain: float | None = None) -> Network:
+    """Build a network that shares all layers of another but the last: a critic beside an actor.
+
+    Args:
+        network: of `mlp` or `nature_cnn`.
+        outputs: the number of outputs.
+        gain: of the last layer, as in `mlp`.
+
+    Raises:
+        ValueError: if `network` is no stack of layers.
+    """
+    layers = _stacked(network)
+    while layers and _kind(layers[-1]) not in _DENSE:
+        layers.pop()
+    if not layers:
+        raise ValueError(f"network must be a Sequential stack with a dense last layer, got {network!r}")
+    kernel = get_weights(layers.pop())[0]
+    layers += [layer for layer in _stacked(mlp(kernel.shape[0], [], outputs, gain=gain)) if _kind(layer) in _DENSE]
+    native = getattr(backends.current(), "stack_modules", None)
+    return keras.Sequential([keras.Input(network.input_shape[1:]), *layers]) if native is None else native(layers)
+
+
+def _hidden_gain(gain: float | None) -> float | None:
+    """Return the gain of hidden layers below a last one of this gain: that of He et al. (2015)."""
+    return None if gain is None else 2**0.5
+
+
+def _stacked(network: Network) -> list[Any]:
+    if isinstance(network, keras.Sequential):
+        return list(network.layers)
+    return list(network) if is_module(network) and _kind(network) == "Sequential" else []
+
+
+def _kind(layer: Any) -> str:
+    return type(layer).__name__
 
 
 def variables(network: Network) -> list[keras.Variable]:
@@ -209,6 +272,45 @@ class Dueling(keras.Model):
         return self.value(features) + advantage - keras.ops.mean(advantage, axis=-1, keepdims=True)
 
 
+@keras.saving.register_keras_serializable("noterl")
+class LogStd(keras.layers.Layer):
+    """Puts trained numbers `[A]` beside its inputs `[B, A]`, the same in every row: outputs `[B, 2 A]`."""
+
+    def build(self, input_shape: tuple) -> None:
+        """Make the numbers."""
+        self.log_std = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="log_std")
+
+    def call(self, mean: Any) -> Any:
+        """Return `[B, 2 A]`."""
+        return keras.ops.concatenate([mean, keras.ops.zeros_like(mean) + self.log_std], axis=-1)
+
+
+def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
+    """Draw the first weights of the network that `plan` describes, in the place of `weights`."""
+    layers = plan[1] if plan[0] == "sequential" else []
+    gains = iter([layer[-1] for layer in layers if layer[0] in ("dense", "convolution")])
+    drawn = []
+    for weight in weights:
+        gain = next(gains, None) if weight.ndim > 1 else None
+        if weight.ndim == 1:
+            drawn.append(np.zeros_like(weight))
+        else:
+            drawn.append(
+                glorot_uniform(weight.shape, generator) if gain is None else orthogonal(weight.shape, gain, generator)
+            )
+    if layers and layers[-1][0] == "log_std":
+        drawn[-1] = np.full_like(drawn[-1], layers[-1][1])
+    return drawn
+
+
+def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> np.ndarray:
+    """Draw a kernel whose columns or rows are orthogonal and of length `gain` (Saxe et al., 2014)."""
+    rows, columns = int(np.prod(shape[:-1])), shape[-1]
+    basis, triangle = np.linalg.qr(generator.standard_normal((max(rows, columns), min(rows, columns))))
+    basis = basis * np.sign(np.diag(triangle))  # or the draw would not be uniform
+    return (gain * (basis if rows >= columns else basis.T)).reshape(shape).astype("float32")
+
+
 def glorot_uniform(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
     """Draw a kernel uniformly from ±sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010, equation 16)."""
     receptive = int(np.prod(shape[:-2]))
@@ -233,12 +335,7 @@ def _built(plan: tuple, shape: tuple[int, ...]) -> Network:
     if native is not None:
         return native(plan, shape, generator)
     network = _keras_network(plan, shape)
-    network.set_weights(
-        [
-            glorot_uniform(weight.shape, generator) if weight.ndim > 1 else np.zeros_like(weight)
-            for weight in network.get_weights()
-        ]
-    )
+    network.set_weights(initial_weights(plan, network.get_weights(), generator))
     network.noterl_recipe = (plan, shape)
     return network
 
@@ -262,8 +359,10 @@ def _keras_layer(layer: tuple) -> keras.layers.Layer:
     kind, *rest = layer
     if kind == "dense":
         return keras.layers.Dense(rest[0], activation=rest[1])
+    if kind == "log_std":
+        return LogStd()
     if kind == "convolution":
-        filters, size, stride, activation = rest
+        filters, size, stride, activation, *_ = rest
         return keras.layers.Conv2D(filters, size, stride, activation=activation, data_format="channels_last")
     if kind == "scale":
         return keras.layers.Rescaling(rest[0])

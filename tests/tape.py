@@ -98,7 +98,7 @@ class TapeAgent(noterl.Agent):
             self.actor = SimpleNamespace(stale=False, target_moved=lambda: None)
             self._built = True
 
-    def act_on(self, observations: np.ndarray, *_: Any) -> np.ndarray:
+    def select(self, observations: np.ndarray, *_: Any) -> np.ndarray:
         return np.zeros(len(observations), np.int64)
 
     def run_updates(self, batch: Any, count: int) -> GroupResult:

@@ -198,7 +198,7 @@ class TestRandomActions:
     ) -> np.ndarray:
         """Return the actions in the memory: 7 where the policy chose, 0 where they are random, if that is `marked`."""
         agent = TapeAgent(source, tape=tape, seed=3)
-        agent.act_on = lambda observations, *_: np.full(len(observations), 7)
+        agent.select = lambda observations, *_: np.full(len(observations), 7)
         if marked:
             agent._random_actions = lambda count: np.zeros(count, np.int64)
         agent.compile(

@@ -20,6 +20,7 @@ from noterl.backends.torch_modules import (
     clone_module,
     module_weights,
     set_module_weights,
+    stack_modules,
     to_keras_layout,
 )
 from noterl.backends.torch_trace import TracedGradients, is_traceable
@@ -43,6 +44,7 @@ __all__ = [
     "minimize",
     "module_weights",
     "set_module_weights",
+    "stack_modules",
     "to_keras_layout",
 ]
 
@@ -192,7 +194,8 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         for k in range(count):
             undo.begin()
             try:
-                rows.append(noise.seeded(batches[k]) if noise.needed else agent.update_once(batches[k]))
+                index = (agent.updates + k) % agent.update_period
+                rows.append(noise.seeded(batches[k], index) if noise.needed else agent.update_once(batches[k], index))
             except NonFiniteError as error:
                 undo.take_back()
                 rows.append(({"loss": torch.tensor(error.loss)}, {}))
@@ -278,14 +281,14 @@ class _Noise:
         self._agent = agent
         self.needed = True
 
-    def seeded(self, batch: Batch) -> tuple[dict, dict]:
+    def seeded(self, batch: Batch, index: int) -> tuple[dict, dict]:
         """Make an update whose random numbers depend on the agent's state alone; torch's generator is put back."""
         generators = Generators(self._agent.generators.seed)
         generators.set_state(self._agent.generators.get_state())
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(generators("torch").integers(2**63)))
             before = torch.get_rng_state()
-            result = self._agent.update_once(batch)
+            result = self._agent.update_once(batch, index)
             self.needed = not torch.equal(before, torch.get_rng_state())
         if self.needed:
             self._agent.generators("torch").integers(2**63)

@@ -114,6 +114,18 @@ class Dueling(nn.Module):
         return self.value(features) + advantage - advantage.mean(-1, keepdim=True)
 
 
+class LogStd(nn.Module):
+    """Puts trained numbers `[A]` beside its inputs `[B, A]`, the same in every row: outputs `[B, 2 A]`."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.log_std = nn.Parameter(torch.zeros(size))
+
+    def forward(self, mean: torch.Tensor) -> torch.Tensor:
+        """Return `[B, 2 A]`."""
+        return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
+
+
 def build_module(plan: tuple, shape: tuple[int, ...], generator: np.random.Generator) -> nn.Module:
     """Build the native module that a plan of `noterl.networks` describes, with weights from `generator`."""
     first = plan[1][:1]
@@ -124,13 +136,9 @@ def build_module(plan: tuple, shape: tuple[int, ...], generator: np.random.Gener
         value, _ = _sequence([*stream, ("dense", 1, "linear")], features)
         advantage, _ = _sequence([*stream, ("dense", outputs, "linear")], features)
         module = Dueling(trunk, value, advantage)
-    from noterl.networks import glorot_uniform
+    from noterl.networks import initial_weights
 
-    weights = [
-        glorot_uniform(weight.shape, generator) if weight.ndim > 1 else np.zeros_like(weight)
-        for weight in module_weights(module)
-    ]
-    set_module_weights(module, weights)
+    set_module_weights(module, initial_weights(plan, module_weights(module), generator))
     return module.to(_device())
 
 
@@ -148,17 +156,24 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
             if rest[1] != "linear":
                 modules.append(_ACTIVATIONS[rest[1]]())
         elif kind == "convolution":
-            filters, size, stride, activation = rest
+            filters, size, stride, activation, *_ = rest
             convolutions += [nn.Conv2d(shape[-1], filters, size, stride), _ACTIVATIONS[activation]()]
             shape = ((shape[0] - size) // stride + 1, (shape[1] - size) // stride + 1, filters)
         elif kind == "scale":
             modules.append(Scale(rest[0]))
+        elif kind == "log_std":
+            modules.append(LogStd(shape[-1]))
         elif kind == "float":
             modules.append(Float())
         else:
             modules.append(Convolutions(convolutions) if convolutions else nn.Flatten())
             shape = (int(np.prod(shape)),)
     return nn.Sequential(*modules), shape
+
+
+def stack_modules(modules: Sequence[nn.Module]) -> nn.Module:
+    """Return the modules one after the other."""
+    return nn.Sequential(*modules)
 
 
 def module_weights(module: nn.Module) -> list[np.ndarray]:

@@ -6,5 +6,6 @@ heads with a distribution also say its log-probabilities and entropy, on `keras.
 
 from noterl.heads.base import Head, Q, random_actions
 from noterl.heads.bounded import Bounded, Deterministic, SquashedGaussian
+from noterl.heads.stochastic import Categorical, Gaussian
 
-__all__ = ["Bounded", "Deterministic", "Head", "Q", "SquashedGaussian", "random_actions"]
+__all__ = ["Bounded", "Categorical", "Deterministic", "Gaussian", "Head", "Q", "SquashedGaussian", "random_actions"]

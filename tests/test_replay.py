@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noterl.registry import lookup
-from noterl.replay import Replay, bytes_needed, machine, memory
+from noterl.replay import Replay, building, bytes_needed, machine
 from noterl.types import Batch
 from tests.replay_model import SPACES, Pair, assert_same, built, filled, make_observation
 
@@ -338,12 +338,12 @@ def test_more_than_the_machine_has_is_refused_with_the_figures(monkeypatch):
     with pytest.raises(ValueError, match=r"capacity=1000000000000 needs 3\d{13} bytes .* are available; at most"):
         built(10**12)
     needed = bytes_needed(1000, SPACES["vector"], spaces.Discrete(5))
-    monkeypatch.setattr(memory, "available_bytes", lambda: needed - 1)
+    monkeypatch.setattr(building, "available_bytes", lambda: needed - 1)
     with pytest.raises(ValueError, match=f"needs {needed} bytes .* only {needed - 1} bytes .* at most 999 transitions"):
         built(1000)
-    monkeypatch.setattr(memory, "available_bytes", lambda: needed)
+    monkeypatch.setattr(building, "available_bytes", lambda: needed)
     built(1000)
-    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    monkeypatch.setattr(building, "available_bytes", lambda: None)
     built(1000)
 
 

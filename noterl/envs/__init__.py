@@ -7,6 +7,7 @@
 
 from noterl.envs.checking import check
 from noterl.envs.classic import ClassicEnv
+from noterl.envs.frames import FrameStack
 from noterl.envs.goals import BitFlip, Reach2D
 from noterl.envs.report import Report
 from noterl.envs.source import EnvSource, resolve
@@ -18,6 +19,7 @@ __all__ = [
     "BitFlip",
     "ClassicEnv",
     "EnvSource",
+    "FrameStack",
     "Reach2D",
     "Report",
     "autoreset_mode",

@@ -26,6 +26,7 @@ _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
     "AtariPreprocessing": ("obs_buffer", "lives", "game_over"),
     "ClassicEnv": (),
     "DelayObservation": ("observation_queue",),
+    "FrameStack": ("_stack",),
     "FrameStackObservation": ("obs_queue", "padding_value"),
     "FromZero": (),
     "HumanRendering": (),

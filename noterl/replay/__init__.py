@@ -1,16 +1,29 @@
 """Replay memories: what was experienced, kept to be learned from again.
 
-Owns the public names of this package. `columns` says how a space lies in arrays, `storage` keeps the transitions,
-`frames` puts stacks together, `disk` and `building` allocate, `episodes` finds what belongs together, `mask` what must not be drawn, `snapshot` says and takes their state, `machine`
-knows how much memory there is. `samplers` choose rows (`drawing`), `prioritized` by their `scores` in a `sum_tree`;
-`gathering` makes batches of them, `relabel` sees them in another light; `memory` is what users construct.
+Owns the public names of this package. `columns` says how a space lies in arrays, `building` allocates them, in memory
+or on `disk`; `storage` keeps the transitions, `frames` of a stack once, `episodes` finds what belongs together, `mask`
+what must not be drawn, `windows` trims, `snapshot` says and takes their state, `machine` knows how much memory there is.
+`samplers` choose rows (`drawing`), `prioritized` ones by their `scores` in a `sum_tree`; `gathering` makes batches of
+them, `relabel` sees them in another light; `memory` is what users construct.
 """
 
 from noterl.replay.building import bytes_needed
+from noterl.replay.hindsight import Hindsight
 from noterl.replay.memory import Replay
 from noterl.replay.prioritized import Prioritized
 from noterl.replay.relabel import Drawn, Relabel
 from noterl.replay.samplers import Sampler, Uniform
 from noterl.replay.scores import RatioScore, Score
 
-__all__ = ["Drawn", "Prioritized", "RatioScore", "Relabel", "Replay", "Sampler", "Score", "Uniform", "bytes_needed"]
+__all__ = [
+    "Drawn",
+    "Hindsight",
+    "Prioritized",
+    "RatioScore",
+    "Relabel",
+    "Replay",
+    "Sampler",
+    "Score",
+    "Uniform",
+    "bytes_needed",
+]

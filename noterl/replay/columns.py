@@ -7,7 +7,7 @@ and compared like a single array, so that the storage has one hot path for all s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Union
 
@@ -109,11 +109,14 @@ def row_bytes(layout: Layout) -> int:
     return layout.row_bytes if isinstance(layout, Leaf) else sum(row_bytes(part) for part in layout.values())
 
 
-def allocate(layout: Layout, rows: int) -> Table:
-    """Return a table of so many rows; the system commits a page when it is first written."""
+def allocate(layout: Layout, rows: int, empty: Callable[[tuple[int, ...], Any], Array] = np.empty) -> Table:
+    """Return a table of so many rows, of arrays that `empty` makes.
+
+    In memory the system commits a page when it is first written.
+    """
     if isinstance(layout, Leaf):
-        return np.empty((rows, *layout.shape), layout.dtype)
-    return Leaves({name: allocate(part, rows) for name, part in layout.items()})
+        return empty((rows, *layout.shape), layout.dtype)
+    return Leaves({name: allocate(part, rows, empty) for name, part in layout.items()})
 
 
 def gather(table: Table, rows: Array, layout: Layout) -> Any:

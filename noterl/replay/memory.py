@@ -5,25 +5,25 @@ Owns the public face: the checks, the allocation once the spaces are known, and 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from noterl.checks import check_positive as _positive
+from noterl.checks import check_positive
 from noterl.registry import Configurable, register
-from noterl.replay import snapshot
+from noterl.replay import snapshot, windows
+from noterl.replay.building import ExtraSpec, new_storage
 from noterl.replay.columns import Array, action_layout, extra_layout, flat, observation_layout, reshape
+from noterl.replay.disk import checked_folder
 from noterl.replay.drawing import Count, Feedback, draw_usable, pass_usable
 from noterl.replay.gathering import plain
-from noterl.replay.machine import available_bytes
 from noterl.replay.relabel import Drawn, Relabel
 from noterl.replay.samplers import Sampler, Uniform
-from noterl.replay.storage import Storage, storage_bytes
+from noterl.replay.storage import Storage
 from noterl.types import Batch
-
-ExtraSpec = Mapping[str, tuple[tuple[int, ...], Any]]
 
 
 @register
@@ -39,6 +39,10 @@ class Replay(Configurable):
         relabel: in what light they are seen; None for the one they were stored in.
         n_step: n, how many rewards a batch adds up (discounted) before the next observation and its value. The tail of
             an episode, of one that still runs too, has fewer.
+        frame_stack: k, if observations are stacks of k frames: of each only the newest is stored, and stacks are put
+            together when they are sampled, never across the start of an episode. None stores observations as they come.
+        memmap: a folder, in files of which observations, actions and extra fields are to lie, for memories larger than
+            the machine's; the files have no names there and go when the memory goes. None keeps everything in memory.
 
     Raises:
         ValueError: if an argument is not what it may be.
@@ -60,16 +64,28 @@ class Replay(Configurable):
     """
 
     def __init__(
-        self, capacity: int, *, sampler: Sampler | None = None, relabel: Relabel | None = None, n_step: int = 1
+        self,
+        capacity: int,
+        *,
+        sampler: Sampler | None = None,
+        relabel: Relabel | None = None,
+        n_step: int = 1,
+        frame_stack: int | None = None,
+        memmap: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._capacity = _positive("capacity", capacity)
-        self._n_step = _positive("n_step", n_step)
+        self._capacity = check_positive("capacity", capacity)
+        self._n_step = check_positive("n_step", n_step)
         self._sampler = Uniform() if sampler is None else sampler
         if not isinstance(self._sampler, Sampler):
             raise ValueError(f"sampler must be a sampler of noterl.replay, got {sampler!r}")
         if relabel is not None and not isinstance(relabel, Relabel):
             raise ValueError(f"relabel must be None or a relabelling of noterl.replay, got {relabel!r}")
         self._relabel = relabel
+        self._frame_stack = check_positive("frame_stack", frame_stack, none=True)
+        self._memmap = checked_folder(memmap)
+        if memmap is not None:
+            self._config["memmap"] = self._memmap
+        self._layouts: tuple[Any, ...] | None = None
         self._storage: Storage | None = None
         self._count: Count | None = None
         self._feedback: Feedback | None = None
@@ -136,19 +152,17 @@ class Replay(Configurable):
         """
         layouts = observation_layout(observation_space), action_layout(action_space), extra_layout(extra_spec)
         if self._storage:
-            built = self._storage.observation_layout, self._storage.action_layout, self._storage.extra_layout
-            if built != layouts:
+            if self._layouts != layouts:
                 raise ValueError(
                     f"observation_space={observation_space!r}, action_space={action_space!r} and extra_spec="
-                    f"{extra_spec!r} do not fit this Replay, which was built for rows of {built}; use a new one"
+                    f"{extra_spec!r} do not fit this Replay, which was built for rows of {self._layouts}; use a new one"
                 )
             return
-        _refuse_too_much(self._capacity, storage_bytes(self._capacity, *layouts))
-        storage = Storage(self._capacity, *layouts)
+        storage = new_storage(self._capacity, *layouts, self._frame_stack, self._memmap)
         if self._relabel:
             self._relabel.bind(storage, observation_space)
         self._sampler.bind(storage)
-        self._storage, self._count = storage, Count(storage, self._relabel)
+        self._layouts, self._storage, self._count = layouts, storage, Count(storage, self._relabel)
         self._feedback = Feedback(storage) if self.feedback_fields else None
         # Whoever asks for `add` from now on gets the storage's own: one call less for every step.
         self.add = self._storage.add  # type: ignore[method-assign]
@@ -215,7 +229,7 @@ class Replay(Configurable):
     def draw(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Drawn:
         """Draw the rows `[K, B]` of a group of updates, with all choices; `sample` says how, and what is raised."""
         self._check_batch_size(batch_size)
-        rows = draw_usable(self._sampler, self._relabel, _positive("updates", updates), batch_size, generator)
+        rows = draw_usable(self._sampler, self._relabel, check_positive("updates", updates), batch_size, generator)
         return self._drawn(rows, generator)
 
     def draw_pass(self, batch_size: int, *, generator: np.random.Generator) -> Drawn:
@@ -259,9 +273,42 @@ class Replay(Configurable):
 
     def _check_batch_size(self, batch_size: int) -> None:
         self._built()
-        drawable = self.count_drawable(_positive("batch_size", batch_size))
+        drawable = self.count_drawable(check_positive("batch_size", batch_size))
         if batch_size > drawable:
             raise ValueError(f"batch_size must be at most what may be drawn, {drawable}, got {batch_size}")
+
+    def drop_oldest(self, n: int) -> None:
+        """Forget the `n` oldest transitions, or all if there are fewer.
+
+        Raises:
+            ValueError: if `n` is not an int of at least 0.
+        """
+        windows.drop_oldest(self._built(), n)
+
+    def keep(self, indices: Any) -> None:
+        """Draw, of the transitions that are there now, only these from now on; later ones as ever.
+
+        The others stay where they are until they are overwritten: as next observations, as part of n-step returns and
+        stacks, and as goals. What was left out before comes back if it is among `indices`.
+
+        Args:
+            indices: rows [n] as in `batch.index`.
+
+        Raises:
+            ValueError: if one of them is not the row of a transition that the memory holds.
+        """
+        windows.keep(self._built(), indices)
+
+    def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False) -> Any:
+        """Return how many transitions, drawn uniformly, would vary as those that the sampler draws: 1 / sum of p^2.
+
+        Between 1 and the number that may be drawn, which it is for uniform sampling; 0.0 for an empty memory.
+
+        Args:
+            alpha: False for the chances that scores would have without prioritized sampling's exponent.
+            by_lane: return a dict, with a number for each lane's own transitions.
+        """
+        return windows.effective_sample_size(self._sampler, self._built(), alpha, by_lane)
 
     def clear(self) -> None:
         """Forget every transition; what is allocated stays."""
@@ -311,33 +358,3 @@ class Replay(Configurable):
         if self._storage is None:
             raise RuntimeError("this Replay does not know its spaces yet: call build(observation_space, action_space)")
         return self._storage
-
-
-def bytes_needed(
-    capacity: int,
-    observation_space: spaces.Space[Any],
-    action_space: spaces.Space[Any],
-    *,
-    extra_spec: ExtraSpec | None = None,
-) -> int:
-    """Return the bytes that `Replay(capacity)` allocates for these spaces.
-
-    Each end of an episode in the memory may cost one more observation.
-
-    >>> from gymnasium import spaces
-    >>> from noterl.replay import bytes_needed
-    >>> frames = spaces.Box(0, 255, (84, 84), "uint8")
-    >>> round(bytes_needed(1_000_000, frames, spaces.Discrete(18)) / 1e9, 2)
-    7.08
-    """
-    layouts = observation_layout(observation_space), action_layout(action_space), extra_layout(extra_spec)
-    return storage_bytes(_positive("capacity", capacity), *layouts)
-
-
-def _refuse_too_much(capacity: int, needed: int) -> None:
-    available = available_bytes()
-    if available is not None and needed > available:
-        raise ValueError(
-            f"capacity={capacity} needs {needed} bytes ({needed / 1e9:.2f} GB) for these spaces, but only {available} "
-            f"bytes ({available / 1e9:.2f} GB) are available; at most {capacity * available // needed} transitions fit"
-        )

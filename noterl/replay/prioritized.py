@@ -134,9 +134,10 @@ class Prioritized(Sampler):
         relative = priorities / priorities.min(axis=-1, keepdims=True)
         return np.power(relative, -self.current_beta).astype(np.float32)
 
-    def probabilities(self) -> Array:
-        """Return the chance `[n]` of each row that may be drawn, the oldest first."""
-        priorities = self._synchronized().values.take(self._bound().eligible_rows())
+    def probabilities(self, *, alpha: bool = True) -> Array:
+        """Return the chance `[n]` of each row that may be drawn, the oldest first; see `Sampler`."""
+        tree, rows = self._synchronized(), self._bound().eligible_rows()
+        priorities = tree.values.take(rows) if alpha else self._scores.take(rows).astype(np.float64) + SMALLEST
         return priorities / priorities.sum() if len(priorities) else priorities
 
     def feedback(self, rows: Array, values: Mapping[str, Array]) -> None:

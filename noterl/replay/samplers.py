@@ -57,8 +57,12 @@ class Sampler(Configurable):
         """Return what a loss must weigh rows `[K, B]` with to mend the sampler's bias, float32, at most 1 per batch."""
         return np.ones(rows.shape, np.float32)
 
-    def probabilities(self) -> Array:
-        """Return the chance `[n]` (float64, sum 1) of each of `storage.eligible_rows()`, the oldest first."""
+    def probabilities(self, *, alpha: bool = True) -> Array:
+        """Return the chance `[n]` (float64, sum 1) of each of `storage.eligible_rows()`, the oldest first.
+
+        Args:
+            alpha: False for what it would be without the exponent that prioritized sampling puts on its scores.
+        """
         count = self._bound().drawable
         return np.full(count, 1 / count) if count else np.empty(0)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl.replay.columns import Array, Layout, Leaf, Leaves, Table, allocate
+from noterl.replay.columns import Array, Layout, Leaf, Leaves, Table
 from noterl.replay.storage import BOOKKEEPING, Storage
 
 
@@ -202,7 +202,7 @@ def _fill_links(storage: Storage, distance: Array, apart: Any) -> None:
     storage.successor[rows] = (rows + distance) % storage.capacity
     storage.successor[rows[lonely]] = -1 - np.arange(slots)
     if slots > len(storage.apart):
-        storage.apart = allocate(storage.observation_layout, 1 << (slots - 1).bit_length())
+        storage.apart = storage.new_slots(1 << (slots - 1).bit_length())
     _put(storage.apart, apart)
     storage.slots = slots
 

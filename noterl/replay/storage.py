@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from noterl.replay.columns import Array, Layout, Leaf, allocate, gather, row_bytes, scatter
+from noterl.replay.columns import Array, Layout, Leaf, Table, allocate, gather, row_bytes, scatter
+from noterl.replay.disk import Allocate
 from noterl.replay.episodes import Episodes
 from noterl.replay.mask import Mask
 
@@ -37,8 +38,12 @@ BOOKKEEPING = {
 def storage_bytes(capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> int:
     """Return the bytes a new `Storage` allocates; each episode end kept apart costs one more observation."""
     row = row_bytes(observation) + row_bytes(action) + row_bytes(extra)
-    row += sum(dtype.itemsize for dtype in BOOKKEEPING.values())
-    return capacity * row + FIRST_SLOTS * row_bytes(observation)
+    return capacity * row + bookkeeping_bytes(capacity) + FIRST_SLOTS * row_bytes(observation)
+
+
+def bookkeeping_bytes(capacity: int) -> int:
+    """Return the part of `storage_bytes` that is in memory even where the columns of the spaces lie on disk."""
+    return capacity * sum(dtype.itemsize for dtype in BOOKKEEPING.values())
 
 
 class Storage:
@@ -49,6 +54,7 @@ class Storage:
         observation: layout of an observation.
         action: layout of an action.
         extra: layout of further fields, by name.
+        empty: what makes the large arrays, of a shape and a dtype.
 
     Attributes:
         begin: the oldest live generation.
@@ -57,14 +63,16 @@ class Storage:
         mask: the rows that must not be drawn.
     """
 
-    def __init__(self, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> None:
-        self.capacity = capacity
+    def __init__(
+        self, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf], empty: Allocate = np.empty
+    ) -> None:
+        self.capacity, self._empty = capacity, empty
         self.observation_layout, self.action_layout, self.extra_layout = observation, action, extra
-        self.observation = allocate(observation, capacity)
-        self.apart = allocate(observation, FIRST_SLOTS)
-        self.action: Array = np.empty((capacity, *action.shape), action.dtype)
+        self.observation = allocate(observation, capacity, empty)
+        self.apart = self.new_slots(FIRST_SLOTS)
+        self.action: Array = empty((capacity, *action.shape), action.dtype)
         self.extra: dict[str, Array] = {
-            name: np.empty((capacity, *leaf.shape), leaf.dtype) for name, leaf in extra.items()
+            name: empty((capacity, *leaf.shape), leaf.dtype) for name, leaf in extra.items()
         }
         self.reward = np.empty(capacity, BOOKKEEPING["reward"])
         self.terminated = np.empty(capacity, BOOKKEEPING["terminated"])
@@ -165,6 +173,20 @@ class Storage:
         """Break a lane off: its next transition does not follow from its last."""
         self.heads.pop(lane, None)
 
+    def drop_oldest(self, count: int) -> None:
+        """Let the oldest `count` live transitions die; their places are free for those to come."""
+        if not count:
+            return
+        rows = self.live_rows()[:count]
+        dead = set(rows.tolist())
+        self.heads = {lane: row for lane, row in self.heads.items() if row not in dead}
+        self.begin += count
+        # First none uses a slot, then it is free: what breaks off here costs a slot at worst.
+        apart = rows[self.successor[rows] < 0]
+        slots = -1 - self.successor[apart]
+        self.successor[apart] = 0
+        self.free.extend(slots.tolist())
+
     def clear(self) -> None:
         """Forget every transition; generations go on counting."""
         self.epoch += 1
@@ -238,12 +260,16 @@ class Storage:
     def _new_slot(self) -> int:
         slot = self.slots
         if slot == len(self.apart):
-            larger = allocate(self.observation_layout, 2 * slot)
+            larger = self.new_slots(2 * slot)
             larger[:slot] = self.apart
             self.apart = larger
         self.slots = slot + 1
         self.free.append(slot)
         return slot
+
+    def new_slots(self, count: int) -> Table:
+        """Return a table for observations kept apart."""
+        return allocate(self.observation_layout, count, self._empty)
 
     def _write_extra(self, row: int, extra: Mapping[str, Any] | None) -> None:
         given = {} if extra is None else extra

@@ -1,0 +1,74 @@
+"""What a new memory takes, and making it.
+
+Owns: which storage serves which arguments, and that a request for more than there is gets refused with the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl.checks import check_positive
+from noterl.replay.columns import Layout, Leaf, action_layout, extra_layout, observation_layout
+from noterl.replay.disk import Allocate, on_disk, refuse_too_much
+from noterl.replay.frames import StackedStorage, Stacking
+from noterl.replay.machine import available_bytes
+from noterl.replay.storage import Storage, bookkeeping_bytes, storage_bytes
+
+ExtraSpec = Mapping[str, tuple[tuple[int, ...], Any]]
+
+
+def bytes_needed(
+    capacity: int,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    *,
+    extra_spec: ExtraSpec | None = None,
+    frame_stack: int | None = None,
+) -> int:
+    """Return the bytes that `Replay(capacity, frame_stack=...)` allocates for these spaces.
+
+    Each end of an episode in the memory may cost one more observation.
+
+    >>> from gymnasium import spaces
+    >>> from noterl.replay import bytes_needed
+    >>> frames = spaces.Box(0, 255, (84, 84, 4), "uint8")
+    >>> round(bytes_needed(1_000_000, frames, spaces.Discrete(18), frame_stack=4) / 1e9, 2)
+    7.08
+    """
+    observation = observation_layout(observation_space)
+    if frame_stack is not None:
+        observation = Stacking(observation, check_positive("frame_stack", frame_stack)).layout
+    layouts = observation, action_layout(action_space), extra_layout(extra_spec)
+    return storage_bytes(check_positive("capacity", capacity), *layouts)
+
+
+def new_storage(
+    capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf], frames: int | None, folder: str | None
+) -> Storage:
+    """Return a storage, stacked where there are frames, on disk where there is a folder; refuse what has no room."""
+    stacking = None if frames is None else Stacking(observation, frames)
+    stored = observation if stacking is None else stacking.layout
+    large, small = storage_bytes(capacity, stored, action, extra), bookkeeping_bytes(capacity)
+    empty: Allocate = np.empty
+    if folder is None:
+        _refuse_too_much(capacity, large)
+    else:
+        _refuse_too_much(capacity, small)
+        refuse_too_much(folder, capacity, large - small)
+        empty = on_disk(folder)
+    if stacking is None:
+        return Storage(capacity, stored, action, extra, empty)
+    return StackedStorage(stacking, capacity, action, extra, empty)
+
+
+def _refuse_too_much(capacity: int, needed: int) -> None:
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise ValueError(
+            f"capacity={capacity} needs {needed} bytes ({needed / 1e9:.2f} GB) for these spaces, but only {available} "
+            f"bytes ({available / 1e9:.2f} GB) are available; at most {capacity * available // needed} transitions fit"
+        )

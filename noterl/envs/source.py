@@ -114,6 +114,26 @@ class EnvSource:
         spec = None if self._env is None else self._env.spec
         return spec if isinstance(spec, EnvSpec) else None
 
+    @property
+    def has_env(self) -> bool:
+        """Whether there is an environment, or one can be made; otherwise there are only its spaces."""
+        return self._env is not None or self._vector is not None or self._build is not None
+
+    def layer_with(self, name: str) -> Any:
+        """Return what has an attribute of this name, or None: the environment, or the outermost wrapper around it.
+
+        It is there to be asked about the task, such as what would be rewarded, and never to be stepped.
+        """
+        asked: list[Any] = [self._env]
+        if self._vector is not None:
+            *_, base = layers(self._vector)
+            asked = [self._vector, *list(getattr(base, "envs", ()))[:1]]
+            if len(asked) == 1 and not hasattr(base, name):
+                asked.append(self.make_evaluation())
+        elif self._env is None and self._build is not None:
+            asked = [self.make_evaluation()]
+        return next((layer for env in asked for layer in layers(env) if hasattr(layer, name)), None)
+
     def make(self, index: int = 0) -> Env:
         """Return a scalar environment for lane `index`, with gymnasium's interface.
 
@@ -163,7 +183,7 @@ class EnvSource:
         Raises:
             ValueError: if none can be made, or none that draws itself so.
         """
-        if self._env is None and self._vector is None and self._build is None:
+        if not self.has_env:
             raise ValueError(f"env: {self._absent}; pass env=")
         try:
             env = self._checked(self._builder()(render_mode))

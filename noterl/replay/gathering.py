@@ -49,6 +49,8 @@ def fold(steps: Steps, reward: Array, terminated: Array, gamma: float) -> tuple[
         terminated: whether the episode terminates with it, `[n, m]`.
         gamma: the discount of one step.
     """
+    if len(reward) == 1:
+        return reward[0], np.where(terminated[0], np.float32(0), np.float32(gamma)), steps.rows[0]
     total, discount = reward[0].astype(np.float64), np.full(reward.shape[1], gamma)
     last, over = steps.rows[0].copy(), terminated[0].copy()
     for i in range(1, len(reward)):
@@ -69,6 +71,11 @@ def plain(storage: Storage, rows: Array, gamma: float, n_step: int) -> Batch:
         steps = follow(storage, rows, n_step)
         outcomes = storage.reward.take(steps.rows), storage.terminated.take(steps.rows)
         reward, discount, last = fold(steps, *outcomes, gamma)
+    return assembled(storage, rows, last, reward, discount)
+
+
+def assembled(storage: Storage, rows: Array, last: Array, reward: Array, discount: Array) -> Batch:
+    """Return the batch of rows `[m]` with this reward and discount, and the next observation of the rows `last`."""
     return Batch(
         observation=storage.observations(rows),
         action=gather(storage.action, rows, storage.action_layout),

@@ -53,6 +53,13 @@ class Relabel(Configurable):
 
     storage: Storage | None = None
 
+    def attach(self, agent: Any) -> None:
+        """Take from an agent what is needed of it; it calls this before its memory is built.
+
+        Raises:
+            ValueError: if the agent lacks it.
+        """
+
     def bind(self, storage: Storage, observation_space: spaces.Space[Any]) -> None:
         """Belong to a storage, from now on.
 

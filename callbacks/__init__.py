@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from noterl.callback import Callback, LambdaCallback
 
+    from .backup_and_restore import BackupAndRestore
     from .checkpoint import Checkpoint
     from .csv_logger import CSVLogger
     from .early_stopping import EarlyStopping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .progress_bar import ProgressBar
 
 __all__ = [
+    "BackupAndRestore",
     "CSVLogger",
     "Callback",
     "Checkpoint",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BackupAndRestore": "noterl.callbacks.backup_and_restore",
     "CSVLogger": "noterl.callbacks.csv_logger",
     "Callback": "noterl.callback",
     "Checkpoint": "noterl.callbacks.checkpoint",

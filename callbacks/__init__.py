@@ -14,39 +14,57 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from noterl.callback import Callback, LambdaCallback
 
+    from .animate import Animate
     from .backup_and_restore import BackupAndRestore
     from .checkpoint import Checkpoint
     from .csv_logger import CSVLogger
     from .early_stopping import EarlyStopping
     from .episode_printer import EpisodePrinter
+    from .evaluate import Evaluate
+    from .hyperparameter_scheduler import HyperparameterScheduler
     from .json_logger import JSONLogger
+    from .learning_rate_scheduler import LearningRateScheduler
     from .parquet_logger import ParquetLogger
     from .progress_bar import ProgressBar
+    from .record_video import RecordVideo
+    from .tensor_board import TensorBoard
 
 __all__ = [
+    "Animate",
     "BackupAndRestore",
     "CSVLogger",
     "Callback",
     "Checkpoint",
     "EarlyStopping",
     "EpisodePrinter",
+    "Evaluate",
+    "HyperparameterScheduler",
     "JSONLogger",
     "LambdaCallback",
+    "LearningRateScheduler",
     "ParquetLogger",
     "ProgressBar",
+    "RecordVideo",
+    "TensorBoard",
 ]
 
 _HOMES = {
+    "Animate": "noterl.callbacks.animate",
     "BackupAndRestore": "noterl.callbacks.backup_and_restore",
     "CSVLogger": "noterl.callbacks.csv_logger",
     "Callback": "noterl.callback",
     "Checkpoint": "noterl.callbacks.checkpoint",
     "EarlyStopping": "noterl.callbacks.early_stopping",
     "EpisodePrinter": "noterl.callbacks.episode_printer",
+    "Evaluate": "noterl.callbacks.evaluate",
+    "HyperparameterScheduler": "noterl.callbacks.hyperparameter_scheduler",
     "JSONLogger": "noterl.callbacks.json_logger",
     "LambdaCallback": "noterl.callback",
+    "LearningRateScheduler": "noterl.callbacks.learning_rate_scheduler",
     "ParquetLogger": "noterl.callbacks.parquet_logger",
     "ProgressBar": "noterl.callbacks.progress_bar",
+    "RecordVideo": "noterl.callbacks.record_video",
+    "TensorBoard": "noterl.callbacks.tensor_board",
 }
 
 

@@ -26,10 +26,11 @@ class CSVLogger(RowLogger):
 
     Example:
     >>> import noterl
+    >>> from pathlib import Path
     >>> from noterl.callbacks import CSVLogger
     >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
     >>> history = agent.fit(episodes=3, callbacks=[CSVLogger("log.csv")], verbose=0)
-    >>> lines = open("log.csv").read().splitlines()
+    >>> lines = Path("log.csv").read_text().splitlines()
     >>> lines[0], len(lines)
     ('episode,reward,length,loss,steps,updates,time', 4)
     """

@@ -25,10 +25,11 @@ class JSONLogger(RowLogger):
 
     Example:
     >>> import json, noterl
+    >>> from pathlib import Path
     >>> from noterl.callbacks import JSONLogger
     >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
     >>> history = agent.fit(episodes=3, callbacks=[JSONLogger("log.jsonl")], verbose=0)
-    >>> rows = [json.loads(line) for line in open("log.jsonl")]
+    >>> rows = [json.loads(line) for line in Path("log.jsonl").read_text().splitlines()]
     >>> [row["reward"] for row in rows] == history.history["reward"]
     True
     """

@@ -10,18 +10,21 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from noterl.callback import LOGGER, Callback
+from noterl.terminal import shows_bars
 from noterl.types import Logs
 
 
 class ProgressBar(Callback):
-    """Show episode, reward, steps per second and where the time goes.
+    """Show episode, reward, loss, steps per second, the time left and where the time goes.
 
-    The reward is the mean of the last ten finished episodes. The shares are those of the environment, of acting, of
-    learning (with sampling) and of callbacks in the time since train begin.
+    The reward is the mean of the last ten finished episodes, the loss that of the last. The shares are those of the
+    environment, of acting, of learning (with sampling) and of callbacks in the time since train begin. Where there is
+    neither a terminal nor a notebook, as in a log file, it stays quiet.
 
     Args:
         episodes: the budget that the bar fills towards, or None.
         steps: the budget if it is in steps; it wins where both are given.
+        always: show it also where there is no terminal, as `fit(verbose=1)` does.
 
     Example:
     >>> from noterl.callbacks import ProgressBar
@@ -30,17 +33,22 @@ class ProgressBar(Callback):
 
     order = LOGGER
 
-    def __init__(self, episodes: int | None = None, steps: int | None = None) -> None:
+    def __init__(self, episodes: int | None = None, steps: int | None = None, *, always: bool = False) -> None:
+        self.always = always
         self._unit, self._total = ("step", steps) if steps is not None else ("episode", episodes)
         self._bar: Any = None
         self._recent: deque[float] = deque(maxlen=10)
         self._finished = 0
+        self._loss: float | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
         """Open the bar."""
         self._first_step, self._started, self._finished = self.agent.steps, perf_counter(), 0
         self._recent.clear()
+        self._loss = None
         self._shown = self._started
+        if not (self.always or shows_bars()):
+            return
         self._bar = tqdm(
             total=self._total,
             unit=self._unit,
@@ -56,15 +64,16 @@ class ProgressBar(Callback):
             return
         self._finished += 1
         self._recent.append(logs["reward"])
+        self._loss = logs.get("loss", self._loss)
         self._move()
         if perf_counter() - self._shown >= self._bar.mininterval:
-            self._show(logs)
+            self._show()
 
     def on_train_end(self, logs: Logs) -> None:
         """Show the last state and close the bar."""
         if self._bar is not None:
             self._move()
-            self._show(logs)
+            self._show()
             self._bar.close()
             self._bar = None
 
@@ -72,7 +81,7 @@ class ProgressBar(Callback):
         spent = self.agent.steps - self._first_step if self._unit == "step" else self._finished
         self._bar.n = spent if self._total is None else min(spent, self._total)
 
-    def _show(self, logs: Logs) -> None:
+    def _show(self) -> None:
         self._shown = perf_counter()
         seconds = max(self._shown - self._started, 1e-9)
         clock = self.agent.history.time_split if self.agent.history is not None else {}
@@ -86,5 +95,6 @@ class ProgressBar(Callback):
         reward = f"{math.fsum(self._recent) / len(self._recent):.1f}" if self._recent else "-"
         rate = f"{(self.agent.steps - self._first_step) / seconds:,.0f} steps/s"
         split = " ".join(f"{name} {share / seconds:.0%}" for name, share in shares.items())
-        self._bar.set_postfix_str(f"reward {reward}, {rate}, {split}", refresh=False)
+        loss = "" if self._loss is None else f"loss {self._loss:.3g}, "
+        self._bar.set_postfix_str(f"reward {reward}, {loss}{rate}, {split}", refresh=False)
         self._bar.refresh()

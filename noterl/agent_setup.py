@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay
 from noterl.schedule import Schedule
+from noterl.terminal import shows_bars
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -122,7 +122,7 @@ def checked_fit_arguments(
     if episodes is None and steps is None and not callbacks.stops_training:
         raise ValueError("episodes or steps must be given, or a callback that stops training, such as EarlyStopping")
     if verbose == "auto":
-        return 1 if sys.stderr.isatty() else 2
+        return 1 if shows_bars() else 2
     if verbose not in (0, 1, 2) or isinstance(verbose, bool):
         raise ValueError(f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}")
     return int(verbose)
@@ -141,5 +141,5 @@ def loggers(verbose: int, log_every: int | None, episodes: int | None, steps: in
     from noterl.callbacks import EpisodePrinter, ProgressBar
 
     if verbose == 1:
-        return [ProgressBar(episodes=episodes, steps=steps)]
+        return [ProgressBar(episodes=episodes, steps=steps, always=True)]
     return [EpisodePrinter(log_every or 10)] if verbose == 2 else []

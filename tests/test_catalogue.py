@@ -25,16 +25,25 @@ EPISODES, CUT = 8, 4
 
 # What a class is built with where its defaults are not enough; files go into the folder.
 ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "Animate": lambda folder: {"path": folder / "learned.gif", "max_steps": 3},
     "CSVLogger": lambda folder: {"path": folder / "log.csv", "flush_every": 3},
     "Checkpoint": lambda folder: {"path": folder / "files", "save_freq": 3},
     "EarlyStopping": lambda folder: {"trial_count": 3, "patience": 100},
+    "Evaluate": lambda folder: {"every": 3, "episodes": 2, "on_best": folder / "best.noterl"},
+    "HyperparameterScheduler": lambda folder: {"name": "gamma", "schedule": lambda step: 0.9 + step / 10_000},
     "JSONLogger": lambda folder: {"path": folder / "log.jsonl", "flush_every": 3},
     "LambdaCallback": lambda folder: {"on_episode_end": lambda episode, logs: logs.update(double=2 * logs["reward"])},
+    "LearningRateScheduler": lambda folder: {"schedule": lambda step: 1e-3 + step * 1e-6},
     "ParquetLogger": lambda folder: {"path": folder / "log.parquet", "flush_every": 3},
+    "RecordVideo": lambda folder: {"path": folder / "videos", "every": 4, "max_steps": 3},
+    "TensorBoard": lambda folder: {"folder": folder / "charts", "flush_every": 3},
 }
 
 # Callbacks that are there to change training: all others leave a run bit-identical.
-ACTING: dict[str, str] = {}
+ACTING: dict[str, str] = {
+    "HyperparameterScheduler": "moves gamma",
+    "LearningRateScheduler": "moves the learning rate",
+}
 
 # Callbacks that hear every update: this costs a fetch from the device.
 HEARS_UPDATES: dict[str, str] = {}

@@ -1,0 +1,74 @@
+"""An animation of what was learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from noterl import saving
+from noterl.callback import Callback
+from noterl.checks import check_positive
+from noterl.random import check_seed
+from noterl.types import Logs
+
+
+class Animate(Callback):
+    """Play an episode when training has ended, and write it as an animation; not where training failed.
+
+    Args:
+        path: a `.gif`, or a `.mp4`, which needs the extra `mp4`.
+        env: where to play, as `Agent.evaluate` takes it; it must be able to render "rgb_array".
+        max_steps: cut the episode off there.
+        fps: frames per second.
+        seed: of the environment; by default one of the agent's own.
+
+    Raises:
+        ValueError: if an argument is not what it may be; when training has ended, if the environment renders no
+            frames.
+        ImportError: when training has ended, without the extra `mp4`, where it is needed.
+        OSError: as training begins, if the file cannot be written.
+
+    Attributes:
+        reward: of the episode that was played last.
+
+    Example:
+    >>> import os, noterl
+    >>> from noterl.callbacks import Animate
+    >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    >>> history = agent.fit(episodes=2, callbacks=[Animate("learned.gif", max_steps=3)], verbose=0)
+    >>> os.path.exists("learned.gif")
+    True
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        env: Any = None,
+        max_steps: int | None = None,
+        fps: int = 30,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        self.path, self.env = Path(path), env
+        if self.path.suffix.lower() not in (".gif", ".mp4"):
+            raise ValueError(f"path must end in .gif or .mp4, got {str(path)!r}")
+        self.max_steps = check_positive("max_steps", max_steps, none=True)
+        self.fps = check_positive("fps", fps)
+        check_seed(seed)
+        self.seed = seed
+        self.reward: float | None = None
+        self._failed = False
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Find out now whether the file can be written."""
+        self._failed = False
+        saving.check_writable(self.path)
+
+    def on_exception(self, error: BaseException) -> None:
+        """Note that training failed."""
+        self._failed = True
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Play and write."""
+        if not self._failed:
+            self.reward = self.agent.animate(self.path, self.env, self.max_steps, self.fps, seed=self.seed)

@@ -1,0 +1,125 @@
+"""Evaluating while training goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from noterl import saving
+from noterl.callback import Callback
+from noterl.checks import check_positive
+from noterl.random import check_seed
+from noterl.tables import plain_row
+from noterl.types import Logs
+
+from .cadence import Cadence
+
+MEASURED = ("reward_mean", "reward_std", "reward_iqm", "length_mean", "success_rate")
+
+
+class Evaluate(Callback):
+    """Play whole episodes without learning, every so often; training is left exactly as it was.
+
+    What `Agent.evaluate` finds stands in the logs of the episode after which it was played, each number under its name
+    with `evaluation_` before it: in `History`, for loggers, and for a `Checkpoint` or `EarlyStopping` that monitors it.
+
+    Args:
+        env: where to play, as `Agent.evaluate` takes it; a fresh copy of the training environment by default.
+        every: how often, at the end of the first episode that reaches or passes a multiple.
+        unit: of `every`: "episodes", "steps", "updates" or "seconds".
+        episodes: how many to play.
+        num_envs: environments stepped side by side.
+        seed: of the evaluation; by default one of the agent's own, the same each time.
+        deterministic: act by the head alone; otherwise explore as in training.
+        on_best: what to do when the mean reward is higher than ever, the first time included: a path where the agent
+            is saved (without its memory), or a function of the agent and of what `Agent.evaluate` returned.
+
+    Raises:
+        ValueError: if an argument is not what it may be.
+        OSError: as training begins, if the path `on_best` cannot be written.
+
+    Attributes:
+        results: one list per quantity, an entry for each evaluation: `episodes` and `steps` played before it, and
+            what it found.
+        best: the highest mean reward.
+
+    Example:
+    >>> import noterl
+    >>> from noterl.callbacks import Evaluate
+    >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    >>> evaluate = Evaluate(every=2, episodes=3, on_best="best.noterl")
+    >>> history = agent.fit(episodes=5, callbacks=[evaluate], verbose=0)
+    >>> evaluate.results["episodes"], [reward > 0 for reward in history.history["evaluation_reward_mean"]]
+    ([2, 4], [False, True, False, True, False])
+    """
+
+    adds = tuple(f"evaluation_{name}" for name in MEASURED)
+
+    def __init__(
+        self,
+        env: Any = None,
+        every: float = 10,
+        unit: str = "episodes",
+        episodes: int = 10,
+        num_envs: int = 1,
+        *,
+        seed: int | None = None,
+        deterministic: bool = True,
+        on_best: str | Path | Callable[[Any, dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.env, self.deterministic = env, deterministic
+        self.episodes = check_positive("episodes", episodes)
+        self.num_envs = check_positive("num_envs", num_envs)
+        check_seed(seed)
+        if on_best is not None and not callable(on_best) and not isinstance(on_best, str | Path):
+            raise ValueError(
+                f"on_best must be a path, a function of agent and result, or None, got {on_best!r}"
+            )
+        self.seed, self.on_best = seed, on_best
+        self.results: dict[str, list[float]] = {}
+        self.best: float | None = None
+        self._cadence = Cadence("every", every, unit)
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Count from here, and find out now whether the best agent can be saved."""
+        self._cadence.begin(self.agent)
+        if isinstance(self.on_best, str | Path):
+            saving.check_writable(self.on_best)
+
+    def on_episode_end(self, episode: int, logs: Logs) -> None:
+        """Evaluate if it is time."""
+        if logs.get("complete", True) and self._cadence.due(self.agent):
+            logs.update(self._evaluate())
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the results and the best of them."""
+        return {"results": {name: list(values) for name, values in self.results.items()}, "best": self.best}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state` returned."""
+        self.results = {name: list(values) for name, values in state["results"].items()}
+        self.best = state["best"]
+
+    def _evaluate(self) -> Logs:
+        """Play, remember, tell of a new best, and return what the logs shall hold."""
+        result = self.agent.evaluate(
+            self.env, self.episodes, seed=self.seed, deterministic=self.deterministic, num_envs=self.num_envs
+        )
+        found = plain_row(result)
+        self._note({"episodes": self.agent.episodes, "steps": self.agent.steps, **found})
+        if self.best is None or found["reward_mean"] > self.best:
+            self.best = found["reward_mean"]
+            if callable(self.on_best):
+                self.on_best(self.agent, result)
+            elif self.on_best is not None:
+                self.agent.save(self.on_best, replay=False)
+        return {f"evaluation_{name}": value for name, value in found.items()}
+
+    def _note(self, row: dict[str, float]) -> None:
+        before = len(self.results.get("steps", []))
+        for name in row:
+            self.results.setdefault(name, [math.nan] * before)
+        for name, values in self.results.items():
+            values.append(row.get(name, math.nan))

@@ -1,0 +1,95 @@
+"""A live number that follows a function of how far training is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from noterl.callback import Callback
+from noterl.checks import check_word
+from noterl.types import Logs
+
+UNITS = ("steps", "updates", "episodes")
+RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
+
+
+class HyperparameterScheduler(Callback):
+    """Set a live number of the agent to a function of the steps, updates or episodes so far.
+
+    It is set as training begins and as each episode ends; with `live`, before each single gradient update too, which
+    then runs as a call of its own. It goes by the run's totals, so a run that goes on is where it was. The value that
+    an episode ended with stands in its logs under the name.
+
+    Args:
+        name: one of `agent.hyperparameters`, or a rule of the optimizer: "learning_rate", "beta_1", "beta_2" or
+            "weight_decay".
+        schedule: a function of an int that gives the value; those of `noterl.schedules` are such.
+        unit: what the int counts: environment "steps", gradient "updates" or finished "episodes".
+        live: set it before each single update.
+        optimizer: whose rule, by name, where the agent has several; None for all.
+
+    Raises:
+        ValueError: if an argument is not what it may be; as training begins, if the agent has no such number, or when
+            the schedule gives a value that it may not have.
+
+    Example:
+    >>> import noterl
+    >>> from noterl.callbacks import HyperparameterScheduler
+    >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), gamma=0.9, seed=1)
+    >>> scheduler = HyperparameterScheduler("gamma", lambda episode: 0.9 + 0.01 * episode, unit="episodes")
+    >>> history = agent.fit(episodes=3, callbacks=[scheduler], verbose=0)
+    >>> [round(value, 2) for value in history.history["gamma"]], round(float(agent.gamma), 2)
+    ([0.9, 0.91, 0.92], 0.93)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        schedule: Callable[[int], float],
+        *,
+        unit: str = "steps",
+        live: bool = False,
+        optimizer: str | None = None,
+    ) -> None:
+        if not callable(schedule):
+            raise ValueError(f"schedule must be a function of the {unit} so far, got {schedule!r}")
+        self.name, self.schedule, self.optimizer = name, schedule, optimizer
+        self.unit = check_word("unit", unit, UNITS)
+        if live:
+            self.needs_live_updates = True
+            self.on_batch_begin = self._before_update  # type: ignore[method-assign]
+
+    @property
+    def state_key(self) -> str:
+        """The class and the number's name."""
+        return f"{type(self).__name__}:{self.name}"
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Find out whether there is such a number, and set it."""
+        if self.name not in RULES and self.name not in self.agent.hyperparameters:
+            known = ", ".join([*self.agent.hyperparameters, *RULES])
+            raise ValueError(f"name must be one of {known}, got {self.name!r}")
+        self._set()
+
+    def on_episode_end(self, episode: int, logs: Logs) -> None:
+        """Log the value, and set the next."""
+        logs[self.name] = self.value
+        self._set()
+
+    @property
+    def value(self) -> float:
+        """The present value; of several optimizers that of the first."""
+        if self.name in self.agent.hyperparameters:
+            return float(self.agent.hyperparameters[self.name])
+        from noterl.optimizers import get_rule
+
+        return get_rule(self.agent.optimizers[self.optimizer or self.agent.optimizer_names[0]], self.name)
+
+    def _before_update(self, batch: int, logs: Logs) -> None:
+        self._set()
+
+    def _set(self) -> None:
+        value = float(self.schedule(getattr(self.agent, self.unit)))
+        if self.name in self.agent.hyperparameters:
+            self.agent.hyperparameters[self.name].assign(value)
+        else:
+            self.agent.set_rule(self.name, value, self.optimizer)

@@ -47,6 +47,10 @@ class Agent(Algorithm):
         optimizer_names: the optimizers that `update` names in `minimize`.
         action_spaces: kinds of action space the algorithm takes.
         observation_spaces: kinds of observation space it takes.
+        random_spec: random numbers that an update takes, by name: (their shape for each row of a batch, "normal" for
+            standard normal or "uniform" for those in [0, 1)). They stand in `batch.extra`.
+        update_period: where updates differ, as with policies that are updated at every n-th only, n. `update` is then
+            given a second argument, `updates % n`, an int that Python may branch on.
         steps: environment steps so far.
         updates: gradient updates so far.
         episodes: finished episodes so far.
@@ -95,7 +99,7 @@ class Agent(Algorithm):
             update_every: environment steps between groups of updates, or "episode".
             updates: gradient updates in a group, or "pass" for one pass over the memory.
             target_update: an int counts environment steps between hard copies to the target, a float below 1 is
-                Polyak's coefficient, applied after every update.
+                Polyak's coefficient, applied after every update (the last of each `update_period`).
             jit_compile: False runs updates without compiling, to debug them.
             steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. Changes no result.
 
@@ -226,7 +230,7 @@ class Agent(Algorithm):
         self.build()
         single = self.view.axes(observation) == 0
         seen = self.view(observation)
-        self.actor.stale = True
+        self.acting.stale = True
         actions = self.act_on(seen[None] if single else seen, deterministic, self.explorer, self.steps)
         return actions[0].item() if single and np.ndim(actions[0]) == 0 else actions[0] if single else actions
 

@@ -70,7 +70,7 @@ def set_state(agent: Agent, state: Any, *, malformed: type[ValueError] = ValueEr
     agent_lanes.drop(agent)
     agent._callbacks = type(agent._callbacks)()
     agent._restored = {"lanes": state["lanes"], "callbacks": dict(state["callbacks"]), "source": None}
-    agent.actor.stale = True
+    agent.acting.stale = True
 
 
 def _check(agent: Agent, state: Any) -> None:
@@ -199,7 +199,7 @@ def describe(agent: Agent) -> str:
     lines = [
         f"{type(agent).__name__}: {agent.observation_space} -> {agent.action_space}",
         f"backend {backends.choose()} on {backends.current().device_name()}; "
-        f"acting in {'NumPy' if agent.actor.in_numpy else 'the compiled forward pass'}",
+        f"acting in {'NumPy' if agent.acting.in_numpy else 'the compiled forward pass'}",
     ]
     for name, network in agent.networks().items():
         held = networks.variables(network)

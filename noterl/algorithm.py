@@ -63,7 +63,7 @@ class Algorithm(Configurable):
     schedule: Schedule
     jit_compile: bool | str
     steps_per_execution: int | str
-    actor: Actor
+    acting: Actor
     generators: Generators
     stop_reason: str | None
     _followers: Sequence[Callable[[int], None]] = ()
@@ -233,10 +233,13 @@ class Algorithm(Configurable):
         """Draw the rows `[K, B]` of the memory for a group of updates."""
         size, generator = self.schedule.batch_size, self.generators("sampler")
         if self.schedule.updates != "pass":
-            return self.replay.draw(updates, size, generator=generator)
-        drawn = self.replay.draw_pass(size, generator=generator)
-        while len(drawn) < updates:  # several passes fall due at once where several episodes end in one tick
-            drawn = drawn.joined(self.replay.draw_pass(size, generator=generator))
+            drawn = self.replay.draw(updates, size, generator=generator)
+        else:
+            drawn = self.replay.draw_pass(size, generator=generator)
+            while len(drawn) < updates:  # several passes fall due at once where several episodes end in one tick
+                drawn = drawn.joined(self.replay.draw_pass(size, generator=generator))
+        # Settled for the whole group: into how many calls it is cut must not matter.
+        drawn.gamma = float(self.hyperparameters["gamma"]) if "gamma" in self.hyperparameters else 1.0
         return drawn
 
     def gather(self, drawn: Drawn) -> Batch:
@@ -308,13 +311,13 @@ class Algorithm(Configurable):
         """Return what the head chooses `[N, ...]` for observations `[N, ...]`, before `Head.executed`."""
         if observations.dtype != self.observation_dtype:
             observations = observations.astype(self.observation_dtype)
-        values = self.actor(observations)
+        values = self.acting(observations)
         return self.head.deterministic(values) if deterministic else self.head.explore(values, explorer, step)
 
     def mark_stale(self) -> None:
         """Note that weights may have changed outside an update, so that acting fetches them again."""
         if self._built:
-            self.actor.stale = True
+            self.acting.stale = True
 
     def _random_actions(self, count: int) -> np.ndarray:
         return random_actions(self.action_space, count, self.generators("random_actions"))
@@ -324,6 +327,8 @@ class Algorithm(Configurable):
         if self._built:
             return
         updating.check(self)
+        if self.replay.relabel is not None:
+            self.replay.relabel.attach(self)
         self.replay.build(self.observation_space, self.action_space)
         self._build_optimizers()
         found = [variable for network in self.networks().values() for variable in networks.variables(network)]
@@ -337,7 +342,7 @@ class Algorithm(Configurable):
             for optimizer in self.optimizers.values()
             if optimizers.schedule_of(optimizer) is not None
         ]
-        self.actor = Actor(self)  # type: ignore[arg-type]
+        self.acting = Actor(self)  # type: ignore[arg-type]
         self._built = True
 
     def _build_optimizers(self) -> None:

@@ -50,7 +50,7 @@ class Evaluation:
 
     def run(self) -> dict[str, Any]:
         """Play all episodes and return the statistics."""
-        self._agent.actor.stale = True
+        self._agent.acting.stale = True
         with contextlib.ExitStack() as closing:
             for _ in range(self._num_envs):
                 environment = self._source.make_evaluation()

@@ -135,7 +135,7 @@ class Loop:
         due = agent.schedule.due(before, agent.steps, len(self._over), agent.drawable())
         if due.target:
             agent.update_target()
-            agent.actor.target_moved()
+            agent.acting.target_moved()
         if due.updates:
             self._learn(due.updates)
         while self._over:
@@ -207,7 +207,7 @@ class Loop:
                     self._fire(self.events.on_batch_end, agent.updates, {})
             raise
         self.clock["learn"] += perf_counter() - started
-        agent.actor.stale = True
+        agent.acting.stale = True
         agent.loss_mean.add(result.logs["loss"], result.finite)
         self._hear_updates(result, count)
         return {name: value[:count] for name, value in result.feedback.items()} if agent.replay.feedback_fields else {}
@@ -245,11 +245,18 @@ class Loop:
         self._fire(self.events.on_batch_end, number, logs)
 
     def _feed_back(self, index: np.ndarray, feedback: list[dict[str, Any]]) -> None:
-        fields = [name for name in self.agent.replay.feedback_fields if name in feedback[0]]
-        if fields:
-            fetch = backends.current().fetch
-            values = {name: np.concatenate([fetch(part[name]) for part in feedback]) for name in fields}
-            self.agent.replay.feedback(index, values)
+        agent, fields = self.agent, self.agent.replay.feedback_fields
+        if not fields:
+            return
+        missing = [name for name in fields if name not in feedback[0]]
+        if missing:
+            raise ValueError(
+                f"feedback must hold {', '.join(missing)} [B] for {type(agent.replay.sampler).__name__}, but "
+                f"{type(agent).__name__} feeds back {', '.join(feedback[0]) or 'nothing'}"
+            )
+        fetch = backends.current().fetch
+        values = {name: np.concatenate([fetch(part[name]) for part in feedback]) for name in fields}
+        agent.replay.feedback(index, values)
 
     def _begin_episode(self, lane: int) -> None:
         agent, number = self.agent, self.agent.episodes_begun
@@ -307,7 +314,7 @@ class Loop:
                 else:
                     _deliver(handlers, *args)
             finally:
-                self.agent.actor.stale = True
+                self.agent.acting.stale = True
                 self.clock["callbacks"] += perf_counter() - started
 
 

@@ -24,9 +24,9 @@ def forward(agent: noterl.Agent, observations: np.ndarray) -> np.ndarray:
 
 
 def assert_acts_as_the_network(agent: noterl.Agent, observations: np.ndarray = OBSERVATIONS) -> None:
-    agent.actor.stale = True
+    agent.acting.stale = True
     expected = forward(agent, observations)
-    np.testing.assert_allclose(agent.actor(observations), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(agent.acting(observations), expected, rtol=1e-4, atol=1e-5)
     assert agent.act(observations).tolist() == expected.argmax(-1).tolist()
 
 
@@ -66,14 +66,14 @@ IN_THE_FRAMEWORK = {
 @pytest.mark.parametrize("stack", IN_NUMPY.values(), ids=IN_NUMPY)
 def test_a_network_of_the_users_own_acts_in_numpy(stack: list) -> None:
     agent = small_dqn(network=keras_network(*stack))
-    assert agent.actor.in_numpy
+    assert agent.acting.in_numpy
     assert_acts_as_the_network(agent)
 
 
 @pytest.mark.parametrize("stack", IN_THE_FRAMEWORK.values(), ids=IN_THE_FRAMEWORK)
 def test_a_layer_that_numpy_does_not_know_falls_back(stack: list) -> None:
     agent = small_dqn(network=keras_network(*stack))
-    assert not agent.actor.in_numpy
+    assert not agent.acting.in_numpy
     assert_acts_as_the_network(agent)
 
 
@@ -90,7 +90,7 @@ class Dense(layers.Layer):
 
 def test_a_layer_is_known_by_more_than_its_name() -> None:
     agent = small_dqn(network=keras_network(Dense()))
-    assert not agent.actor.in_numpy
+    assert not agent.acting.in_numpy
     assert_acts_as_the_network(agent)
 
 
@@ -98,7 +98,7 @@ def test_a_layer_is_known_by_more_than_its_name() -> None:
 @pytest.mark.parametrize("dueling", [False, True])
 def test_default_networks_act_in_numpy(dueling: bool, hidden: tuple[int, ...]) -> None:
     agent = small_dqn(dueling=dueling, hidden=hidden)
-    assert agent.actor.in_numpy
+    assert agent.acting.in_numpy
     assert_acts_as_the_network(agent)
     agent.run_updates(random_batch(4, 8), 4)
     assert_acts_as_the_network(agent)
@@ -106,7 +106,7 @@ def test_default_networks_act_in_numpy(dueling: bool, hidden: tuple[int, ...]) -
 
 def test_images_act_in_the_framework() -> None:
     agent = small_dqn(IMAGE)
-    assert not agent.actor.in_numpy
+    assert not agent.acting.in_numpy
     images = np.random.default_rng(0).integers(0, 256, (3, 36, 36, 2), dtype=np.uint8)
     assert_acts_as_the_network(agent, images)
     agent.run_updates(random_batch(2, 4, IMAGE), 2)
@@ -129,7 +129,7 @@ def test_observations_are_not_changed() -> None:
 def test_large_values_neither_warn_nor_break() -> None:
     for activation in ("sigmoid", "silu", "elu"):
         agent = small_dqn(network=keras_network(layers.Dense(8, activation=activation)))
-        assert agent.actor.in_numpy
+        assert agent.acting.in_numpy
         assert_acts_as_the_network(agent, OBSERVATIONS * 1e3)
 
 
@@ -160,7 +160,7 @@ class Averaged(TargetFirst):
 def test_the_network_that_acts_is_told_from_its_target() -> None:
     agent = TargetFirst(VECTOR, seed=1)
     agent.act(OBSERVATIONS)
-    assert agent.actor.in_numpy
+    assert agent.acting.in_numpy
     before = networks.get_weights(agent.parts["target"])
     networks.set_weights(agent.parts["online"], [weight + 0.3 for weight in before])
     assert_acts_as_the_network(agent)
@@ -171,7 +171,7 @@ def test_the_network_that_acts_is_told_from_its_target() -> None:
 def test_what_is_no_single_network_falls_back() -> None:
     agent = Averaged(VECTOR, seed=1)
     agent.act(OBSERVATIONS)
-    assert not agent.actor.in_numpy
+    assert not agent.acting.in_numpy
     assert_acts_as_the_network(agent)
 
 
@@ -189,8 +189,8 @@ def test_acting_in_training_follows_every_change(monkeypatch, tmp_path) -> None:
         replay=noterl.Replay(200), batch_size=8, learning_starts=5, update_every=3, updates=2, target_update=7
     )
     agent.build()
-    assert agent.actor.in_numpy
-    call, seen = type(agent.actor).__call__, []
+    assert agent.acting.in_numpy
+    call, seen = type(agent.acting).__call__, []
 
     def compared(actor, observations):
         values = call(actor, observations)
@@ -198,7 +198,7 @@ def test_acting_in_training_follows_every_change(monkeypatch, tmp_path) -> None:
         seen.append(values)
         return values
 
-    monkeypatch.setattr(type(agent.actor), "__call__", compared)
+    monkeypatch.setattr(type(agent.acting), "__call__", compared)
     agent.fit(steps=60, verbose=0, callbacks=[SetWeights()])
     assert len(seen) >= 54
     agent.save_weights(tmp_path / "weights.safetensors")
@@ -261,7 +261,7 @@ def test_a_torch_network_acts_in_numpy_where_it_can() -> None:
         return small_dqn(network=nn.Sequential(*stack))
 
     known = agent_of(nn.Flatten(), nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.SiLU(), nn.Linear(8, 3))
-    assert known.actor.in_numpy
+    assert known.acting.in_numpy
     assert_acts_as_the_network(known)
     known.run_updates(random_batch(4, 8), 4)
     assert_acts_as_the_network(known)
@@ -271,5 +271,5 @@ def test_a_torch_network_acts_in_numpy_where_it_can() -> None:
         agent_of(nn.Sequential(nn.Linear(5, 8), nn.ReLU()), nn.Linear(8, 3)),
         agent_of(nn.Linear(5, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
     ):
-        assert not unknown.actor.in_numpy
+        assert not unknown.acting.in_numpy
         assert_acts_as_the_network(unknown)

@@ -201,6 +201,6 @@ def test_the_summary_names_what_there_is(backend: str, capsys: pytest.CaptureFix
 def test_the_summary_says_when_acting_is_not_in_numpy(capsys: pytest.CaptureFixture[str]) -> None:
     agent = noterl.DQN(gymnasium.make("CartPole-v1"), hidden=(8,), seed=1)
     agent.act(np.zeros(4, np.float32))
-    agent.actor.in_numpy = False
+    agent.acting.in_numpy = False
     agent.summary()
     assert "acting in the compiled forward pass" in capsys.readouterr().out

@@ -219,12 +219,12 @@ def test_buffers_and_slots_of_an_update_that_is_not_finite_are_put_back(bad: int
 def test_acting_and_evaluating_leave_buffers_alone_and_drop_nothing_out() -> None:
     agent = built(OPTIMIZERS["Adam"], env=Corridor, norm=True, dropout=0.5)
     agent.fit(steps=40, verbose=0)
-    assert not agent.actor.in_numpy
+    assert not agent.acting.in_numpy
     before = copied(agent.get_state())
     observations = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    values = [agent.actor(observations) for _ in range(3)]
+    values = [agent.acting(observations) for _ in range(3)]
     assert np.array_equal(values[0], values[1]) and np.array_equal(values[0], values[2])
-    one_by_one = np.concatenate([agent.actor(observations[i : i + 1]) for i in range(6)])
+    one_by_one = np.concatenate([agent.acting(observations[i : i + 1]) for i in range(6)])
     np.testing.assert_allclose(one_by_one, values[0], rtol=1e-5, atol=1e-6)
     agent.evaluate(episodes=2)
     assert differences(before, agent.get_state()) == []

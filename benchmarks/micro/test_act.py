@@ -26,8 +26,8 @@ def observations(rows: int) -> np.ndarray:
 def test_forward_in_numpy(benchmark: Any, agents: dict[str, noterl.Agent], size: str, rows: int) -> None:
     agent, batch = agents[size], observations(rows)
     agent.act(batch)
-    assert agent.actor.in_numpy
-    benchmark(agent.actor, batch)
+    assert agent.acting.in_numpy
+    benchmark(agent.acting, batch)
 
 
 @pytest.mark.parametrize("rows", [1, 64])
@@ -35,7 +35,7 @@ def test_forward_in_numpy(benchmark: Any, agents: dict[str, noterl.Agent], size:
 def test_forward_compiled(benchmark: Any, agents: dict[str, noterl.Agent], size: str, rows: int) -> None:
     agent, batch = agents[size], observations(rows)
     agent.act(batch)
-    forward = agent.actor._forward
+    forward = agent.acting._forward
     forward(batch)
     benchmark(forward, batch)
 

@@ -26,7 +26,7 @@ def untrained() -> noterl.Agent:
 def bare(agent: noterl.Agent) -> float:
     """Return the seconds that the same steps take without a loop around them."""
     environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
-    add, actor = agent.replay.add, agent.actor
+    add, actor = agent.replay.add, agent.acting
     observation, _ = environment.reset(seed=0)
     start = time.perf_counter()
     for _ in range(STEPS):

@@ -7,6 +7,7 @@ buffers donated, and written back after it, so that whoever looks at a variable 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -185,11 +186,11 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     The number of updates is an argument of the compiled loop, not of its shape: any `count <= K` runs the same code, so
     that how updates are split over calls cannot change a result.
     """
-    variables = agent.all_variables
+    variables, period = agent.all_variables, agent.update_period
 
-    def once(state: list[Any], batch: Batch) -> tuple[list[Any], Any, tuple[dict, dict]]:
+    def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
         with _Scope(variables, state) as scope:
-            result = agent.update_once(batch)
+            result = agent.update_once(batch, index)
         finite = scope.finite
         # A select, not a branch: XLA fuses it into the write that the optimizer does anyway.
         new = [
@@ -198,12 +199,18 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         ]
         return new, jnp.asarray(finite), result
 
-    def group(state: list[Any], batch: Batch, count: Any) -> tuple[list[Any], Any, tuple[dict, dict]]:
+    # One branch for each index within the period: Python knows it there, and no start of a group needs its own trace.
+    branches = [partial(once, index=index) for index in range(period)]
+
+    def numbered(state: list[Any], batch: Batch, number: Any) -> tuple[list[Any], Any, tuple[dict, dict]]:
+        return once(state, batch) if period == 1 else jax.lax.switch(number % period, branches, state, batch)
+
+    def group(state: list[Any], batch: Batch, count: Any, start: Any) -> tuple[list[Any], Any, tuple[dict, dict]]:
         agent.trace_counts["update"] += 1
         first = jax.tree.map(lambda array: array[0], batch)
         size = batch.reward.shape[0]
         if size == 1 and not must_loop(variables):
-            state, finite, result = once(state, first)
+            state, finite, result = numbered(state, first, start)
             return state, finite.astype(jnp.int32), jax.tree.map(lambda value: value[None], result)
         shapes = jax.eval_shape(once, state, first)[2]
         results = jax.tree.map(lambda shape: jnp.zeros((size, *shape.shape), shape.dtype), shapes)
@@ -214,7 +221,7 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         def body(carry: tuple) -> tuple:
             k, _, applied, state, results = carry
             row = jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, k, keepdims=False), batch)
-            state, finite, result = once(state, row)
+            state, finite, result = numbered(state, row, start + k)
             results = jax.tree.map(lambda stack, value: stack.at[k].set(value), results, result)
             return k + 1, finite, applied + finite.astype(jnp.int32), state, results
 
@@ -228,7 +235,7 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         state = [variable._value for variable in variables]
         if len(set(map(id, state))) < len(state):
             state = _unshared(state)
-        state, applied, (logs, feedback) = compiled(state, batch, np.int32(count))
+        state, applied, (logs, feedback) = compiled(state, batch, np.int32(count), np.int32(agent.updates % period))
         for variable, value in zip(variables, state, strict=True):
             variable._value = value
         return GroupResult(logs, feedback, int(applied))

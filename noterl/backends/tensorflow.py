@@ -6,6 +6,7 @@ Owns: every import of TensorFlow.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -91,16 +92,20 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     if jit_compile is False:
         return lambda batch, count: _run_eagerly(agent, batch, count)
     programs: dict[tuple, Any] = {}
-    counts: dict[int, Any] = {}
+    numbers: dict[int, Any] = {}
+
+    def number(value: int) -> Any:
+        if value not in numbers:
+            numbers[value] = tf.constant(value, tf.int32)
+        return numbers[value]
 
     def run(batch: Batch, count: int) -> GroupResult:
         arrays, plan = pack(batch)
         tensors = [tf.constant(array) for array in arrays]
         if plan not in programs:
             programs[plan] = _program(agent, plan, tensors)
-        if count not in counts:
-            counts[count] = tf.constant(count, tf.int32)
-        applied, (logs, feedback) = programs[plan](counts[count], *tensors)
+        start = number(agent.updates % agent.update_period)
+        applied, (logs, feedback) = programs[plan](number(count), start, *tensors)
         return GroupResult(logs, feedback, int(applied))
 
     return run
@@ -109,25 +114,33 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
 def _program(agent: Agent, plan: tuple, tensors: list[Any]) -> Any:
     """Compile for these shapes, to a concrete function: it is called without looking at types again."""
 
-    def group(count: Any, *packed: Any) -> tuple[Any, tuple[dict, dict]]:
+    def group(count: Any, start: Any, *packed: Any) -> tuple[Any, tuple[dict, dict]]:
         agent.trace_counts["update"] += 1
         batch = unpack(packed, plan)
         if batch.reward.shape[0] == 1 and not must_loop(agent.all_variables):
-            finite, result = _once(agent, tf.nest.map_structure(lambda array: array[0], batch))
+            finite, result = _numbered(agent, tf.nest.map_structure(lambda array: array[0], batch), start)
             return tf.cast(finite, tf.int32), tf.nest.map_structure(lambda value: value[None], result)
-        return _loop(agent, batch, count)
+        return _loop(agent, batch, count, start)
 
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
     compiled = tf.function(group, jit_compile=True, autograph=False)
-    return compiled.get_concrete_function(tf.TensorSpec((), tf.int32), *specs)
+    return compiled.get_concrete_function(*[tf.TensorSpec((), tf.int32)] * 2, *specs)
 
 
-def _once(agent: Agent, batch: Batch) -> tuple[Any, tuple[dict, dict]]:
+def _numbered(agent: Agent, batch: Batch, number: Any) -> tuple[Any, tuple[dict, dict]]:
+    """Make the update of this number: one branch for each index within the period, where Python knows it."""
+    if agent.update_period == 1:
+        return _once(agent, batch)
+    branches = [partial(_once, agent, batch, index) for index in range(agent.update_period)]
+    return tf.switch_case(number % agent.update_period, branches)
+
+
+def _once(agent: Agent, batch: Batch, index: int = 0) -> tuple[Any, tuple[dict, dict]]:
     """Make one update, or none if a loss or gradient in it is not finite."""
     old = [variable.value.read_value() for variable in agent.all_variables]
     _finite.append(tf.constant(True))
     try:
-        result = agent.update_once(batch)
+        result = agent.update_once(batch, index)
     finally:
         finite = _finite.pop()
     # A select, not a branch: XLA fuses it into the write that the optimizer does anyway.
@@ -136,7 +149,7 @@ def _once(agent: Agent, batch: Batch) -> tuple[Any, tuple[dict, dict]]:
     return finite, result
 
 
-def _loop(agent: Agent, batch: Batch, count: Any) -> tuple[Any, tuple[dict, dict]]:
+def _loop(agent: Agent, batch: Batch, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
     """Make `count` updates, each on its row of the batches, until one is not finite."""
     size, first = batch.reward.shape[0], tf.nest.map_structure(lambda array: array[0], batch)
     traced = tf.function(lambda row: _once(agent, row), autograph=False).get_concrete_function(first)
@@ -148,7 +161,7 @@ def _loop(agent: Agent, batch: Batch, count: Any) -> tuple[Any, tuple[dict, dict
         return (k < count) & finite
 
     def body(k: Any, finite: Any, applied: Any, results: Any) -> tuple:
-        finite, result = _once(agent, tf.nest.map_structure(lambda array: array[k], batch))
+        finite, result = _numbered(agent, tf.nest.map_structure(lambda array: array[k], batch), start + k)
         results = tf.nest.map_structure(
             lambda stack, value: tf.tensor_scatter_nd_update(stack, [[k]], value[None]), results, result
         )
@@ -161,7 +174,8 @@ def _loop(agent: Agent, batch: Batch, count: Any) -> tuple[Any, tuple[dict, dict
 def _run_eagerly(agent: Agent, batch: Batch, count: int) -> GroupResult:
     rows = []
     for k in range(count):
-        finite, result = _once(agent, tf.nest.map_structure(lambda array, k=k: tf.convert_to_tensor(array[k]), batch))
+        row = tf.nest.map_structure(lambda array, k=k: tf.convert_to_tensor(array[k]), batch)
+        finite, result = _once(agent, row, (agent.updates + k) % agent.update_period)
         rows.append(result)
         if not finite:
             break

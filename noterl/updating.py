@@ -1,0 +1,99 @@
+"""One gradient update of an agent, as backends compile it, and the random numbers it is given.
+
+Owns: what happens around `Agent.update`. Random numbers come with the batch, drawn on the host by generators of the
+agent: they are the same on every backend and however a group is split into calls, they are saved with the agent, and
+what is compiled or traced stays a function of its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl.types import Batch
+
+import keras  # isort: skip  (noterl.backends has chosen by now)
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Algorithm
+
+DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+    "normal": lambda generator, shape: generator.standard_normal(shape, np.float32),
+    "uniform": lambda generator, shape: generator.random(shape, np.float32),
+}
+
+
+def check(agent: Algorithm) -> None:
+    """Raise a ValueError if `random_spec` or `update_period` is not what it may be."""
+    name, period = type(agent).__name__, agent.update_period
+    if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+        raise ValueError(f"update_period of {name} must be a positive int, got {period!r}")
+    for field, spec in agent.random_spec.items():
+        if not isinstance(spec, tuple) or len(spec) != 2 or spec[1] not in DISTRIBUTIONS:
+            raise ValueError(
+                f"random_spec of {name} must be name -> (shape, distribution), the distribution one of "
+                f"{', '.join(DISTRIBUTIONS)}; {field!r} is {spec!r}"
+            )
+
+
+def with_random_numbers(agent: Algorithm, batch: Batch, count: int) -> Batch:
+    """Return the batches `[K, B, ...]` with the numbers that `random_spec` asks for in `extra`.
+
+    A generator for each name gives one number after another, so it does not matter how updates are put into groups.
+
+    Args:
+        agent: whose update it is.
+        batch: K batches; numbers that are there already stay.
+        count: how many of them are used; what is drawn for the others is 0.
+    """
+    missing = [name for name in agent.random_spec if name not in batch.extra]
+    if not missing:
+        return batch
+    extra = dict(batch.extra)
+    updates, rows = batch.reward.shape[:2]
+    for name in missing:
+        shape, distribution = agent.random_spec[name]
+        drawn = DISTRIBUTIONS[distribution](agent.generators(f"update/{name}"), (count, rows, *shape))
+        if count < updates:
+            drawn = np.concatenate([drawn, np.zeros((updates - count, *drawn.shape[1:]), np.float32)])
+        extra[name] = drawn
+    return batch._replace(extra=extra)
+
+
+def update_once(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Make one update and, for Polyak averaging, move the target; what backends compile.
+
+    Args:
+        agent: whose update it is.
+        batch: tensors `[B, ...]`.
+        index: of the update within `update_period`, which Python knows while it is traced.
+
+    Returns:
+        `(logs, feedback)`; logs have at least "loss".
+    """
+    minimized: list[Any] = []
+    agent._minimized = minimized
+    try:
+        logs, feedback = updated(agent, batch, index)
+    finally:
+        agent._minimized = None
+    if agent.schedule.polyak and index == agent.update_period - 1:
+        agent.update_target()
+    if "loss" not in logs:
+        logs = {"loss": sum(minimized[1:], minimized[0]), **logs}
+    numbers = {
+        name: keras.ops.convert_to_tensor(value, "float32")
+        for name, value in logs.items()
+        if isinstance(value, float | int)
+    }
+    return {**logs, **numbers}, feedback or {}
+
+
+def updated(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Call `update` and return what it returned, if it is what it should be."""
+    result: Any = agent.update(batch) if agent.update_period == 1 else agent.update(batch, index)
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict):
+        return result
+    raise ValueError(f"update must return (logs, feedback), two dicts; {type(agent).__name__}'s gave {result!r}")

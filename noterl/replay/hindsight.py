@@ -1,7 +1,7 @@
 """Hindsight experience replay: what was learned, had what was reached been the goal.
 
-Paper: Andrychowicz et al., "Hindsight experience replay" (2017), section 3.3 and, for the strategies, section 4.5. Their k goals
-of hindsight for each true one are `ratio = k / (k + 1)`: k = 4 is 0.8.
+Paper: Andrychowicz et al., "Hindsight experience replay" (2017), section 3.3 and, for the strategies, section 4.5.
+Their k goals of hindsight for each true one are `ratio = k / (k + 1)`: k = 4 is 0.8.
 
 Differs: transitions are relabelled when they are drawn, not when they are stored, so that each has another goal every
 time; and the n rewards of an n-step return are all computed for the new goal.
@@ -44,7 +44,7 @@ class Hindsight(Relabel):
     Args:
         strategy: "future" takes what this transition or a later one of its episode achieved, "episode" any one, "final"
             the last; of an episode that still runs the last so far.
-        ratio: the part of each batch that is relabelled, 0 to 1; where it makes no whole number the next one, up or down.
+        ratio: the part of each batch that is relabelled, 0 to 1; where that is no whole number, the next one to it.
 
     Raises:
         ValueError: if an argument is not what it may be.
@@ -147,9 +147,9 @@ class Hindsight(Relabel):
         return batch
 
     def _judge(self, rows: Array, goals: Array, chosen: Array, reward: Array, terminated: Array) -> None:
-        """Write what each step of rows `[n_step, m]` earns under goals `[m, ...]` into columns `chosen` of the last two.
+        """Write what rows `[n_step, m]` earn under goals `[m, ...]` into the columns `chosen` of the last two.
 
-        The goals are compared in the precision they were stored in, as the environment would.
+        Goals are compared as precisely as they were stored, which is how the environment compares them.
         """
         steps, count = rows.shape
         achieved = self._achieved(rows.reshape(-1))

@@ -1,0 +1,142 @@
+"""A memory of goals as a plain list, driven beside the real one: slow, and plain to see that it is right.
+
+Observations, achieved and desired goals are numbers that occur once, and what is earned and ended is a function of both
+goals that tells them apart, so every field of a batch says where it came from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl.replay import Replay
+
+NUMBER = spaces.Box(0.0, np.inf, (1,), np.float32)
+OBSERVATIONS = spaces.Dict({"observation": NUMBER, "achieved_goal": NUMBER, "desired_goal": NUMBER})
+GAMMA = 0.5
+
+
+class Rule:
+    """What is earned under a goal; terminates every third pair. Counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        assert len(info) == len(achieved_goal) and all(one == {} for one in info)
+        self.calls.append(len(info))
+        return earned(achieved_goal[:, 0], desired_goal[:, 0])
+
+    def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return ended(achieved_goal[:, 0], desired_goal[:, 0])
+
+
+def earned(achieved: Any, desired: Any) -> Any:
+    return achieved + desired / 4096
+
+
+def ended(achieved: Any, desired: Any) -> Any:
+    return (achieved + 2 * desired) % 3 == 0
+
+
+@dataclass
+class Stored:
+    row: int
+    lane: int
+    episode: int
+    number: int
+    desired: int
+    reward: float
+    terminated: bool
+    following: int  # the number of the next observation; what was achieved is as much more than 1000
+
+
+def observe(number: int, desired: int) -> dict[str, Any]:
+    return {"observation": [number], "achieved_goal": [number + 1000], "desired_goal": [desired]}
+
+
+class Goals:
+    """A memory and its model, driven together."""
+
+    def __init__(self, capacity: int, **keywords: Any) -> None:
+        self.rule, self.keywords = Rule(), keywords
+        self.replay = self.fresh(capacity)
+        self.stored: list[Stored] = []
+        self.hidden: set[int] = set()  # numbers
+        self.now: dict[int, tuple[int, int]] = {}  # lane -> episode, present observation
+        self.number = self.episode = 0
+
+    def fresh(self, capacity: int) -> Replay:
+        keywords = {name: make() if callable(make) else make for name, make in self.keywords.items()}
+        replay = Replay(capacity, **keywords)
+        if replay.relabel is not None:
+            replay.relabel.attach(self.rule)
+        replay.build(OBSERVATIONS, spaces.Discrete(4))
+        return replay
+
+    def add(self, lane: int, ending: str | None) -> None:
+        if lane not in self.now:
+            self.episode += 1
+            self.number += 1
+            self.now[lane] = self.episode, self.number
+        episode, number = self.now[lane]
+        self.number += 1
+        stored = Stored(-1, lane, episode, number, 5000 + episode, self.number / 8, ending == "terminated", self.number)
+        stored.row = self.replay.add(
+            lane,
+            observe(number, stored.desired),
+            number % 4,
+            stored.reward,
+            observe(stored.following, stored.desired),
+            stored.terminated,
+            ending == "truncated",
+        )
+        self.stored = [*self.stored, stored][-self.replay.capacity :]
+        self.now[lane] = episode, self.number
+        if ending:
+            del self.now[lane]
+
+    def interrupt(self, lane: int) -> None:
+        self.replay.interrupt(lane)
+        self.now.pop(lane, None)
+
+    def keep(self, step: int) -> None:
+        """Hide all but every so manieth transition that is there."""
+        if self.stored:
+            kept = self.stored[::step]
+            self.replay.keep(np.array([each.row for each in kept]))
+            self.hidden = {each.number for each in self.stored if each not in kept}
+
+    def restore(self) -> None:
+        state = self.replay.get_state()
+        self.replay = self.fresh(self.replay.capacity)
+        self.replay.set_state(state)
+
+    def drawable(self) -> list[Stored]:
+        return [each for each in self.stored if each.number not in self.hidden]
+
+    def follow(self, stored: Stored) -> list[Stored]:
+        """The transitions of its episode, from this one on."""
+        return [each for each in self.stored if each.episode == stored.episode and each.number >= stored.number]
+
+    def goals(self, stored: Stored, strategy: str) -> set[int]:
+        """What hindsight may put in place of its goal."""
+        episode = [each for each in self.stored if each.episode == stored.episode]
+        chosen = {"future": self.follow(stored), "final": episode[-1:], "episode": episode}[strategy]
+        return {each.following + 1000 for each in chosen}
+
+    def expected(self, stored: Stored, goal: int | None, n_step: int) -> tuple[Any, ...]:
+        """Reward, discount and number of the next observation, under another goal or (None) its own."""
+        total, discount = 0.0, 1.0
+        for each in self.follow(stored)[:n_step]:
+            achieved = each.following + 1000
+            reward = each.reward if goal is None else earned(achieved, goal)
+            over = each.terminated if goal is None else bool(ended(achieved, goal))
+            total, discount = total + discount * reward, discount * GAMMA
+            if over:
+                discount = 0.0
+                break
+        return total, discount, each.following

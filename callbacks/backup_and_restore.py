@@ -85,13 +85,6 @@ class BackupAndRestore(Callback):
         self._restored, self._fit = saved, saved["fit"]
         agent.say(f"going on from {self.path}: {agent.episodes} episodes, {agent.steps} steps")
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take nothing: what a backup says is taken before the fit begins."""
-
-    def get_state(self) -> dict[str, Any]:
-        """Return which fit this is and where it began."""
-        return {"fit": self._fit} if self._fit else {}
-
     def on_train_begin(self, logs: Logs) -> None:
         """Bring the history to where the backup is; stop again what had been stopped."""
         self._cadence.begin(self.agent)

@@ -243,9 +243,8 @@ class Algorithm(Configurable):
         return drawn
 
     def gather(self, drawn: Drawn) -> Batch:
-        """Return the batches `[K, B, ...]` of what was drawn, under the discount of this moment."""
-        gamma = float(self.hyperparameters["gamma"]) if "gamma" in self.hyperparameters else 1.0
-        batch = self.replay.gather(drawn, gamma=gamma)
+        """Return the batches `[K, B, ...]` of what was drawn, under the discount of that moment."""
+        batch = self.replay.gather(drawn, gamma=drawn.gamma)
         if self.view.plain:
             return batch
         seen = {name: self.view(getattr(batch, name)) for name in ("observation", "next_observation")}
@@ -327,8 +326,6 @@ class Algorithm(Configurable):
         if self._built:
             return
         updating.check(self)
-        if self.replay.relabel is not None:
-            self.replay.relabel.attach(self)
         self.replay.build(self.observation_space, self.action_space)
         self._build_optimizers()
         found = [variable for network in self.networks().values() for variable in networks.variables(network)]

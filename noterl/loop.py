@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from noterl.agent import Agent
     from noterl.envs import EnvSource
     from noterl.history import History
-    from noterl.replay import Drawn
 
 # A group larger than this runs as several calls, so that its gathered batches stay small.
 LARGEST_CALL = 256
@@ -186,14 +185,16 @@ class Loop:
         started = perf_counter()
         drawn = agent.draw(updates)
         self.clock["sample"] += perf_counter() - started
-        feedback = [self._call(drawn[start : start + size], size) for start in range(0, updates, size)]
+        parts = [drawn[start : start + size] for start in range(0, updates, size)]
+        with agent.replay.gathering(lambda part: _padded(agent.gather(part), size), parts) as batches:
+            feedback = [self._call(batches, len(part)) for part in parts]
         self._feed_back(drawn.rows, feedback)
 
-    def _call(self, drawn: Drawn, size: int) -> dict[str, Any]:
-        """Run the updates on these rows as one compiled call of `size` batches; what is missing is padding."""
-        agent, count = self.agent, len(drawn)
+    def _call(self, batches: Iterator[Batch], count: int) -> dict[str, Any]:
+        """Run `count` updates on the next batches as one compiled call; what they are longer is padding."""
+        agent = self.agent
         started = perf_counter()
-        batch = _padded(agent.gather(drawn), size)
+        batch = next(batches)
         self.clock["sample"] += perf_counter() - started
         try:
             if self.live:

@@ -2,8 +2,8 @@
 
 Owns the public names of this package. `columns` says how a space lies in arrays, `building` allocates them, in memory
 or on `disk`; `storage` keeps the transitions, `frames` of a stack once, `episodes` finds what belongs together, `mask`
-what must not be drawn, `windows` trims, `snapshot` says and takes their state, `machine` knows how much memory there is.
-`samplers` choose rows (`drawing`), `prioritized` ones by their `scores` in a `sum_tree`; `gathering` makes batches of
+what must not be drawn, `windows` trims, `snapshot` says and takes their state, `machine` knows how much memory there
+is. `samplers` choose rows (`drawing`), `prioritized` ones by their `scores` in a `sum_tree`; `gathering` makes batches of
 them, `relabel` sees them in another light; `memory` is what users construct.
 """
 

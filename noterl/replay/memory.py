@@ -6,13 +6,14 @@ Owns the public face: the checks, the allocation once the spaces are known, and 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from noterl.checks import check_positive
+from noterl.checks import check_int, check_positive
 from noterl.registry import Configurable, register
 from noterl.replay import snapshot, windows
 from noterl.replay.building import ExtraSpec, new_storage
@@ -20,6 +21,7 @@ from noterl.replay.columns import Array, action_layout, extra_layout, flat, obse
 from noterl.replay.disk import checked_folder
 from noterl.replay.drawing import Count, Feedback, draw_usable, pass_usable
 from noterl.replay.gathering import plain
+from noterl.replay.prefetch import ahead
 from noterl.replay.relabel import Drawn, Relabel
 from noterl.replay.samplers import Sampler, Uniform
 from noterl.replay.storage import Storage
@@ -41,6 +43,8 @@ class Replay(Configurable):
             an episode, of one that still runs too, has fewer.
         frame_stack: k, if observations are stacks of k frames: of each only the newest is stored, and stacks are put
             together when they are sampled, never across the start of an episode. None stores observations as they come.
+        prefetch: how many calls ahead batches are gathered, by another thread, where a group of updates runs as several
+            calls (`steps_per_execution`); it changes nothing but the time. 0 gathers them in turn.
         memmap: a folder, in files of which observations, actions and extra fields are to lie, for memories larger than
             the machine's; the files have no names there and go when the memory goes. None keeps everything in memory.
 
@@ -72,6 +76,7 @@ class Replay(Configurable):
         n_step: int = 1,
         frame_stack: int | None = None,
         memmap: str | os.PathLike[str] | None = None,
+        prefetch: int = 0,
     ) -> None:
         self._capacity = check_positive("capacity", capacity)
         self._n_step = check_positive("n_step", n_step)
@@ -82,6 +87,8 @@ class Replay(Configurable):
             raise ValueError(f"relabel must be None or a relabelling of noterl.replay, got {relabel!r}")
         self._relabel = relabel
         self._frame_stack = check_positive("frame_stack", frame_stack, none=True)
+        self._prefetch = check_int("prefetch", prefetch, least=0)
+        self._held: windows.Held | None = None
         self._memmap = checked_folder(memmap)
         if memmap is not None:
             self._config["memmap"] = self._memmap
@@ -253,7 +260,7 @@ class Replay(Configurable):
             batch = plain(storage, rows, gamma, self._n_step)
         shape = drawn.rows.shape
         fields = Batch(*(reshape(field, shape) for field in batch))
-        return fields._replace(weight=self._sampler.weights(drawn.rows), index=drawn.rows)
+        return fields._replace(weight=drawn.weight, index=drawn.rows)
 
     def feedback(self, index: Array, feedback: Mapping[str, Any]) -> None:
         """Take what the loss said of rows `[K, B]` that were drawn; of a row that occurs twice the last counts.
@@ -266,10 +273,11 @@ class Replay(Configurable):
     def _drawn(self, rows: Array, generator: np.random.Generator) -> Drawn:
         if self._feedback is not None:
             self._feedback.note(rows)
+        weight = self._sampler.weights(rows)
         if self._relabel is None:
-            return Drawn(rows)
+            return Drawn(rows, weight)
         choices = self._relabel.draw(rows.reshape(-1), generator)
-        return Drawn(rows, {name: reshape(array, rows.shape) for name, array in choices.items()})
+        return Drawn(rows, weight, {name: reshape(array, rows.shape) for name, array in choices.items()})
 
     def _check_batch_size(self, batch_size: int) -> None:
         self._built()
@@ -277,19 +285,38 @@ class Replay(Configurable):
         if batch_size > drawable:
             raise ValueError(f"batch_size must be at most what may be drawn, {drawable}, got {batch_size}")
 
+    @contextmanager
+    def gathering(self, gather: Callable[[Drawn], Batch], parts: Sequence[Drawn]) -> Iterator[Iterator[Batch]]:
+        """Give the batches of a group of updates, part by part; until it ends no transition is dropped or masked.
+
+        Args:
+            gather: makes a part's batches; with `prefetch` another thread calls it.
+            parts: what was drawn.
+        """
+        self._held = windows.Held()
+        try:
+            with ahead(gather, parts, self._prefetch) as batches:
+                yield batches
+        finally:
+            held, self._held = self._held, None
+            held.apply(self._built())
+
     def drop_oldest(self, n: int) -> None:
         """Forget the `n` oldest transitions, or all if there are fewer.
+
+        While a group of updates runs this waits for its end, since the group may need them.
 
         Raises:
             ValueError: if `n` is not an int of at least 0.
         """
-        windows.drop_oldest(self._built(), n)
+        windows.drop_oldest(self._built(), n, self._held)
 
     def keep(self, indices: Any) -> None:
         """Draw, of the transitions that are there now, only these from now on; later ones as ever.
 
         The others stay where they are until they are overwritten: as next observations, as part of n-step returns and
-        stacks, and as goals. What was left out before comes back if it is among `indices`.
+        stacks, and as goals. What was left out before comes back if it is among `indices`. While a group of updates
+        runs this waits for its end.
 
         Args:
             indices: rows [n] as in `batch.index`.
@@ -297,7 +324,7 @@ class Replay(Configurable):
         Raises:
             ValueError: if one of them is not the row of a transition that the memory holds.
         """
-        windows.keep(self._built(), indices)
+        windows.keep(self._built(), indices, self._held)
 
     def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False) -> Any:
         """Return how many transitions, drawn uniformly, would vary as those that the sampler draws: 1 / sum of p^2.

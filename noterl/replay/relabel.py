@@ -7,7 +7,7 @@ drawn; gathering them is a plain function of the memory and of these choices.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -18,30 +18,39 @@ from noterl.replay.gathering import plain
 from noterl.replay.storage import Storage
 from noterl.types import Batch
 
+if TYPE_CHECKING:
+    from noterl.envs import EnvSource
+
 
 class Drawn:
     """Rows `[K, B]` of a group of updates, and what relabelling chose for each; slices take some of the updates.
 
     Args:
         rows: the rows, int64.
+        weight: of each in the loss, float32 `[K, B]`.
         choices: arrays `[K, B, ...]` by name.
+        gamma: the discount of one step, where it was settled already.
     """
 
-    __slots__ = ("choices", "rows")
+    __slots__ = ("choices", "gamma", "rows", "weight")
 
-    def __init__(self, rows: Array, choices: Mapping[str, Array] | None = None) -> None:
-        self.rows, self.choices = rows, dict(choices or {})
+    def __init__(
+        self, rows: Array, weight: Array, choices: Mapping[str, Array] | None = None, gamma: float | None = None
+    ) -> None:
+        self.rows, self.weight, self.choices, self.gamma = rows, weight, dict(choices or {}), gamma
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, updates: slice) -> Drawn:
-        return Drawn(self.rows[updates], {name: array[updates] for name, array in self.choices.items()})
+        choices = {name: array[updates] for name, array in self.choices.items()}
+        return Drawn(self.rows[updates], self.weight[updates], choices, self.gamma)
 
     def joined(self, other: Drawn) -> Drawn:
         """Return these updates and then the other's."""
         choices = {name: np.concatenate([array, other.choices[name]]) for name, array in self.choices.items()}
-        return Drawn(np.concatenate([self.rows, other.rows]), choices)
+        rows, weight = np.concatenate([self.rows, other.rows]), np.concatenate([self.weight, other.weight])
+        return Drawn(rows, weight, choices, self.gamma)
 
 
 class Relabel(Configurable):
@@ -53,11 +62,11 @@ class Relabel(Configurable):
 
     storage: Storage | None = None
 
-    def attach(self, agent: Any) -> None:
-        """Take from an agent what is needed of it; it calls this before its memory is built.
+    def attach(self, agent: Any, source: EnvSource | None = None) -> None:
+        """Take what is needed of an agent, and of where it trains; `fit` calls this before it begins.
 
         Raises:
-            ValueError: if the agent lacks it.
+            ValueError: if they lack it.
         """
 
     def bind(self, storage: Storage, observation_space: spaces.Space[Any]) -> None:

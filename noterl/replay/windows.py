@@ -15,17 +15,39 @@ from noterl.replay.samplers import Sampler
 from noterl.replay.storage import Storage
 
 
-def drop_oldest(storage: Storage, count: Any) -> None:
+class Held:
+    """What is to become of a memory once the group of updates that reads it has ended."""
+
+    def __init__(self) -> None:
+        self.begin = 0  # the oldest generation that is to live
+        self.hidden: Array | None = None
+
+    def apply(self, storage: Storage) -> None:
+        """Let it happen."""
+        storage.drop_oldest(min(max(0, self.begin - storage.begin), storage.length))
+        if self.hidden is not None:
+            storage.mask.hide(self.hidden[self.hidden >= storage.begin], storage.count)
+
+
+def drop_oldest(storage: Storage, count: Any, held: Held | None) -> None:
     """Let the oldest `count` transitions die, or all if there are fewer.
+
+    Args:
+        storage: whose transitions.
+        count: how many.
+        held: where to note it for later, if a group of updates is running.
 
     Raises:
         ValueError: if `count` is not an int of at least 0.
     """
-    storage.drop_oldest(min(check_int("n", count, least=0), storage.length))
+    wish = held or Held()
+    wish.begin = max(wish.begin, storage.begin + min(check_int("n", count, least=0), storage.length))
+    if held is None:
+        wish.apply(storage)
 
 
-def keep(storage: Storage, indices: Any) -> None:
-    """Hide every live row but these from the samplers.
+def keep(storage: Storage, indices: Any, held: Held | None) -> None:
+    """Hide every live row but these from the samplers; see `drop_oldest` for `held`.
 
     Raises:
         ValueError: if `indices` are not rows of live transitions.
@@ -40,7 +62,10 @@ def keep(storage: Storage, indices: Any) -> None:
         raise ValueError(f"indices must be rows of transitions that the memory holds, got {rows[~live][0]}")
     hidden = np.ones(storage.length, np.bool_)
     hidden[storage.generation(rows) - storage.begin] = False
-    storage.mask.hide(storage.begin + np.flatnonzero(hidden), storage.count)
+    wish = held or Held()
+    wish.hidden = storage.begin + np.flatnonzero(hidden)
+    if held is None:
+        wish.apply(storage)
 
 
 def effective_sample_size(sampler: Sampler, storage: Storage, alpha: bool, by_lane: bool) -> Any:

@@ -53,8 +53,12 @@ def prepare(agent: Agent, source: envs.EnvSource, num_envs: int | None, *, fresh
     """Make the lanes, or keep those that are there, where their episodes go on; never with `fresh`.
 
     Raises:
-        ValueError: if there are not so many environments; where the present ones are is then remembered.
+        ValueError: if there are not so many environments; where the present ones are is then remembered. Or if what
+            relabels the memory's transitions cannot do so with this agent and these environments.
     """
+    relabel = getattr(agent.replay, "relabel", None)
+    if relabel is not None:
+        relabel.attach(agent, source)
     if source.vector is not None:
         _prepare_vector(agent, source, num_envs)
         return

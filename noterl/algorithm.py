@@ -21,11 +21,12 @@ from noterl.hyperparameters import Hyperparameter
 from noterl.loop import call_size
 from noterl.noise import Explorer, NoiseProcess
 from noterl.observation import View
+from noterl.on_policy import OnPolicy
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
 from noterl.replay import Drawn
-from noterl.schedule import LossMean, Schedule
+from noterl.schedule import Due, LossMean, Schedule
 from noterl.schedules import Schedule as Annealing
 from noterl.types import Batch
 
@@ -37,7 +38,7 @@ class Defaults(NamedTuple):
 
     learning_rate: float = 1e-3
     capacity: int = 100_000
-    batch_size: int = 64
+    batch_size: int | str = 64
     learning_starts: int = 1_000
     update_every: int | str = 1
     updates: int | str = 1
@@ -50,6 +51,8 @@ class Algorithm(Configurable):
     """What an agent is made of; see `noterl.Agent` for its attributes."""
 
     memory: str = "replay"
+    rollout_steps: int = 128
+    epochs: int = 4
     head: Head
     optimizer_names: tuple[str, ...] = ("optimizer",)
     action_spaces: tuple[str, ...] = ("Discrete",)
@@ -60,6 +63,7 @@ class Algorithm(Configurable):
     policy: Policy | None
     noise: NoiseProcess | None
     replay: Any
+    on_policy: OnPolicy | None = None
     schedule: Schedule
     jit_compile: bool | str
     steps_per_execution: int | str
@@ -131,6 +135,22 @@ class Algorithm(Configurable):
             self.loss, self._trained or self.trained_variables(), self.optimizer_names[0], batch
         )
         return {"loss": loss}, feedback or {}
+
+    def prepare(self, rollout: Batch) -> dict[str, Any]:
+        """Return fields `[T, N, ...]` that the updates on a rollout `[T, N, ...]` find in `batch.extra`.
+
+        For `memory = "rollout"`. It runs once for each rollout, compiled, before the first update on it.
+        `rollout.extra["continues"]` is 1 where the lane's next row follows from a row, and 0 where an episode or the
+        rollout ends.
+        """
+        return {}
+
+    def enough(self, logs: dict[str, Any]) -> Any:
+        """Return whether an update that logs this was one too many on this rollout; None if none ever is.
+
+        Such an update is undone, and there are no more of them until the next rollout.
+        """
+        return None
 
     def update_target(self) -> None:
         """Move target networks: called at `target_update` steps, or after every update for Polyak averaging."""
@@ -224,6 +244,21 @@ class Algorithm(Configurable):
             variable for network in self.networks().values() for variable in networks.trainable_variables(network)
         )
 
+    def discount_factor(self) -> float:
+        """Return the hyperparameter "gamma", 1 where there is none."""
+        return float(self.hyperparameters["gamma"]) if "gamma" in self.hyperparameters else 1.0
+
+    def due(self, before: int, ended: int) -> Due:
+        """Return what falls due as the environment steps have come from `before` to `steps`, and episodes ended."""
+        if self.on_policy is None:
+            return self.schedule.due(before, self.steps, ended, self.drawable())
+        return Due(self.on_policy.updates if self.on_policy.rollout.is_full else 0, False)
+
+    @property
+    def store(self) -> Any:
+        """The memory that transitions go to: the rollout, or the replay memory."""
+        return self.replay if self.on_policy is None else self.on_policy.rollout
+
     def drawable(self) -> int:
         """Return how many transitions may be drawn; where only a batch is asked for, counting stops at that."""
         schedule = self.schedule
@@ -231,6 +266,8 @@ class Algorithm(Configurable):
 
     def draw(self, updates: int) -> Drawn:
         """Draw the rows `[K, B]` of the memory for a group of updates."""
+        if self.on_policy is not None:
+            return self.on_policy.draw()
         size, generator = self.schedule.batch_size, self.generators("sampler")
         if self.schedule.updates != "pass":
             drawn = self.replay.draw(updates, size, generator=generator)
@@ -239,11 +276,16 @@ class Algorithm(Configurable):
             while len(drawn) < updates:  # several passes fall due at once where several episodes end in one tick
                 drawn = drawn.joined(self.replay.draw_pass(size, generator=generator))
         # Settled for the whole group: into how many calls it is cut must not matter.
-        drawn.gamma = float(self.hyperparameters["gamma"]) if "gamma" in self.hyperparameters else 1.0
+        drawn.gamma = self.discount_factor()
         return drawn
 
-    def gather(self, drawn: Drawn) -> Batch:
-        """Return the batches `[K, B, ...]` of what was drawn, under the discount of that moment."""
+    def gather(self, drawn: Drawn) -> Any:
+        """Return the batches `[K, B, ...]` of what was drawn, under the discount of that moment.
+
+        Of a rollout, which lies on the device already, these are the rows themselves.
+        """
+        if self.on_policy is not None:
+            return drawn.rows
         batch = self.replay.gather(drawn, gamma=drawn.gamma)
         if self.view.plain:
             return batch
@@ -265,10 +307,14 @@ class Algorithm(Configurable):
 
     def call_size(self, updates: int) -> int:
         """Return how many of a group's updates one compiled call makes."""
+        if self.on_policy is not None and self.steps_per_execution == "auto":
+            return updates
         return call_size(updates, self.steps_per_execution, self.schedule.updates)
 
-    def run_updates(self, batch: Batch, count: int) -> GroupResult:
-        """Make `count` updates on the first of the batches, in one compiled call."""
+    def run_updates(self, batch: Any, count: int) -> GroupResult:
+        """Make `count` updates on the first of the batches, as `gather` returned them, in one compiled call."""
+        if self.on_policy is not None:
+            return self.on_policy.run(batch, count)
         return self._update(updating.with_random_numbers(self, batch, count), count)
 
     def update_once(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -327,12 +373,15 @@ class Algorithm(Configurable):
             return
         updating.check(self)
         self.replay.build(self.observation_space, self.action_space)
-        self._build_optimizers()
+        building.build_optimizers(self)
         found = [variable for network in self.networks().values() for variable in networks.variables(network)]
         found += self.hyperparameters.values()
         found += [variable for name in self.optimizer_names for variable in optimizers.variables(self.optimizers[name])]
         self.all_variables = _unique(found)
-        self._update = backends.current().compile_update(self, self.jit_compile)
+        if self.on_policy is not None:
+            self.on_policy.build()
+        else:
+            self._update = backends.current().compile_update(self, self.jit_compile)
         self._followers = [live.follow for live in self.hyperparameters.values() if live.schedule is not None]
         self._followers += [
             partial(optimizers.follow, optimizer)
@@ -341,45 +390,6 @@ class Algorithm(Configurable):
         ]
         self.acting = Actor(self)  # type: ignore[arg-type]
         self._built = True
-
-    def _build_optimizers(self) -> None:
-        """Find out what each optimizer trains: an `update` of the user's own is run once on zeros, and undone."""
-        if type(self).update is Algorithm.update:
-            name, trained = self.optimizer_names[0], self.trained_variables()
-            if not trained:
-                raise ValueError(f"{type(self).__name__} has no network to train: keep it as an attribute of the agent")
-            self.optimizers[name] = optimizers.build(self.optimizers[name], trained)
-            self._trained = trained
-            return
-        found = _unique(variable for network in self.networks().values() for variable in networks.variables(network))
-        saved = [backends.current().fetch(variable) for variable in found]
-        discovered: dict[str, list[keras.Variable]] = {}
-        self._discovered = discovered
-        try:
-            for index in range(self.update_period):
-                updating.updated(self, self._zeros(), index)
-        finally:
-            self._discovered = None
-            for variable, value in zip(found, saved, strict=True):
-                variable.assign(value)
-        unused = [name for name in self.optimizer_names if name not in discovered]
-        if unused:
-            raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")
-        for name, trained in discovered.items():
-            self.optimizers[name] = optimizers.build(self.optimizers[name], _unique(trained))
-
-    def _zeros(self) -> Batch:
-        """Return a batch of zeros as tensors, two rows."""
-
-        def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
-            return keras.ops.convert_to_tensor(np.zeros((2, *shape), dtype))
-
-        observation = zeros(self.observation_shape, self.observation_dtype)
-        discrete = isinstance(self.action_space, spaces.Discrete)
-        action = zeros((), np.int32) if discrete else zeros(tuple(self.action_space.shape or ()), np.float32)
-        number = zeros((), np.float32)
-        extra = {name: zeros(shape, np.float32) for name, (shape, _) in self.random_spec.items()}
-        return Batch(observation, action, number, observation, number, number, zeros((), np.int32), extra)
 
 
 # Attributes of ours that hold variables, or what the user gave: networks are what the agent itself keeps.
@@ -398,6 +408,7 @@ _NOT_NETWORKS = {
     "noise",
     "head",
     "replay",
+    "on_policy",
     "source",
     "lanes",
     "history",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,7 +127,7 @@ def test_a_pass_takes_each_transition_once() -> None:
 def test_rewards_are_the_environments_own_for_the_goal_that_is_delivered(make: Any, n_step: int) -> None:
     env = make()
     replay = Replay(500, relabel=Hindsight(), n_step=n_step)
-    replay.relabel.attach(SimpleNamespace(source=envs.resolve(env)))
+    replay.relabel.attach(object(), envs.resolve(env))
     replay.build(env.observation_space, env.action_space)
     env.action_space.seed(0)
     observation, over = env.reset(seed=0)[0], False
@@ -149,7 +151,29 @@ def test_rewards_are_the_environments_own_for_the_goal_that_is_delivered(make: A
         np.testing.assert_allclose(batch.reward[~over], full, rtol=1e-5)
 
 
+class Doubled(gymnasium.Wrapper):
+    """Rewards twice."""
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return 2 * self.env.unwrapped.compute_reward(achieved_goal, desired_goal, info)
+
+
 class TestRules:
+    @pytest.mark.parametrize(
+        ("env", "factor"),
+        [
+            (gymnasium.wrappers.TimeLimit(BitFlip(3), 2), 1),
+            (gymnasium.wrappers.TimeLimit(Doubled(BitFlip(3)), 2), 2),
+            (lambda: BitFlip(3), 1),
+            (SyncVectorEnv([lambda: Doubled(BitFlip(3))] * 2), 2),
+        ],
+    )
+    def test_they_are_found_under_wrappers_and_in_vectors(self, env: Any, factor: int) -> None:
+        relabel = Hindsight()
+        relabel.attach(object(), envs.resolve(env))
+        goals = np.array([[0, 0, 1]], np.int8), np.array([[0, 1, 1]], np.int8)
+        assert relabel._compute_reward(*goals, [{}]).tolist() == [-factor]
+
     def test_without_compute_terminated_transitions_end_as_they_were_stored(self) -> None:
         replay = Replay(10, relabel=Hindsight(ratio=1.0))
         replay.relabel.attach(SimpleNamespace(compute_reward=lambda achieved, desired, info: np.zeros(len(info))))
@@ -163,11 +187,9 @@ class TestRules:
         assert (batch.discount == np.where(batch.index == 1, 0.0, 0.5)).all()
 
     def test_an_agents_own_rule_goes_before_its_environments(self) -> None:
-        agent = SimpleNamespace(
-            source=envs.resolve(BitFlip(3)), compute_reward=lambda achieved, desired, info: np.full(len(info), 7.0)
-        )
+        agent = SimpleNamespace(compute_reward=lambda achieved, desired, info: np.full(len(info), 7.0))
         relabel = Hindsight()
-        relabel.attach(agent)
+        relabel.attach(agent, envs.resolve(BitFlip(3)))
         assert relabel._compute_reward is agent.compute_reward and relabel._compute_terminated is None
 
     def test_goals_are_compared_as_precisely_as_they_are_stored(self) -> None:
@@ -228,12 +250,13 @@ class TestArguments:
 
     def test_an_environment_without_rewards_for_goals_is_refused(self) -> None:
         with pytest.raises(ValueError, match="neither the agent nor the environment defines it"):
-            Hindsight().attach(SimpleNamespace(source=envs.resolve("CartPole-v1")))
+            Hindsight().attach(object(), envs.resolve("CartPole-v1"))
 
-    def test_without_an_environment_it_waits_until_rewards_are_wanted(self) -> None:
-        relabel = Hindsight()
-        relabel.attach(SimpleNamespace(source=envs.resolve((OBSERVATIONS, spaces.Discrete(2)))))
-        goals = played(Hindsight())
-        goals.replay.relabel._compute_reward = None
+    def test_without_a_rule_nothing_can_be_gathered(self) -> None:
+        env = BitFlip(2)
+        replay = Replay(10, relabel=Hindsight(ratio=1.0))
+        replay.build(env.observation_space, env.action_space)
+        observation, _ = env.reset(seed=0)
+        replay.add(0, observation, 0, -1.0, observation, False, False)
         with pytest.raises(RuntimeError, match="knows no rewards"):
-            goals.replay.sample(1, 8, generator=np.random.default_rng(0), gamma=0.5)
+            replay.sample(1, 1, generator=np.random.default_rng(0), gamma=0.5)

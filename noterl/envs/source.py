@@ -114,11 +114,6 @@ class EnvSource:
         spec = None if self._env is None else self._env.spec
         return spec if isinstance(spec, EnvSpec) else None
 
-    @property
-    def has_env(self) -> bool:
-        """Whether there is an environment, or one can be made; otherwise there are only its spaces."""
-        return self._env is not None or self._vector is not None or self._build is not None
-
     def layer_with(self, name: str) -> Any:
         """Return what has an attribute of this name, or None: the environment, or the outermost wrapper around it.
 
@@ -130,7 +125,7 @@ class EnvSource:
             asked = [self._vector, *list(getattr(base, "envs", ()))[:1]]
             if len(asked) == 1 and not hasattr(base, name):
                 asked.append(self.make_evaluation())
-        elif self._env is None and self._build is not None:
+        elif self._env is None:
             asked = [self.make_evaluation()]
         return next((layer for env in asked for layer in layers(env) if hasattr(layer, name)), None)
 
@@ -183,7 +178,7 @@ class EnvSource:
         Raises:
             ValueError: if none can be made, or none that draws itself so.
         """
-        if not self.has_env:
+        if self._env is None and self._vector is None and self._build is None:
             raise ValueError(f"env: {self._absent}; pass env=")
         try:
             env = self._checked(self._builder()(render_mode))

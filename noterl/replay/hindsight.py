@@ -10,7 +10,7 @@ time; and the n rewards of an n-step return are all computed for the new goal.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -24,6 +24,9 @@ from noterl.replay.gathering import assembled, fold, follow
 from noterl.replay.relabel import Relabel
 from noterl.replay.storage import Storage
 from noterl.types import Batch
+
+if TYPE_CHECKING:
+    from noterl.envs import EnvSource
 
 STRATEGIES = ("future", "final", "episode")
 
@@ -76,18 +79,14 @@ class Hindsight(Relabel):
         self._compute_reward: Rule | None = None
         self._compute_terminated: Rule | None = None
 
-    def attach(self, owner: Any) -> None:
-        """Take the rule of rewards from an agent, or from the environment it trains in; or from any object that has it.
+    def attach(self, agent: Any, source: EnvSource | None = None) -> None:
+        """Take the rule of rewards from an agent, or any object that has one, or else from where the agent trains.
 
         Raises:
-            ValueError: if neither has `compute_reward`; not, if there is no environment to ask (the agent then cannot
-                train either).
+            ValueError: if neither has `compute_reward`.
         """
-        source = getattr(owner, "source", None)
-        if not callable(getattr(owner, "compute_reward", None)) and source is not None:
-            if not source.has_env:
-                return
-            owner = source.layer_with("compute_reward")
+        own = callable(getattr(agent, "compute_reward", None))
+        owner = agent if own or source is None else source.layer_with("compute_reward")
         rule = getattr(owner, "compute_reward", None)
         if not callable(rule):
             raise ValueError(

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from noterl import callbacks, envs, heads, losses, networks, noise, policies, schedules
     from noterl.agent import Agent, load
+    from noterl.agents.ddpg import DDPG
     from noterl.agents.dqn import DQN
+    from noterl.agents.sac import SAC
+    from noterl.agents.td3 import TD3
     from noterl.callback import Callback
     from noterl.history import History
     from noterl.registry import register
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DDPG",
     "DQN",
+    "SAC",
+    "TD3",
     "Agent",
     "Batch",
     "Callback",
@@ -44,9 +50,12 @@ _HOMES = {
     "Agent": "noterl.agent",
     "Batch": "noterl.types",
     "Callback": "noterl.callback",
+    "DDPG": "noterl.agents.ddpg",
     "DQN": "noterl.agents.dqn",
     "History": "noterl.history",
     "Replay": "noterl.replay",
+    "SAC": "noterl.agents.sac",
+    "TD3": "noterl.agents.td3",
     "load": "noterl.agent",
     "register": "noterl.registry",
 }

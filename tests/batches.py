@@ -12,11 +12,12 @@ import noterl
 from noterl.types import Batch
 
 VECTOR = (spaces.Box(-10.0, 10.0, (5,), np.float32), spaces.Discrete(3))
+CONTINUOUS = (VECTOR[0], spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)))
 IMAGE = (spaces.Box(0, 255, (36, 36, 2), np.uint8), spaces.Discrete(3))
 
 
 def random_batch(
-    updates: int, size: int, env: tuple[spaces.Box, spaces.Discrete] = VECTOR, seed: int = 0, gamma: float = 0.9
+    updates: int, size: int, env: tuple[spaces.Box, Any] = VECTOR, seed: int = 0, gamma: float = 0.9
 ) -> Batch:
     """Return batches `[K, B, ...]`.
 
@@ -31,9 +32,14 @@ def random_batch(
             return rng.integers(0, 256, (*rows, *observation_space.shape), dtype=np.uint8)
         return rng.normal(size=(*rows, *observation_space.shape)).astype(np.float32)
 
+    def actions() -> np.ndarray:
+        if isinstance(action_space, spaces.Box):
+            return rng.uniform(action_space.low, action_space.high, (*rows, *action_space.shape)).astype(np.float32)
+        return rng.integers(action_space.n, size=rows).astype(np.int32)
+
     return Batch(
         observation=observations(),
-        action=rng.integers(action_space.n, size=rows).astype(np.int32),
+        action=actions(),
         reward=rng.normal(scale=1.5, size=rows).astype(np.float32),
         next_observation=observations(),
         discount=np.where(rng.random(rows) < 0.25, 0, gamma).astype(np.float32),

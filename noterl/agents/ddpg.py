@@ -1,0 +1,114 @@
+"""Deep deterministic policy gradient.
+
+Paper: Lillicrap et al., "Continuous control with deep reinforcement learning" (2016), algorithm 1.
+
+Differs: white noise instead of an Ornstein-Uhlenbeck process (Fujimoto et al., 2018, found no benefit in the latter; it
+is `noise=noterl.noise.OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.2, size=...)`), no batch normalisation, no weight
+decay, and every layer is initialised alike. Learning rate and Polyak's coefficient are those of Fujimoto et al.'s
+experiments, the batch size that of their later code, as in Stable-Baselines3; 1,000 random steps come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from noterl import heads, losses, networks
+from noterl.agent import Agent, Defaults
+from noterl.critics import q_values
+from noterl.noise import GaussianWhiteNoiseProcess
+from noterl.registry import register
+from noterl.schedules import Schedule
+from noterl.types import Batch
+
+from keras import ops  # isort: skip  (noterl has chosen the backend by now)
+
+
+@register
+class DDPG(Agent):
+    """Deterministic actor and one critic, for Box actions with finite bounds.
+
+    Actions are scaled to [-1, 1]: noise is added there (a `noise` of sigma 0.1 moves an action by a twentieth of the
+    width of its bounds) and the critic sees them so.
+
+    Args:
+        env: see `noterl.Agent`.
+        hidden: units of each hidden layer, of actor and critic.
+        actor: a network `[B, observation] -> [B, A]` of your own, instead of `hidden`; the tanh comes after it.
+        critic: a network `[B, observation + A] -> [B, 1]` of your own.
+        gamma: discount factor, 0 to 1. Live.
+        seed: see `noterl.Agent`.
+
+    Raises:
+        ValueError: for another kind of space or a bad argument.
+
+    Example:
+    >>> import noterl
+    >>> agent = noterl.DDPG("Pendulum-v1", hidden=(32,), seed=7)
+    >>> agent.compile(learning_starts=50)
+    >>> history = agent.fit(steps=60, verbose=0)
+    >>> agent.updates
+    10
+    """
+
+    memory, head = "replay", heads.Deterministic()
+    action_spaces = ("Box",)
+    optimizer_names = ("actor", "critic")
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        hidden: Sequence[int] = (400, 300),
+        actor: Any = None,
+        critic: Any = None,
+        gamma: float | Schedule = 0.99,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(env, seed=seed)
+        inputs, outputs = self.observation_size, self.action_size
+        self.actor = networks.mlp(self.observation_shape, hidden, outputs) if actor is None else actor
+        self.critic = networks.mlp(inputs + outputs, hidden, 1) if critic is None else critic
+        self.target_actor = networks.clone(self.actor)
+        self.target_critic = networks.clone(self.critic)
+        self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
+
+    def defaults(self) -> Defaults:
+        """Return the settings of Fujimoto et al. (2018), whose baseline this is."""
+        return Defaults(
+            learning_rate=1e-3,
+            capacity=1_000_000,
+            batch_size=256,
+            learning_starts=1_000,
+            target_update=0.005,
+            noise=GaussianWhiteNoiseProcess(sigma=0.1, size=self.action_size),
+        )
+
+    def forward(self, observation: Any) -> Any:
+        """Return the actions before the tanh, `[B, A]`."""
+        return self.actor(observation)
+
+    def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Update the critic, then the actor."""
+        loss, feedback = self.minimize(self.critic_loss, self.critic, "critic", batch)
+        actor_loss, _ = self.minimize(self.actor_loss, self.actor, "actor", batch)
+        return {"loss": loss, "actor_loss": actor_loss}, feedback
+
+    def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the mean squared temporal-difference error (equations 4 and 5), and the errors."""
+        next_action = self.head.act(self.target_actor(batch.next_observation))  # [B, A]
+        (next_q,) = q_values([self.target_critic], batch.next_observation, next_action)  # [B]
+        (q,) = q_values([self.critic], batch.observation, self.head.scaled(batch.action))
+        td_error = q - losses.td_target(batch.reward, batch.discount, next_q)
+        return losses.weighted_mean(losses.squared(td_error), batch.weight), {"td_error": td_error}
+
+    def actor_loss(self, batch: Batch) -> Any:
+        """Return minus the mean value of the actor's own actions (equation 6)."""
+        action = self.head.act(self.actor(batch.observation))
+        (q,) = q_values([self.critic], batch.observation, action)
+        return -ops.mean(q)
+
+    def update_target(self) -> None:
+        """Move the target networks."""
+        networks.copy(self.actor, self.target_actor, self.tau)
+        networks.copy(self.critic, self.target_critic, self.tau)

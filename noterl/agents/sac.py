@@ -1,0 +1,171 @@
+"""Soft actor-critic, for continuous and for discrete actions.
+
+Paper: Haarnoja et al., "Soft actor-critic algorithms and applications" (2018), algorithm 1, with a learned temperature.
+For discrete actions Christodoulou, "Soft actor-critic for discrete action settings" (2019), algorithm 1.
+
+Differs: what is learned is the temperature's logarithm, by the gradient of `-log(temperature) (log pi + target)`, as in
+the authors' code; 1,000 random steps come first, in every environment. Discrete actions differ in nothing else than the
+paper on them says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl import heads, losses, networks
+from noterl.agent import Agent, Defaults
+from noterl.checks import check_number
+from noterl.critics import q_values, twins
+from noterl.registry import register
+from noterl.schedules import Schedule
+from noterl.types import Batch
+
+import keras  # isort: skip  (noterl has chosen the backend by now)
+from keras import ops  # isort: skip
+
+
+@register
+class SAC(Agent):
+    """Stochastic actor and two critics, for Box actions with finite bounds or Discrete ones.
+
+    Box actions are scaled to [-1, 1]: the critics see them so, and log-probabilities are those of the scaled action.
+    The memory is fed back the mean of the two absolute errors.
+
+    Args:
+        env: see `noterl.Agent`.
+        hidden: units of each hidden layer, of actor and critics.
+        actor: a network of your own, instead of `hidden`: `[B, observation] -> [B, 2 A]`, mean and log standard
+            deviation before the tanh; for Discrete actions logits `[B, A]`.
+        critics: two networks of your own, `[B, observation + A] -> [B, 1]`, for Discrete actions
+            `[B, observation] -> [B, A]`; their initial weights must differ.
+        gamma: discount factor, 0 to 1. Live.
+        temperature: weight of the entropy, above 0: "auto" learns it, a number or schedule (live) fixes it. The higher,
+            the more random the policy.
+        target_entropy: that the learned temperature holds; minus the number of values in an action by default, for
+            Discrete actions 0.98 of the greatest entropy there is.
+        seed: see `noterl.Agent`.
+
+    Raises:
+        ValueError: for another kind of space or a bad argument.
+
+    Example:
+    >>> import noterl
+    >>> agent = noterl.SAC("Pendulum-v1", hidden=(32,), seed=7)
+    >>> agent.compile(learning_starts=50)
+    >>> history = agent.fit(steps=60, verbose=0)
+    >>> agent.updates
+    10
+    """
+
+    memory = "replay"
+    action_spaces = ("Box", "Discrete")
+    optimizer_names = ("actor", "critic", "temperature")
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        actor: Any = None,
+        critics: Sequence[Any] | None = None,
+        gamma: float | Schedule = 0.99,
+        temperature: float | Schedule | str = "auto",
+        target_entropy: float | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(env, seed=seed)
+        self.discrete, size = isinstance(self.action_space, spaces.Discrete), self.action_size
+        head = heads.Categorical() if self.discrete else heads.SquashedGaussian()
+        self.head: Any = head.bind(self.action_space)
+        self.random_spec = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
+        outputs, inputs = (size, self.observation_size) if self.discrete else (2 * size, self.observation_size + size)
+        self.actor = networks.mlp(self.observation_shape, hidden, outputs) if actor is None else actor
+        self.critics = twins(critics, lambda: networks.mlp(inputs, hidden, size if self.discrete else 1))
+        self.target_critics = [networks.clone(critic) for critic in self.critics]
+        self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
+        self._make_temperature(temperature, target_entropy)
+
+    def _make_temperature(self, temperature: float | Schedule | str, target_entropy: float | None) -> None:
+        usual = 0.98 * math.log(self.action_size) if self.discrete else -float(self.action_size)
+        self.target_entropy = usual if target_entropy is None else check_number("target_entropy", target_entropy)
+        self.learns_temperature = temperature == "auto"
+        if self.learns_temperature:
+            self.log_temperature = keras.Variable(np.float32(0), name="log_temperature")
+        elif isinstance(temperature, str):
+            raise ValueError(f"temperature must be 'auto' or a number, got {temperature!r}")
+        else:
+            self.optimizer_names = ("actor", "critic")
+            self.temperature = self.hyperparameter("temperature", temperature, minimum=0.0)
+
+    def defaults(self) -> Defaults:
+        """Return the paper's settings (its table 1)."""
+        return Defaults(
+            learning_rate=3e-4, capacity=1_000_000, batch_size=256, learning_starts=1_000, target_update=0.005
+        )
+
+    def forward(self, observation: Any) -> Any:
+        """Return mean and log standard deviation before the tanh, `[B, 2 A]`, or logits `[B, A]`."""
+        return self.actor(observation)
+
+    def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Update the critics, the actor and the temperature."""
+        loss, feedback = self.minimize(self.critic_loss, self.critics, "critic", batch)
+        actor_loss, log_probability = self.minimize(self.actor_loss, self.actor, "actor", batch)
+        logs = {"loss": loss, "actor_loss": actor_loss, "temperature": self.entropy_weight()}
+        if self.learns_temperature:
+            self.minimize(self.temperature_loss, self.log_temperature, "temperature", log_probability)
+        return logs, feedback
+
+    def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the sum of both critics' mean squared errors to their common target, and the mean absolute error."""
+        next_q, log_probability = self._evaluated(self.target_critics, batch.next_observation, batch, "next_noise")
+        soft_value = next_q - self.entropy_weight() * log_probability  # equation 3
+        target = losses.td_target(batch.reward, batch.discount, soft_value)  # [B]
+        errors = [q - target for q in self._taken(batch)]
+        loss = sum(losses.weighted_mean(losses.squared(error), batch.weight) for error in errors)
+        return loss, {"td_error": 0.5 * (ops.abs(errors[0]) + ops.abs(errors[1]))}
+
+    def actor_loss(self, batch: Batch) -> tuple[Any, Any]:
+        """Return the mean of `temperature * log pi - Q` (equation 7), and the log-probabilities."""
+        q, log_probability = self._evaluated(self.critics, batch.observation, batch, "noise")
+        return ops.mean(ops.stop_gradient(self.entropy_weight()) * log_probability - q), ops.stop_gradient(
+            log_probability
+        )
+
+    def temperature_loss(self, log_probability: Any) -> Any:
+        """Return the loss that holds the entropy at its target (equation 18)."""
+        return -ops.mean(self.log_temperature * (log_probability + self.target_entropy))
+
+    def update_target(self) -> None:
+        """Move the target networks."""
+        for critic, target in zip(self.critics, self.target_critics, strict=True):
+            networks.copy(critic, target, self.tau)
+
+    def entropy_weight(self) -> Any:
+        """Return the temperature as a tensor."""
+        return ops.exp(self.log_temperature) if self.learns_temperature else ops.convert_to_tensor(self.temperature)
+
+    def _evaluated(self, critics: Sequence[Any], observation: Any, batch: Batch, noise: str) -> tuple[Any, Any]:
+        """Return the lesser critic's value of the policy and its log-probability, `[B]` each.
+
+        Of continuous actions one is sampled; over discrete ones both are means under the policy.
+        """
+        values = self.actor(observation)
+        if not self.discrete:
+            action, log_probability = self.head.sample(values, batch.extra[noise])
+            return ops.minimum(*q_values(critics, observation, action)), log_probability
+        log_policy = ops.log_softmax(values, axis=-1)  # [B, A]
+        policy = ops.exp(log_policy)
+        q = ops.minimum(*(critic(observation) for critic in critics))
+        return ops.sum(policy * q, axis=-1), ops.sum(policy * log_policy, axis=-1)
+
+    def _taken(self, batch: Batch) -> list[Any]:
+        """Return both critics' values of the actions taken, `[B]` each."""
+        if self.discrete:
+            return [losses.take(critic(batch.observation), batch.action) for critic in self.critics]
+        return q_values(self.critics, batch.observation, self.head.scaled(batch.action))

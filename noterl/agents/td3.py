@@ -1,0 +1,130 @@
+"""Twin delayed deep deterministic policy gradient.
+
+Paper: Fujimoto, van Hoof and Meger, "Addressing function approximation error in actor-critic methods" (2018),
+algorithm 1.
+
+Differs: learning rate and network are those of the authors' own later code (256x256, 3e-4); 1,000 random steps come
+first, in every environment. Of each `policy_delay` updates the last one updates the actor and the targets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from noterl import heads, losses, networks
+from noterl.agent import Agent, Defaults
+from noterl.checks import check_positive
+from noterl.critics import q_values, twins
+from noterl.noise import GaussianWhiteNoiseProcess
+from noterl.registry import register
+from noterl.schedules import Schedule
+from noterl.types import Batch
+
+from keras import ops  # isort: skip  (noterl has chosen the backend by now)
+
+
+@register
+class TD3(Agent):
+    """Deterministic actor and two critics, for Box actions with finite bounds.
+
+    Actions are scaled to [-1, 1]: noise is added there (a `noise` of sigma 0.1 moves an action by a twentieth of the
+    width of its bounds) and the critics see them so. The memory is fed back the mean of the two absolute errors.
+
+    Args:
+        env: see `noterl.Agent`.
+        hidden: units of each hidden layer, of actor and critics.
+        actor: a network `[B, observation] -> [B, A]` of your own, instead of `hidden`; the tanh comes after it.
+        critics: two networks `[B, observation + A] -> [B, 1]` of your own; their initial weights must differ.
+        gamma: discount factor, 0 to 1. Live.
+        policy_delay: critic updates for each update of the actor.
+        target_noise: standard deviation of the noise on the target's action, in scaled actions. Live.
+        target_noise_clip: the most that this noise may be. Live.
+        seed: see `noterl.Agent`.
+
+    Raises:
+        ValueError: for another kind of space or a bad argument.
+
+    Example:
+    >>> import noterl
+    >>> agent = noterl.TD3("Pendulum-v1", hidden=(32,), seed=7)
+    >>> agent.compile(learning_starts=50)
+    >>> history = agent.fit(steps=60, verbose=0)
+    >>> agent.updates
+    10
+    """
+
+    memory, head = "replay", heads.Deterministic()
+    action_spaces = ("Box",)
+    optimizer_names = ("actor", "critic")
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        actor: Any = None,
+        critics: Sequence[Any] | None = None,
+        gamma: float | Schedule = 0.99,
+        policy_delay: int = 2,
+        target_noise: float | Schedule = 0.2,
+        target_noise_clip: float | Schedule = 0.5,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(env, seed=seed)
+        inputs, outputs = self.observation_size, self.action_size
+        self.actor = networks.mlp(self.observation_shape, hidden, outputs) if actor is None else actor
+        self.critics = twins(critics, lambda: networks.mlp(inputs + outputs, hidden, 1))
+        self.target_actor = networks.clone(self.actor)
+        self.target_critics = [networks.clone(critic) for critic in self.critics]
+        self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
+        self.target_noise = self.hyperparameter("target_noise", target_noise, minimum=0.0)
+        self.target_noise_clip = self.hyperparameter("target_noise_clip", target_noise_clip, minimum=0.0)
+        self.update_period = check_positive("policy_delay", policy_delay)
+        self.random_spec = {"target_noise": ((outputs,), "normal")}
+
+    def defaults(self) -> Defaults:
+        """Return the authors' settings."""
+        return Defaults(
+            learning_rate=3e-4,
+            capacity=1_000_000,
+            batch_size=256,
+            learning_starts=1_000,
+            target_update=0.005,
+            noise=GaussianWhiteNoiseProcess(sigma=0.1, size=self.action_size),
+        )
+
+    def forward(self, observation: Any) -> Any:
+        """Return the actions before the tanh, `[B, A]`."""
+        return self.actor(observation)
+
+    def update(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[override]
+        """Update the critics, and at the last of each `policy_delay` updates the actor."""
+        loss, feedback = self.minimize(self.critic_loss, self.critics, "critic", batch)
+        actor_loss: Any = math.nan  # where the actor rests
+        if index == self.update_period - 1:
+            actor_loss, _ = self.minimize(self.actor_loss, self.actor, "actor", batch)
+        return {"loss": loss, "actor_loss": actor_loss}, feedback
+
+    def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the sum of both critics' mean squared errors to their common target, and the mean absolute error."""
+        noise = self.target_noise * batch.extra["target_noise"]  # [B, A]
+        noise = ops.maximum(ops.minimum(noise, self.target_noise_clip), -self.target_noise_clip)
+        next_action = ops.clip(self.head.act(self.target_actor(batch.next_observation)) + noise, -1.0, 1.0)
+        next_q = ops.minimum(*q_values(self.target_critics, batch.next_observation, next_action))
+        target = losses.td_target(batch.reward, batch.discount, next_q)  # [B]
+        errors = [q - target for q in q_values(self.critics, batch.observation, self.head.scaled(batch.action))]
+        loss = sum(losses.weighted_mean(losses.squared(error), batch.weight) for error in errors)
+        return loss, {"td_error": 0.5 * (ops.abs(errors[0]) + ops.abs(errors[1]))}
+
+    def actor_loss(self, batch: Batch) -> Any:
+        """Return minus the mean value of the actor's own actions, of which the first critic is the judge."""
+        action = self.head.act(self.actor(batch.observation))
+        (q,) = q_values(self.critics[:1], batch.observation, action)
+        return -ops.mean(q)
+
+    def update_target(self) -> None:
+        """Move the target networks."""
+        for network, target in zip([self.actor, *self.critics], [self.target_actor, *self.target_critics], strict=True):
+            networks.copy(network, target, self.tau)

@@ -1,0 +1,52 @@
+"""Critics: networks that value the actions of continuous spaces, `[B, D + A] -> [B, 1]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from noterl import networks
+
+from keras import ops  # isort: skip  (noterl.networks has chosen the backend by now)
+
+Tensor = Any
+
+
+def q_values(critics: Sequence[networks.Network], observation: Tensor, action: Tensor) -> list[Tensor]:
+    """Return every critic's value of the actions, `[B]` each.
+
+    Args:
+        critics: networks `[B, D + A] -> [B, 1]`.
+        observation: `[B, ...]`, of D numbers each.
+        action: `[B, A]`.
+
+    Example:
+    >>> import numpy as np
+    >>> from noterl import critics, networks
+    >>> twins = critics.twins(None, lambda: networks.mlp(3 + 2, [8], 1))
+    >>> first, second = critics.q_values(twins, np.zeros((4, 3), "float32"), np.ones((4, 2), "float32"))
+    >>> first.shape == second.shape == (4,), bool((first == second).any())
+    (True, False)
+    """
+    size = int(np.prod(observation.shape[1:]))
+    flat = ops.reshape(ops.cast(observation, "float32"), (-1, size))
+    inputs = ops.concatenate([flat, ops.cast(action, "float32")], axis=-1)  # [B, D + A]
+    return [critic(inputs)[:, 0] for critic in critics]
+
+
+def twins(given: Sequence[networks.Network] | None, build: Callable[[], networks.Network]) -> list[networks.Network]:
+    """Return two critics that differ in their weights: those given, or two that are built.
+
+    Raises:
+        ValueError: if not two are given, or the lesser of both would be no better than either: their weights are equal.
+    """
+    if given is None:
+        return [build(), build()]
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise ValueError(f"critics must be two networks, got {given!r}")
+    first, second = map(networks.get_weights, given)
+    if len(first) == len(second) and all(map(np.array_equal, first, second)):
+        raise ValueError("critics must differ in their initial weights, but the two networks given are equal")
+    return list(given)

@@ -36,8 +36,9 @@ class Count:
         storage = self._storage
         if self._relabel is None or not storage.drawable:
             return storage.drawable
-        # Since the last count rows may have become usable, and no more than have died were lost.
-        least = self._known - (storage.begin - self._begin) if self._version == storage.mask.version else 0
+        # Since the last count rows may have become usable, and no more were lost than those that died can have spoiled.
+        died = storage.begin - self._begin
+        least = self._known - self._relabel.spoiled * died if self._version == storage.mask.version else 0
         if enough is not None and least >= enough:
             return least
         usable = self._relabel.usable(storage.eligible_rows())

@@ -85,6 +85,8 @@ class Replay(Configurable):
             raise ValueError(f"sampler must be a sampler of noterl.replay, got {sampler!r}")
         if relabel is not None and not isinstance(relabel, Relabel):
             raise ValueError(f"relabel must be None or a relabelling of noterl.replay, got {relabel!r}")
+        if relabel is not None and self._n_step > 1 and not relabel.takes_n_step:
+            raise ValueError(f"n_step must be 1 with relabel={type(relabel).__name__}(...), got {n_step!r}")
         self._relabel = relabel
         self._frame_stack = check_positive("frame_stack", frame_stack, none=True)
         self._prefetch = check_int("prefetch", prefetch, least=0)

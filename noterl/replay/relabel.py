@@ -57,9 +57,13 @@ class Relabel(Configurable):
     """Changes what a batch says of its rows; subclass it for a rule of your own.
 
     Attributes:
+        takes_n_step: whether it can be combined with n-step returns.
+        spoiled: how many usable rows there are less, at most, when one is overwritten.
         storage: the rows, once it is bound.
     """
 
+    takes_n_step: bool = True
+    spoiled: int = 1
     storage: Storage | None = None
 
     def attach(self, agent: Any, source: EnvSource | None = None) -> None:
@@ -82,7 +86,7 @@ class Relabel(Configurable):
     def usable(self, rows: Array) -> Array | None:
         """Return which of the live rows `[n]` can be relabelled (bool); None if all can.
 
-        Others are not drawn. What is usable must stay so for as long as it is live.
+        Others are not drawn. What is usable stays so as others are added, and until `spoiled` says otherwise.
         """
         return None
 

@@ -99,14 +99,25 @@ class Episodes:
         if not fresh:
             self._reset()
         self._forget(storage.begin)
-        self._enter(np.arange(max(self._count, storage.begin), storage.count))
+        first = max(self._count, storage.begin)
+        if storage.count - first <= FEW:
+            for generation in range(first, storage.count):
+                self._enter_one(generation)
+        else:
+            self._enter(np.arange(first, storage.count))
         self._begin, self._count = storage.begin, storage.count
         self._valid = True
         return self
 
     def _forget(self, begin: int) -> None:
         """Let the generations before `begin` die."""
-        if begin == self._begin:
+        if begin - self._begin <= FEW:
+            for generation in range(self._begin, begin):
+                row = generation % self._storage.capacity
+                one = int(self._slot[row])
+                self._oldest[self._lane[one]] = self._ordinal[row] + 1
+                if self._ordinal[row] == self._last[one]:
+                    self._free.append(one)
             return
         rows = np.arange(self._begin, begin) % self._storage.capacity
         slot, ordinal = self._slot[rows], self._ordinal[rows]
@@ -117,12 +128,10 @@ class Episodes:
         """Enter new rows, the oldest first."""
         storage = self._storage
         rows = generations % storage.capacity
-        lanes = self._indices(storage.lane[rows])
-        self._make_room(np.bincount(lanes, minlength=len(self._next)))
-        if len(rows) <= FEW:
-            for row, lane, generation in zip(rows.tolist(), lanes.tolist(), generations.tolist(), strict=True):
-                self._enter_one(row, lane, generation)
-            return
+        lanes = np.array([self._index(lane) for lane in storage.lane[rows].tolist()], np.int64)
+        coming = np.bincount(lanes, minlength=len(self._next))
+        if (self._next + coming - self._oldest > self._ring + 1).any():
+            self._make_room(coming)
         order = np.argsort(lanes, kind="stable")
         rows, lanes, generations = rows[order], lanes[order], generations[order]
         heads = np.flatnonzero(np.diff(lanes, prepend=-1))  # the first new row of each lane
@@ -137,9 +146,13 @@ class Episodes:
         self._pool[self._base[lanes] + (ordinal & self._ring[lanes])] = rows
         self._next[lanes], self._newest[lanes] = ordinal + 1, generations
 
-    def _enter_one(self, row: int, lane: int, generation: int) -> None:
-        storage, ordinal = self._storage, int(self._next[lane])
-        newest = int(self._newest[lane])
+    def _enter_one(self, generation: int) -> None:
+        storage = self._storage
+        row = generation % storage.capacity
+        lane = self._index(int(storage.lane[row]))
+        ordinal, newest = int(self._next[lane]), int(self._newest[lane])
+        if ordinal - self._oldest[lane] > self._ring[lane]:
+            self._make_room(np.bincount([lane], minlength=len(self._next)))
         before = newest % storage.capacity
         if newest >= storage.begin and storage.successor[before] == row:
             slot = int(self._slot[before])
@@ -181,24 +194,19 @@ class Episodes:
         del self._free[len(self._free) - count :]
         return taken
 
-    def _indices(self, lanes: Array) -> Array:
-        """Return the index of each lane, and get to know new ones."""
-        indices = [self._known.setdefault(lane, len(self._known)) for lane in lanes.tolist()]
-        fresh = len(self._known) - len(self._next)
-        if fresh:
+    def _index(self, lane: int) -> int:
+        """Return the index of a lane, and get to know a new one."""
+        index = self._known.setdefault(lane, len(self._known))
+        if index == len(self._next):
             self._oldest, self._next, self._base = (
-                np.concatenate([column, np.zeros(fresh, np.int64)]) for column in (self._oldest, self._next, self._base)
+                np.append(column, 0) for column in (self._oldest, self._next, self._base)
             )
-            self._newest, self._ring = (
-                np.concatenate([column, np.full(fresh, -1)]) for column in (self._newest, self._ring)
-            )
-        return np.array(indices, np.int64)
+            self._newest, self._ring = np.append(self._newest, -1), np.append(self._ring, -1)
+        return index
 
     def _make_room(self, coming: Array) -> None:
-        """See that each lane's ring holds its live rows and as many as are coming."""
+        """Give each lane a ring for its live rows and as many as are coming."""
         needed = self._next + coming - self._oldest
-        if (needed <= self._ring + 1).all():
-            return
         # Lanes that are nearly full grow at the same time, or those that go side by side would move all in turn.
         sizes = [_ring_size(int(4 * count // 3), FIRST_RING) for count in needed]
         base = np.concatenate([[0], np.cumsum(sizes)])

@@ -1,0 +1,52 @@
+"""Every composition of sampling, n-step returns and stacks of frames against a slow model, after any history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.replay_history import History, Layout
+from tests.replay_model import assert_same
+
+pytestmark = pytest.mark.backend_free
+
+lanes = st.integers(-1, 2)
+endings = st.sampled_from([None, None, None, "terminated", "truncated", "both"])
+operations = st.lists(
+    st.one_of(
+        *[st.tuples(st.just("add"), lanes, endings, st.sampled_from([1, 1, 2, 4, 13]))] * 6,
+        st.tuples(st.just("interrupt"), lanes, st.booleans()),
+        st.tuples(st.just("drop"), st.integers(0, 9)),
+        st.tuples(st.just("keep"), st.integers(0, 2**20 - 1)),
+        st.tuples(
+            st.just("feedback"),
+            st.lists(st.tuples(st.integers(0, 50), st.sampled_from([0.0, 0.5, 3.0, 20.0])), min_size=1, max_size=5),
+        ),
+        st.tuples(st.just("clear")),
+        st.tuples(st.just("restore"), st.booleans()),
+        st.tuples(st.just("look")),
+        st.tuples(st.just("look")),
+    ),
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize("prioritized", [False, True], ids=["uniform", "prioritized"])
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(("kind", "frames"), [("last", None), ("last", 4), ("first", 3), ("dict", 2)])
+@settings(max_examples=60, deadline=None)
+@given(capacity=st.integers(1, 24), operations=operations)
+def test_after_any_history_the_memory_is_what_a_plain_list_says(
+    kind: str, frames: int | None, n_step: int, prioritized: bool, capacity: int, operations: list[Any]
+) -> None:
+    history, unseen = (History(capacity, Layout(kind, frames), n_step, prioritized) for _ in range(2))
+    for operation, *arguments in operations:
+        getattr(history, operation)(*arguments)
+        if operation != "look":
+            getattr(unseen, operation)(*arguments)
+    history.look()
+    assert_same(unseen.replay.get_state(), history.replay.get_state())  # whoever looks changes nothing
+    unseen.look()

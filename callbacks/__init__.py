@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .csv_logger import CSVLogger
     from .early_stopping import EarlyStopping
     from .episode_printer import EpisodePrinter
+    from .ess_window import ESSWindow
     from .evaluate import Evaluate
     from .hyperparameter_scheduler import HyperparameterScheduler
     from .json_logger import JSONLogger
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .progress_bar import ProgressBar
     from .record_video import RecordVideo
     from .tensor_board import TensorBoard
+    from .window import Window
 
 __all__ = [
     "Animate",
@@ -35,6 +37,7 @@ __all__ = [
     "CSVLogger",
     "Callback",
     "Checkpoint",
+    "ESSWindow",
     "EarlyStopping",
     "EpisodePrinter",
     "Evaluate",
@@ -46,6 +49,7 @@ __all__ = [
     "ProgressBar",
     "RecordVideo",
     "TensorBoard",
+    "Window",
 ]
 
 _HOMES = {
@@ -54,6 +58,7 @@ _HOMES = {
     "CSVLogger": "noterl.callbacks.csv_logger",
     "Callback": "noterl.callback",
     "Checkpoint": "noterl.callbacks.checkpoint",
+    "ESSWindow": "noterl.callbacks.ess_window",
     "EarlyStopping": "noterl.callbacks.early_stopping",
     "EpisodePrinter": "noterl.callbacks.episode_printer",
     "Evaluate": "noterl.callbacks.evaluate",
@@ -65,6 +70,7 @@ _HOMES = {
     "ProgressBar": "noterl.callbacks.progress_bar",
     "RecordVideo": "noterl.callbacks.record_video",
     "TensorBoard": "noterl.callbacks.tensor_board",
+    "Window": "noterl.callbacks.window",
 }
 
 

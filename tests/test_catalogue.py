@@ -25,6 +25,8 @@ EPISODES, CUT = 8, 4
 
 # What a class is built with where its defaults are not enough; files go into the folder.
 ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "ESSWindow": lambda folder: {"scale": 0.9, "min_size": 30},
+    "Window": lambda folder: {"size": 0.8, "every": 1, "unit": "episodes"},
     "Animate": lambda folder: {"path": folder / "learned.gif", "max_steps": 3},
     "CSVLogger": lambda folder: {"path": folder / "log.csv", "flush_every": 3},
     "Checkpoint": lambda folder: {"path": folder / "files", "save_freq": 3},
@@ -41,6 +43,8 @@ ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 # Callbacks that are there to change training: all others leave a run bit-identical.
 ACTING: dict[str, str] = {
+    "ESSWindow": "forgets transitions",
+    "Window": "forgets transitions",
     "HyperparameterScheduler": "moves gamma",
     "LearningRateScheduler": "moves the learning rate",
 }

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from .parquet_logger import ParquetLogger
     from .progress_bar import ProgressBar
     from .record_video import RecordVideo
+    from .reduce_lr_on_plateau import ReduceLROnPlateau
+    from .stop_on_steps import StopOnSteps
+    from .stop_on_time import StopOnTime
     from .tensor_board import TensorBoard
+    from .terminate_on_nan import TerminateOnNaN
     from .window import Window
 
 __all__ = [
@@ -48,7 +52,11 @@ __all__ = [
     "ParquetLogger",
     "ProgressBar",
     "RecordVideo",
+    "ReduceLROnPlateau",
+    "StopOnSteps",
+    "StopOnTime",
     "TensorBoard",
+    "TerminateOnNaN",
     "Window",
 ]
 
@@ -69,8 +77,12 @@ _HOMES = {
     "ParquetLogger": "noterl.callbacks.parquet_logger",
     "ProgressBar": "noterl.callbacks.progress_bar",
     "RecordVideo": "noterl.callbacks.record_video",
+    "ReduceLROnPlateau": "noterl.callbacks.reduce_lr_on_plateau",
+    "StopOnSteps": "noterl.callbacks.stop_on_steps",
+    "StopOnTime": "noterl.callbacks.stop_on_time",
     "TensorBoard": "noterl.callbacks.tensor_board",
     "Window": "noterl.callbacks.window",
+    "TerminateOnNaN": "noterl.callbacks.terminate_on_nan",
 }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from typing import Any
 
+import numpy as np
+
 from noterl.callback import Callback
+from noterl.checks import check_positive
 from noterl.types import Logs
+
+from .monitor import Monitor
 
 
 class EarlyStopping(Callback):
@@ -22,6 +25,8 @@ class EarlyStopping(Callback):
         monitor: the quantity in an episode's logs.
         patience: stop when the mean has not been better than its best for so many episodes; None for never.
         mode: "max" if more is better, "min" if less.
+        restore_best_weights: end training, whatever ends it, with the networks' weights of the best mean. Checkpoints
+            of the end then hold these. The best of all `fit`s counts; the optimizers are left as they are.
 
     Raises:
         ValueError: if an argument is not what it may be, or neither `criterion` nor `patience` is given; at an
@@ -46,54 +51,59 @@ class EarlyStopping(Callback):
         monitor: str = "reward",
         patience: int | None = None,
         mode: str = "max",
+        restore_best_weights: bool = False,
     ) -> None:
-        for name, value in (("trial_count", trial_count), ("patience", patience)):
-            if value is None and name == "patience":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive int, got {value!r}")
+        self._monitor = Monitor(monitor, trial_count, mode, window_name="trial_count")
+        self.patience = check_positive("patience", patience, none=True)
         if criterion is None and patience is None:
             raise ValueError("criterion or patience must be given, or training would never stop")
-        if criterion is not None and not isinstance(criterion, int | float):
+        number = isinstance(criterion, int | float | np.number) and not isinstance(criterion, bool)
+        if criterion is not None and not number:
             raise ValueError(f"criterion must be a number, got {criterion!r}")
-        if mode not in ("max", "min"):
-            raise ValueError(f"mode must be 'max' or 'min', got {mode!r}")
-        self.trial_count, self.criterion, self.monitor, self.patience = trial_count, criterion, monitor, patience
-        self.mode = mode
-        self._sign = 1 if mode == "max" else -1
-        self._recent: deque[float] = deque(maxlen=trial_count)
+        self.criterion, self.restore_best_weights = criterion, restore_best_weights
         self._best: float | None = None
+        self._best_weights: dict[str, np.ndarray] | None = None
         self._waited = 0
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Look at the moving mean, and stop if it is time."""
-        if not logs.get("complete", True):
+        if not logs.get("complete", True) or not self._monitor.hear(logs, self.agent) or not self._monitor.full:
             return
-        if self.monitor not in logs:
-            if self.monitor == "loss":  # there is none before the first update
-                return
-            raise ValueError(
-                f"monitor: the episode's logs have no {self.monitor!r}; they have {', '.join(sorted(logs))}"
-            )
-        self._recent.append(float(logs[self.monitor]))
-        if len(self._recent) < self.trial_count:
-            return
-        mean = math.fsum(self._recent) / self.trial_count
-        if self.criterion is not None and self._sign * mean >= self._sign * self.criterion:
-            self.agent.stop(f"{self.monitor} reached {self.criterion}")
-        if self._best is None or self._sign * mean > self._sign * self._best:
+        name, mean = self._monitor.name, self._monitor.mean
+        if self.criterion is not None and (mean == self.criterion or self._monitor.better(mean, self.criterion)):
+            self.agent.stop(f"{name} reached {self.criterion}")
+        if self._monitor.better(mean, self._best):
             self._best, self._waited = mean, 0
+            if self.restore_best_weights:
+                self._best_weights = _weights(self.agent)
             return
         self._waited += 1
         if self.patience is not None and self._waited >= self.patience:
             self._waited = 0
-            self.agent.stop(f"{self.monitor} has not improved for {self.patience} episodes")
+            self.agent.stop(f"{name} has not improved for {self.patience} episodes")
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Bring the best weights back, if that was asked for."""
+        if self.restore_best_weights and self._best_weights is not None:
+            from noterl import agent_state
+
+            agent_state.set_weights(self.agent, self._best_weights)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the recent values, the best mean and how long ago it was."""
-        return {"recent": list(self._recent), "best": self._best, "waited": self._waited}
+        """Return the recent values, the best mean, how long ago it was, and its weights if they are kept."""
+        state: dict[str, Any] = {"recent": list(self._monitor.recent), "best": self._best, "waited": self._waited}
+        if self._best_weights is not None:
+            state["best_weights"] = dict(self._best_weights)
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state` returned."""
-        self._recent = deque(state["recent"], maxlen=self.trial_count)
+        self._monitor.set_recent(state["recent"])
         self._best, self._waited = state["best"], state["waited"]
+        self._best_weights = state.get("best_weights")
+
+
+def _weights(agent: Any) -> dict[str, np.ndarray]:
+    from noterl import agent_state
+
+    return agent_state.weights(agent)

@@ -74,9 +74,7 @@ class Evaluate(Callback):
         self.num_envs = check_positive("num_envs", num_envs)
         check_seed(seed)
         if on_best is not None and not callable(on_best) and not isinstance(on_best, str | Path):
-            raise ValueError(
-                f"on_best must be a path, a function of agent and result, or None, got {on_best!r}"
-            )
+            raise ValueError(f"on_best must be a path, a function of agent and result, or None, got {on_best!r}")
         self.seed, self.on_best = seed, on_best
         self.results: dict[str, list[float]] = {}
         self.best: float | None = None

@@ -1,0 +1,36 @@
+"""Ending training, instead of failing, when a loss is not finite."""
+
+from __future__ import annotations
+
+import math
+
+from noterl.callback import Callback
+from noterl.types import Logs
+
+
+class TerminateOnNaN(Callback):
+    """End training at the first loss or gradient that is not finite, and keep the last good state.
+
+    Without it `fit` raises `NonFiniteError` then. Either way the agent holds the state before the offending update;
+    with this, training ends as a budget ends it, with `stop_reason` naming the update and the step. It hears every
+    gradient update, which costs a fetch from the device for each group of them.
+
+    Example:
+    >>> import noterl
+    >>> from noterl.callbacks import TerminateOnNaN
+    >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    >>> agent.compile(optimizer="sgd", learning_starts=10, batch_size=4)
+    >>> agent.set_rule("learning_rate", 1e30)
+    >>> agent.fit(steps=200, callbacks=[TerminateOnNaN()], verbose=0).stop_reason
+    'the loss (...) or a gradient of it is not finite at update ... (environment step ...)'
+    """
+
+    def on_batch_end(self, batch: int, logs: Logs) -> None:
+        """Stop if the update was not applied; what was finite before it stays."""
+        applied = self.agent.updates > batch
+        loss = logs.get("loss", math.nan)
+        if not applied:
+            self.agent.stop(
+                f"the loss ({loss}) or a gradient of it is not finite at update {batch} "
+                f"(environment step {self.agent.steps})"
+            )

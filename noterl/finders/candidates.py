@@ -1,0 +1,109 @@
+"""Trials of several candidates side by side: their names, their table, and which is the best."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from noterl.finders.finder import Curve, Finder
+
+
+class Trial(NamedTuple):
+    """What a candidate did: a reward and a loss per episode, how long it took, and the error that ended it, if any."""
+
+    name: str
+    rewards: list[float]
+    losses: list[float]
+    seconds: float
+    error: str | None = None
+
+
+class CandidateFinder(Finder):
+    """Base of the finders that compare candidates; the best has the highest mean reward, or the lowest mean loss.
+
+    Attributes:
+        results: a row per candidate: `name`, `mean` and `spread` (standard deviation) of the metric over its points,
+            `points`, `seconds`, and `error` (None where there was none); the best first.
+        trials: what each candidate did, by its name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trials: dict[str, Trial] = {}
+        self.metric = "reward"
+
+    @property
+    def best(self) -> str | None:
+        """The name of the best candidate; None where none got anywhere."""
+        return self.results[0]["name"] if self.results and not math.isnan(self.results[0]["mean"]) else None
+
+    def curves(self, metric: str) -> dict[str, Curve]:
+        """Return the points of every candidate."""
+        found = {
+            name: trial.rewards if metric == "reward" else trial.losses
+            for name, trial in self.trials.items()
+            if (trial.rewards if metric == "reward" else trial.losses)
+        }
+        if not found:
+            raise ValueError(f"there is no {metric} to show: run find first")
+        return {name: ([float(x) for x in range(len(values))], values) for name, values in found.items()}
+
+    def _judge(self, metric: str, trials: Iterable[Trial]) -> str | None:
+        """Make the table; return the best."""
+        self.metric = metric
+        self.trials = {trial.name: trial for trial in trials}
+        self.results = sorted(
+            (_row(metric, trial) for trial in self.trials.values()), key=lambda row: _rank(metric, row)
+        )
+        return self.best
+
+
+def named(candidates: Mapping[str, Any] | Sequence[Any], kinds: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return candidates by name; those of a list are named after their kind, and numbered where kinds repeat.
+
+    Example:
+    >>> from noterl.finders.candidates import named
+    >>> list(named([1.5, 2, 3]))
+    ['float', 'int 1', 'int 2']
+    """
+    if isinstance(candidates, Mapping):
+        return {str(name): candidate for name, candidate in candidates.items()}
+    names = list(kinds or map(kind_of, candidates))
+    total, seen = Counter(names), Counter[str]()
+    result = {}
+    for name, candidate in zip(names, candidates, strict=True):
+        seen[name] += 1
+        result[f"{name} {seen[name]}" if total[name] > 1 else name] = candidate
+    return result
+
+
+def kind_of(candidate: Any) -> str:
+    """Return what a candidate without a name is called."""
+    if isinstance(candidate, str):
+        return candidate
+    if isinstance(candidate, list | tuple):
+        return ", ".join(map(kind_of, candidate))
+    if isinstance(candidate, Mapping):
+        return ", ".join(f"{name}: {kind_of(part)}" for name, part in candidate.items())
+    return getattr(candidate, "__name__", type(candidate).__name__)
+
+
+def _row(metric: str, trial: Trial) -> dict[str, Any]:
+    values = np.asarray(trial.rewards if metric == "reward" else trial.losses, np.float64)
+    return {
+        "name": trial.name,
+        "mean": float(values.mean()) if len(values) and trial.error is None else math.nan,
+        "spread": float(values.std()) if len(values) and trial.error is None else math.nan,
+        "points": len(values),
+        "seconds": trial.seconds,
+        "error": trial.error,
+    }
+
+
+def _rank(metric: str, row: dict[str, Any]) -> tuple[bool, float]:
+    mean = row["mean"]
+    return math.isnan(mean), 0.0 if math.isnan(mean) else -mean if metric == "reward" else mean

@@ -1,0 +1,106 @@
+"""What finders make of a series of rewards or losses: plain functions of lists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+# Nothing is judged before so many points: the first are noise.
+SETTLED = 5
+
+
+def window_means(values: Sequence[float], window: int) -> list[float]:
+    """Return, for each value, the mean of the last `window` of them up to there; fewer at the start.
+
+    Example:
+    >>> from noterl.finders.curves import window_means
+    >>> window_means([2.0, 4.0, 9.0], 2)
+    [2.0, 3.0, 6.5]
+    """
+    return [_mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
+
+
+def normalised(values: Sequence[float], window: int) -> list[float]:
+    """Return each value against the last `window`, itself included: (value - mean) / (deviation + 1e-8).
+
+    The deviation is that of the population. What is rising is above zero, whatever the scale of the rewards.
+
+    Example:
+    >>> from noterl.finders.curves import normalised
+    >>> [round(value, 3) for value in normalised([2.0, 4.0, 4.0], 2)]
+    [0.0, 1.0, 0.0]
+    """
+    result = []
+    for end in range(1, len(values) + 1):
+        recent = np.asarray(values[max(0, end - window) : end], np.float64)
+        result.append(float((recent[-1] - recent.mean()) / (recent.std() + 1e-8)))
+    return result
+
+
+def derivative(values: Sequence[float], sma: int = 1) -> list[float]:
+    """Return how much the values change per point, over `sma` points: (x[i] - x[i - sma]) / sma, first 0.
+
+    Example:
+    >>> from noterl.finders.curves import derivative
+    >>> derivative([1.0, 2.0, 4.0, 8.0], 2)
+    [0.0, 0.0, 1.5, 3.0]
+    """
+    slopes = [(late - early) / sma for early, late in zip(values, values[sma:], strict=False)]
+    return [0.0] * min(sma, len(values)) + slopes
+
+
+def exponential(start: float, end: float, points: int, index: int) -> float:
+    """Return the learning rate of a point: start * (end / start) ** (index / points).
+
+    Example:
+    >>> from noterl.finders.curves import exponential
+    >>> [round(exponential(1e-4, 1.0, 4, index), 4) for index in range(5)]
+    [0.0001, 0.001, 0.01, 0.1, 1.0]
+    """
+    return float(start * (end / start) ** (index / points))
+
+
+def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
+    """Whether the reward has lost half of what it had gained, by more than noise explains.
+
+    Gain and loss are those of the mean over a window: against the first whole window, and against the best. Noise is
+    taken to explain six standard errors of such a mean, more than ten of them usually span; it is estimated from
+    the median step between neighbours, which a trend does not move. Anything not finite has collapsed too.
+    """
+    if not all(map(math.isfinite, rewards)):
+        return True
+    if len(rewards) <= max(SETTLED, window):
+        return False
+    means = window_means(rewards, window)[window - 1 :]
+    best = max(means)
+    deviation = float(np.median(np.abs(np.diff(rewards)))) / 0.954  # of a normal variable, from the median step
+    return best - means[-1] > max(0.5 * (best - means[0]), 6 * deviation / math.sqrt(window))
+
+
+def loss_exploded(losses: Sequence[float], window: int) -> bool:
+    """Whether the mean loss of a window is four times the best such mean, or a loss is not finite."""
+    if not all(map(math.isfinite, losses[-1:])):
+        return True
+    if len(losses) <= max(SETTLED, window):
+        return False
+    means = window_means(losses, window)[window - 1 :]
+    return means[-1] > 4 * min(means)
+
+
+def steepest(slopes: Sequence[float], *, rising: bool, skip_beginning: int, skip_end: int) -> int | None:
+    """Return the index of the steepest rise or fall between what is skipped; None where nothing is left.
+
+    Example:
+    >>> from noterl.finders.curves import steepest
+    >>> steepest([9.0, 1.0, 3.0, -2.0, 9.0], rising=True, skip_beginning=1, skip_end=1)
+    2
+    """
+    kept = [(slope if rising else -slope, -index) for index, slope in enumerate(slopes)]
+    kept = kept[skip_beginning : len(kept) - skip_end]
+    return -max(kept)[1] if kept else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan

@@ -1,0 +1,132 @@
+"""What the finders share: curves, and how they are drawn."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from noterl.checks import check_int, check_positive
+from noterl.finders.curves import derivative
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Curve = tuple[list[float], list[float]]
+
+
+class Finder(ABC):
+    """Base of the finders: each gives its curves, this draws them.
+
+    Attributes:
+        results: a table, as a list of rows, each a dict.
+    """
+
+    x_label = "episode"
+    x_scale = "linear"
+
+    def __init__(self) -> None:
+        self.results: list[dict[str, Any]] = []
+
+    @abstractmethod
+    def curves(self, metric: str) -> dict[str, Curve]:
+        """Return, by label, the points (x, value) of "reward" or "loss".
+
+        Raises:
+            ValueError: if nothing was noted of the metric.
+        """
+
+    def plot_reward(self, n_skip_beginning: int = 0, n_skip_end: int = 0, *, path: str | Path | None = None) -> Figure:
+        """Draw the reward.
+
+        Args:
+            n_skip_beginning: points left out at the start.
+            n_skip_end: points left out at the end.
+            path: also write the picture there; its ending says the format.
+
+        Raises:
+            ValueError: if a number is negative, or nothing was found yet.
+        """
+        return self._draw("reward", "reward", list, (n_skip_beginning, n_skip_end), None, path)
+
+    def plot_loss(self, n_skip_beginning: int = 0, n_skip_end: int = 0, *, path: str | Path | None = None) -> Figure:
+        """Draw the loss; arguments and errors are those of `plot_reward`."""
+        return self._draw("loss", "loss", list, (n_skip_beginning, n_skip_end), None, path)
+
+    def plot_reward_change(
+        self,
+        sma: int = 1,
+        n_skip_beginning: int = 0,
+        n_skip_end: int = 0,
+        y_lim: tuple[float, float] | None = None,
+        *,
+        path: str | Path | None = None,
+    ) -> Figure:
+        """Draw how fast the reward changes.
+
+        Args:
+            sma: points over which the change is measured: (x[i] - x[i - sma]) / sma.
+            n_skip_beginning: points left out at the start.
+            n_skip_end: points left out at the end.
+            y_lim: bounds of the axis; None for those of the values.
+            path: also write the picture there; its ending says the format.
+
+        Raises:
+            ValueError: if a number is not what it may be, or nothing was found yet.
+        """
+        return self._draw_change("reward", sma, (n_skip_beginning, n_skip_end), y_lim, path)
+
+    def plot_loss_change(
+        self,
+        sma: int = 1,
+        n_skip_beginning: int = 0,
+        n_skip_end: int = 0,
+        y_lim: tuple[float, float] | None = None,
+        *,
+        path: str | Path | None = None,
+    ) -> Figure:
+        """Draw how fast the loss changes; arguments and errors are those of `plot_reward_change`."""
+        return self._draw_change("loss", sma, (n_skip_beginning, n_skip_end), y_lim, path)
+
+    def _draw_change(
+        self,
+        metric: str,
+        sma: int,
+        skip: tuple[int, int],
+        y_lim: tuple[float, float] | None,
+        path: str | Path | None,
+    ) -> Figure:
+        check_positive("sma", sma)
+        return self._draw(
+            metric, f"change of the {metric} per point", lambda values: derivative(values, sma), skip, y_lim, path
+        )
+
+    def _draw(
+        self,
+        metric: str,
+        label: str,
+        shown: Callable[[Sequence[float]], list[float]],
+        skip: tuple[int, int],
+        y_lim: tuple[float, float] | None,
+        path: str | Path | None,
+    ) -> Figure:
+        for name, value in zip(("n_skip_beginning", "n_skip_end"), skip, strict=True):
+            check_int(name, value, least=0)
+        curves = self.curves(metric)
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.subplots()
+        for name, (x, values) in curves.items():
+            kept = slice(skip[0], len(values) - skip[1])
+            axes.plot(x[kept], shown(values)[kept], marker=".", label=name)
+        axes.set(xlabel=self.x_label, ylabel=label, xscale=self.x_scale)
+        if y_lim is not None:
+            axes.set_ylim(*y_lim)
+        if len(curves) > 1:
+            axes.legend()
+        axes.grid(alpha=0.3)
+        if path is not None:
+            figure.savefig(path)
+        return figure

@@ -1,0 +1,105 @@
+"""What a trial run of a finder notes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import perf_counter
+
+from noterl.callback import LOGGER, Callback
+from noterl.checks import check_positive, check_word
+from noterl.types import Logs
+
+METRICS = ("reward", "loss")
+
+
+class FinderLogger(Callback):
+    """Note the reward of each finished episode and the loss, and end the run after so many points.
+
+    A point is a finished episode, or with the metric "loss" a gradient update, which then runs as a call of its own.
+    Episodes before the first update teach nothing about how the agent learns, and are no points.
+
+    Args:
+        metric: "reward" or "loss".
+        points: how many points end the run.
+        before: called with the number of each point, from 0, before the updates that belong to it.
+        collapsed: called with the values of the metric so far; True ends the run.
+
+    Raises:
+        ValueError: if an argument is not what it may be.
+
+    Attributes:
+        rewards: of the episodes that are points; with the metric "loss" of those that finished.
+        losses: the mean of each such episode, NaN where it had no update; with the metric "loss" of each update.
+        seconds: that the run took.
+
+    Example:
+    >>> import noterl
+    >>> from noterl.finders import FinderLogger
+    >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    >>> agent.compile(learning_starts=100, batch_size=8)
+    >>> logger = FinderLogger("loss", points=20)
+    >>> history = agent.fit(callbacks=[logger], verbose=0)
+    >>> len(logger.losses), agent.updates >= 20  # the group in progress is ended
+    (20, True)
+    """
+
+    order = LOGGER
+    stops_training = True
+
+    def __init__(
+        self,
+        metric: str,
+        points: int,
+        *,
+        before: Callable[[int], None] | None = None,
+        collapsed: Callable[[list[float]], bool] | None = None,
+    ) -> None:
+        self.metric, self.points = check_word("metric", metric, METRICS), check_positive("points", points)
+        self.rewards: list[float] = []
+        self.losses: list[float] = []
+        self.seconds = 0.0
+        self._over = False
+        self._before, self._collapsed = before, collapsed
+        if metric == "loss":
+            self.needs_live_updates = True
+            self.on_batch_end = self._after_update  # type: ignore[method-assign]
+
+    @property
+    def values(self) -> list[float]:
+        """The values of the metric, one for each point."""
+        return self.rewards if self.metric == "reward" else self.losses
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Begin the first point."""
+        self._started, self._first_update = perf_counter(), self.agent.updates
+        if self._before is not None:
+            self._before(0)
+
+    def on_episode_end(self, episode: int, logs: Logs) -> None:
+        """Note a finished episode."""
+        if not logs.get("complete", True) or self.agent.updates == self._first_update:
+            return
+        if self.metric == "loss":
+            self.rewards.append(float(logs["reward"]))
+        elif not self._over:
+            self.rewards.append(float(logs["reward"]))
+            self.losses.append(float(logs.get("loss", math.nan)))
+            self._end_point()
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Note how long it took."""
+        self.seconds = perf_counter() - self._started
+
+    def _after_update(self, batch: int, logs: Logs) -> None:
+        if not self._over:
+            self.losses.append(float(logs["loss"]))
+            self._end_point()
+
+    def _end_point(self) -> None:
+        collapsed = self._collapsed is not None and self._collapsed(self.values)
+        self._over = collapsed or len(self.values) >= self.points
+        if self._over:  # the group in progress goes on to its end
+            self.agent.stop(f"the {self.metric} collapsed" if collapsed else "the search is over")
+        elif self._before is not None:
+            self._before(len(self.values))

@@ -1,0 +1,79 @@
+"""Which optimizer learns best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from noterl.backends.common import NonFiniteError
+from noterl.checks import check_positive, check_word
+from noterl.finders.candidates import CandidateFinder, Trial, named
+from noterl.finders.finder_logger import METRICS, FinderLogger
+from noterl.finders.preserving import begin_trial, preserving, trial_environment
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
+
+
+class OptFinder(CandidateFinder):
+    """Train the agent for a while with each of several optimizers, each time from the same beginning.
+
+    Every trial begins with the agent's weights, memory, counters and generators, so that the optimizer alone makes the
+    difference. The agent is left exactly as it was, its own optimizer included.
+
+    Args:
+        agent: the agent.
+        optimizers: candidates, each as `Agent.compile` takes its `optimizer`; a dict names them.
+
+    Raises:
+        ValueError: if there are none.
+
+    Example:
+    >>> import keras, noterl
+    >>> from noterl.finders import OptFinder
+    >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    >>> agent.compile(learning_starts=50, batch_size=8)
+    >>> finder = OptFinder(agent, {"Adam": keras.optimizers.Adam(1e-2), "SGD": keras.optimizers.SGD(1e-6)})
+    >>> best = finder.find(episodes=5)
+    >>> best == finder.results[0]["name"], sorted(finder.trials), agent.steps
+    (True, ['Adam', 'SGD'], 0)
+    """
+
+    def __init__(self, agent: Agent, optimizers: Mapping[str, Any] | Sequence[Any]) -> None:
+        super().__init__()
+        if not isinstance(optimizers, Mapping | Sequence) or isinstance(optimizers, str) or not optimizers:
+            raise ValueError(f"optimizers must be a list or a dict of optimizers, got {optimizers!r}")
+        self.agent, self.optimizers = agent, named(optimizers)
+
+    def find(self, env: Any = None, episodes: int = 7, *, metric: str = "reward", **fit: Any) -> str | None:
+        """Try every optimizer and return the name of the best.
+
+        Args:
+            env: where to train; a fresh copy of the training environment by default.
+            episodes: how many points a trial has: episodes, from the first one with an update on, or with the metric
+                "loss" gradient updates.
+            metric: "reward" or "loss".
+            **fit: further arguments of `Agent.fit`.
+
+        Raises:
+            ValueError: naming the argument that is not what it may be.
+        """
+        check_positive("episodes", episodes)
+        check_word("metric", metric, METRICS)
+        trials = []
+        with preserving(self.agent) as state:
+            for name, optimizer in self.optimizers.items():
+                begin_trial(self.agent, state, optimizer)
+                trials.append(play(self.agent, name, FinderLogger(metric, episodes), env, fit))
+        return self._judge(metric, trials)
+
+
+def play(agent: Agent, name: str, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> Trial:
+    """Train until the logger ends it; a loss that is not finite ends the trial too."""
+    callbacks = [*fit.get("callbacks", ()), logger]
+    error = None
+    try:
+        agent.fit(trial_environment(agent, env), **{"verbose": 0, **fit, "callbacks": callbacks})
+    except NonFiniteError as failure:
+        error = str(failure)
+    return Trial(name, logger.rewards, logger.losses, logger.seconds, error)

@@ -1,0 +1,167 @@
+"""Which agent with which optimizer learns best, each tried in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from noterl import backends
+from noterl.checks import check_positive, check_word
+from noterl.finders.candidates import CandidateFinder, Trial, kind_of, named
+from noterl.finders.finder_logger import METRICS
+from noterl.finders.preserving import begin_trial, preserving
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
+
+
+class ParallelFinder(CandidateFinder):
+    """Train several agents for a while, each with its optimizer and in a process of its own.
+
+    Processes are spawned, so a script that uses this keeps its work under `if __name__ == "__main__":`. Agents travel
+    as files, as `Agent.save` writes them, and are left exactly as they were. A candidate that fails, whatever way, is
+    reported in `results` and the others go on.
+
+    Args:
+        agents: the agents; a dict names the candidates.
+        optimizers: one for each agent, in the same order, each as `Agent.compile` takes its `optimizer`; None for
+            those the agents have.
+        processes: how many run at a time; as many as there are processors if not given.
+
+    Raises:
+        ValueError: if an argument is not what it may be.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, Agent] | Sequence[Agent],
+        optimizers: Sequence[Any] | None = None,
+        *,
+        processes: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(agents, Mapping | Sequence) or not agents:
+            raise ValueError(f"agents must be a list or a dict of agents, got {agents!r}")
+        chosen = [None] * len(agents) if optimizers is None else list(optimizers)
+        if len(chosen) != len(agents):
+            raise ValueError(f"optimizers must be one for each of {len(agents)} agents, got {len(chosen)}")
+        self.processes = os.cpu_count() or 1 if processes is None else check_positive("processes", processes)
+        held = list(agents.values()) if isinstance(agents, Mapping) else list(agents)
+        kinds = [_kind(agent, optimizer) for agent, optimizer in zip(held, chosen, strict=True)]
+        names = list(agents) if isinstance(agents, Mapping) else list(named(held, kinds))
+        self.candidates = dict(zip(names, zip(held, chosen, strict=True), strict=True))
+
+    def find(self, env: Any = None, episodes: int = 7, *, metric: str = "reward", **fit: Any) -> str | None:
+        """Try every candidate and return the name of the best.
+
+        Args:
+            env: where to train, something that can be pickled; where the agent trains by default, if it has an id.
+            episodes: how many points a trial has: episodes, from the first one with an update on, or with the metric
+                "loss" gradient updates.
+            metric: "reward" or "loss".
+            **fit: further arguments of `Agent.fit`, that can be pickled.
+
+        Raises:
+            ValueError: naming the argument that is not what it may be.
+        """
+        check_positive("episodes", episodes)
+        check_word("metric", metric, METRICS)
+        with tempfile.TemporaryDirectory() as folder:
+            jobs = []
+            for number, (name, (agent, optimizer)) in enumerate(self.candidates.items()):
+                path = str(Path(folder) / f"{number}.noterl")
+                _save(agent, optimizer, path)
+                custom = {type(agent).__name__: type(agent)}
+                jobs.append((name, (path, custom, name, env, episodes, metric, fit)))
+            found = dict(_finished(jobs, self.processes))
+        return self._judge(metric, [found[name] for name in self.candidates])
+
+
+def _kind(agent: Any, optimizer: Any) -> str:
+    return type(agent).__name__ + ("" if optimizer is None else f" with {kind_of(optimizer)}")
+
+
+def _save(agent: Agent, optimizer: Any, path: str) -> None:
+    """Write the agent with that optimizer, and leave it as it was."""
+    if optimizer is None:
+        agent.save(path)
+        return
+    with preserving(agent) as state:
+        begin_trial(agent, state, optimizer)
+        agent.save(path)
+
+
+def _finished(jobs: list[tuple[str, Any]], processes: int) -> Iterator[tuple[str, Trial]]:
+    """Run jobs, so many at a time, and yield what each gave as it ends."""
+    context = multiprocessing.get_context("spawn")
+    waiting, running = list(reversed(jobs)), {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < processes:
+                name, job = waiting.pop()
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_try, args=(sender, job), name=f"noterl-finder-{name}")
+                with _same_backend():
+                    process.start()
+                sender.close()
+                running[receiver] = name, process, perf_counter()
+            for receiver in wait(list(running)):
+                name, process, started = running.pop(receiver)  # type: ignore[index]
+                yield name, _received(receiver, name, process, started)  # type: ignore[arg-type]
+    finally:
+        for _, process, _ in running.values():
+            process.kill()
+            process.join()
+
+
+def _received(receiver: Connection, name: str, process: Any, started: float) -> Trial:
+    """Return what a process sent before it ended; of one that died without a word, how it ended."""
+    try:
+        trial = Trial(*receiver.recv())
+        process.join()
+        return trial
+    except (EOFError, OSError):
+        process.join()
+        return Trial(name, [], [], perf_counter() - started, f"the process ended with exit code {process.exitcode}")
+    finally:
+        receiver.close()
+
+
+@contextlib.contextmanager
+def _same_backend() -> Iterator[None]:
+    """Let a process that starts inside choose the backend of this one."""
+    before = os.environ.get("KERAS_BACKEND")
+    os.environ["KERAS_BACKEND"] = backends.choose()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["KERAS_BACKEND"]
+        else:
+            os.environ["KERAS_BACKEND"] = before
+
+
+def _try(sender: Connection, job: Any) -> None:
+    """Run one trial, in its own process, and send what it gave."""
+    path, custom, name, env, episodes, metric, fit = job
+    started = perf_counter()
+    try:
+        from noterl.agent import load
+        from noterl.finders.finder_logger import FinderLogger
+        from noterl.finders.opt_finder import play
+
+        agent = load(path, custom)
+        sender.send(tuple(play(agent, name, FinderLogger(metric, episodes), env, fit)))
+        agent.close()
+    except BaseException:
+        sender.send((name, [], [], perf_counter() - started, traceback.format_exc()))
+    finally:
+        sender.close()

@@ -124,7 +124,8 @@ class Storage:
         """Bytes allocated."""
         bookkeeping = sum(getattr(self, name).nbytes for name in BOOKKEEPING)
         extra = sum(column.nbytes for column in self.extra.values())
-        return int(self.observation.nbytes + self.apart.nbytes + self.action.nbytes + bookkeeping + extra)
+        found = self._episodes.nbytes if self._episodes else 0
+        return int(self.observation.nbytes + self.apart.nbytes + self.action.nbytes + bookkeeping + extra + found)
 
     def add(
         self,

@@ -1,0 +1,149 @@
+"""Stacks of frames: each frame stored once, and batches that are what the environment showed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.wrappers import FrameStackObservation
+
+from noterl import envs
+from noterl.envs import FrameStack, Reach2D
+from noterl.replay import Hindsight, Prioritized, Replay, bytes_needed
+from tests.doubles import CountingEnv, ImageEnv, StatefulEnv
+from tests.replay_model import assert_same
+
+pytestmark = pytest.mark.backend_free
+
+ATARI = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+
+
+def play(env: gymnasium.Env[Any, Any], replays: list[Replay], steps: int) -> None:
+    """Store the same steps in every memory, from two lanes that are played in turn."""
+    env.action_space.seed(1)
+    for lane in (0, 1):
+        observation, _ = env.reset(seed=lane)
+        for step in range(steps):
+            action = env.action_space.sample()
+            following, reward, terminated, truncated, _ = env.step(action)
+            for replay in replays:
+                replay.add(lane, observation, action, reward, following, terminated, truncated or step == steps - 1)
+            observation = following
+            if terminated or truncated:
+                observation, _ = env.reset()
+
+
+ENVIRONMENTS = {
+    "image": lambda: FrameStack(ImageEnv(), 3),
+    "vector": lambda: FrameStack(CountingEnv(7), 4),
+    "one": lambda: FrameStack(CountingEnv(7), 1),
+    "first axis": lambda: FrameStackObservation(CountingEnv(7), 4, padding_type="reset"),
+    "goals": lambda: FrameStack(Reach2D(), 3),
+}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("sampler", [None, Prioritized])
+def test_batches_are_those_of_a_memory_that_stores_whole_stacks(name: str, n_step: int, sampler: Any) -> None:
+    env = ENVIRONMENTS[name]()
+    frames = {"image": 3, "one": 1, "goals": 3}.get(name, 4)
+    replays = []
+    for stack in (None, frames):
+        relabel = Hindsight() if name == "goals" else None
+        replay = Replay(200, sampler=sampler and sampler(), relabel=relabel, n_step=n_step, frame_stack=stack)
+        if relabel:
+            relabel.attach(env.unwrapped)
+        replay.build(env.observation_space, env.action_space)
+        replays.append(replay)
+    play(env, replays, 90)
+    plain, stacked = (replay.sample(4, 64, generator=np.random.default_rng(0), gamma=0.9) for replay in replays)
+    assert_same(stacked._asdict(), plain._asdict())
+    sizes = [replay._storage.observation.nbytes for replay in replays]
+    assert name == "goals" or sizes[1] * frames == sizes[0]
+
+
+def test_a_stack_begins_with_the_oldest_frame_there_is() -> None:
+    env = FrameStack(CountingEnv(100), 3)
+    replay = Replay(5, frame_stack=3)
+    replay.build(env.observation_space, env.action_space)
+    play(env, [replay], 8)  # the second lane's episode: steps 3 to 7 are left, the last of 8
+    steps = replay._storage.observations(replay._storage.live_rows())[:, 1::2]
+    assert steps.tolist() == [[3, 3, 3], [3, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7]]
+
+
+def test_a_million_atari_stacks_take_less_than_seven_and_a_half_gigabytes() -> None:
+    needed = bytes_needed(1_000_000, ATARI, spaces.Discrete(18), frame_stack=4)
+    # What finds a row's episode is allocated when rows are drawn: at most eight numbers of eight bytes a row.
+    assert 7.0e9 < needed + 1_000_000 * 64 <= 7.5e9
+    assert bytes_needed(1_000_000, ATARI, spaces.Discrete(18)) > 28e9
+
+
+def test_a_hundred_thousand_atari_stacks_are_allocated_as_told() -> None:
+    replay = Replay(100_000, frame_stack=4)
+    replay.build(ATARI, spaces.Discrete(18))
+    assert replay.nbytes == bytes_needed(100_000, ATARI, spaces.Discrete(18), frame_stack=4)
+    stack = np.repeat(np.arange(84 * 84, dtype=np.uint8).reshape(84, 84, 1), 4, -1)
+    for _ in range(3):
+        replay.add(0, stack, 1, 0.0, stack, False, False)
+    batch = replay.sample(1, 3, generator=np.random.default_rng(0), gamma=0.9)
+    np.testing.assert_array_equal(batch.observation[0, 2], stack)
+    assert replay.nbytes <= 0.75e9
+
+
+def test_what_is_no_stack_is_refused() -> None:
+    action = spaces.Discrete(2)
+    for space in (spaces.Box(0, 1, (5, 7)), spaces.Discrete(4), spaces.Dict({"camera": ATARI})):
+        with pytest.raises(ValueError, match="frame_stack=4 needs observations that are stacks of 4 frames"):
+            Replay(10, frame_stack=4).build(space, action)
+    replay = Replay(10, frame_stack=4)
+    replay.build(spaces.Box(0, 1, (8,)), action)
+    with pytest.raises(ValueError, match=r"not a stack of the last 4 frames.*noterl\.envs\.FrameStack"):
+        replay.add(0, np.arange(8), 0, 0.0, np.arange(8), False, False)
+    assert len(replay) == 0
+    zeros = FrameStackObservation(CountingEnv(7), 4, padding_type="zero")
+    replay = Replay(10, frame_stack=4)
+    replay.build(zeros.observation_space, action)
+    with pytest.raises(ValueError, match=r"filled up with zeros.*padding_type='reset'"):
+        observation = np.stack([np.zeros(2), np.zeros(2), np.zeros(2), np.ones(2)])
+        replay.add(0, observation, 0, 0.0, np.roll(observation, -1, 0), False, False)
+    for frames in (0, 1.5, True):
+        with pytest.raises(ValueError, match="frame_stack must be a positive int"):
+            Replay(10, frame_stack=frames)
+
+
+def test_the_environment_shows_its_last_frames() -> None:
+    env = FrameStack(CountingEnv(9), 3)
+    assert env.observation_space == spaces.Box(0, np.inf, (6,), np.float32)
+    first, _ = env.reset()
+    assert first.tolist() == [0, 0, 0, 0, 0, 0]
+    shown = [env.step(0)[0] for _ in range(4)]
+    assert [each[1::2].tolist() for each in shown] == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]]
+    image = FrameStack(ImageEnv(), 2)
+    height, width, channels = ImageEnv().observation_space.shape
+    assert image.observation_space.shape == (height, width, 2 * channels)
+    observation, _ = image.reset(seed=0)
+    following = image.step(image.action_space.sample())[0]
+    assert observation in image.observation_space and following in image.observation_space
+    np.testing.assert_array_equal(following[..., :channels], observation[..., channels:])
+    gray = FrameStack(gymnasium.wrappers.ReshapeObservation(CountingEnv(3), (2, 1)), 4)
+    assert gray.observation_space.shape == (2, 1, 4)
+    assert gray.reset()[0].shape == gray.step(0)[0].shape == (2, 1, 4)
+    with pytest.raises(ValueError, match="env must have observations in a Box"):
+        FrameStack(gymnasium.make("FrozenLake-v1"), 2)
+    with pytest.raises(ValueError, match="frames must be a positive int"):
+        FrameStack(CountingEnv(3), 0)
+
+
+def test_the_frames_are_part_of_an_environments_state() -> None:
+    env, other = FrameStack(StatefulEnv(), 3), FrameStack(StatefulEnv(), 3)
+    env.reset(seed=3)
+    for _ in range(2):
+        env.step(np.zeros(1))
+    envs.set_state(other, envs.get_state(env))
+    for _ in range(4):
+        np.testing.assert_array_equal(env.step(np.zeros(1))[0], other.step(np.zeros(1))[0])
+    assert envs.check(lambda: FrameStack(CountingEnv(5), 2)).ok

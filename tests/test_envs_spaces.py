@@ -42,7 +42,7 @@ nested_spaces = st.recursive(
         ),
         st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 9), st.integers(-5, 5)),
         st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 5), min_size=1, max_size=4)),
-        st.builds(spaces.MultiBinary, st.lists(st.integers(1, 4), min_size=1, max_size=2)),
+        st.builds(spaces.MultiBinary, st.lists(st.integers(1, 4), min_size=1, max_size=2) | st.integers(1, 4)),
         st.just(spaces.Box(0, 255, (3, 2, 1), np.uint8)),
         st.just(spaces.Box(np.float32([-1.5, 0.0]), np.float32([0.1, np.inf]))),
         st.just(spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 0], [0, 2]], dtype=np.int8)),

@@ -170,7 +170,8 @@ def describe_space(space: Space[Any]) -> dict[str, Any]:
         lists = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
         return {"type": "MultiDiscrete", "dtype": space.dtype.name, **lists}
     if isinstance(space, spaces.MultiBinary):
-        return {"type": "MultiBinary", "shape": list(space.shape)}
+        # To gymnasium MultiBinary(4) and MultiBinary([4]) are two spaces.
+        return {"type": "MultiBinary", "shape": list(space.shape), "flat": isinstance(space.n, int | np.integer)}
     if isinstance(space, spaces.Dict):
         # Pairs, not a JSON object: the order of the keys is the order in which they are concatenated.
         return {"type": "Dict", "spaces": [[key, describe_space(part)] for key, part in space.spaces.items()]}
@@ -249,7 +250,7 @@ _BUILDERS: dict[str, Callable[[dict[str, Any]], Space[Any]]] = {
     "Box": _build_box,
     "Discrete": lambda said: spaces.Discrete(said["n"], start=said["start"]),
     "MultiDiscrete": _build_multi_discrete,
-    "MultiBinary": lambda said: spaces.MultiBinary(_shape(said)),
+    "MultiBinary": lambda said: spaces.MultiBinary(_shape(said)[0] if said.get("flat") else _shape(said)),
     "Dict": lambda said: spaces.Dict(OrderedDict((str(key), build_space(part)) for key, part in said["spaces"])),
     "Tuple": lambda said: spaces.Tuple([build_space(part) for part in said["spaces"]]),
 }

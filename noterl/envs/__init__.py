@@ -2,11 +2,12 @@
 
 `resolve` turns whatever `env=` may be into an `EnvSource`, `check` tells what is wrong with an environment, and
 `get_state`, `set_state` and `replay` bring an episode back that was in flight when a run was saved. `Reach2D` and
-`BitFlip` are goal environments of our own.
+`BitFlip` are goal environments of our own, in `BlindCliffwalk` rewards are rare.
 """
 
 from noterl.envs.checking import check
 from noterl.envs.classic import ClassicEnv
+from noterl.envs.cliffwalk import BlindCliffwalk
 from noterl.envs.frames import FrameStack
 from noterl.envs.goals import BitFlip, Reach2D
 from noterl.envs.report import Report
@@ -17,6 +18,7 @@ from noterl.envs.vector_checking import autoreset_mode
 
 __all__ = [
     "BitFlip",
+    "BlindCliffwalk",
     "ClassicEnv",
     "EnvSource",
     "FrameStack",

@@ -1,0 +1,82 @@
+"""Agents with a memory that does everything at once: n-step returns, stacks, priorities, gathering ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import noterl
+from noterl.callbacks import LambdaCallback
+from noterl.envs import FrameStack
+from noterl.replay import Prioritized, Replay
+from tests.states import assert_same_state, one_lane
+
+
+def stacked() -> gymnasium.Env[Any, Any]:
+    return FrameStack(gymnasium.make("CartPole-v1"), 2)
+
+
+def agent_with(folder: Path | None = None, prefetch: int = 0, **changes: Any) -> noterl.DQN:
+    """Return a small agent whose memory of 128 rows overflows; groups of four updates."""
+    replay = Replay(128, sampler=Prioritized(), n_step=3, frame_stack=2, memmap=folder, prefetch=prefetch)
+    return one_lane(stacked, replay=replay, **changes)
+
+
+@pytest.fixture(scope="module")
+def trained() -> noterl.DQN:
+    agent = agent_with()
+    agent.fit(steps=220, num_envs=2, verbose=0)
+    assert agent.updates > 200
+    return agent
+
+
+@pytest.mark.parametrize(("calls", "prefetch"), [(1, 0), (1, 2), (3, 1)])
+def test_neither_calls_nor_gathering_ahead_change_a_bit(trained: noterl.DQN, calls: int, prefetch: int) -> None:
+    agent = agent_with(prefetch=prefetch, steps_per_execution=calls)
+    agent.fit(steps=220, num_envs=2, verbose=0)
+    assert_same_state(agent, trained)
+
+
+def test_two_halves_and_a_file_between_are_the_whole(trained: noterl.DQN, tmp_path: Path) -> None:
+    agent = agent_with(prefetch=1, steps_per_execution=2)
+    agent.fit(steps=151, num_envs=2, verbose=0)
+    agent.save(tmp_path / "half.noterl")
+    (tmp_path / "memory").mkdir()
+    other = agent_with(tmp_path / "memory")
+    other.restore(tmp_path / "half.noterl")
+    other.fit(steps=69, num_envs=2, verbose=0)
+    assert_same_state(other, trained)
+
+
+def trimmed(calls: Any, prefetch: int) -> noterl.DQN:
+    """Return an agent that trained beside a callback which trims its memory and moves its gamma at every update."""
+    agent = agent_with(prefetch=prefetch, steps_per_execution=calls)
+
+    def trim(update: int, logs: Any) -> None:
+        agent.replay.drop_oldest(max(0, len(agent.replay) - 40))
+        agent.gamma = 0.9 + 0.001 * (update % 7)
+
+    agent.fit(steps=90, verbose=0, callbacks=[LambdaCallback(on_batch_end=trim)])
+    return agent
+
+
+def test_what_a_callback_does_between_updates_waits_for_the_group() -> None:
+    whole = trimmed("auto", 0)
+    assert len(whole.replay) in range(40, 43)
+    for calls, prefetch in ((1, 0), (1, 2)):
+        assert_same_state(trimmed(calls, prefetch), whole)
+
+
+def test_batches_are_of_three_steps_and_two_frames(trained: noterl.DQN) -> None:
+    batch = trained.replay.sample(20, 8, generator=np.random.default_rng(0), gamma=0.5)
+    assert batch.observation.shape == batch.next_observation.shape == (20, 8, 8)
+    assert set(np.unique(batch.reward)) == {1.0, 1.5, 1.75}
+    # Where an episode still runs its tail has fewer steps; a reward is 1, so m steps earn 2 - 2 * 0.5**m.
+    going = batch.discount > 0
+    assert set(np.unique(batch.discount)) <= {0.0, 0.125, 0.25, 0.5}
+    np.testing.assert_array_equal(batch.reward[going], 2 - 2 * batch.discount[going])
+    assert (batch.discount == 0.125).mean() > 0.7 and (~going).any()

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from noterl import callbacks, envs, heads, losses, networks, noise, policies, schedules
+    from noterl import callbacks, envs, finders, heads, losses, networks, noise, policies, schedules
     from noterl.agent import Agent, load
+    from noterl.agents.a2c import A2C
     from noterl.agents.ddpg import DDPG
     from noterl.agents.dqn import DQN
+    from noterl.agents.ppo import PPO
     from noterl.agents.sac import SAC
     from noterl.agents.td3 import TD3
     from noterl.callback import Callback
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "A2C",
     "DDPG",
     "DQN",
+    "PPO",
     "SAC",
     "TD3",
     "Agent",
@@ -36,6 +40,7 @@ __all__ = [
     "Replay",
     "callbacks",
     "envs",
+    "finders",
     "heads",
     "load",
     "losses",
@@ -47,12 +52,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "A2C": "noterl.agents.a2c",
     "Agent": "noterl.agent",
     "Batch": "noterl.types",
     "Callback": "noterl.callback",
     "DDPG": "noterl.agents.ddpg",
     "DQN": "noterl.agents.dqn",
     "History": "noterl.history",
+    "PPO": "noterl.agents.ppo",
     "Replay": "noterl.replay",
     "SAC": "noterl.agents.sac",
     "TD3": "noterl.agents.td3",

@@ -21,6 +21,7 @@ from noterl.callback import CallbackList, Events
 from noterl.history import History
 from noterl.loop import Loop, evaluate
 from noterl.noise import NoiseProcess
+from noterl.on_policy import OnPolicy
 from noterl.policies import Policy
 from noterl.random import check_seed
 
@@ -77,7 +78,7 @@ class Agent(Algorithm):
         policy: Policy | None = None,
         noise: NoiseProcess | None = None,
         replay: Any = None,
-        batch_size: int | None = None,
+        batch_size: int | str | None = None,
         learning_starts: int | None = None,
         update_every: int | str | None = None,
         updates: int | str | None = None,
@@ -94,7 +95,8 @@ class Agent(Algorithm):
             policy: exploration among discrete actions, of `noterl.policies`.
             noise: exploration around continuous actions, of `noterl.noise`.
             replay: the memory, a `noterl.Replay`.
-            batch_size: transitions per gradient update. Larger: smoother and dearer; 32 to 256 are usual.
+            batch_size: transitions per gradient update, or "rollout" for all of a rollout. Larger: smoother and dearer;
+                32 to 256 are usual.
             learning_starts: environment steps before the first update, with uniformly random actions.
             update_every: environment steps between groups of updates, or "episode".
             updates: gradient updates in a group, or "pass" for one pass over the memory.
@@ -108,11 +110,12 @@ class Agent(Algorithm):
         """
         arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
         head = self.head.bind(self.action_space)
-        setup = Setup(self.defaults(), head, self.optimizer_names, arguments)
+        setup = Setup(self.defaults(), head, self.optimizer_names, self.memory, arguments)
+        on_policy = OnPolicy(self) if self.memory == "rollout" else None
         self._setup, self._built = setup, False
         self.optimizers = dict(setup.optimizers)
         self.head, self.policy, self.noise = head, setup.policy, setup.noise
-        self.replay, self.schedule = setup.replay, setup.schedule
+        self.replay, self.schedule, self.on_policy = setup.replay, setup.schedule, on_policy
         self.jit_compile, self.steps_per_execution = setup.jit_compile, setup.steps_per_execution
         self.explorer.generator = self.generators("exploration")
         self.tau.assign(1.0 if self.schedule.tau is None else self.schedule.tau)
@@ -162,6 +165,8 @@ class Agent(Algorithm):
         self.fits += 1
         fresh = seed is not None and not budget.resumed
         agent_lanes.prepare(self, source, num_envs, fresh=fresh)
+        if self.on_policy is not None:
+            self.on_policy.rollout.open(self.lanes.num_envs)
         if fresh:
             self.generators.reseed(seed)
             self.explorer.generator = self.generators("exploration")

@@ -29,35 +29,63 @@ class Setup:
         defaults: of the algorithm.
         head: of the algorithm, bound to the action space.
         names: its `optimizer_names`.
+        memory: what it learns from, "replay" or "rollout".
         arguments: what `compile` was given, by name.
 
     Raises:
         ValueError: naming the argument that is not what it may be.
     """
 
-    def __init__(self, defaults: Defaults, head: Head, names: tuple[str, ...], arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, defaults: Defaults, head: Head, names: tuple[str, ...], memory: str, arguments: dict[str, Any]
+    ) -> None:
         """Check everything; nothing of the agent is touched."""
         self.arguments = arguments
         self.policy = _policy(arguments, defaults.policy, head)
         self.noise = _noise(arguments, defaults.noise, head)
         _check_explores(head, self.policy, self.noise)
-        self.replay = arguments["replay"] if "replay" in arguments else Replay(defaults.capacity)
-        if not isinstance(self.replay, Replay):
-            raise ValueError(f"replay must be a noterl.Replay, got {self.replay!r}")
-        scheduled = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
-        self.schedule = Schedule(**{name: arguments.get(name, getattr(defaults, name)) for name in scheduled})
-        if self.schedule.batch_size > self.replay.capacity:
-            raise ValueError(
-                f"batch_size must be at most the capacity of the replay memory, {self.replay.capacity}, "
-                f"got {self.schedule.batch_size}"
-            )
+        self.replay: Replay | None = None
+        if memory == "replay":
+            self.replay, self.schedule = _from_replay(arguments, defaults)
+        else:
+            self.schedule = _from_rollouts(arguments, defaults)
         self.jit_compile = arguments.get("jit_compile", "auto")
         if self.jit_compile != "auto" and not isinstance(self.jit_compile, bool):
             raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
         self.steps_per_execution = arguments.get("steps_per_execution", "auto")
         if self.steps_per_execution != "auto":
             check_positive("steps_per_execution", self.steps_per_execution)
-        self.optimizers = optimizers.resolve(arguments.get("optimizer"), names, defaults.learning_rate)
+        optimizer = arguments.get("optimizer", defaults.optimizer)
+        self.optimizers = optimizers.resolve(optimizer, names, defaults.learning_rate)
+
+
+_SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
+
+
+def _from_replay(arguments: dict[str, Any], defaults: Defaults) -> tuple[Replay, Schedule]:
+    replay = arguments["replay"] if "replay" in arguments else Replay(defaults.capacity)
+    if not isinstance(replay, Replay):
+        raise ValueError(f"replay must be a noterl.Replay, got {replay!r}")
+    schedule = Schedule(**{name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED})
+    if isinstance(schedule.batch_size, str):
+        raise ValueError("batch_size must be an int for an agent that learns from a replay memory, got 'rollout'")
+    if schedule.batch_size > replay.capacity:
+        raise ValueError(
+            f"batch_size must be at most the capacity of the replay memory, {replay.capacity}, "
+            f"got {schedule.batch_size}"
+        )
+    return replay, schedule
+
+
+def _from_rollouts(arguments: dict[str, Any], defaults: Defaults) -> Schedule:
+    for name in ("replay", *_SCHEDULED[1:]):
+        if name in arguments:
+            raise ValueError(
+                f"{name} must not be given to an agent that learns from rollouts: it learns from each one when it is "
+                f"complete, in `epochs` passes, and then forgets it; got {arguments[name]!r}"
+            )
+    size = arguments.get("batch_size", defaults.batch_size)
+    return Schedule(batch_size=size, learning_starts=0, update_every=1, updates=1, target_update=None)
 
 
 def _policy(arguments: dict[str, Any], default: Policy | None, head: Head) -> Policy | None:

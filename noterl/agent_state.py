@@ -26,7 +26,8 @@ def get_state(agent: Agent, *, replay: bool) -> dict[str, Any]:
     lanes = agent.lanes.get_state() if agent.lanes is not None else agent._restored.get("lanes")
     return {
         **_core(agent),
-        "replay": agent.replay.get_state() if replay else None,
+        "replay": agent.replay.get_state() if replay and agent.replay is not None else None,
+        "rollout": None if agent.on_policy is None else agent.on_policy.rollout.get_state(),
         "lanes": lanes,
         "callbacks": {**agent._restored.get("callbacks", {}), **agent._callbacks.get_state()},
     }
@@ -91,6 +92,8 @@ def _check(agent: Agent, state: Any) -> None:
         raise TypeError(f"the mean loss is {state['loss']!r}")
     if type(state["polyak"]) is not bool or not isinstance(state["replay"], dict | None):
         raise TypeError("polyak is no bool, or replay no dict")
+    if not isinstance(state["rollout"], dict | None) or (state["rollout"] is None) != (agent.on_policy is None):
+        raise TypeError(f"the state of the rollout is {type(state['rollout']).__name__}")
     if not all(isinstance(known, dict) for known in state["callbacks"].values()):
         raise TypeError("the states of the callbacks are no dicts")
     if state["lanes"] is not None:
@@ -117,6 +120,10 @@ def _take_core(agent: Agent, state: dict[str, Any]) -> None:
 
 
 def _take_replay(agent: Agent, state: dict[str, Any]) -> None:
+    if agent.on_policy is not None:
+        agent.on_policy.rollout.set_state(state["rollout"])
+    if agent.replay is None:
+        return
     if state["replay"] is not None:
         agent.replay.set_state(state["replay"])
         return
@@ -208,12 +215,16 @@ def describe(agent: Agent) -> str:
         lines.append(f"  {name}: {type(network).__name__}, {count:,} values ({shapes})")
     for name in agent.optimizer_names:
         lines.append(f"  {name}: {type(agent.optimizers[name]).__name__}")
-    memory = agent.replay
-    lines.append(
-        f"  replay: {len(memory):,} of {memory.capacity:,} transitions, {memory.nbytes / 2**20:,.1f} MiB allocated"
-    )
+    lines.append(f"  {_described_memory(agent)}")
     lines.append(f"  {agent.steps:,} steps, {agent.episodes:,} episodes, {agent.updates:,} updates")
     return "\n".join(lines)
+
+
+def _described_memory(agent: Agent) -> str:
+    if agent.on_policy is not None:
+        return f"rollouts of {agent.rollout_steps:,} steps in each environment, {agent.epochs:,} epochs on each"
+    memory = agent.replay
+    return f"replay: {len(memory):,} of {memory.capacity:,} transitions, {memory.nbytes / 2**20:,.1f} MiB allocated"
 
 
 def _layout(agent: Agent) -> optimizers.Layout:

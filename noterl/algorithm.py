@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from noterl import backends, envs, networks, optimizers, updating
+from noterl import backends, building, envs, networks, optimizers, updating
 from noterl.acting import Actor
 from noterl.backends.common import GroupResult, split_loss
+from noterl.building import find_networks, unique
 from noterl.heads import Head, random_actions
 from noterl.hyperparameters import Hyperparameter
 from noterl.loop import call_size
@@ -25,7 +26,6 @@ from noterl.on_policy import OnPolicy
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
-from noterl.replay import Drawn
 from noterl.schedule import Due, LossMean, Schedule
 from noterl.schedules import Schedule as Annealing
 from noterl.types import Batch
@@ -45,6 +45,7 @@ class Defaults(NamedTuple):
     target_update: int | float | None = 500
     policy: Policy | None = None
     noise: NoiseProcess | None = None
+    optimizer: Any = None
 
 
 class Algorithm(Configurable):
@@ -232,15 +233,11 @@ class Algorithm(Configurable):
 
     def networks(self) -> dict[str, Any]:
         """Return the agent's networks, variables and seed generators by the names of their attributes."""
-        found: dict[str, Any] = {}
-        for name, value in self.__dict__.items():
-            if name not in _NOT_NETWORKS:
-                _collect(name, value, found)
-        return found
+        return find_networks(self.__dict__)
 
     def trained_variables(self) -> list[keras.Variable]:
         """Return the variables that the default `update` trains: all that are trainable, target networks are not."""
-        return _unique(
+        return unique(
             variable for network in self.networks().values() for variable in networks.trainable_variables(network)
         )
 
@@ -264,7 +261,7 @@ class Algorithm(Configurable):
         schedule = self.schedule
         return self.replay.count_drawable(None if schedule.updates == "pass" else schedule.batch_size)
 
-    def draw(self, updates: int) -> Drawn:
+    def draw(self, updates: int) -> Any:
         """Draw the rows `[K, B]` of the memory for a group of updates."""
         if self.on_policy is not None:
             return self.on_policy.draw()
@@ -279,13 +276,13 @@ class Algorithm(Configurable):
         drawn.gamma = self.discount_factor()
         return drawn
 
-    def gather(self, drawn: Drawn) -> Any:
+    def gather(self, drawn: Any) -> Any:
         """Return the batches `[K, B, ...]` of what was drawn, under the discount of that moment.
 
         Of a rollout, which lies on the device already, these are the rows themselves.
         """
         if self.on_policy is not None:
-            return drawn.rows
+            return drawn
         batch = self.replay.gather(drawn, gamma=drawn.gamma)
         if self.view.plain:
             return batch
@@ -372,12 +369,12 @@ class Algorithm(Configurable):
         if self._built:
             return
         updating.check(self)
-        self.replay.build(self.observation_space, self.action_space)
+        self.store.build(self.observation_space, self.action_space)
         building.build_optimizers(self)
         found = [variable for network in self.networks().values() for variable in networks.variables(network)]
         found += self.hyperparameters.values()
         found += [variable for name in self.optimizer_names for variable in optimizers.variables(self.optimizers[name])]
-        self.all_variables = _unique(found)
+        self.all_variables = unique(found)
         if self.on_policy is not None:
             self.on_policy.build()
         else:
@@ -390,44 +387,3 @@ class Algorithm(Configurable):
         ]
         self.acting = Actor(self)  # type: ignore[arg-type]
         self._built = True
-
-
-# Attributes of ours that hold variables, or what the user gave: networks are what the agent itself keeps.
-_NOT_NETWORKS = {
-    "_config",
-    "_restored",
-    "_visited",
-    "_trained",
-    "_groups",
-    "_minimized",
-    "_discovered",
-    "backend_state",
-    "hyperparameters",
-    "optimizers",
-    "policy",
-    "noise",
-    "head",
-    "replay",
-    "on_policy",
-    "source",
-    "lanes",
-    "history",
-    "all_variables",
-}
-
-
-def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
-    if isinstance(value, Hyperparameter):
-        return
-    if networks.is_network(value):
-        found[name] = value
-    elif isinstance(value, list | tuple):
-        for position, part in enumerate(value):
-            _collect(f"{name}/{position}", part, found)
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            _collect(f"{name}/{key}", part, found)
-
-
-def _unique(variables: Any) -> list[keras.Variable]:
-    return list({id(variable): variable for variable in variables}.values())

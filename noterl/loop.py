@@ -9,9 +9,7 @@ tick and go on as if it had not.
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ from noterl import backends
 from noterl.backends.common import GroupResult, InterruptGuard, NonFiniteError, bucket
 from noterl.callback import Events, Handlers
 from noterl.checks import check_positive
+from noterl.delivery import call_all, deliver, noted_on
 from noterl.evaluation import Evaluation
 from noterl.types import Batch, Logs, Transition
 
@@ -55,6 +54,8 @@ class Loop:
         self.history = history
         self.clock = history.time_split = dict.fromkeys(CLOCK, 0.0)
         self.guard = InterruptGuard()
+        self.store = agent.store
+        self.rollout = None if agent.on_policy is None else agent.on_policy.rollout
         self._open: list[int] = []  # lanes whose episode was announced, and whose end was not
         self._over: list[int] = []  # those of them whose episode is over
         self._failed = False
@@ -64,7 +65,7 @@ class Loop:
     def run(self) -> None:
         """Train until the budget is spent, a callback stops it, or something is raised; every begin gets its end."""
         with self.guard.installed():
-            _call_all(
+            call_all(
                 lambda: self._announcing_failure(self._train),
                 lambda: self._announcing_failure(self._close_episodes),
                 lambda: self._fire(self.events.on_train_end, {}),
@@ -90,7 +91,7 @@ class Loop:
             if not self._failed:
                 self._failed = True
                 self.history.stop_reason = f"{type(error).__name__}: {error}"
-                with _noted_on(error):
+                with noted_on(error):
                     self._fire(self.events.on_exception, error)
             raise
 
@@ -119,6 +120,8 @@ class Loop:
         started = perf_counter()
         actions = self.agent.choose_actions(lanes.observations(), lanes.waiting)
         lanes.begin_round(self.agent.head.executed(actions))
+        if self.rollout is not None:
+            self.rollout.begin_round(lanes.observations(), actions)
         self.clock["act"] += perf_counter() - started
         return True
 
@@ -131,7 +134,9 @@ class Loop:
         before = agent.steps
         self._store(transitions)
         clock["store"] += perf_counter() - stepped
-        due = agent.schedule.due(before, agent.steps, len(self._over), agent.drawable())
+        if self.rollout is not None and self.lanes.actions is None:
+            self.rollout.end_round()
+        due = agent.due(before, len(self._over))
         if due.target:
             agent.update_target()
             agent.acting.target_moved()
@@ -143,7 +148,7 @@ class Loop:
     def _between_steps(self) -> None:
         """Let those who asked look at the agent while it is whole; they do not change what it acts on."""
         started = perf_counter()
-        _deliver(self.events.between_steps)
+        deliver(self.events.between_steps)
         self.clock["callbacks"] += perf_counter() - started
 
     def _store(self, transitions: tuple[Transition, ...]) -> None:
@@ -154,7 +159,7 @@ class Loop:
             if position and self._spent():
                 self._discard(transitions[position:])
                 break
-            agent.replay.add(*transition)
+            self.store.add(*transition)
             attributes["steps"] += 1
             if transition.terminated or transition.truncated:
                 self.lanes.finish(transition.lane)
@@ -169,7 +174,7 @@ class Loop:
         """Drop what a native vector environment stepped beyond the budget."""
         for transition in surplus:
             self.lanes.discard(transition.lane)
-            self.agent.replay.interrupt(transition.lane)
+            self.store.interrupt(transition.lane)
         if not self._surplus_said:
             self._surplus_said = True
             self.agent.say(
@@ -186,11 +191,20 @@ class Loop:
         drawn = agent.draw(updates)
         self.clock["sample"] += perf_counter() - started
         parts = [drawn[start : start + size] for start in range(0, updates, size)]
-        with agent.replay.gathering(lambda part: _padded(agent.gather(part), size), parts) as batches:
-            feedback = [self._call(batches, len(part)) for part in parts]
-        self._feed_back(drawn.rows, feedback)
+        with self.store.gathering(lambda part: _padded(agent.gather(part), size), parts) as batches:
+            results = []
+            for part in parts:
+                results.append(self._call(batches, len(part)))
+                if results[-1].ended:
+                    break
+        if self.store.feedback_fields:
+            feedback = [
+                {name: value[: len(part)] for name, value in result.feedback.items()}
+                for part, result in zip(parts, results, strict=True)
+            ]
+            self._feed_back(drawn.rows, feedback)
 
-    def _call(self, batches: Iterator[Batch], count: int) -> dict[str, Any]:
+    def _call(self, batches: Iterator[Batch], count: int) -> GroupResult:
         """Run `count` updates on the next batches as one compiled call; what they are longer is padding."""
         agent = self.agent
         started = perf_counter()
@@ -204,24 +218,26 @@ class Loop:
                 result = agent.run_updates(batch, count)
         except BaseException as error:
             if self.live:
-                with _noted_on(error):
+                with noted_on(error):
                     self._fire(self.events.on_batch_end, agent.updates, {})
             raise
         self.clock["learn"] += perf_counter() - started
         agent.acting.stale = True
         agent.loss_mean.add(result.logs["loss"], result.finite)
         self._hear_updates(result, count)
-        return {name: value[:count] for name, value in result.feedback.items()} if agent.replay.feedback_fields else {}
+        return result
 
     def _hear_updates(self, result: GroupResult, count: int) -> None:
         """Count a call's updates and fire their hooks; raise if one was not finite, unless a hook ended training."""
         agent, first, stopped = self.agent, self.agent.updates, self.agent.stop_training
         try:
             if self.events.on_batch_begin or self.events.on_batch_end:
-                self._fire_batches(result, min(result.finite + 1, count))
+                # A live update that was one too many has begun for those who listen.
+                shown = result.finite + (self.live or not result.ended)
+                self._fire_batches(result, min(shown, count))
         finally:
             agent.updates = first + result.finite
-        if result.finite < count and (stopped or not agent.stop_training):
+        if result.finite < count and not result.ended and (stopped or not agent.stop_training):
             loss = float(backends.current().fetch(result.logs["loss"])[result.finite])
             raise NonFiniteError(loss, update=agent.updates, step=agent.steps)
 
@@ -239,7 +255,7 @@ class Loop:
             if not self.live:
                 self._fire(self.events.on_batch_begin, number, {})
         except BaseException as error:
-            with _noted_on(error):
+            with noted_on(error):
                 self._fire(self.events.on_batch_end, number, logs)
             raise
         agent.updates += applied
@@ -247,8 +263,6 @@ class Loop:
 
     def _feed_back(self, index: np.ndarray, feedback: list[dict[str, Any]]) -> None:
         agent, fields = self.agent, self.agent.replay.feedback_fields
-        if not fields:
-            return
         missing = [name for name in fields if name not in feedback[0]]
         if missing:
             raise ValueError(
@@ -262,7 +276,7 @@ class Loop:
     def _begin_episode(self, lane: int) -> None:
         agent, number = self.agent, self.agent.episodes_begun
         started = perf_counter()
-        agent.replay.interrupt(lane)
+        self.store.interrupt(lane)
         self.lanes.reset(lane, number, agent.steps)
         if agent.noise is not None:
             agent.noise.reset(lane)
@@ -287,7 +301,7 @@ class Loop:
     def _close_episodes(self) -> None:
         """End, for those who listen, the episodes that the end of training cuts short; they go on in the next fit."""
         complete, open_ = len(self._over), len(self._open)
-        _call_all(
+        call_all(
             *[self._end_episode] * complete,
             *[lambda: self._tell_end(self._open[0], False)] * (open_ - complete),
             self.guard.check,
@@ -313,7 +327,7 @@ class Loop:
                 if len(handlers) == 1:  # the usual case, in two thirds of the time
                     handlers[0](*args)
                 else:
-                    _deliver(handlers, *args)
+                    deliver(handlers, *args)
             finally:
                 self.agent.acting.stale = True
                 self.clock["callbacks"] += perf_counter() - started
@@ -328,52 +342,11 @@ def evaluate(
     result: dict[str, Any] = {}
 
     def play() -> None:
-        _deliver(events.on_evaluate_begin, {})
+        deliver(events.on_evaluate_begin, {})
         result.update(Evaluation(agent, source, int(episodes), seed, deterministic, min(num_envs, episodes)).run())
 
-    _call_all(play, lambda: _deliver(events.on_evaluate_end, dict(result)))
+    call_all(play, lambda: deliver(events.on_evaluate_end, dict(result)))
     return result
-
-
-def _deliver(handlers: Handlers, *args: Any) -> None:
-    """Tell everybody, also after one has raised: who heard a begin hears its end. Then raise the first error."""
-    failure = None
-    for handler in handlers:
-        try:
-            handler(*args)
-        except BaseException as error:
-            failure = _first(failure, error)
-    if failure is not None:
-        raise failure
-
-
-def _call_all(*parts: Callable[[], None]) -> None:
-    """Call every part, also after one has raised; then raise the first error."""
-    failure = None
-    for part in parts:
-        try:
-            part()
-        except BaseException as error:
-            failure = _first(failure, error)
-    if failure is not None:
-        raise failure
-
-
-@contextmanager
-def _noted_on(error: BaseException) -> Iterator[None]:
-    """Let what is raised inside not hide the error that is being raised already."""
-    try:
-        yield
-    except BaseException as other:
-        _first(error, other)
-
-
-def _first(error: BaseException | None, other: BaseException) -> BaseException:
-    """Return the first of two errors, with the other noted on it."""
-    if error is None or error is other:
-        return other
-    error.add_note("And then:\n" + "".join(traceback.format_exception(other, chain=False)).rstrip())
-    return error
 
 
 def _padded(value: Any, size: int) -> Any:

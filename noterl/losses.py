@@ -62,3 +62,75 @@ def squared(error: Tensor) -> Tensor:
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
     """Return the mean over the batch of `weight * values`, as importance sampling wants it."""
     return ops.mean(weight * values)
+
+
+def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
+    """Return `sum(weight * values) / sum(weight)`: the mean over the rows that count."""
+    return ops.sum(weight * values) / ops.maximum(ops.sum(weight), 1e-8)
+
+
+def normalized(values: Tensor, weight: Tensor, epsilon: float = 1e-8) -> Tensor:
+    """Return the values shifted and scaled to a mean of 0 and a standard deviation of 1, over the rows that count."""
+    centred = values - masked_mean(values, weight)
+    return centred / (ops.sqrt(masked_mean(ops.square(centred), weight)) + epsilon)
+
+
+def gae(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, decay: Tensor) -> Tensor:
+    """Return the generalised advantages of a rollout.
+
+    Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016, equation 16:
+    `A_t = delta_t + decay_t A_{t+1}` with `delta_t = reward_t + discount_t V(s_{t+1}) - V(s_t)`. With lambda = 1 and
+    the value added this is the n-step return of the rest of the rollout.
+
+    Args:
+        reward: `[T, N]`.
+        discount: `[T, N]`, gamma * (1 - terminated).
+        value: `[T, N]`, of the observations.
+        next_value: `[T, N]`, of the true next observations: what a truncated episode is bootstrapped from.
+        decay: `[T, N]`, gamma * lambda where the lane's next row follows from this one, else 0.
+
+    Returns:
+        `[T, N]`; takes no gradient.
+    """
+    delta = reward + discount * next_value - value
+
+    # A_t summed up over 1, 2, 4, ... steps: log(T) vector operations, where a loop would take T.
+    advantage, span, length = delta, 1, reward.shape[0]
+    while span < length:
+        none = ops.zeros_like(delta[:span])
+        advantage = advantage + decay * ops.concatenate([advantage[span:], none])
+        decay = decay * ops.concatenate([decay[span:], none])
+        span *= 2
+    return ops.stop_gradient(advantage)
+
+
+def clipped_surrogate(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: Tensor) -> Tensor:
+    """Return the clipped surrogate loss of each row; all `[B]`.
+
+    `-min(r A, clip(r, 1 - clip, 1 + clip) A)` with `r = exp(log_prob - old_log_prob)`: Schulman et al., "Proximal
+    policy optimization algorithms", 2017, equation 7.
+    """
+    ratio = ops.exp(log_prob - old_log_prob)
+    return -ops.minimum(ratio * advantage, ops.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
+
+
+def value_error(value: Tensor, target: Tensor, old_value: Tensor | None = None, clip: Tensor | None = None) -> Tensor:
+    """Return the squared error of each value; all `[B]`.
+
+    With `clip` that of OpenAI's baselines: the larger of this and of the error of the value clipped to
+    `old_value ± clip`, so that values move no further than that from where they were.
+    """
+    plain = ops.square(value - target)
+    if old_value is None or clip is None:
+        return plain
+    clipped = old_value + ops.clip(value - old_value, -clip, clip)
+    return ops.maximum(plain, ops.square(clipped - target))
+
+
+def approximate_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
+    """Return an estimate of KL(old, new) for each row, `(r - 1) - log r`, unbiased and never negative.
+
+    Schulman, "Approximating KL divergence", 2020.
+    """
+    log_ratio = log_prob - old_log_prob
+    return ops.exp(log_ratio) - 1.0 - log_ratio

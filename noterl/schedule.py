@@ -30,13 +30,13 @@ class Schedule:
     def __init__(
         self,
         *,
-        batch_size: int,
+        batch_size: int | str,
         learning_starts: int,
         update_every: int | str,
         updates: int | str,
         target_update: int | float | None,
     ) -> None:
-        self.batch_size = check_int("batch_size", batch_size, least=1)
+        self.batch_size: Any = batch_size if batch_size == "rollout" else check_int("batch_size", batch_size, least=1)
         self.learning_starts = check_int("learning_starts", learning_starts, least=0)
         self.update_every = (
             update_every

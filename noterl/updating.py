@@ -71,7 +71,7 @@ def update_once(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, A
         index: of the update within `update_period`, which Python knows while it is traced.
 
     Returns:
-        `(logs, feedback)`; logs have at least "loss".
+        `(logs, feedback)`; logs have at least "loss", feedback is what the memory asks for.
     """
     minimized: list[Any] = []
     agent._minimized = minimized
@@ -88,7 +88,8 @@ def update_once(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, A
         for name, value in logs.items()
         if isinstance(value, float | int)
     }
-    return {**logs, **numbers}, feedback or {}
+    wanted = agent.replay.feedback_fields if agent.memory == "replay" else ()
+    return {**logs, **numbers}, {name: value for name, value in (feedback or {}).items() if name in wanted}
 
 
 def updated(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -35,7 +35,7 @@ def build(env: Any, act: Callable[[np.ndarray], np.ndarray] | None = None) -> Ta
         update_every=10**9,
     )
     if act is not None:
-        agent.act_on = lambda observations, *_: act(observations)
+        agent.select = lambda observations, *_: act(observations)
     return agent
 
 

@@ -58,3 +58,9 @@ def _first_installed() -> str:
 def current() -> Any:
     """Return the module of the backend this process uses."""
     return importlib.import_module(f"noterl.backends.{choose()}")
+
+
+@cache
+def rollout_programs() -> Any:
+    """Return the module with what this backend compiles for rollouts: `compile_prepare` and `compile_minibatches`."""
+    return importlib.import_module(f"noterl.backends.{choose()}_rollout")

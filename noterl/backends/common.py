@@ -32,12 +32,14 @@ class GroupResult(NamedTuple):
     """What K gradient updates gave; arrays stay on the device until somebody reads them.
 
     `logs` are `[K]` and `feedback` `[K, B]` by name. `finite` is the number of updates that were applied: smaller than
-    asked for when a loss or gradient was not finite, and the state is then that before the offending update.
+    asked for when a loss or gradient was not finite, and the state is then that before the offending update; or when
+    the agent had `enough` of a rollout, and `ended` is then true.
     """
 
     logs: dict[str, Any]
     feedback: dict[str, Any]
     finite: int
+    ended: bool = False
 
 
 def split_loss(result: Any) -> tuple[Any, Any]:

@@ -19,8 +19,10 @@ from noterl.types import Batch
 if TYPE_CHECKING:
     from noterl.agent import Agent
 
-# The finite flag of the update that is being traced, narrowed by every `minimize` in it.
+# The finite flags of the update that is being traced, narrowed by every `minimize` in it: of losses and gradients, and
+# of losses alone.
 _finite: list[Any] = []
+_finite_losses: list[Any] = []
 
 
 def fetch(value: Any) -> np.ndarray:
@@ -54,8 +56,10 @@ class HostWeights:
 def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Variable], tau: Any) -> None:
     """Move the targets towards the sources by `tau`."""
     if tf.executing_eagerly() and float(tau) == 1.0:
+        read, assign = tf.raw_ops.ReadVariableOp, tf.raw_ops.AssignVariableOp  # a third of what `assign` costs
         for source, target in zip(sources, targets, strict=True):
-            target.value.assign(source.value)
+            value = read(resource=source.value.handle, dtype=source.value.dtype)
+            assign(resource=target.value.handle, value=value)
         return
     for source, target in zip(sources, targets, strict=True):
         old, new = target.value, source.value
@@ -73,12 +77,12 @@ def minimize(
     with tf.GradientTape() as tape:
         loss, aux = split_loss(loss_fn(*args))
     gradients = tape.gradient(loss, [variable.value for variable in variables])
-    finite = tf.math.is_finite(loss)
+    for flags in (_finite, _finite_losses):
+        if flags:
+            flags[-1] &= tf.math.is_finite(loss)
     for gradient in gradients:
-        if gradient is not None:
-            finite &= tf.reduce_all(tf.math.is_finite(gradient))
-    if _finite:
-        _finite[-1] &= finite
+        if gradient is not None and _finite:
+            _finite[-1] &= tf.reduce_all(tf.math.is_finite(gradient))
     optimizer.apply(gradients, variables)
     return loss, aux
 
@@ -91,93 +95,163 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     """
     if jit_compile is False:
         return lambda batch, count: _run_eagerly(agent, batch, count)
-    programs: dict[tuple, Any] = {}
-    numbers: dict[int, Any] = {}
-
-    def number(value: int) -> Any:
-        if value not in numbers:
-            numbers[value] = tf.constant(value, tf.int32)
-        return numbers[value]
+    apply, locate = _Compiled(_group(agent)), _Compiled(_search(agent))
 
     def run(batch: Batch, count: int) -> GroupResult:
-        arrays, plan = pack(batch)
-        tensors = [tf.constant(array) for array in arrays]
-        if plan not in programs:
-            programs[plan] = _program(agent, plan, tensors)
-        start = number(agent.updates % agent.update_period)
-        applied, (logs, feedback) = programs[plan](number(count), start, *tensors)
-        return GroupResult(logs, feedback, int(applied))
+        start = agent.updates % agent.update_period
+        finite, result = apply(batch, count, start)
+        if finite:
+            return GroupResult(*result, count)
+        applied, result = locate(batch, count, start)
+        if applied:
+            apply(batch, int(applied), start)
+        return GroupResult(*result, int(applied))
 
     return run
 
 
-def _program(agent: Agent, plan: tuple, tensors: list[Any]) -> Any:
-    """Compile for these shapes, to a concrete function: it is called without looking at types again."""
+class _Compiled:
+    """A function compiled for each shape that its batches come in.
 
-    def group(count: Any, start: Any, *packed: Any) -> tuple[Any, tuple[dict, dict]]:
+    Args:
+        function: from `(batch, count, start)` to tensors.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._programs: dict[tuple, Any] = {}
+        self._numbers: dict[int, Any] = {}
+
+    def __call__(self, batch: Batch, count: int, start: int) -> Any:
+        arrays, plan = pack(batch)
+        tensors = [self._number(count), self._number(start), *(tf.constant(array) for array in arrays)]
+        if plan not in self._programs:
+            self._programs[plan] = self._program(plan, tensors)
+        program = self._programs[plan]
+        # Past the part that binds arguments by name and type, which costs more than a small update.
+        flat = program._call_flat(tensors, program.captured_inputs)
+        return tf.nest.pack_sequence_as(program.structured_outputs, tf.nest.flatten(flat))
+
+    def _number(self, value: int) -> Any:
+        if value not in self._numbers:
+            self._numbers[value] = tf.constant(value, tf.int32)
+        return self._numbers[value]
+
+    def _program(self, plan: tuple, tensors: list[Any]) -> Any:
+        def run(count: Any, start: Any, *packed: Any) -> Any:
+            return self._function(unpack(packed, plan), count, start)
+
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+        return tf.function(run, jit_compile=True, autograph=False).get_concrete_function(*specs)
+
+
+def _group(agent: Agent) -> Callable[..., tuple[Any, tuple[dict, dict]]]:
+    """Return the function that makes `count` updates, or leaves the state alone if one of them is not finite.
+
+    Whether all are finite is asked once, of their losses and of the state that they leave: a gradient that is not
+    finite leaves no finite state. Looking at every gradient as it comes costs a fifth of a small update.
+    """
+
+    def once(row: Batch, index: int = 0) -> tuple[Any, tuple[dict, dict]]:
+        _finite_losses.append(tf.constant(True))
+        try:
+            result = agent.update_once(row, index)
+        finally:
+            finite = _finite_losses.pop()
+        return finite, result
+
+    def group(batch: Batch, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
         agent.trace_counts["update"] += 1
-        batch = unpack(packed, plan)
+        variables = [variable.value for variable in agent.all_variables]
+        old = [variable.read_value() for variable in variables]
         if batch.reward.shape[0] == 1 and not must_loop(agent.all_variables):
-            finite, result = _numbered(agent, tf.nest.map_structure(lambda array: array[0], batch), start)
-            return tf.cast(finite, tf.int32), tf.nest.map_structure(lambda value: value[None], result)
-        return _loop(agent, batch, count, start)
+            finite, result = _numbered(agent, once)(_row(batch, 0), start)
+            result = tf.nest.map_structure(lambda value: value[None], result)
+        else:
+            _, finite, result = _repeat(_numbered(agent, once), batch, count, start, stop=False)
+        for variable in variables:
+            if variable.dtype.is_floating:
+                finite &= tf.reduce_all(tf.math.is_finite(variable))
+        for variable, value in zip(variables, old, strict=True):
+            variable.assign(tf.where(finite, variable, value))
+        return finite, result
 
-    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-    compiled = tf.function(group, jit_compile=True, autograph=False)
-    return compiled.get_concrete_function(*[tf.TensorSpec((), tf.int32)] * 2, *specs)
-
-
-def _numbered(agent: Agent, batch: Batch, number: Any) -> tuple[Any, tuple[dict, dict]]:
-    """Make the update of this number: one branch for each index within the period, where Python knows it."""
-    if agent.update_period == 1:
-        return _once(agent, batch)
-    branches = [partial(_once, agent, batch, index) for index in range(agent.update_period)]
-    return tf.switch_case(number % agent.update_period, branches)
+    return group
 
 
-def _once(agent: Agent, batch: Batch, index: int = 0) -> tuple[Any, tuple[dict, dict]]:
-    """Make one update, or none if a loss or gradient in it is not finite."""
-    old = [variable.value.read_value() for variable in agent.all_variables]
+def _search(agent: Agent) -> Callable[..., tuple[Any, tuple[dict, dict]]]:
+    """Return the function that finds how many updates are finite, up to the first that is not; it changes nothing."""
+
+    def search(batch: Batch, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
+        variables = [variable.value for variable in agent.all_variables]
+        old = [variable.read_value() for variable in variables]
+        ran, finite, result = _repeat(_numbered(agent, partial(_once, agent)), batch, count, start, stop=True)
+        for variable, value in zip(variables, old, strict=True):
+            variable.assign(value)
+        return tf.where(finite, ran, ran - 1), result
+
+    return search
+
+
+def _once(agent: Agent, row: Batch, index: int = 0) -> tuple[Any, tuple[dict, dict]]:
+    """Make one update; return whether its losses and gradients are finite, and what it gave."""
     _finite.append(tf.constant(True))
     try:
-        result = agent.update_once(batch, index)
+        result = agent.update_once(row, index)
     finally:
         finite = _finite.pop()
-    # A select, not a branch: XLA fuses it into the write that the optimizer does anyway.
-    for variable, value in zip(agent.all_variables, old, strict=True):
-        variable.value.assign(tf.where(finite, variable.value, value))
     return finite, result
 
 
-def _loop(agent: Agent, batch: Batch, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
-    """Make `count` updates, each on its row of the batches, until one is not finite."""
-    size, first = batch.reward.shape[0], tf.nest.map_structure(lambda array: array[0], batch)
-    traced = tf.function(lambda row: _once(agent, row), autograph=False).get_concrete_function(first)
-    results = tf.nest.map_structure(
+def _numbered(agent: Agent, once: Callable[..., Any]) -> Callable[[Batch, Any], tuple[Any, tuple[dict, dict]]]:
+    """Return `once` for the update of a number: one branch for each index within the period, known to Python."""
+    period = agent.update_period
+    if period == 1:
+        return lambda row, number: once(row)
+    return lambda row, number: tf.switch_case(number % period, [partial(once, row, index) for index in range(period)])
+
+
+def _repeat(
+    once: Callable[[Batch, Any], tuple[Any, tuple[dict, dict]]], batch: Batch, count: Any, start: Any, *, stop: bool
+) -> tuple[Any, Any, tuple[dict, dict]]:
+    """Make `count` updates, each on its row of the batches; with `stop` none after one that is not finite.
+
+    Returns:
+        how many ran, whether all were finite, and what they gave, `[K, ...]` each.
+    """
+    size = batch.reward.shape[0]
+    traced = tf.function(once, autograph=False).get_concrete_function(_row(batch, 0), start)
+    stacks = tf.nest.map_structure(
         lambda value: tf.zeros((size, *value.shape), value.dtype), traced.structured_outputs[1]
     )
 
-    def unfinished(k: Any, finite: Any, applied: Any, results: Any) -> Any:
-        return (k < count) & finite
+    def unfinished(k: Any, finite: Any, stacks: Any) -> Any:
+        return (k < count) & finite if stop else k < count
 
-    def body(k: Any, finite: Any, applied: Any, results: Any) -> tuple:
-        finite, result = _numbered(agent, tf.nest.map_structure(lambda array: array[k], batch), start + k)
-        results = tf.nest.map_structure(
-            lambda stack, value: tf.tensor_scatter_nd_update(stack, [[k]], value[None]), results, result
-        )
-        return k + 1, finite, applied + tf.cast(finite, tf.int32), results
+    def body(k: Any, finite: Any, stacks: Any) -> tuple:
+        good, result = traced(_row(batch, k), start + k)
+        # Shifted in from the end: writing at k keeps XLA on the CPU from running independent operations side by side.
+        stacks = tf.nest.map_structure(lambda stack, value: tf.concat([stack[1:], value[None]], 0), stacks, result)
+        return k + 1, finite & good, stacks
 
-    carry = tf.while_loop(unfinished, body, (tf.constant(0), tf.constant(True), tf.constant(0), results))
-    return carry[2], carry[3]
+    ran, finite, stacks = tf.while_loop(unfinished, body, (tf.constant(0), tf.constant(True), stacks))
+    return ran, finite, tf.nest.map_structure(lambda stack: tf.roll(stack, ran, 0), stacks)
+
+
+def _row(batch: Batch, k: Any) -> Batch:
+    return tf.nest.map_structure(lambda array: array[k], batch)
 
 
 def _run_eagerly(agent: Agent, batch: Batch, count: int) -> GroupResult:
     rows = []
     for k in range(count):
+        old = [variable.value.read_value() for variable in agent.all_variables]
         row = tf.nest.map_structure(lambda array, k=k: tf.convert_to_tensor(array[k]), batch)
         finite, result = _once(agent, row, (agent.updates + k) % agent.update_period)
         rows.append(result)
         if not finite:
+            for variable, value in zip(agent.all_variables, old, strict=True):
+                variable.value.assign(value)
             break
     logs, feedback = tf.nest.map_structure(lambda *values: tf.stack(values), *rows)
     return GroupResult(logs, feedback, len(rows) if finite else len(rows) - 1)

@@ -141,7 +141,7 @@ def _is_plain_adam(optimizer: keras.optimizers.Optimizer) -> bool:
         type(optimizer).__name__ == "Adam"
         and isinstance(optimizer, keras.optimizers.Adam)
         and not (optimizer.amsgrad or optimizer.use_ema or optimizer.weight_decay or optimizer.loss_scale_factor)
-        and (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue) == (None, None, None)
+        and (optimizer.clipnorm, optimizer.clipvalue) == (None, None)
         and optimizer.gradient_accumulation_steps is None
     )
 
@@ -160,6 +160,9 @@ def _fused_adam(
         gradient if gradient.stride() == variable.value.stride() else torch.empty_like(variable.value).copy_(gradient)
         for gradient, variable in zip(gradients, variables, strict=True)
     ]
+    if optimizer.global_clipnorm:
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        gradients = torch._foreach_mul(gradients, torch.clamp(optimizer.global_clipnorm / norm, max=1.0))
     step = int(optimizer.iterations.value) + 1
     beta_1, beta_2 = float(optimizer.beta_1), float(optimizer.beta_2)
     torch._fused_adam_(
@@ -261,6 +264,10 @@ class _Undo:
         if self._learning and self._versions:
             versions = [variable.value._version for variable in self._agent.all_variables]
             self._needed |= versions != self._versions
+
+    def may_be_needed(self, needed: bool) -> None:
+        """Note that an update may be taken back for another reason than a loss that is not finite."""
+        self._needed |= needed
 
     def take_back(self) -> None:
         """Return to the state at the start of the update."""

@@ -1,0 +1,91 @@
+"""Advantage actor-critic, synchronous.
+
+Paper: Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016, algorithm S3, with the environments
+side by side instead of asynchronous ones.
+
+Differs: with `gae_lambda` below 1 advantages are those of Schulman et al. (2016), equation 16; with 1, the default,
+they are the paper's n-step returns less the value. RMSProp's epsilon lies inside of the root in Keras, outside of it in
+Stable-Baselines3, whose 1e-5 is therefore 1e-10 here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noterl import losses
+from noterl.agent import Defaults
+from noterl.agents.ppo import ActorCritic, Number
+from noterl.registry import register
+from noterl.types import Batch
+
+import keras  # isort: skip  (noterl has chosen the backend by now)
+
+
+@register
+class A2C(ActorCritic):
+    """Advantage actor-critic for Discrete, MultiDiscrete and Box actions, on vectors and images.
+
+    One update is made on each rollout of all environments. The arguments of `ActorCritic`, and:
+
+    Args:
+        gamma: discount factor, 0 to 1; near 1 for long tasks. Live.
+        gae_lambda: 1 takes n-step returns, less takes generalised advantages: less variance, more bias. Live.
+        rollout_steps: steps of each environment between updates, n.
+        entropy_coefficient: weight of the entropy in the loss; more keeps exploring. Live.
+        value_coefficient: weight of the value loss. Live.
+        normalize_advantage: whether advantages are shifted and scaled within the rollout.
+
+    The default optimizer is RMSProp with gradients clipped to a norm of 0.5; `compile(optimizer="adam")` takes another.
+
+    Raises:
+        ValueError: for another kind of space or a bad argument.
+
+    Example:
+    >>> import noterl
+    >>> agent = noterl.A2C("CartPole-v1", rollout_steps=8, hidden=(16,), seed=7)
+    >>> history = agent.fit(steps=64, num_envs=2, verbose=0)
+    >>> agent.updates
+    4
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        gamma: Number = 0.99,
+        gae_lambda: Number = 1.0,
+        rollout_steps: int = 5,
+        entropy_coefficient: Number = 0.0,
+        value_coefficient: Number = 0.5,
+        normalize_advantage: bool = False,
+        seed: int | None = None,
+        **architecture: Any,
+    ) -> None:
+        super().__init__(env, seed=seed, **architecture)
+        self.rollout_steps, self.epochs, self.normalize_advantage = rollout_steps, 1, bool(normalize_advantage)
+        self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
+        self.gae_lambda = self.hyperparameter("gae_lambda", gae_lambda, minimum=0.0, maximum=1.0)
+        self.entropy_coefficient = self.hyperparameter("entropy_coefficient", entropy_coefficient)
+        self.value_coefficient = self.hyperparameter("value_coefficient", value_coefficient, minimum=0.0)
+
+    def defaults(self) -> Defaults:
+        """Return the settings of Stable-Baselines3."""
+        optimizer = keras.optimizers.RMSprop(7e-4, rho=0.99, epsilon=1e-10, global_clipnorm=0.5)
+        return Defaults(batch_size="rollout", optimizer=optimizer)
+
+    def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of policy, values and entropy, and each of them."""
+        values, advantage, weight = self.forward(batch.observation), batch.extra["advantage"], batch.weight
+        if self.normalize_advantage:
+            advantage = losses.normalized(advantage, weight)
+        policy = -losses.masked_mean(self.head.log_prob(values, batch.action) * advantage, weight)
+        entropy = losses.masked_mean(self.head.entropy(values), weight)
+        error = losses.value_error(self.value(batch.observation), batch.extra["target"])
+        value = losses.masked_mean(error, weight)
+        loss = policy + self.value_coefficient * value - self.entropy_coefficient * entropy
+        return loss, {"policy_loss": policy, "value_loss": value, "entropy": entropy}
+
+    def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Take one step on a rollout."""
+        loss, logs = self.minimize(self.combined_loss, [self.actor, self.critic], "optimizer", batch)
+        return {"loss": loss, **logs}, {}

@@ -1,0 +1,213 @@
+"""Proximal policy optimization.
+
+Paper: Schulman et al., "Proximal policy optimization algorithms", 2017, with the clipped surrogate of equation 7 and
+the combined loss of equation 9; advantages are those of Schulman et al., "High-dimensional continuous control using
+generalized advantage estimation", 2016, equation 16.
+
+Differs: as Stable-Baselines3 does, advantages are normalised within each minibatch (here by the population's standard
+deviation), gradients are clipped by their norm, the value loss is the squared error without a factor of 0.5, and
+`target_kl` discards the update that finds the policy too far from the one that acted, and those after it. The last
+minibatch of an epoch is filled up where theirs is shorter. Truncated episodes are bootstrapped from their true last
+observation's value, where theirs adds that value to the reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gymnasium import spaces
+
+from noterl import heads, losses, networks
+from noterl.agent import Agent, Defaults
+from noterl.registry import register
+from noterl.schedules import Schedule
+from noterl.types import Batch
+
+import keras  # isort: skip  (noterl has chosen the backend by now)
+from keras import ops  # isort: skip
+
+Number = float | Schedule
+
+
+class ActorCritic(Agent):
+    """Base of the agents with a policy and a value that learn from rollouts: their networks and advantages.
+
+    Args:
+        env: see `noterl.Agent`.
+        hidden: units of each hidden layer, for vectors; images get the network of Mnih et al. (2015), shared.
+        network: `(actor, critic)` of your own instead: `[B, observation] -> [B, outputs of the head]` and `-> [B, 1]`.
+        shared: whether actor and critic share all layers but the last; by default only for images.
+        activation: of the hidden layers.
+        log_std: where the logarithms of the standard deviations start, for a Box; they do not depend on observations.
+        seed: see `noterl.Agent`.
+    """
+
+    memory = "rollout"
+    action_spaces = ("Discrete", "MultiDiscrete", "Box")
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        network: tuple[Any, Any] | None = None,
+        shared: bool | None = None,
+        activation: str = "tanh",
+        log_std: float = 0.0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(env, seed=seed)
+        continuous = isinstance(self.action_space, spaces.Box)
+        head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
+        self.head = head
+        if network is not None:
+            self.actor, self.critic = network
+            return
+        means = head.size // 2 if continuous else head.size
+        rules: Any = {"gain": 0.01, "log_std": log_std if continuous else None}
+        if self.is_image:
+            self.actor = networks.nature_cnn(self.observation_shape, means, **rules)
+        else:
+            self.actor = networks.mlp(self.observation_shape, hidden, means, activation=activation, **rules)
+        if self.is_image if shared is None else shared:
+            self.critic = networks.beside(self.actor, 1, gain=1.0)
+        elif self.is_image:
+            self.critic = networks.nature_cnn(self.observation_shape, 1, gain=1.0)
+        else:
+            self.critic = networks.mlp(self.observation_shape, hidden, 1, activation=activation, gain=1.0)
+
+    def forward(self, observation: Any) -> Any:
+        """Return what the head takes: logits, or means and logarithms of standard deviations."""
+        return self.actor(observation)
+
+    def value(self, observation: Any) -> Any:
+        """Return the values `[B]` of observations `[B, ...]`."""
+        return self.critic(observation)[:, 0]
+
+    def prepare(self, rollout: Batch) -> dict[str, Any]:
+        """Return values, log-probabilities, advantages and value targets of a rollout; all `[T, N]`."""
+        steps, lanes = rollout.reward.shape
+        rows = ops.reshape(rollout.observation, (steps * lanes, *rollout.observation.shape[2:]))
+        after = ops.reshape(rollout.next_observation, rows.shape)
+        # The true next observations: a truncated episode goes on, in its value, from the one that it was cut off at.
+        value, next_value = (ops.reshape(self.value(part), (steps, lanes)) for part in (rows, after))
+        action = ops.reshape(rollout.action, (steps * lanes, *rollout.action.shape[2:]))
+        log_prob = ops.reshape(self.head.log_prob(self.forward(rows), action), (steps, lanes))
+        decay = rollout.discount * rollout.extra["continues"] * self.gae_lambda
+        advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
+        return {"value": value, "log_prob": log_prob, "advantage": advantage, "target": advantage + value}
+
+
+@register
+class PPO(ActorCritic):
+    """Proximal policy optimization for Discrete, MultiDiscrete and Box actions, on vectors and images.
+
+    The arguments of `ActorCritic`, and:
+
+    Args:
+        gamma: discount factor, 0 to 1; near 1 for long tasks. Live.
+        gae_lambda: 0 takes one-step advantages, 1 those of whole rollouts: less bias, more variance. Live.
+        rollout_steps: steps of each environment between updates.
+        epochs: passes over each rollout.
+        clip: how far the ratio of probabilities may move from 1 before it stops counting. Live.
+        value_clip: the same for values, around those of the rollout; None for no bound. Live.
+        entropy_coefficient: weight of the entropy in the loss; more keeps exploring. Live.
+        value_coefficient: weight of the value loss. Live.
+        normalize_advantage: whether advantages are shifted and scaled within each minibatch.
+        target_kl: updates on a rollout end when the estimated divergence exceeds 1.5 of this; None for never. Live.
+        optimizers: 1, or 2 for an "actor" and a "critic" of their own; then `compile(optimizer=[...])` takes two.
+
+    The default optimizer is Adam, with gradients clipped to a norm of 0.5 (`global_clipnorm`): an optimizer of your own
+    clips what you tell it to.
+
+    Raises:
+        ValueError: for another kind of space or a bad argument.
+
+    Example:
+    >>> import noterl
+    >>> agent = noterl.PPO("CartPole-v1", rollout_steps=16, epochs=2, hidden=(16,), seed=7)
+    >>> history = agent.fit(steps=64, num_envs=2, verbose=0)
+    >>> agent.updates
+    4
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        gamma: Number = 0.99,
+        gae_lambda: Number = 0.95,
+        rollout_steps: int = 2048,
+        epochs: int = 10,
+        clip: Number = 0.2,
+        value_clip: Number | None = None,
+        entropy_coefficient: Number = 0.0,
+        value_coefficient: Number = 0.5,
+        normalize_advantage: bool = True,
+        target_kl: Number | None = None,
+        optimizers: int = 1,
+        seed: int | None = None,
+        **architecture: Any,
+    ) -> None:
+        super().__init__(env, seed=seed, **architecture)
+        if optimizers not in (1, 2):
+            raise ValueError(f"optimizers must be 1 or 2, got {optimizers!r}")
+        self.optimizer_names = ("optimizer",) if optimizers == 1 else ("actor", "critic")
+        self.rollout_steps, self.epochs, self.normalize_advantage = rollout_steps, epochs, bool(normalize_advantage)
+        self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
+        self.gae_lambda = self.hyperparameter("gae_lambda", gae_lambda, minimum=0.0, maximum=1.0)
+        self.clip = self.hyperparameter("clip", clip, minimum=0.0)
+        self.value_clip = None if value_clip is None else self.hyperparameter("value_clip", value_clip, minimum=0.0)
+        self.entropy_coefficient = self.hyperparameter("entropy_coefficient", entropy_coefficient)
+        self.value_coefficient = self.hyperparameter("value_coefficient", value_coefficient, minimum=0.0)
+        self.target_kl = None if target_kl is None else self.hyperparameter("target_kl", target_kl, minimum=0.0)
+
+    def defaults(self) -> Defaults:
+        """Return the settings of Stable-Baselines3 for vectors, and for images those of the paper's appendix."""
+        rate = 2.5e-4 if self.is_image else 3e-4
+        size = 256 if self.is_image else 64
+        return Defaults(batch_size=size, optimizer=keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5))
+
+    def policy_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the clipped surrogate less the entropy's share, and what tells how it goes."""
+        values = self.forward(batch.observation)
+        log_prob, old = self.head.log_prob(values, batch.action), batch.extra["log_prob"]
+        advantage = batch.extra["advantage"]
+        if self.normalize_advantage:
+            advantage = losses.normalized(advantage, batch.weight)
+        surrogate = losses.clipped_surrogate(log_prob, old, advantage, self.clip)
+        entropy = losses.masked_mean(self.head.entropy(values), batch.weight)
+        policy = losses.masked_mean(surrogate, batch.weight)
+        clipped = ops.cast(ops.abs(ops.exp(log_prob - old) - 1.0) > self.clip, "float32")
+        return policy - self.entropy_coefficient * entropy, {
+            "policy_loss": policy,
+            "entropy": entropy,
+            "approximate_kl": losses.masked_mean(losses.approximate_kl(log_prob, old), batch.weight),
+            "clip_fraction": losses.masked_mean(clipped, batch.weight),
+        }
+
+    def value_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the weighted error of the values, and the error itself."""
+        value, old, target = self.value(batch.observation), batch.extra["value"], batch.extra["target"]
+        error = losses.masked_mean(losses.value_error(value, target, old, self.value_clip), batch.weight)
+        return self.value_coefficient * error, {"value_loss": error}
+
+    def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the sum of both losses (equation 9, as a loss), and what both tell."""
+        policy, told = self.policy_loss(batch)
+        value, also = self.value_loss(batch)
+        return policy + value, {**told, **also}
+
+    def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Take one step on a minibatch, with one optimizer or with one for each network."""
+        if len(self.optimizer_names) == 1:
+            loss, logs = self.minimize(self.combined_loss, [self.actor, self.critic], "optimizer", batch)
+            return {"loss": loss, **logs}, {}
+        policy, logs = self.minimize(self.policy_loss, self.actor, "actor", batch)
+        value, also = self.minimize(self.value_loss, self.critic, "critic", batch)
+        return {"loss": policy + value, **logs, **also}, {}
+
+    def enough(self, logs: dict[str, Any]) -> Any:
+        """Return whether the policy has moved too far from the one that acted."""
+        return None if self.target_kl is None else logs["approximate_kl"] > 1.5 * self.target_kl

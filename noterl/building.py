@@ -1,0 +1,123 @@
+"""What an agent is made of: finding its networks, and building its optimizers.
+
+Owns: which attributes of an agent are networks; the one run of an `update` of the user's own, on zeros, that tells
+which variables each optimizer is given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl import backends, networks, optimizers, updating
+from noterl.hyperparameters import Hyperparameter
+from noterl.on_policy import prepared
+from noterl.replay.columns import action_layout
+from noterl.types import Batch
+
+import keras  # isort: skip  (noterl.backends has chosen by now)
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Algorithm
+
+
+# Attributes of ours that hold variables, or what the user gave: networks are what the agent itself keeps.
+_NOT_NETWORKS = {
+    "_config",
+    "_restored",
+    "_visited",
+    "_trained",
+    "_groups",
+    "_minimized",
+    "_discovered",
+    "backend_state",
+    "hyperparameters",
+    "optimizers",
+    "policy",
+    "noise",
+    "head",
+    "replay",
+    "on_policy",
+    "source",
+    "lanes",
+    "history",
+    "all_variables",
+}
+
+
+def find_networks(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the networks, variables and seed generators among an agent's attributes, by name."""
+    found: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if name not in _NOT_NETWORKS:
+            _collect(name, value, found)
+    return found
+
+
+def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
+    if isinstance(value, Hyperparameter):
+        return
+    if networks.is_network(value):
+        found[name] = value
+    elif isinstance(value, list | tuple):
+        for position, part in enumerate(value):
+            _collect(f"{name}/{position}", part, found)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            _collect(f"{name}/{key}", part, found)
+
+
+def build_optimizers(agent: Algorithm) -> None:
+    """Build each optimizer for what it trains; an `update` of the user's own is run once on zeros, and undone.
+
+    Raises:
+        ValueError: if there is nothing to train, or an optimizer that `update` never names.
+    """
+    from noterl.algorithm import Algorithm
+
+    if type(agent).update is Algorithm.update:
+        name, trained = agent.optimizer_names[0], agent.trained_variables()
+        if not trained:
+            raise ValueError(f"{type(agent).__name__} has no network to train: keep it as an attribute of the agent")
+        agent.optimizers[name] = optimizers.build(agent.optimizers[name], trained)
+        agent._trained = trained
+        return
+    found = unique(variable for network in agent.networks().values() for variable in networks.variables(network))
+    saved = [backends.current().fetch(variable) for variable in found]
+    discovered: dict[str, list[keras.Variable]] = {}
+    agent._discovered = discovered
+    try:
+        for index in range(agent.update_period):
+            updating.updated(agent, _zeros(agent), index)
+    finally:
+        agent._discovered = None
+        for variable, value in zip(found, saved, strict=True):
+            variable.assign(value)
+    unused = [name for name in agent.optimizer_names if name not in discovered]
+    if unused:
+        raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")
+    for name, trained in discovered.items():
+        agent.optimizers[name] = optimizers.build(agent.optimizers[name], unique(trained))
+
+
+def unique(variables: Any) -> list[keras.Variable]:
+    """Return the variables in order, each once."""
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def _zeros(agent: Algorithm) -> Batch:
+    """Return a batch of zeros as tensors, two rows; for an agent that learns from rollouts a prepared one."""
+    rows = (2,) if agent.on_policy is None else (2, 1)
+
+    def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
+        return keras.ops.convert_to_tensor(np.zeros((*rows, *shape), dtype))
+
+    observation, number = zeros(agent.observation_shape, agent.observation_dtype), zeros((), np.float32)
+    action = action_layout(agent.action_space)
+    action = zeros(action.shape, action.delivered)
+    extra = {name: zeros(shape, np.float32) for name, (shape, _) in agent.random_spec.items()}
+    if agent.on_policy is not None:
+        extra["continues"] = number
+    batch = Batch(observation, action, number, observation, number, number, zeros((), np.int32), extra)
+    return batch if agent.on_policy is None else prepared(agent, batch)

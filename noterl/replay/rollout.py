@@ -1,0 +1,193 @@
+"""The rollout in progress: what on-policy agents learn from, once, before it is forgotten.
+
+Owns: arrays `[T, N]` of the last T rounds, in which every lane takes one step, and where the episodes in them end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl.checks import check_positive
+from noterl.observation import View
+from noterl.replay.columns import action_layout
+from noterl.types import Batch
+
+Array = np.ndarray[Any, Any]
+
+_ARRAYS = ("observation", "action", "reward", "next_observation", "terminated", "ended", "valid")
+
+
+class Rollout:
+    """T rounds of N lanes.
+
+    A round begins with the observations and actions of all lanes; the lanes' steps follow one by one, or all at once. A
+    lane whose step does not count (a native vector environment resets in it) leaves a hole. Actions are kept as the
+    agent chose them, which is what log-probabilities are of.
+
+    Args:
+        length: T.
+
+    Attributes:
+        length: T.
+        round: how many rounds are complete, 0 to T; a complete rollout gives way to the next one when that begins.
+
+    Raises:
+        ValueError: if `length` is not a positive int.
+
+    Example:
+        >>> import numpy as np
+        >>> from gymnasium import spaces
+        >>> from noterl.replay.rollout import Rollout
+        >>> rollout = Rollout(2)
+        >>> rollout.build(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2))
+        >>> rollout.open(1)
+        >>> for step in range(2):
+        ...     rollout.begin_round(np.zeros((1, 3)), np.array([1]))
+        ...     rollout.add(0, np.zeros(3), 1, 0.5, np.ones(3), False, False)
+        ...     rollout.end_round()
+        >>> rollout.is_full, rollout.batch(gamma=0.9).reward.shape
+        (True, (2, 1))
+    """
+
+    # What the loop asks a memory: a rollout takes no feedback.
+    feedback_fields: tuple[str, ...] = ()
+
+    def __init__(self, length: int) -> None:
+        self.length: int = check_positive("rollout_steps", length)
+        self.round = 0
+        self.num_envs = 0
+        self._view: View | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all rounds are complete."""
+        return self.round == self.length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return sum(getattr(self, name).nbytes for name in _ARRAYS) if self.num_envs else 0
+
+    def __len__(self) -> int:
+        """Return how many transitions there are."""
+        return int(self.valid[: self.round + 1].sum()) if self.num_envs else 0
+
+    def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        """Take note of the spaces."""
+        self._view, self._action = View(observation_space), action_layout(action_space)
+
+    def open(self, num_envs: int) -> None:
+        """Make room for so many lanes; what was begun with another number of them is dropped."""
+        if num_envs == self.num_envs:
+            return
+        assert self._view is not None, "build comes first"
+        rows, shape, dtype = (self.length, num_envs), self._view.space.shape, self._view.dtype
+        self.observation, self.next_observation = np.zeros((*rows, *shape), dtype), np.zeros((*rows, *shape), dtype)
+        self.action = np.zeros((*rows, *self._action.shape), self._action.delivered)
+        self.reward = np.zeros(rows, np.float32)
+        self.terminated, self.ended, self.valid = (np.zeros(rows, bool) for _ in range(3))
+        self.num_envs, self.round = num_envs, 0
+
+    def begin_round(self, observations: Array, actions: Array) -> None:
+        """Take what all lanes see, and the actions that the agent chose for them."""
+        if self.is_full:
+            self.round = 0
+        row = self.round
+        if row:  # a round that was broken off leaves no trace: what was before it does not go on here
+            self.ended[row - 1] |= self.valid[row]
+        self.observation[row], self.action[row] = observations, actions
+        self.valid[row] = False
+
+    def add(
+        self,
+        lane: int,
+        observation: Any,
+        action: Any,
+        reward: float,
+        next_observation: Any,
+        terminated: bool,
+        truncated: bool,
+    ) -> None:
+        """Take what a lane's step in this round brought; what it saw and did is known from the round's begin."""
+        row = self.round
+        self.next_observation[row, lane] = self._view(next_observation)  # type: ignore[misc]
+        self.reward[row, lane] = reward
+        self.terminated[row, lane] = terminated
+        self.ended[row, lane] = terminated or truncated
+        self.valid[row, lane] = True
+
+    def end_round(self) -> None:
+        """Complete the round."""
+        self.round += 1
+        if not self.is_full:
+            self.valid[self.round] = False
+
+    def interrupt(self, lane: int) -> None:
+        """Say that a lane was broken off: what follows does not go on from its last transition."""
+        if not self.num_envs or lane >= self.num_envs:
+            return
+        row = self.round
+        last = row if not self.is_full and self.valid[row, lane] else row - 1
+        if last >= 0:
+            self.ended[last, lane] = True
+
+    def batch(self, *, gamma: float) -> Batch:
+        """Return the whole rollout, `[T, N, ...]`.
+
+        `weight` is 0 in the holes and 1 elsewhere. `extra["continues"]` is 1 where the lane's next row follows from
+        this one, and 0 where an episode or the rollout ends.
+        """
+        continues = np.zeros(self.reward.shape, np.float32)
+        continues[:-1] = ~self.ended[:-1] & self.valid[:-1] & self.valid[1:]
+        return Batch(
+            observation=self.observation,
+            action=self.action,
+            reward=self.reward,
+            next_observation=self.next_observation,
+            discount=np.where(self.terminated, np.float32(0), np.float32(gamma)),
+            weight=self.valid.astype(np.float32),
+            index=np.arange(self.reward.size, dtype=np.int32).reshape(self.reward.shape),
+            extra={"continues": continues},
+        )
+
+    @contextmanager
+    def gathering(self, gather: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Iterator[Any]]:
+        """Give what `gather` makes of each part of a group; see `Replay.gathering`."""
+        yield map(gather, parts)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the rounds so far, the one in progress with them; a complete rollout has been learned from."""
+        rows = 0 if self.is_full else self.round + 1
+        arrays = {name: getattr(self, name)[:rows].copy() for name in _ARRAYS} if self.num_envs and rows else {}
+        return {"length": self.length, "num_envs": self.num_envs, "round": self.round, "arrays": arrays}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take what `get_state` returned.
+
+        Raises:
+            ValueError: if it is of another length or of other spaces; nothing is changed then.
+        """
+        length, num_envs, done = (state[name] for name in ("length", "num_envs", "round"))
+        if any(type(value) is not int or value < 0 for value in (length, num_envs, done)):
+            raise ValueError(f"the state of the rollout is malformed: {length!r}, {num_envs!r}, {done!r}")
+        if length != self.length:
+            raise ValueError(f"the state is of rollouts of {length} steps, the agent's are of {self.length}")
+        fresh = Rollout(length)
+        fresh._view, fresh._action = self._view, self._action
+        fresh.open(num_envs)
+        rows = done + 1 if done < length else 0
+        arrays = state["arrays"] if num_envs and rows else {}
+        for name, array in arrays.items():
+            target = getattr(fresh, name)[:rows] if name in _ARRAYS else None
+            if target is None or target.shape != array.shape or target.dtype != array.dtype:
+                raise ValueError(f"the state of the rollout does not fit: {name} is {array.dtype} {array.shape}")
+            target[...] = array
+        if num_envs and rows and set(arrays) != set(_ARRAYS):
+            raise ValueError(f"the state of the rollout must hold {', '.join(_ARRAYS)}, it holds {sorted(arrays)}")
+        fresh.round = done
+        self.__dict__.update(fresh.__dict__)

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 import noterl
+from noterl.replay import Prioritized
 from noterl.types import Batch
 
 VECTOR = (spaces.Box(-10.0, 10.0, (5,), np.float32), spaces.Discrete(3))
@@ -64,7 +65,8 @@ def small_dqn(env: Any = VECTOR, *, optimizer: Any = None, target_update: Any = 
     """Return a built DQN agent with a small memory."""
     settings = {"hidden": (8,), "seed": 3, "gamma": 0.9} | arguments
     agent = noterl.DQN(env, **settings)
-    agent.compile(optimizer, replay=noterl.Replay(64), batch_size=4, target_update=target_update, learning_starts=0)
+    replay = noterl.Replay(64, sampler=Prioritized())  # which asks for the temporal-difference errors
+    agent.compile(optimizer, replay=replay, batch_size=4, target_update=target_update, learning_starts=0)
     agent.build()
     return agent
 

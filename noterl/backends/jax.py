@@ -1,7 +1,8 @@
 """The JAX backend: a group of updates is one jitted while loop over a pure state.
 
-Owns: every import of JAX. The variables of an agent are taken out, threaded through the compiled call with their
-buffers donated, and written back after it, so that whoever looks at a variable sees the truth.
+Owns: every import of JAX. The variables of an agent are taken out, threaded through the compiled call, and written back
+after it, so that whoever looks at a variable sees the truth. Their buffers are not donated: the state before a call is
+what the agent returns to when an update in it is not finite.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _scopes: list[_Scope] = []
 
+# (state, row of the batches, number) -> (state, whether it is finite, what the update gave)
+_Update = Callable[[list[Any], Batch, Any], tuple[list[Any], Any, tuple[dict, dict]]]
+
 
 class _Scope(keras.StatelessScope):
     """A stateless scope that knows every variable of the agent, and raises for any other.
@@ -35,7 +39,8 @@ class _Scope(keras.StatelessScope):
         super().__init__()
         self.variables = variables
         self.state_mapping = {id(variable): value for variable, value in zip(variables, values, strict=True)}
-        self.finite: Any = True
+        self.finite: Any = True  # whether every loss and gradient so far is finite
+        self.finite_losses: Any = True
 
     def __enter__(self) -> _Scope:
         super().__enter__()
@@ -78,7 +83,7 @@ def device_name() -> str:
 
 
 class HostWeights:
-    """Weights as NumPy arrays of their own: a view would hold on to a buffer that the next call donates.
+    """Weights as NumPy arrays; on the CPU these are views of JAX's own, which never change.
 
     Args:
         variables: whose weights.
@@ -86,17 +91,10 @@ class HostWeights:
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
         self._variables = variables
-        self._seen: list[Any] = [None] * len(variables)
-        self._arrays = [np.empty(variable.shape, variable.dtype) for variable in variables]
 
     def __call__(self) -> list[np.ndarray]:
-        """Return the present weights; those whose array is still the one seen last are not fetched again."""
-        for position, variable in enumerate(self._variables):
-            value = variable._value
-            if value is not self._seen[position]:
-                np.copyto(self._arrays[position], value)
-                self._seen[position] = value
-        return self._arrays
+        """Return the present weights."""
+        return [np.asarray(variable._value) for variable in self._variables]
 
 
 @jax.jit
@@ -141,29 +139,28 @@ def minimize(
     outer = _scopes[-1]
     trained = {id(variable): position for position, variable in enumerate(variables)}
 
-    def objective(values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
+    def objective(values: list[Any]) -> tuple[Any, tuple[Any, dict[int, Any]]]:
         known = [
             values[trained[id(variable)]] if id(variable) in trained else value
             for variable, value in zip(outer.variables, outer.values(), strict=True)
         ]
         with _Scope(outer.variables, known) as inner:
             loss, aux = split_loss(loss_fn(*args))
-        side = [
-            value
-            for variable, value in zip(outer.variables, inner.values(), strict=True)
-            if id(variable) not in trained
-        ]
+        side = {
+            position: value
+            for position, (variable, value) in enumerate(zip(outer.variables, inner.values(), strict=True))
+            if id(variable) not in trained and value is not known[position]
+        }
         return loss, (aux, side)
 
     start = [outer.get_current_value(variable) for variable in variables]
     (loss, (aux, side)), gradients = jax.value_and_grad(objective, has_aux=True)(start)
-    others = [variable for variable in outer.variables if id(variable) not in trained]
-    for variable, value in zip(others, side, strict=True):
-        outer.state_mapping[id(variable)] = value
-    finite = jnp.isfinite(loss)
+    for position, value in side.items():
+        outer.state_mapping[id(outer.variables[position])] = value
+    outer.finite_losses &= jnp.isfinite(loss)
+    outer.finite &= outer.finite_losses
     for gradient in gradients:
-        finite &= jnp.isfinite(gradient).all()
-    outer.finite &= finite
+        outer.finite &= jnp.isfinite(gradient).all()
     optimizer.apply(gradients, list(variables))
     return loss, aux
 
@@ -186,61 +183,145 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     The number of updates is an argument of the compiled loop, not of its shape: any `count <= K` runs the same code, so
     that how updates are split over calls cannot change a result.
     """
-    variables, period = agent.all_variables, agent.update_period
-
-    def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
-        with _Scope(variables, state) as scope:
-            result = agent.update_once(batch, index)
-        finite = scope.finite
-        # A select, not a branch: XLA fuses it into the write that the optimizer does anyway.
-        new = [
-            old if value is old else jnp.where(finite, value, old)
-            for value, old in zip(scope.values(), state, strict=True)
-        ]
-        return new, jnp.asarray(finite), result
-
-    # One branch for each index within the period: Python knows it there, and no start of a group needs its own trace.
-    branches = [partial(once, index=index) for index in range(period)]
-
-    def numbered(state: list[Any], batch: Batch, number: Any) -> tuple[list[Any], Any, tuple[dict, dict]]:
-        return once(state, batch) if period == 1 else jax.lax.switch(number % period, branches, state, batch)
-
-    def group(state: list[Any], batch: Batch, count: Any, start: Any) -> tuple[list[Any], Any, tuple[dict, dict]]:
-        agent.trace_counts["update"] += 1
-        first = jax.tree.map(lambda array: array[0], batch)
-        size = batch.reward.shape[0]
-        if size == 1 and not must_loop(variables):
-            state, finite, result = numbered(state, first, start)
-            return state, finite.astype(jnp.int32), jax.tree.map(lambda value: value[None], result)
-        shapes = jax.eval_shape(once, state, first)[2]
-        results = jax.tree.map(lambda shape: jnp.zeros((size, *shape.shape), shape.dtype), shapes)
-
-        def unfinished(carry: tuple) -> Any:
-            return (carry[0] < count) & carry[1]
-
-        def body(carry: tuple) -> tuple:
-            k, _, applied, state, results = carry
-            row = jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, k, keepdims=False), batch)
-            state, finite, result = numbered(state, row, start + k)
-            results = jax.tree.map(lambda stack, value: stack.at[k].set(value), results, result)
-            return k + 1, finite, applied + finite.astype(jnp.int32), state, results
-
-        zero = jnp.zeros((), jnp.int32)
-        carry = jax.lax.while_loop(unfinished, body, (zero, jnp.asarray(True), zero, state, results))
-        return carry[3], carry[2], carry[4]
-
-    compiled = _interpreted(group) if jit_compile is False else jax.jit(group, donate_argnums=0)
+    program = _Program(agent, jit_compile)
 
     def run(batch: Batch, count: int) -> GroupResult:
-        state = [variable._value for variable in variables]
-        if len(set(map(id, state))) < len(state):
-            state = _unshared(state)
-        state, applied, (logs, feedback) = compiled(state, batch, np.int32(count), np.int32(agent.updates % period))
-        for variable, value in zip(variables, state, strict=True):
-            variable._value = value
-        return GroupResult(logs, feedback, int(applied))
+        whole, result = program.apply(batch, count)
+        if whole:
+            return GroupResult(*result, count)
+        applied, result = program.locate(batch, count)
+        if applied:
+            program.apply(batch, applied)
+        return GroupResult(*result, applied)
 
     return run
+
+
+class _Program:
+    """The compiled group of an agent.
+
+    Whether all updates of a call are finite is asked once, of their losses and of the state that they leave: a gradient
+    that is not finite leaves no finite state. Looking at every gradient as it comes costs a fifth of a small update;
+    that is done, by a second program, only to find out which update it was.
+
+    Args:
+        agent: built.
+        jit_compile: as `Agent.compile` takes it.
+    """
+
+    def __init__(self, agent: Agent, jit_compile: bool | str) -> None:
+        self._agent, self._variables = agent, agent.all_variables
+        self._moved: list[int] | None = None  # positions of the variables that an update assigns
+        compiled = _interpreted if jit_compile is False else jax.jit
+        self._apply, self._locate = compiled(self._group), compiled(self._search)
+
+    def apply(self, batch: Batch, count: int) -> tuple[bool, tuple[dict, dict]]:
+        """Make the updates, and return True; or, if one of them is not finite, change nothing and return False."""
+        state = [variable._value for variable in self._variables]
+        if self._moved is None:
+            self._moved = self._find_moved(state, batch)
+        finite, moved, result = self._apply(state, batch, *self._numbers(count))
+        if not finite:
+            return False, result
+        for position, value in zip(self._moved, moved, strict=True):
+            self._variables[position]._value = value
+        return True, result
+
+    def locate(self, batch: Batch, count: int) -> tuple[int, tuple[dict, dict]]:
+        """Return how many updates are finite, up to the first that is not, and what they gave; nothing is changed."""
+        state = [variable._value for variable in self._variables]
+        applied, result = self._locate(state, batch, *self._numbers(count))
+        return int(applied), result
+
+    def _numbers(self, count: int) -> tuple[np.int32, np.int32]:
+        return np.int32(count), np.int32(self._agent.updates % self._agent.update_period)
+
+    def _find_moved(self, state: list[Any], batch: Batch) -> list[int]:
+        moved: set[int] = set()
+
+        def trace(state: list[Any], batch: Batch) -> None:
+            for index in range(self._agent.update_period):
+                values = self._once(state, _row(batch, 0), index)[0].values()
+                moved.update(k for k, value in enumerate(values) if value is not state[k])
+
+        jax.eval_shape(trace, state, batch)
+        return sorted(moved)
+
+    def _once(self, state: list[Any], batch: Batch, index: int) -> tuple[_Scope, tuple[dict, dict]]:
+        with _Scope(self._variables, state) as scope:
+            result = self._agent.update_once(batch, index)
+        return scope, result
+
+    def _group(self, state: list[Any], batch: Batch, count: Any, start: Any) -> tuple[Any, list[Any], tuple]:
+        self._agent.trace_counts["update"] += 1
+        positions = self._moved or []
+
+        def once(moved: list[Any], row: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
+            scope, result = self._once(_with(state, positions, moved), row, index)
+            values = scope.values()
+            return [values[k] for k in positions], jnp.asarray(scope.finite_losses), result
+
+        numbered, moved = self._numbered(once), [state[k] for k in positions]
+        if batch.reward.shape[0] == 1 and not must_loop(self._variables):
+            moved, finite, result = numbered(moved, _row(batch, 0), start)
+            result = jax.tree.map(lambda value: value[None], result)
+        else:
+            _, moved, finite, result = _repeat(numbered, moved, batch, count, start, stop=False)
+        numbers = [value.ravel() for value in moved if jnp.issubdtype(value.dtype, jnp.inexact)]
+        finite &= jnp.isfinite(jnp.concatenate(numbers)).all()  # of one array: each reduction has its price
+        return finite, moved, result
+
+    def _search(self, state: list[Any], batch: Batch, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
+        def once(state: list[Any], row: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
+            scope, result = self._once(state, row, index)
+            return scope.values(), jnp.asarray(scope.finite), result
+
+        ran, _, finite, result = _repeat(self._numbered(once), state, batch, count, start, stop=True)
+        return jnp.where(finite, ran, ran - 1), result
+
+    def _numbered(self, once: Callable) -> _Update:
+        """Return `once` for the update of a number: one branch for each index within the period, known to Python."""
+        period = self._agent.update_period
+        if period == 1:
+            return lambda state, row, number: once(state, row)
+        branches = [partial(once, index=index) for index in range(period)]
+        return lambda state, row, number: jax.lax.switch(number % period, branches, state, row)
+
+
+def _repeat(
+    once: _Update, state: list[Any], batch: Batch, count: Any, start: Any, *, stop: bool
+) -> tuple[Any, list[Any], Any, tuple[dict, dict]]:
+    """Make `count` updates, each on its row of the batches; with `stop` none after one that is not finite.
+
+    Returns:
+        how many ran, the state, whether all were finite, and what they gave, `[K, ...]` each.
+    """
+    size = batch.reward.shape[0]
+    shapes = jax.eval_shape(once, state, _row(batch, 0), start)[2]
+    results = jax.tree.map(lambda shape: jnp.zeros((size, *shape.shape), shape.dtype), shapes)
+
+    def unfinished(carry: tuple) -> Any:
+        return (carry[0] < count) & carry[2] if stop else carry[0] < count
+
+    def body(carry: tuple) -> tuple:
+        k, state, finite, results = carry
+        state, good, result = once(state, _row(batch, k), start + k)
+        results = jax.tree.map(lambda stack, value: stack.at[k].set(value), results, result)
+        return k + 1, state, finite & good, results
+
+    return jax.lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), state, jnp.asarray(True), results))
+
+
+def _row(batch: Batch, k: Any) -> Batch:
+    return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, k, keepdims=False), batch)
+
+
+def _with(values: list[Any], positions: Sequence[int], others: Sequence[Any]) -> list[Any]:
+    """Return `values` with others at these positions."""
+    values = list(values)
+    for position, value in zip(positions, others, strict=True):
+        values[position] = value
+    return values
 
 
 def _interpreted(function: Callable) -> Callable:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .hyperparameter_scheduler import HyperparameterScheduler
     from .json_logger import JSONLogger
     from .learning_rate_scheduler import LearningRateScheduler
+    from .optuna_pruning import OptunaPruning
     from .parquet_logger import ParquetLogger
     from .progress_bar import ProgressBar
     from .record_video import RecordVideo
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .stop_on_time import StopOnTime
     from .tensor_board import TensorBoard
     from .terminate_on_nan import TerminateOnNaN
+    from .wandb_logger import WandbLogger
     from .window import Window
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "JSONLogger",
     "LambdaCallback",
     "LearningRateScheduler",
+    "OptunaPruning",
     "ParquetLogger",
     "ProgressBar",
     "RecordVideo",
@@ -57,6 +60,7 @@ __all__ = [
     "StopOnTime",
     "TensorBoard",
     "TerminateOnNaN",
+    "WandbLogger",
     "Window",
 ]
 
@@ -74,6 +78,7 @@ _HOMES = {
     "JSONLogger": "noterl.callbacks.json_logger",
     "LambdaCallback": "noterl.callback",
     "LearningRateScheduler": "noterl.callbacks.learning_rate_scheduler",
+    "OptunaPruning": "noterl.callbacks.optuna_pruning",
     "ParquetLogger": "noterl.callbacks.parquet_logger",
     "ProgressBar": "noterl.callbacks.progress_bar",
     "RecordVideo": "noterl.callbacks.record_video",
@@ -81,8 +86,9 @@ _HOMES = {
     "StopOnSteps": "noterl.callbacks.stop_on_steps",
     "StopOnTime": "noterl.callbacks.stop_on_time",
     "TensorBoard": "noterl.callbacks.tensor_board",
-    "Window": "noterl.callbacks.window",
     "TerminateOnNaN": "noterl.callbacks.terminate_on_nan",
+    "WandbLogger": "noterl.callbacks.wandb_logger",
+    "Window": "noterl.callbacks.window",
 }
 
 

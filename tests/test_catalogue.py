@@ -23,6 +23,17 @@ from tests.states import assert_same_state, differences, joined, one_lane
 
 EPISODES, CUT = 8, 4
 
+
+class Trial:
+    """A trial of Optuna that is never pruned."""
+
+    def report(self, value: float, step: int) -> None:
+        pass
+
+    def should_prune(self) -> bool:
+        return False
+
+
 # What a class is built with where its defaults are not enough; files go into the folder.
 ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "ESSWindow": lambda folder: {"scale": 0.9, "min_size": 30},
@@ -37,11 +48,13 @@ ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "JSONLogger": lambda folder: {"path": folder / "log.jsonl", "flush_every": 3},
     "LambdaCallback": lambda folder: {"on_episode_end": lambda episode, logs: logs.update(double=2 * logs["reward"])},
     "LearningRateScheduler": lambda folder: {"schedule": lambda step: 1e-3 + step * 1e-6},
+    "OptunaPruning": lambda folder: {"trial": Trial(), "every": 3},
     "ParquetLogger": lambda folder: {"path": folder / "log.parquet", "flush_every": 3},
     "RecordVideo": lambda folder: {"path": folder / "videos", "every": 4, "max_steps": 3},
     "StopOnSteps": lambda folder: {"steps": 10**9},
     "StopOnTime": lambda folder: {"seconds": 1e9},
     "TensorBoard": lambda folder: {"folder": folder / "charts", "flush_every": 3},
+    "WandbLogger": lambda folder: {"mode": "disabled", "folder": str(folder)},
 }
 
 # Callbacks that are there to change training: all others leave a run bit-identical.
@@ -56,7 +69,7 @@ ACTING: dict[str, str] = {
 HEARS_UPDATES: dict[str, str] = {"TerminateOnNaN": "looks whether each was applied"}
 
 # Packages that are not installed everywhere.
-NEEDS: dict[str, str] = {"ParquetLogger": "pyarrow"}
+NEEDS: dict[str, str] = {"OptunaPruning": "optuna", "ParquetLogger": "pyarrow", "WandbLogger": "wandb"}
 
 # Entries of a state that a clock fills, which no two runs share.
 CLOCKED = ("elapsed", "seconds", "time")

@@ -1,0 +1,152 @@
+"""Learning curves of several runs in one picture.
+
+Owns: what a run may be, and how runs with episodes of different lengths are laid over each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from noterl.checks import check_positive
+from noterl.history import History
+from noterl.tables import read_columns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# What `against` names, as `History` and logs call it.
+_AXES = {"steps": "environment steps", "time": "seconds", "updates": "gradient updates", "episode": "episode"}
+
+
+class Band(NamedTuple):
+    """The middle of several curves: quartiles `[P]` at the points `x` `[P]`."""
+
+    x: np.ndarray
+    low: np.ndarray
+    median: np.ndarray
+    high: np.ndarray
+
+
+def band(
+    runs: Sequence[Any], what: str = "reward", *, against: str = "steps", window: int = 10, points: int = 200
+) -> Band:
+    """Return median and quartiles over runs that differ in their seed.
+
+    Each run's curve is the mean of the last `window` values, fewer at the start, and a straight line between them. The
+    runs are compared where all of them have been: from the last of their first points to the first of their last ones.
+
+    Args:
+        runs: `History` objects, paths of logs (`.csv`, `.jsonl`, `.parquet`), or dicts of lists, as many as there are
+            seeds.
+        what: the quantity; entries where a run has none of it are passed over.
+        against: the quantity to the right: "steps", "updates", "time", "episode", or another column.
+        window: values in the mean.
+        points: how many points the result has.
+
+    Raises:
+        ValueError: naming the argument that is not what it may be, or the quantity that a run has not.
+
+    Example:
+    >>> from noterl.plotting import band
+    >>> runs = [{"steps": [0, 10], "reward": [0.0, height]} for height in (10.0, 20.0, 30.0)]
+    >>> middle = band(runs, window=1, points=3)
+    >>> middle.x.tolist(), middle.median.tolist(), middle.high.tolist()
+    ([0.0, 5.0, 10.0], [0.0, 10.0, 20.0], [0.0, 12.5, 25.0])
+    """
+    check_positive("window", window)
+    check_positive("points", points)
+    if isinstance(runs, str | Path | History | Mapping) or not isinstance(runs, Sequence) or not runs:
+        raise ValueError(f"runs must be a list of histories, paths of logs or dicts of lists, got {runs!r}")
+    curves = [_curve(run, what, against, window) for run in runs]
+    first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    if first > last:
+        raise ValueError(f"runs have no {against} in common: the last begins at {first:g}, the first ends at {last:g}")
+    x = np.linspace(first, last, points)
+    low, median, high = np.percentile([np.interp(x, *curve) for curve in curves], [25, 50, 75], axis=0)
+    return Band(x, low, median, high)
+
+
+def compare(
+    runs: Sequence[Any] | Mapping[str, Sequence[Any]],
+    what: str = "reward",
+    *,
+    against: str = "steps",
+    window: int = 10,
+    path: str | Path | None = None,
+) -> Figure:
+    """Draw the median over runs and the band between its quartiles.
+
+    Args:
+        runs: the runs of one kind, one per seed, as `band` takes them; or a dict of several kinds by their names.
+        what: the quantity.
+        against: the quantity to the right: "steps", "updates", "time", "episode", or another column.
+        window: values in the mean that smooths each run.
+        path: also write the picture there; its ending says the format.
+
+    Raises:
+        ValueError: naming the argument that is not what it may be, or the quantity that a run has not.
+
+    Example:
+    >>> import noterl
+    >>> from noterl.plotting import compare
+    >>> runs = {}
+    >>> for double in (True, False):
+    ...     agents = [noterl.DQN("CartPole-v1", double=double, hidden=(8,), seed=seed) for seed in range(2)]
+    ...     runs[f"double={double}"] = [agent.fit(episodes=3, verbose=0) for agent in agents]
+    >>> figure = compare(runs, path="double.png")
+    """
+    kinds = dict(runs) if isinstance(runs, Mapping) and not _is_run(runs) else {"": runs}
+    if not kinds:
+        raise ValueError(f"runs must hold at least one kind of runs, got {runs!r}")
+    bands = {name: band(group, what, against=against, window=window) for name, group in kinds.items()}  # type: ignore[arg-type]
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, middle in bands.items():
+        count = len(kinds[name])
+        label = f"{name} ({count} runs)" if name else f"median of {count} runs"
+        (line,) = axes.plot(middle.x, middle.median, label=label)
+        axes.fill_between(middle.x, middle.low, middle.high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(xlabel=_AXES.get(against, against), ylabel=what.replace("_", " "))
+    axes.legend()
+    axes.grid(alpha=0.3)
+    if path is not None:
+        figure.savefig(path)
+    return figure
+
+
+def _is_run(runs: Mapping[str, Any]) -> bool:
+    """Whether a dict is one run, by columns: its lists hold numbers."""
+    return any(len(values) and isinstance(values[0], int | float) for values in runs.values())
+
+
+def _columns(run: Any) -> Mapping[str, Sequence[Any]]:
+    if isinstance(run, History):
+        return {"episode": run.episode, **run.history}
+    if isinstance(run, str | Path):
+        return read_columns(run)
+    if isinstance(run, Mapping):
+        return run
+    raise ValueError(f"runs must hold histories, paths of logs or dicts of lists, got {run!r}")
+
+
+def _curve(run: Any, what: str, against: str, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return one run's points, smoothed, in ascending order."""
+    columns = _columns(run)
+    for name, column in (("what", what), ("against", against)):
+        if column not in columns:
+            raise ValueError(f"{name}: a run has no {column!r}; it has {', '.join(columns)}")
+    x, values = (np.asarray(columns[name], np.float64) for name in (against, what))
+    there = ~np.isnan(values)
+    x, values = x[there], values[there]
+    if not len(x):
+        raise ValueError(f"what: a run has no value of {what!r}")
+    smooth = [math.fsum(values[max(0, end - window) : end]) / min(window, end) for end in range(1, len(values) + 1)]
+    order = np.argsort(x, kind="stable")
+    return x[order], np.asarray(smooth)[order]

@@ -1,0 +1,113 @@
+"""Comparing runs over seeds: the numbers behind the picture."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from noterl.history import History
+from noterl.plotting import band, compare
+
+pytestmark = pytest.mark.backend_free
+
+
+def run(rewards: list[float], length: int = 10, **columns: Any) -> dict[str, Any]:
+    steps = [length * (number + 1) for number in range(len(rewards))]
+    return {"steps": steps, "reward": rewards, "episode": list(range(len(rewards))), **columns}
+
+
+def history(rewards: list[float]) -> History:
+    kept = History()
+    for number, reward in enumerate(rewards):
+        kept.on_episode_end(number, {"reward": reward, "steps": 10 * (number + 1), "time": number / 2})
+    return kept
+
+
+class TestBand:
+    def test_median_and_quartiles(self) -> None:
+        middle = band([run([0.0, height]) for height in (1.0, 2.0, 4.0, 8.0, 16.0)], window=1, points=2)
+        assert middle.x.tolist() == [10.0, 20.0]
+        assert [part.tolist() for part in middle[1:]] == [[0.0, 2.0], [0.0, 4.0], [0.0, 8.0]]
+
+    def test_where_all_have_been(self) -> None:
+        """The first run goes from 10 to 30, the second from 25 to 50; a straight line joins its points."""
+        middle = band([run([1.0, 2.0, 3.0]), run([10.0, 20.0], 25)], window=1, points=2)
+        assert middle.x.tolist() == [25.0, 30.0]
+        assert middle.median.tolist() == [(2.5 + 10.0) / 2, (3.0 + 12.0) / 2]
+
+    def test_smoothed_by_the_last_values(self) -> None:
+        middle = band([run([3.0, 5.0, 10.0, 0.0])], window=3, points=4)
+        assert middle.median.tolist() == [3.0, 4.0, 6.0, 5.0]
+        assert middle.low.tolist() == middle.high.tolist() == middle.median.tolist()
+
+    def test_what_a_run_has_only_sometimes(self) -> None:
+        middle = band([run([0.0] * 4, score=[math.nan, 2.0, math.nan, 6.0])], "score", window=1, points=3)
+        assert middle.x.tolist() == [20.0, 30.0, 40.0]
+        assert middle.median.tolist() == [2.0, 4.0, 6.0]
+
+    def test_histories_and_logs_are_runs_too(self, tmp_path: Path) -> None:
+        (tmp_path / "log.csv").write_text("episode,steps,reward\n0,10,4.0\n1,20,6.0\n")
+        rows = ({"episode": n, "steps": 10 * n + 10, "reward": 1.0 + n, "loss": None} for n in range(2))
+        (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        runs = [history([1.0, 3.0]), tmp_path / "log.csv", str(tmp_path / "log.jsonl")]
+        middle = band(runs, window=1, points=2)
+        assert middle.median.tolist() == [1.0, 3.0]
+        assert middle.high.tolist() == [2.5, 4.5]
+
+    @pytest.mark.parametrize(("against", "x"), [("episode", [0.0, 2.0]), ("time", [0.0, 1.0]), ("steps", [10.0, 30.0])])
+    def test_against_other_quantities(self, against: str, x: list[float]) -> None:
+        assert band([history([1.0, 2.0, 3.0])], against=against, points=2).x.tolist() == x
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (([],), "runs must be a list of histories, paths of logs or dicts of lists, got []"),
+            (("log.csv",), "runs must be a list of histories, paths of logs or dicts of lists, got 'log.csv'"),
+            (([3],), "runs must hold histories, paths of logs or dicts of lists, got 3"),
+            (([run([1.0])], "score"), "what: a run has no 'score'; it has steps, reward, episode"),
+            (([run([math.nan])],), "what: a run has no value of 'reward'"),
+            (([run([1.0, 2.0]), run([1.0], 50)],), "runs have no steps in common: the last begins at 50"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, arguments: tuple[Any, ...], message: str) -> None:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            band(*arguments)
+
+    def test_bad_numbers_are_named(self) -> None:
+        for name in ("window", "points"):
+            with pytest.raises(ValueError, match=f"{name} must be a positive int, got 0"):
+                band([run([1.0])], **{name: 0})
+        with pytest.raises(ValueError, match="against: a run has no 'years'"):
+            band([run([1.0])], against="years")
+
+
+class TestCompare:
+    def test_a_line_and_a_band_for_each_kind(self, tmp_path: Path) -> None:
+        kinds = {"one": [run([0.0, 4.0]), run([0.0, 8.0])], "two": [run([9.0, 9.0])]}
+        figure = compare(kinds, window=1, path=tmp_path / "compare.png")
+        axes = figure.axes[0]
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == ["one (2 runs)", "two (1 runs)"]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("environment steps", "reward")
+        assert axes.lines[0].get_ydata()[-1] == 6.0
+        corners = axes.collections[0].get_paths()[0].vertices
+        assert {5.0, 7.0} <= set(corners[corners[:, 0] == 20.0][:, 1])
+        picture = matplotlib.image.imread(tmp_path / "compare.png")
+        assert len(np.unique(picture[..., :3].reshape(-1, 3), axis=0)) > 20
+
+    def test_one_kind_needs_no_name(self) -> None:
+        axes = compare([run([0.0, 4.0])] * 3, against="episode").axes[0]
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == ["median of 3 runs"]
+        assert axes.get_xlabel() == "episode"
+
+    def test_nothing_to_compare(self) -> None:
+        with pytest.raises(ValueError, match="runs must hold at least one kind of runs"):
+            compare({})
+        with pytest.raises(ValueError, match="runs must be a list of histories"):
+            compare(run([1.0]))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from noterl import callbacks, envs, finders, heads, losses, networks, noise, policies, schedules
+    from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, schedules
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
     from noterl.agents.ddpg import DDPG
@@ -46,6 +46,7 @@ __all__ = [
     "losses",
     "networks",
     "noise",
+    "plotting",
     "policies",
     "register",
     "schedules",

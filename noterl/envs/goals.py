@@ -184,5 +184,6 @@ class BitFlip(GoalEnv):
         self.state[action] ^= 1
 
     def _reached(self, achieved: Array, desired: Array) -> Any:
-        same = (achieved == desired).all(-1)
-        return bool(same) if same.ndim == 0 else same
+        same = achieved == desired
+        # Over the first axis of a copy `all` is several times quicker than over a short last one.
+        return bool(same.all()) if same.ndim == 1 else np.moveaxis(same, -1, 0).copy().all(0)

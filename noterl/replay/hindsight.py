@@ -119,7 +119,7 @@ class Hindsight(Relabel):
         episodes, offset = self._bound().episodes, generator.random()
         # Of any run of rows the ratio, and of each row in its place the same chance: samplers may draw in an order.
         due = (np.arange(len(rows) + 1) * self.ratio + offset).astype(np.int64)
-        chosen = np.flatnonzero(due[1:] != due[:-1])
+        chosen = (due[1:] != due[:-1]).nonzero()[0]
         goal, own = np.full(len(rows), -1), rows[chosen]
         after = episodes.after(own)
         if self.strategy == "final":
@@ -133,7 +133,7 @@ class Hindsight(Relabel):
     def gather(self, rows: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
         """Return the batch of rows `[n]`, fields `[n, ...]`, with the new goals and what comes of them."""
         storage, goal = self._bound(), choices["goal"]
-        chosen = np.flatnonzero(goal >= 0)
+        chosen = (goal >= 0).nonzero()[0]
         goals = self._achieved(goal[chosen])
         steps = follow(storage, rows, n_step)
         reward, terminated = storage.reward.take(steps.rows), storage.terminated.take(steps.rows)
@@ -169,7 +169,7 @@ class Hindsight(Relabel):
         assert isinstance(storage.observation, Leaves) and isinstance(storage.apart, Leaves)
         successor = storage.successor.take(rows)
         goals: Array = storage.observation.tables["achieved_goal"].take(successor, axis=0, mode="clip")
-        apart = np.flatnonzero(successor < 0)
+        apart = (successor < 0).nonzero()[0]
         if apart.size:
             goals[apart] = storage.apart.tables["achieved_goal"].take(-1 - successor[apart], axis=0)
         return goals

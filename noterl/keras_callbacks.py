@@ -146,6 +146,7 @@ class Facade:
         self.agent = agent
         self.name = type(agent).__name__
         self.train_function = agent.run_updates
+        self._history: Any = None
 
     @property
     def optimizer(self) -> Any:
@@ -170,8 +171,12 @@ class Facade:
 
     @property
     def history(self) -> Any:
-        """The History of the running fit."""
-        return self.agent.history
+        """The History of the running fit, or what a Keras callback put in its place; the agent keeps its own."""
+        return self.agent.history if self._history is None else self._history
+
+    @history.setter
+    def history(self, history: Any) -> None:
+        self._history = history
 
     @property
     def layers(self) -> list[Any]:

@@ -141,7 +141,7 @@ class Prioritized(Sampler):
         return priorities / priorities.sum() if len(priorities) else priorities
 
     def feedback(self, rows: Array, values: Mapping[str, Array]) -> None:
-        """Take what the score needs of rows `[n]`; a score that is not finite leaves its row as it was.
+        """Take what the score needs of rows `[n]`; a score below 0 or not finite leaves its row as it was.
 
         Raises:
             ValueError: if a field that the score needs is missing.
@@ -149,14 +149,17 @@ class Prioritized(Sampler):
         missing = [name for name in self.score.fields if name not in values]
         if missing:
             raise ValueError(f"the loss must feed back {', '.join(missing)} [B] for {type(self.score).__name__}")
-        scores = np.asarray(self.score(values), np.float32).reshape(len(rows), -1).mean(1)
-        finite = np.isfinite(scores)
-        if not finite.all():
-            rows, scores = rows[finite], scores[finite]
+        scores = np.asarray(self.score(values), np.float32)
+        if scores.ndim > 1:
+            scores = scores.reshape(len(rows), -1).mean(1)
+        largest = float(scores.max(initial=0.0))
+        if not (largest < np.inf and scores.min(initial=0.0) >= 0):
+            sound = (scores >= 0) & (scores < np.inf)
+            rows, scores = rows[sound], scores[sound]
+            largest = float(scores.max(initial=0.0))
         if not len(rows):
             return
         self._synchronized()  # rows added so far have the largest score there was until now
-        largest = float(scores.max())
         self._largest = largest if self._largest is None else max(self._largest, largest)
         self._scores[rows] = scores
         self._write(rows)

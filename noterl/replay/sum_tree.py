@@ -37,12 +37,14 @@ class SumTree:
     """
 
     def __init__(self, size: int) -> None:
-        levels = [np.zeros(_padded(size))]
-        while len(levels[-1]) > ROOT:
-            levels.append(np.zeros(_padded(len(levels[-1]) // BRANCHES)))
-        self.values: Array = levels[0][:size]
-        self._levels = levels
-        self._parts = [level.reshape(-1, BRANCHES) for level in levels]
+        depth = 0
+        while size > ROOT * BRANCHES**depth:
+            depth += 1
+        # As many values as the root's sums have room for, so that every sum has all its parts.
+        room = -(-size // BRANCHES**depth)
+        self._levels = [np.zeros(room * BRANCHES**level) for level in range(depth, -1, -1)]
+        self._parts = [level.reshape(-1, BRANCHES) for level in self._levels[:-1]]
+        self.values: Array = self._levels[0][:size]
         self._root: Array | None = None  # running sums of the last level
 
     @property
@@ -54,9 +56,9 @@ class SumTree:
         """Write values `[n]` at an index `[n]`; of an index that comes twice the last value stays."""
         self._root = None
         self._levels[0][index] = values
-        for parts, sums in zip(self._parts, self._levels[1:], strict=False):
+        for parts, sums in zip(self._parts, self._levels[1:], strict=True):
             if 2 * len(index) > len(parts):  # all sums of the level, and then of those above too
-                parts.sum(1, out=sums[: len(parts)])
+                parts.sum(1, out=sums)
             else:
                 index = index // BRANCHES
                 sums[index] = parts.take(index, 0).sum(1)
@@ -67,7 +69,7 @@ class SumTree:
             return
         self._root = None
         self._levels[0][start:stop] = values
-        for parts, sums in zip(self._parts, self._levels[1:], strict=False):
+        for parts, sums in zip(self._parts, self._levels[1:], strict=True):
             start, stop = start // BRANCHES, (stop - 1) // BRANCHES + 1
             parts[start:stop].sum(1, out=sums[start:stop])
 
@@ -76,20 +78,31 @@ class SumTree:
 
         A value of 0 is never found. A sum of `total` or more finds the last value that is not 0. There must be one.
         """
+        index = self._descend(sums, exact=False)
+        if self._levels[0].take(index).all():
+            return index
+        # Rounding left a rest that no child reaches, or a sum was too large: there the last child is not the answer.
+        return self._descend(sums, exact=True)
+
+    def _descend(self, sums: Array, *, exact: bool) -> Array:
+        """Return what `find` does; `exact` makes sure that at every level there is a part which reaches the sum."""
         root = self._running()
         rest = np.minimum(sums, root[-1] * BELOW)
         index = root.searchsorted(rest, "right")
         rest -= np.where(index > 0, root.take(index - 1, mode="wrap"), 0.0)
-        before = np.arange(-1, len(rest) * BRANCHES - 1, BRANCHES)
-        for parts in self._parts[-2::-1]:
-            running = parts.take(index, 0)
-            running.cumsum(1, out=running)
-            # Rounding may have left a rest that no part reaches, which would find a part of no value.
-            np.minimum(rest, running[:, -1] * BELOW, out=rest)
-            part = _count(running <= rest[:, None])
-            rest -= np.where(part > 0, running.ravel().take(before + part, mode="wrap"), 0.0)
+        rows = np.arange(0, len(rest) * BRANCHES, BRANCHES)
+        for parts in reversed(self._parts):
+            part = parts.take(index, 0)
+            before = np.empty_like(part)  # the sum of the parts before each
+            before[:, 0] = 0.0
+            part[:, :-1].cumsum(1, out=before[:, 1:])
+            if exact:
+                np.minimum(rest, (before[:, -1] + part[:, -1]) * BELOW, out=rest)
+            chosen = _count(before <= rest[:, None])
+            chosen -= 1
+            rest -= before.ravel().take(rows + chosen)
             index *= BRANCHES
-            index += part
+            index += chosen
         return index
 
     def _running(self) -> Array:
@@ -109,7 +122,3 @@ def _count_plainly(passed: Array) -> Array:
 
 
 _count = _count_in_words if hasattr(np, "bitwise_count") else _count_plainly
-
-
-def _padded(size: int) -> int:
-    return -(-size // BRANCHES) * BRANCHES

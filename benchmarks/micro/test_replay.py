@@ -1,7 +1,8 @@
-"""Storing a transition, and drawing the batches of one gradient update or of a group of them."""
+"""Storing a transition, drawing the batches of one gradient update or of a group of them, and gathering them ahead."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,33 @@ import noterl
 SPACES = {
     "vector": spaces.Box(-1.0, 1.0, (4,), np.float32),
     "image": spaces.Box(0, 255, (84, 84), np.uint8),
+    "stack": spaces.Box(0, 255, (84, 84, 4), np.uint8),
 }
 LENGTH = 200
 
 
-def filled(kind: str, capacity: int = 10_000) -> noterl.Replay:
-    replay = noterl.Replay(capacity)
+def filled(kind: str, capacity: int = 10_000, lanes: int = 1, **keywords: Any) -> noterl.Replay:
+    replay = noterl.Replay(capacity, **keywords)
     replay.build(SPACES[kind], spaces.Discrete(4))
-    for transition in episode(kind) * (capacity // LENGTH + 1):
+    for transition in episode(kind, lanes) * (capacity // LENGTH + 1):
         replay.add(*transition)
     return replay
 
 
-def episode(kind: str) -> list[tuple[Any, ...]]:
+def episode(kind: str, lanes: int = 1) -> list[tuple[Any, ...]]:
     space = SPACES[kind]
     space.seed(0)
-    observations = [space.sample() for _ in range(LENGTH + 1)]
-    return [(0, observations[t], 1, 1.0, observations[t + 1], t == LENGTH - 1, False) for t in range(LENGTH)]
+    observations = [space.sample() for _ in range(LENGTH + lanes)]
+    if kind == "stack":  # each follows from the one before
+        frames = np.concatenate(observations[:4] + [one[..., -1:] for one in observations], -1)
+        observations = [frames[..., t : t + 4].copy() for t in range(LENGTH + lanes)]
+    last = LENGTH - lanes
+    return [(t % lanes, observations[t], 1, 1.0, observations[t + lanes], t >= last, False) for t in range(LENGTH)]
 
 
-@pytest.mark.parametrize("kind", SPACES)
-def test_add(benchmark: Any, kind: str) -> None:
-    replay, transitions = filled(kind), episode(kind)
+@pytest.mark.parametrize(("kind", "lanes"), [("vector", 1), ("vector", 8), ("image", 1)])
+def test_add(benchmark: Any, kind: str, lanes: int) -> None:
+    replay, transitions = filled(kind, lanes=lanes), episode(kind, lanes)
     add = replay.add
 
     def add_an_episode() -> None:
@@ -46,9 +52,41 @@ def test_add(benchmark: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("updates", [1, 32, 128])
-@pytest.mark.parametrize("kind", SPACES)
-def test_sample(benchmark: Any, kind: str, updates: int) -> None:
-    replay, generator = filled(kind), np.random.default_rng(0)
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("kind", ["vector", "image"])
+def test_sample(benchmark: Any, kind: str, n_step: int, updates: int) -> None:
+    replay, generator = filled(kind, n_step=n_step), np.random.default_rng(0)
     batch = benchmark(replay.sample, updates, 64, generator=generator, gamma=0.99)
     assert batch.reward.shape == (updates, 64)
     benchmark.extra_info["microseconds a batch"] = benchmark.stats.stats.median / updates * 1e6
+
+
+@pytest.mark.parametrize("updates", [1, 8])
+def test_sample_stacks(benchmark: Any, updates: int) -> None:
+    replay, generator = filled("stack", 2000, frame_stack=4), np.random.default_rng(0)
+    batch = benchmark(replay.sample, updates, 32, generator=generator, gamma=0.99)
+    assert batch.observation.shape == (updates, 32, 84, 84, 4)
+    benchmark.extra_info["microseconds a batch"] = benchmark.stats.stats.median / updates * 1e6
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("where", ["elsewhere", "here"])
+def test_gather_ahead(benchmark: Any, where: str, prefetch: int) -> None:
+    """Eight updates of 2 ms on stacks of frames: on another device (we sleep), or on the cores that gather, too."""
+    replay = filled("stack", 2000, frame_stack=4, prefetch=prefetch)
+    drawn = replay.draw(8, 32, generator=np.random.default_rng(0))
+    parts = [drawn[k : k + 1] for k in range(8)]
+    matrix = np.ones((200, 200), np.float32)
+
+    def group() -> None:
+        with replay.gathering(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
+            for _ in parts:
+                next(batches)
+                until = time.perf_counter() + 0.002
+                if where == "elsewhere":
+                    time.sleep(0.002)
+                while time.perf_counter() < until:
+                    matrix @ matrix
+
+    benchmark(group)
+    benchmark.extra_info["milliseconds a group"] = benchmark.stats.stats.median * 1e3

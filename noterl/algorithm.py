@@ -293,7 +293,7 @@ class Algorithm(Configurable):
         """Return the trained variables of networks; looked up once for each group of them."""
         key = tuple(map(id, group))
         if key not in self._groups:
-            found = [variable for network in group for variable in networks.trainable_variables(network)]
+            found = unique(variable for network in group for variable in networks.trainable_variables(network))
             self._groups[key] = (group, found)  # holding the group keeps its ids from being used again
         return self._groups[key][1]
 

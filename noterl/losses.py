@@ -123,7 +123,8 @@ def value_error(value: Tensor, target: Tensor, old_value: Tensor | None = None, 
     plain = ops.square(value - target)
     if old_value is None or clip is None:
         return plain
-    clipped = old_value + ops.clip(value - old_value, -clip, clip)
+    bound = ops.convert_to_tensor(clip)
+    clipped = old_value + ops.clip(value - old_value, -bound, bound)
     return ops.maximum(plain, ops.square(clipped - target))
 
 

@@ -75,7 +75,7 @@ class OnPolicy:
         self._data = self._prepare(self.rollout.batch(gamma=self._agent.discount_factor()))
         count, size = self.rollout.length * self.rollout.num_envs, self.batch_size
         if size == count:  # their order would change nothing but rounding
-            return np.broadcast_to(np.arange(count, dtype=np.int32), (self._agent.epochs, count))
+            return np.tile(np.arange(count, dtype=np.int32), (self._agent.epochs, 1))
         generator = self._agent.generators("sampler")
         orders = []
         for _ in range(self._agent.epochs):

@@ -1,0 +1,168 @@
+"""PPO and A2C in plain NumPy and float64, with gradients by finite differences: what every backend must agree with.
+
+Nothing here is shared with noterl. Networks are perceptrons with tanh; of a Box the actor has the logarithms of the
+standard deviations as its last weight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def softmax(logits: Array) -> Array:
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def perceptron(x: Array, weights: list[Array]) -> Array:
+    for kernel, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+        x = np.tanh(x @ kernel + bias)
+    return x @ weights[-2] + weights[-1]
+
+
+def advantages(reward: Array, discount: Array, value: Array, after: Array, goes_on: Array, lam: float) -> Array:
+    """Return generalised advantages `[T, N]`, lane by lane and step by step."""
+    found = np.zeros(reward.shape)
+    for lane in range(reward.shape[1]):
+        tail = 0.0
+        for t in reversed(range(len(reward))):
+            delta = reward[t, lane] + discount[t, lane] * after[t, lane] - value[t, lane]
+            tail = delta + (discount[t, lane] * lam * tail if goes_on[t, lane] else 0.0)
+            found[t, lane] = tail
+    return found
+
+
+def mean(values: Array, weight: Array) -> float:
+    return float((values * weight).sum() / weight.sum())
+
+
+class ActorCritic:
+    """An agent's networks and losses.
+
+    Args:
+        actor: its weights in Keras's layout.
+        critic: likewise; those that are shared stand in both.
+        kind: of the action space, "discrete", "multi" (3 and 2 choices) or "box".
+        settings: of the algorithm: gae_lambda, entropy, value, and for PPO clip and value_clip.
+    """
+
+    def __init__(self, actor: list[Array], critic: list[Array], *, kind: str, shared: int = 0, **settings: Any) -> None:
+        own = [np.array(weight, np.float64) for weight in critic[shared:]]
+        self.weights = [np.array(weight, np.float64) for weight in actor] + own
+        self.actors = list(range(len(actor)))
+        self.critics = list(range(shared)) + list(range(len(actor), len(self.weights)))
+        self.kind, self.settings = kind, settings
+
+    def value(self, observation: Array) -> Array:
+        return perceptron(observation, [self.weights[k] for k in self.critics])[..., 0]
+
+    def distribution(self, observation: Array) -> tuple[Array, Array]:
+        weights = [self.weights[k] for k in self.actors]
+        if self.kind == "box":
+            return perceptron(observation, weights[:-1]), np.exp(weights[-1])
+        return perceptron(observation, weights), np.zeros(0)
+
+    def log_prob(self, observation: Array, action: Array) -> Array:
+        outputs, deviation = self.distribution(observation)
+        if self.kind == "box":
+            density = np.exp(-0.5 * ((action - outputs) / deviation) ** 2) / np.sqrt(2 * np.pi * deviation**2)
+            return np.log(density).sum(-1)
+        if self.kind == "discrete":
+            return np.log(np.take_along_axis(softmax(outputs), action[..., None], -1))[..., 0]
+        parts = softmax(outputs[..., :3]), softmax(outputs[..., 3:])
+        chosen = [np.take_along_axis(part, action[..., k, None], -1)[..., 0] for k, part in enumerate(parts)]
+        return np.log(chosen[0] * chosen[1])
+
+    def entropy(self, observation: Array) -> Array:
+        outputs, deviation = self.distribution(observation)
+        if self.kind == "box":
+            return np.full(len(outputs), 0.5 * np.log(2 * np.pi * np.e * deviation**2).sum())
+        parts = [softmax(outputs)] if self.kind == "discrete" else [softmax(outputs[:, :3]), softmax(outputs[:, 3:])]
+        return sum(-(part * np.log(part)).sum(-1) for part in parts)
+
+    def prepared(self, rollout: dict[str, Array]) -> dict[str, Array]:
+        value, after = self.value(rollout["observation"]), self.value(rollout["next_observation"])
+        found = advantages(
+            rollout["reward"], rollout["discount"], value, after, rollout["continues"], self.settings["gae_lambda"]
+        )
+        log_prob = self.log_prob(rollout["observation"], rollout["action"])
+        return {"value": value, "log_prob": log_prob, "advantage": found, "target": found + value}
+
+    def losses(self, batch: dict[str, Array]) -> dict[str, float]:
+        weight, advantage, rules = batch["weight"], batch["advantage"], self.settings
+        log_prob = self.log_prob(batch["observation"], batch["action"])
+        value = self.value(batch["observation"])
+        told = {"entropy": mean(self.entropy(batch["observation"]), weight)}
+        error = (value - batch["target"]) ** 2
+        if "clip" in rules:
+            centred = advantage - mean(advantage, weight)
+            advantage = centred / (np.sqrt(mean(centred**2, weight)) + 1e-8)
+            ratio = np.exp(log_prob - batch["log_prob"])
+            clipped = np.clip(ratio, 1 - rules["clip"], 1 + rules["clip"])
+            told["policy_loss"] = mean(-np.minimum(ratio * advantage, clipped * advantage), weight)
+            told["approximate_kl"] = mean(ratio - 1 - np.log(ratio), weight)
+            told["clip_fraction"] = mean((np.abs(ratio - 1) > rules["clip"]) * 1.0, weight)
+            if rules.get("value_clip"):
+                held = batch["value"] + np.clip(value - batch["value"], -rules["value_clip"], rules["value_clip"])
+                error = np.maximum(error, (held - batch["target"]) ** 2)
+        else:
+            told["policy_loss"] = mean(-log_prob * advantage, weight)
+        told["value_loss"] = mean(error, weight)
+        policy = told["policy_loss"] - rules["entropy"] * told["entropy"]
+        return {"loss": policy + rules["value"] * told["value_loss"], **told}
+
+    def gradients(self, batch: dict[str, Array], step: float = 1e-6) -> list[Array]:
+        """Return the gradient of the loss for each weight, by central differences."""
+        found = []
+        for weight in self.weights:
+            gradient, flat = np.zeros(weight.size), weight.reshape(-1)
+            for k in range(weight.size):
+                kept = flat[k]
+                flat[k] = kept + step
+                above = self.losses(batch)["loss"]
+                flat[k] = kept - step
+                gradient[k] = (above - self.losses(batch)["loss"]) / (2 * step)
+                flat[k] = kept
+            found.append(gradient.reshape(weight.shape))
+        return found
+
+
+class Clipped:
+    """What is common to the optimizers: gradients are clipped by their norm, over some of the weights."""
+
+    def __init__(self, rate: float, norm: float, which: list[int]) -> None:
+        self.rate, self.norm, self.which, self.count = rate, norm, which, 0
+        self.first: dict[int, Array] = {}
+        self.second: dict[int, Array] = {}
+
+    def apply(self, weights: list[Array], gradients: list[Array]) -> None:
+        norm = np.sqrt(sum((gradients[k] ** 2).sum() for k in self.which))
+        self.count += 1
+        for k in self.which:
+            self.move(k, weights[k], gradients[k] * min(1.0, self.norm / norm))
+
+
+class Adam(Clipped):
+    """Keras's Adam: epsilon is added before the bias of the second moment is corrected."""
+
+    epsilon = 1e-5
+
+    def move(self, k: int, weight: Array, gradient: Array) -> None:
+        self.first[k] = 0.9 * self.first.get(k, 0.0) + 0.1 * gradient
+        self.second[k] = 0.999 * self.second.get(k, 0.0) + 0.001 * gradient**2
+        rate = self.rate * np.sqrt(1 - 0.999**self.count) / (1 - 0.9**self.count)
+        weight -= rate * self.first[k] / (np.sqrt(self.second[k]) + self.epsilon)
+
+
+class RMSprop(Clipped):
+    """Keras's RMSprop: epsilon lies inside of the root."""
+
+    epsilon = 1e-10
+
+    def move(self, k: int, weight: Array, gradient: Array) -> None:
+        self.second[k] = 0.99 * self.second.get(k, 0.0) + 0.01 * gradient**2
+        weight -= self.rate * gradient / np.sqrt(self.second[k] + self.epsilon)

@@ -208,15 +208,20 @@ class TestRules:
         replay.sample(1, 1, generator=np.random.default_rng(0), gamma=0.5)
         assert seen[0][0].dtype == seen[0][1].dtype == np.float64 and seen[0][1].tolist() == [[0.1]]
 
-    @pytest.mark.parametrize("name", ["compute_reward", "compute_terminated"])
-    def test_a_rule_for_one_transition_alone_is_refused(self, name: str) -> None:
-        rules = {"compute_reward": lambda achieved, desired, info: np.zeros(len(info))}
+    def test_a_reward_for_one_transition_alone_is_refused(self) -> None:
         goals = played(Hindsight())
-        goals.replay.relabel.attach(SimpleNamespace(**{**rules, name: lambda *_: 0.0}))
-        with pytest.raises(
-            ValueError, match=rf"{name} must take the goals of many .* return the shape \(\d+,\), got \(\)"
-        ):
+        goals.replay.relabel.attach(SimpleNamespace(compute_reward=lambda *_: 0.0))
+        with pytest.raises(ValueError, match=r"compute_reward must take the goals of many .* shape \(\d+,\), got \(\)"):
             goals.replay.sample(1, 8, generator=np.random.default_rng(0), gamma=0.5)
+
+    def test_where_termination_is_told_for_one_transition_alone_each_is_asked_for(self) -> None:
+        goals, rule = played(Hindsight(ratio=1.0)), SimpleNamespace()
+        rule.compute_reward = goals.rule.compute_reward
+        rule.compute_terminated = lambda achieved, desired, info: bool(np.sum(achieved) % 2)
+        goals.replay.relabel.attach(rule)
+        batch = goals.replay.sample(2, 8, generator=np.random.default_rng(0), gamma=0.5)
+        odd = batch.next_observation["achieved_goal"][..., 0] % 2 == 1
+        assert np.array_equal(batch.discount == 0, odd) and 0 < odd.mean() < 1
 
 
 class TestArguments:

@@ -41,8 +41,9 @@ class Hindsight(Relabel):
     goal takes the desired one's place in `observation` and `next_observation`, and reward and termination are what the
     agent's `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated` say, or, where it defines no
     `compute_reward`, the environment's own. They are called once for all rows of a batch: goals are arrays
-    `[n, ...]`, `info` is `n` empty dicts (infos are not stored), and they return `[n]`. Without `compute_terminated`
-    transitions terminate as they were stored. What is achieved by a transition is its next observation's.
+    `[n, ...]`, `info` is `n` empty dicts (infos are not stored), and they return `[n]`; a `compute_terminated` that
+    returns one bool instead is asked for each row. Without `compute_terminated` transitions terminate as they were
+    stored. What is achieved by a transition is its next observation's.
 
     Args:
         strategy: "future" takes what this transition or a later one of its episode achieved, "episode" any one, "final"
@@ -161,6 +162,8 @@ class Hindsight(Relabel):
         reward[:, chosen] = _of_each("compute_reward", earned, achieved).reshape(steps, count)
         if self._compute_terminated is not None:
             ended = self._compute_terminated(achieved, desired, info)
+            if np.ndim(ended) == 0:  # that of gymnasium-robotics knows no batches
+                ended = [self._compute_terminated(*each) for each in zip(achieved, desired, info, strict=True)]
             terminated[:, chosen] = _of_each("compute_terminated", ended, achieved).reshape(steps, count)
 
     def _achieved(self, rows: Array) -> Array:

@@ -27,7 +27,8 @@ class LRFinder(Finder):
     """Train for a while with a learning rate that grows exponentially, and see where learning goes best.
 
     The agent is left exactly as it was. Smith, "Cyclical Learning Rates for Training Neural Networks", 2017, did so
-    with the loss of supervised learning; a reward is noisier, so look at the picture too.
+    with the loss of supervised learning. A reward is noisier, and of noise alone something is suggested too: look at
+    the picture, and where an agent explores at random for long prefer the loss.
 
     Args:
         agent: the agent.
@@ -58,6 +59,7 @@ class LRFinder(Finder):
         self.metric: str | None = None
         self.stop_reason: str | None = None
         self.seconds = 0.0
+        self._window = 1
 
     def find(
         self,
@@ -93,7 +95,7 @@ class LRFinder(Finder):
         check_positive("episodes", episodes)
         check_number("start_lr", start_lr, low=0, above=True)
         check_number("end_lr", end_lr, low=start_lr, above=True)
-        window = check_positive("window_size", window_size)
+        window = self._window = check_positive("window_size", window_size)
         self.metric = check_word("metric", metric, METRICS)
         points = episodes if metric == "reward" else check_positive("updates", updates or episodes)
         rates: list[float] = []
@@ -109,18 +111,18 @@ class LRFinder(Finder):
         self.results = _rows(metric, rates, logger.values, window)
         return self.suggestion() if self.results else None
 
-    def suggestion(self, sma: int = 1, n_skip_beginning: int = 10, n_skip_end: int = 5) -> float | None:
+    def suggestion(self, sma: int | None = None, n_skip_beginning: int = 10, n_skip_end: int = 5) -> float | None:
         """Return the rate at which the mean reward rises fastest, or the mean loss falls fastest; None if too short.
 
         Args:
-            sma: points over which the change is measured.
+            sma: points over which the change is measured; `window_size` if not given.
             n_skip_beginning: points that are not looked at, at the start.
             n_skip_end: points that are not looked at, at the end.
 
         Raises:
             ValueError: if a number is not what it may be, or nothing was found yet.
         """
-        check_positive("sma", sma)
+        sma = self._window if sma is None else check_positive("sma", sma)
         for name, value in (("n_skip_beginning", n_skip_beginning), ("n_skip_end", n_skip_end)):
             check_int(name, value, least=0)
         rates, means = self.curves(self.metric or "reward")["mean"]

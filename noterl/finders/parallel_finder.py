@@ -102,7 +102,8 @@ def _save(agent: Agent, optimizer: Any, path: str) -> None:
 def _finished(jobs: list[tuple[str, Any]], processes: int) -> Iterator[tuple[str, Trial]]:
     """Run jobs, so many at a time, and yield what each gave as it ends."""
     context = multiprocessing.get_context("spawn")
-    waiting, running = list(reversed(jobs)), {}
+    waiting = list(reversed(jobs))
+    running: dict[Any, tuple[str, Any, float]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < processes:
@@ -113,16 +114,16 @@ def _finished(jobs: list[tuple[str, Any]], processes: int) -> Iterator[tuple[str
                     process.start()
                 sender.close()
                 running[receiver] = name, process, perf_counter()
-            for receiver in wait(list(running)):
-                name, process, started = running.pop(receiver)  # type: ignore[index]
-                yield name, _received(receiver, name, process, started)  # type: ignore[arg-type]
+            for ready in wait(list(running)):
+                name, process, started = running.pop(ready)
+                yield name, _received(ready, name, process, started)
     finally:
         for _, process, _ in running.values():
             process.kill()
             process.join()
 
 
-def _received(receiver: Connection, name: str, process: Any, started: float) -> Trial:
+def _received(receiver: Any, name: str, process: Any, started: float) -> Trial:
     """Return what a process sent before it ended; of one that died without a word, how it ended."""
     try:
         trial = Trial(*receiver.recv())

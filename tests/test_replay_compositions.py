@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -50,3 +51,46 @@ def test_after_any_history_the_memory_is_what_a_plain_list_says(
     history.look()
     assert_same(unseen.replay.get_state(), history.replay.get_state())  # whoever looks changes nothing
     unseen.look()
+
+
+@pytest.mark.parametrize(("before", "new"), [(0, 30), (3, 2), (20, 2), (20, 30)])
+def test_ctrl_c_while_episodes_are_looked_up_leaves_nothing_half_known(before: int, new: int) -> None:
+    for stop_at in range(0, 999, 2):
+        history = History(24, Layout("last", 3), 1, prioritized=False)
+        history.add(0, None, before)
+        history.add(1, "truncated", 1)
+        if before:
+            history.look()
+        history.drop(before // 3)
+        history.add(0, None, new // 2)
+        history.add(2, None, new // 2)
+        finished = not stopped_at(stop_at, lambda history=history: history.replay._storage.episodes)
+        history.look()
+        if finished:
+            break
+    assert 20 < stop_at < 900
+
+
+def stopped_at(stop_at: int, work: Any) -> bool:
+    """Do the work, but raise KeyboardInterrupt on reaching this line (counted from 0) of episodes.py."""
+    passed = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal passed
+        if not frame.f_code.co_filename.endswith("episodes.py"):
+            return None
+        if event == "line":
+            passed += 1
+            if passed > stop_at:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False

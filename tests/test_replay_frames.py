@@ -12,7 +12,7 @@ from gymnasium.wrappers import FrameStackObservation
 
 from noterl import envs
 from noterl.envs import FrameStack, Reach2D
-from noterl.replay import Hindsight, Prioritized, Replay, bytes_needed
+from noterl.replay import Hindsight, Prioritized, Replay, Triplets, bytes_needed
 from tests.doubles import CountingEnv, ImageEnv, StatefulEnv
 from tests.replay_model import assert_same
 
@@ -42,20 +42,23 @@ ENVIRONMENTS = {
     "one": lambda: FrameStack(CountingEnv(7), 1),
     "first axis": lambda: FrameStackObservation(CountingEnv(7), 4, padding_type="reset"),
     "goals": lambda: FrameStack(Reach2D(), 3),
+    "triplets": lambda: FrameStack(CountingEnv(7), 3),
 }
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "n_step"), [(name, n) for name in ENVIRONMENTS for n in (1, 3) if (name, n) != ("triplets", 3)]
+)
 @pytest.mark.parametrize("sampler", [None, Prioritized])
 def test_batches_are_those_of_a_memory_that_stores_whole_stacks(name: str, n_step: int, sampler: Any) -> None:
     env = ENVIRONMENTS[name]()
-    frames = {"image": 3, "one": 1, "goals": 3}.get(name, 4)
+    frames = {"image": 3, "one": 1, "goals": 3, "triplets": 3}.get(name, 4)
+    relabels = {"goals": Hindsight, "triplets": Triplets}
     replays = []
     for stack in (None, frames):
-        relabel = Hindsight() if name == "goals" else None
+        relabel = relabels[name]() if name in relabels else None
         replay = Replay(200, sampler=sampler and sampler(), relabel=relabel, n_step=n_step, frame_stack=stack)
-        if relabel:
+        if name == "goals":
             relabel.attach(env.unwrapped)
         replay.build(env.observation_space, env.action_space)
         replays.append(replay)

@@ -54,6 +54,7 @@ def draw_usable(
     rows = sampler.draw(updates, batch_size, generator)
     if relabel is None:
         return rows
+    rows = np.ascontiguousarray(rows)
     flat = rows.reshape(-1)
     usable = relabel.usable(flat)
     if usable is None:

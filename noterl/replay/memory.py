@@ -45,7 +45,8 @@ class Replay(Configurable):
             together when they are sampled, never across the start of an episode. None stores observations as they come.
         prefetch: how many calls ahead batches are gathered, by another thread, where a group of updates runs as several
             calls (`steps_per_execution`); it changes nothing but the time, and that for the better where updates run on
-            another device (`noterl.replay.prefetch` has the figures). 0 gathers them in turn.
+            another device (`noterl.replay.prefetch` has the figures). The rule of rewards for relabelling is asked on
+            that thread, too. 0 gathers in turn.
         memmap: a folder, in files of which observations, actions and extra fields are to lie, for memories larger than
             the machine's; the files have no names there and go when the memory goes. None keeps everything in memory.
 

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from noterl.callback import Callback, LambdaCallback
 
+    from .ada_batch import AdaBatch
+    from .adapt import Adapt
+    from .adjustables import Rate, Scale
     from .animate import Animate
     from .backup_and_restore import BackupAndRestore
     from .checkpoint import Checkpoint
     from .csv_logger import CSVLogger
     from .early_stopping import EarlyStopping
     from .episode_printer import EpisodePrinter
+    from .ess_adapt import ESSAdapt
     from .ess_window import ESSWindow
     from .evaluate import Evaluate
     from .hyperparameter_scheduler import HyperparameterScheduler
@@ -38,11 +42,14 @@ if TYPE_CHECKING:
     from .window import Window
 
 __all__ = [
+    "AdaBatch",
+    "Adapt",
     "Animate",
     "BackupAndRestore",
     "CSVLogger",
     "Callback",
     "Checkpoint",
+    "ESSAdapt",
     "ESSWindow",
     "EarlyStopping",
     "EpisodePrinter",
@@ -54,8 +61,10 @@ __all__ = [
     "OptunaPruning",
     "ParquetLogger",
     "ProgressBar",
+    "Rate",
     "RecordVideo",
     "ReduceLROnPlateau",
+    "Scale",
     "StopOnSteps",
     "StopOnTime",
     "TensorBoard",
@@ -65,11 +74,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AdaBatch": "noterl.callbacks.ada_batch",
+    "Adapt": "noterl.callbacks.adapt",
     "Animate": "noterl.callbacks.animate",
     "BackupAndRestore": "noterl.callbacks.backup_and_restore",
     "CSVLogger": "noterl.callbacks.csv_logger",
     "Callback": "noterl.callback",
     "Checkpoint": "noterl.callbacks.checkpoint",
+    "ESSAdapt": "noterl.callbacks.ess_adapt",
     "ESSWindow": "noterl.callbacks.ess_window",
     "EarlyStopping": "noterl.callbacks.early_stopping",
     "EpisodePrinter": "noterl.callbacks.episode_printer",
@@ -81,8 +93,10 @@ _HOMES = {
     "OptunaPruning": "noterl.callbacks.optuna_pruning",
     "ParquetLogger": "noterl.callbacks.parquet_logger",
     "ProgressBar": "noterl.callbacks.progress_bar",
+    "Rate": "noterl.callbacks.adjustables",
     "RecordVideo": "noterl.callbacks.record_video",
     "ReduceLROnPlateau": "noterl.callbacks.reduce_lr_on_plateau",
+    "Scale": "noterl.callbacks.adjustables",
     "StopOnSteps": "noterl.callbacks.stop_on_steps",
     "StopOnTime": "noterl.callbacks.stop_on_time",
     "TensorBoard": "noterl.callbacks.tensor_board",

@@ -81,17 +81,21 @@ class AdaBatch(Adapting):
         self._baseline: float | None = None
         self._parts: list[float] | None = None  # smoothed |G|^2 and tr(S)
         self._noise: Any = None
+        self._drawn: dict[str, Any] | None = None  # where the generator was
 
     def begin(self, logs: Logs) -> None:
         """Find out whether there is a memory, and everything can be adjusted."""
         from noterl.gradient_noise import GradientNoise
 
         self._noise = GradientNoise(self.agent, self.num_samples)
+        if self._drawn is not None:
+            self._noise.generator.bit_generator.state = self._drawn
         super().begin(logs)
 
     def measured(self) -> float | None:
         """Compare gradients, once there is something to draw and training has begun."""
         found = self._noise()
+        self._drawn = self._noise.generator.bit_generator.state
         if found is None:
             return None
         if self.scale == "variance":
@@ -119,9 +123,9 @@ class AdaBatch(Adapting):
     def get_state(self) -> dict[str, Any]:
         """Return what all have, the baseline and the smoothed parts."""
         parts = None if self._parts is None else list(self._parts)
-        return {**super().get_state(), "baseline": self._baseline, "parts": parts}
+        return {**super().get_state(), "baseline": self._baseline, "parts": parts, "drawn": self._drawn}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state` returned."""
         super().set_state(state)
-        self._baseline, self._parts = state["baseline"], state["parts"]
+        self._baseline, self._parts, self._drawn = state["baseline"], state["parts"], state["drawn"]

@@ -57,9 +57,7 @@ class Adapt(Callback):
             self.chosen = ESSAdapt(target_ess, smooth, every=every, unit=unit, **adjusted)
         else:
             if num_samples is None:
-                raise ValueError(
-                    "num_samples must be given with target_noise: the batches whose gradients are compared"
-                )
+                raise ValueError("num_samples must be given with target_noise, the number of batches to compare")
             self.chosen = AdaBatch(num_samples, target_noise, smooth, every=every, unit=unit, **adjusted)
         self.adds = self.chosen.adds
         if unit != "episodes":

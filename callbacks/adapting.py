@@ -27,7 +27,7 @@ class Adapting(Callback):
     | `collect` (as `update_every`, and fewer the fuller the memory) | `Scale` | fewer | - |
     | `alpha` (of prioritized sampling) | `Rate` | up | down |
     | `lr` (of every optimizer), `tau` (Polyak), `gamma`, `clip` | `Rate` | up | down |
-    | `eps` (of the policy), `weight_decay`, `beta` (a live number of the agent, else of the sampler) | `Rate` | down | up |
+    | `eps` (of the policy), `weight_decay`, `beta` (the agent's, else the sampler's) | `Rate` | down | up |
     | `beta1`, `beta2` (of every optimizer) | `Rate` | up | up |
 
     Every value is clipped, stands in the episodes' logs under its name (`lr/<optimizer>` where there are several), and

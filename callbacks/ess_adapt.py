@@ -62,9 +62,7 @@ class ESSAdapt(Adapting):
     def begin(self, logs: Logs) -> None:
         """Find out whether there is a memory, and everything can be adjusted."""
         if not hasattr(self.agent.replay, "effective_sample_size"):
-            raise ValueError(
-                f"ESSAdapt looks at a replay memory, which {type(self.agent).__name__} does not learn from"
-            )
+            raise ValueError(f"ESSAdapt looks at a replay memory, which {type(self.agent).__name__} has not")
         super().begin(logs)
 
     def measured(self) -> float | None:

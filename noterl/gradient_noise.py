@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noterl import backends
 from noterl.backends.common import NonFiniteError
+from noterl.random import Generators
 from noterl.updating import DISTRIBUTIONS, updated
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class GradientNoise:
 
     Raises:
         ValueError: if the agent learns from no replay memory.
+
+    Attributes:
+        generator: what draws batches; it is no generator of the agent, and grows from the agent's seed.
     """
 
     def __init__(self, agent: Algorithm, samples: int) -> None:
@@ -69,6 +73,7 @@ class GradientNoise:
                 f"gradient noise is measured on batches of a replay memory, which {type(agent).__name__} has not"
             )
         self._agent, self._samples = agent, samples
+        self.generator = Generators(agent.generators.seed)("gradient_noise")
         self._compiled: Any = None
 
     def __call__(self) -> Spread | None:
@@ -86,8 +91,7 @@ class GradientNoise:
         return Spread(self._samples, size, squares, mean_square)
 
     def _batch(self, batch_size: int) -> Batch:
-        agent, samples = self._agent, self._samples
-        generator = agent.generators("gradient_noise")
+        agent, samples, generator = self._agent, self._samples, self.generator
         drawn = agent.replay.draw(samples, batch_size, generator=generator)
         drawn.gamma = agent.discount_factor()
         batch = agent.gather(drawn)

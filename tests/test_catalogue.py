@@ -36,6 +36,9 @@ class Trial:
 
 # What a class is built with where its defaults are not enough; files go into the folder.
 ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "AdaBatch": lambda folder: {"num_samples": 2, "lr": noterl.callbacks.Rate(1e-4, 1e-4, 1e-2)},
+    "Adapt": lambda folder: {"lr": noterl.callbacks.Rate(1e-4, 1e-4, 1e-2)},
+    "ESSAdapt": lambda folder: {"target_ess": 50, "lr": noterl.callbacks.Rate(1e-4, 1e-4, 1e-2)},
     "ESSWindow": lambda folder: {"scale": 0.9, "min_size": 30},
     "Window": lambda folder: {"size": 0.8, "every": 1, "unit": "episodes"},
     "Animate": lambda folder: {"path": folder / "learned.gif", "max_steps": 3},
@@ -59,6 +62,9 @@ ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 # Callbacks that are there to change training: all others leave a run bit-identical.
 ACTING: dict[str, str] = {
+    "AdaBatch": "moves the learning rate",
+    "Adapt": "moves the learning rate",
+    "ESSAdapt": "moves the learning rate",
     "ESSWindow": "forgets transitions",
     "Window": "forgets transitions",
     "HyperparameterScheduler": "moves gamma",
@@ -74,7 +80,11 @@ NEEDS: dict[str, str] = {"OptunaPruning": "optuna", "ParquetLogger": "pyarrow", 
 # Entries of a state that a clock fills, which no two runs share.
 CLOCKED = ("elapsed", "seconds", "time")
 
-NAMES = sorted(set(noterl.callbacks.__all__) - {"Callback"})
+NAMES = sorted(
+    name
+    for name in set(noterl.callbacks.__all__) - {"Callback"}
+    if issubclass(getattr(noterl.callbacks, name), noterl.Callback)
+)
 
 
 def make(name: str, folder: Path) -> noterl.Callback:

@@ -64,3 +64,9 @@ def current() -> Any:
 def rollout_programs() -> Any:
     """Return the module with what this backend compiles for rollouts: `compile_prepare` and `compile_minibatches`."""
     return importlib.import_module(f"noterl.backends.{choose()}_rollout")
+
+
+@cache
+def noise_programs() -> Any:
+    """Return the module with what this backend compiles to compare gradients: `compile_spread`."""
+    return importlib.import_module(f"noterl.backends.{choose()}_noise")

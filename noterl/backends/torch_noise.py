@@ -33,7 +33,7 @@ def compile_spread(agent: Agent) -> Callable[[Batch], tuple[float, float, int]]:
     def run(batch: Batch) -> tuple[float, float, int]:
         rows = _unbound(_to_device(batch, device), len(batch.reward))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(agent.generators("gradient_noise").integers(2**63)))
+            torch.manual_seed(agent.updates)  # of layers that draw
             mean = gradients(rows[0])
             squares: Any = torch.zeros(())
             for count, row in enumerate(rows[1:], 2):

@@ -130,6 +130,15 @@ class Present:
         self._view.write(observation, self.seen[lane])
 
 
+def present(view: View, lanes: int) -> tuple[Any, Array]:
+    """Return where the present observations of N lanes lie by lane, and what is seen of them `[N, ...]`, always."""
+    if not view.plain:
+        kept = Present(view, lanes)
+        return kept, kept.seen
+    whole = np.zeros((lanes, *view.space.shape), view.space.dtype)
+    return whole, whole
+
+
 def zeros(space: Space[Any]) -> Any:
     """Return an observation of zeros."""
     if isinstance(space, spaces.Dict):

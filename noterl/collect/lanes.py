@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from noterl import envs
 from noterl.collect.common import Checker, Ledger
-from noterl.observation import Present, View, fits
+from noterl.observation import View, fits, present
 from noterl.types import Transition
 
 if TYPE_CHECKING:
@@ -50,12 +50,7 @@ class Lanes:
         self._steps = [environment.step for environment in self._environments]
         self._checker = Checker(source.observation_space)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
-        view = View(source.observation_space)
-        # Both give a lane's observation, and take the next one without changing what they gave before a copy was made.
-        self._observations: Any = (
-            np.zeros((num_envs, *view.space.shape), view.space.dtype) if view.plain else Present(view, num_envs)
-        )
-        self._seen: np.ndarray = self._observations if view.plain else self._observations.seen
+        self._observations, self._seen = present(View(source.observation_space), num_envs)
         self._seeds: list[int] = [0] * num_envs
         self._past: list[list[Any]] = [[] for _ in range(num_envs)]
 

@@ -94,16 +94,16 @@ class VectorLanes:
         self._before = self.ledger.returns.copy(), self.ledger.lengths.copy()
         over = alive & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
         transitions: list[Transition] = []
-        for lane in np.flatnonzero(alive):
+        for lane in np.flatnonzero(alive).tolist():
             last = at(after, lane)
             if over[lane] and self._mode is AutoresetMode.SAME_STEP:
                 last = own(self.source.observation_space, info["final_obs"][lane])
-            self._check(int(lane), last, rewards[lane], step + len(transitions))
+            self._check(lane, last, rewards[lane], step + len(transitions))
             self.ledger.returns[lane] += float(rewards[lane])
             self.ledger.lengths[lane] += 1
             transitions.append(
                 Transition(
-                    int(lane),
+                    lane,
                     at(before, lane),
                     actions[lane],
                     float(rewards[lane]),

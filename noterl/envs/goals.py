@@ -38,7 +38,7 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
         self.max_steps = max_steps
         self.step_number = 0
         names = ("observation", "achieved_goal", "desired_goal")
-        self.observation_space = spaces.Dict(dict.fromkeys(names, state_space))
+        self.observation_space: spaces.Space[Any] = spaces.Dict(dict.fromkeys(names, state_space))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

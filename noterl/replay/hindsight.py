@@ -102,7 +102,7 @@ class Hindsight(Relabel):
         Raises:
             ValueError: if it belongs to another one, or observations are of another kind.
         """
-        if not is_goal_space(observation_space):
+        if not isinstance(observation_space, spaces.Dict) or not is_goal_space(observation_space):
             raise ValueError(
                 f"relabel: Hindsight takes observations that are a Dict of {', '.join(GOAL_KEYS)}, got "
                 f"{show(observation_space)}"

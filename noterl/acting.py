@@ -65,6 +65,9 @@ class Actor:
         if self.stale:
             self._weights = self._fetch()
             self.stale = False
+        if len(observations) == 1 and observations.ndim == 2:
+            # A vector times a matrix is another routine than a matrix of one row, and takes half the time.
+            return self._program(observations[0], self._weights)[None]
         return self._program(observations, self._weights)
 
     def target_moved(self) -> None:
@@ -168,7 +171,7 @@ def _layer(layer: Any, variables: list[keras.Variable]) -> list[Step] | None:
         return None
     kind = type(layer).__name__
     if kind == "Flatten":
-        return [lambda x, weights: x.reshape(len(x), -1)]
+        return [lambda x, weights: x if x.ndim == 1 else x.reshape(len(x), -1)]
     if kind in ("Identity", "InputLayer", "Float"):  # NumPy takes bytes times float32 as float32
         return []
     if kind in ("Dense", "Linear"):

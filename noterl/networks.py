@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from noterl import backends
+from noterl.pairing import paired
 from noterl.random import network_generator
 
 backends.choose()
@@ -226,10 +227,7 @@ def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
     Raises:
         ValueError: if the networks differ in the shapes of their weights.
     """
-    sources, targets = variables(source), variables(target)
-    shapes = [[tuple(variable.shape) for variable in found] for found in (sources, targets)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"source and target must be of one build, their weights have the shapes {shapes}")
+    sources, targets = paired(source, target, variables)
     backends.current().copy_variables(sources, targets, tau)
 
 

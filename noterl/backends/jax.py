@@ -98,11 +98,6 @@ class HostWeights:
 
 
 @jax.jit
-def _copied(values: list[jax.Array]) -> list[jax.Array]:
-    return [jnp.copy(value) for value in values]
-
-
-@jax.jit
 def _moved(sources: list[jax.Array], targets: list[jax.Array], tau: float) -> list[jax.Array]:
     return [_polyak(source, target, tau) for source, target in zip(sources, targets, strict=True)]
 
@@ -121,11 +116,9 @@ def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Va
             target.assign(_polyak(source.value, target.value, coefficient))
         return
     coefficient = float(tau)
-    values = [source._value for source in sources]
-    if coefficient == 1.0:
-        moved = _copied(values)
-    else:
-        moved = _moved(values, [target._value for target in targets], coefficient)
+    moved = [source._value for source in sources]  # shared, not copied: arrays never change, and none is donated
+    if coefficient != 1.0:
+        moved = _moved(moved, [target._value for target in targets], coefficient)
     for target, value in zip(targets, moved, strict=True):
         target._value = value
 
@@ -332,16 +325,6 @@ def _interpreted(function: Callable) -> Callable:
             return function(*args)
 
     return run
-
-
-def _unshared(state: list[Any]) -> list[Any]:
-    """Copy arrays that stand for two variables: one buffer cannot be donated twice."""
-    seen: set[int] = set()
-    unshared = []
-    for value in state:
-        unshared.append(jnp.copy(value) if id(value) in seen else value)
-        seen.add(id(value))
-    return unshared
 
 
 def compile_forward(agent: Agent, jit_compile: bool | str) -> Callable[[Any], np.ndarray]:

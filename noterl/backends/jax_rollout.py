@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from noterl.backends.common import GroupResult
-from noterl.backends.jax import _interpreted, _Scope, _unshared
+from noterl.backends.jax import _interpreted, _Scope
 from noterl.on_policy import prepared
 from noterl.types import Batch
 
@@ -81,12 +81,10 @@ def compile_minibatches(agent: Agent, jit_compile: bool | str) -> Callable[[Any,
         carry = jax.lax.while_loop(unfinished, body, (zero, (jnp.asarray(True), no), zero, state, results))
         return carry[3], (carry[2], carry[1][1]), carry[4]
 
-    compiled = _interpreted(group) if jit_compile is False else jax.jit(group, donate_argnums=0)
+    compiled = _interpreted(group) if jit_compile is False else jax.jit(group)
 
     def run(data: Any, rows: np.ndarray, count: int) -> GroupResult:
         state = [variable._value for variable in variables]
-        if len(set(map(id, state))) < len(state):
-            state = _unshared(state)
         state, (applied, ended), logs = compiled(state, data, rows, np.int32(count))
         for variable, value in zip(variables, state, strict=True):
             variable._value = value

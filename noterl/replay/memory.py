@@ -355,6 +355,7 @@ class Replay(Configurable):
         """
         if self._storage:
             snapshot.check(self._storage)
+            self._sampler.check()
 
     def get_state(self) -> dict[str, Any]:
         """Return the live transitions, in order of age; `{}` before `build`.

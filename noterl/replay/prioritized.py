@@ -129,8 +129,6 @@ class Prioritized(Sampler):
         They are (N P)^-beta over the batch's largest, in which N and the sum of the priorities cancel out.
         """
         priorities = self._synchronized().values.take(rows)
-        if not priorities.all():  # hidden or dropped since they were drawn
-            priorities = np.where(priorities > 0, priorities, self._priorities(self._scores.take(rows)))
         relative = priorities / priorities.min(axis=-1, keepdims=True)
         return np.power(relative, -self.current_beta).astype(np.float32)
 
@@ -174,6 +172,20 @@ class Prioritized(Sampler):
         self._synchronized()
         scores = self._scores.take(self._bound().live_rows())
         return {"scores": scores, "largest": self._largest, "alpha": self._alpha, "beta": self._beta}
+
+    def check(self) -> None:
+        """Assert that the tree holds the priorities of the rows that may be drawn, nothing else, and their sums.
+
+        Raises:
+            AssertionError: naming what does not hold.
+        """
+        tree, rows = self._synchronized(), self._bound().eligible_rows()
+        expected = SumTree(self._bound().capacity)
+        expected.set(rows, self._priorities(self._scores.take(rows)))
+        assert np.array_equal(tree.values, expected.values), "a priority is not that of its row's score"
+        assert tree.equals(expected), "a sum of priorities is not that of its parts"
+        largest = np.float32(max(self._largest or 0.0, self._initial))
+        assert (self._scores[rows] <= largest).all(), "a score is above the largest there has been"
 
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
         """Refuse what `set_state` could not take.

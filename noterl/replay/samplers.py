@@ -81,6 +81,13 @@ class Sampler(Configurable):
         """Return what is known of the live rows, in order of age (the oldest first)."""
         return {}
 
+    def check(self) -> None:
+        """Assert that what is known of the rows hangs together; part of `Replay.check`.
+
+        Raises:
+            AssertionError: naming what does not.
+        """
+
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
         """Refuse what `set_state` could not take.
 

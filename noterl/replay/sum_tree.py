@@ -84,6 +84,10 @@ class SumTree:
         # Rounding left a rest that no child reaches, or a sum was too large: there the last child is not the answer.
         return self._descend(sums, exact=True)
 
+    def equals(self, other: SumTree) -> bool:
+        """Return whether values and sums are the same to the last bit."""
+        return all(map(np.array_equal, self._levels, other._levels))
+
     def _descend(self, sums: Array, *, exact: bool) -> Array:
         """Return what `find` does; `exact` makes sure that at every level there is a part which reaches the sum."""
         root = self._running()

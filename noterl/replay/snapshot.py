@@ -20,8 +20,7 @@ def get_state(storage: Storage) -> dict[str, Any]:
 
     What is written to the memory later shows through the views: save or copy them before the next `add`.
     """
-    rows = storage.live_rows()
-    apart = rows[storage.successor[rows] < 0]
+    successor = _successors(storage)
     lanes, heads = list(storage.heads), np.array(list(storage.heads.values()), np.int64)
     columns = {name: _segments(storage, table) for name, table in _columns(storage).items()}
     return {
@@ -31,7 +30,7 @@ def get_state(storage: Storage) -> dict[str, Any]:
         "columns": columns,
         "hidden": storage.mask.hidden(storage.begin) - storage.begin,
         "distance": distances(storage),
-        "apart": _take(storage.apart, -1 - storage.successor[apart]),
+        "apart": _take(storage.apart, -1 - successor[successor < 0]),
         "heads": {
             "lane": np.array(lanes, BOOKKEEPING["lane"]),
             "age": storage.generation(heads) - storage.begin,
@@ -141,9 +140,16 @@ def broken_mask(hidden: Array, length: int) -> str | None:
 
 def distances(storage: Storage) -> Array:
     """Return how much younger the successor of each live row is, in order of age [n]; 0 where there is none."""
-    rows = storage.live_rows()
-    successor = storage.successor[rows]
-    return np.where(successor < 0, 0, storage.generation(successor) - storage.generation(rows))
+    successor = _successors(storage)
+    distance = successor - storage.live_rows()
+    distance[distance < 0] += storage.capacity  # around the end of the ring; a division for each row would cost more
+    distance[successor < 0] = 0
+    return distance
+
+
+def _successors(storage: Storage) -> Array:
+    """Return the links of the live rows, in order of age [n]."""
+    return np.concatenate(_segments(storage, storage.successor))
 
 
 def _columns(storage: Storage) -> dict[str, Any]:

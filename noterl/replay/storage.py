@@ -212,7 +212,10 @@ class Storage:
 
     def live_rows(self) -> Array:
         """Return the live rows [n], the oldest first."""
-        return np.arange(self.begin, self.count) % self.capacity
+        first = self.begin % self.capacity
+        rows = np.arange(first, first + self.length)
+        rows[self.capacity - first :] -= self.capacity
+        return rows
 
     def eligible_rows(self) -> Array:
         """Return the live rows [n] that may be drawn, the oldest first."""

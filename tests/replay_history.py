@@ -8,11 +8,24 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.replay import Drawn, Prioritized, Replay
+from noterl.replay import Drawn, Hindsight, Prioritized, Relabel, Replay, Triplets
+from noterl.types import Batch
 from tests.replay_model import assert_same
 
 GAMMA = 0.9
 INITIAL = 7.0  # the score of a new transition, until there is feedback
+NUMBER = spaces.Box(0.0, 999.0, (1,), np.float32)
+OWN_GOAL = 500
+
+
+class Rule:
+    """What is earned under a goal, and whether the episode ends: functions that tell all pairs apart."""
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return (achieved_goal + desired_goal / 1024)[:, 0]
+
+    def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return (achieved_goal + desired_goal)[:, 0] % 3 == 0
 
 
 class Layout:
@@ -25,6 +38,9 @@ class Layout:
             "last": spaces.Box(0, 255, (2, 3, k), np.uint8),
             "first": spaces.Box(-np.inf, np.inf, (k, 2), np.float64),
             "dict": spaces.Dict({"observation": spaces.Box(-9, 9, (2 * k,)), "goal": spaces.Discrete(1000)}),
+            "goals": spaces.Dict(
+                {"observation": spaces.Box(0, 999, (2 * k,)), "achieved_goal": NUMBER, "desired_goal": NUMBER}
+            ),
         }[kind]
 
     def observation(self, numbers: list[int]) -> Any:
@@ -34,16 +50,17 @@ class Layout:
             return np.stack([np.full((2, 3), number) for number in numbers], -1).astype(np.uint8)
         if self.kind == "first":
             return np.stack(frames).astype(np.float64)
-        return {"observation": np.concatenate(frames).astype(np.float32), "goal": numbers[-1]}
+        stack = np.concatenate(frames).astype(np.float32)
+        if self.kind == "goals":
+            return {"observation": stack, "achieved_goal": [numbers[-1]], "desired_goal": [OWN_GOAL]}
+        return {"observation": stack, "goal": numbers[-1]}
 
     def delivered(self, stacks: list[list[int]]) -> Any:
         """What a batch of these stacks must be."""
         each = [self.observation(stack) for stack in stacks]
-        if self.kind == "dict":
-            return {
-                "observation": np.array([one["observation"] for one in each]),
-                "goal": np.array([one["goal"] for one in each], np.int32),
-            }
+        if self.kind in ("dict", "goals"):
+            dtypes = {"goal": np.int32}
+            return {name: np.array([one[name] for one in each], dtypes.get(name, np.float32)) for name in each[0]}
         return np.array(each, each[0].dtype if self.kind == "last" else np.float32)
 
 
@@ -71,10 +88,14 @@ class History:
         layout: of its observations.
         n_step: see `Replay`.
         prioritized: whether sampling is.
+        relabel: Hindsight, Triplets or None.
     """
 
-    def __init__(self, capacity: int, layout: Layout, n_step: int, prioritized: bool) -> None:
+    def __init__(
+        self, capacity: int, layout: Layout, n_step: int, prioritized: bool, relabel: type[Relabel] | None = None
+    ) -> None:
         self.capacity, self.layout, self.n_step, self.prioritized = capacity, layout, n_step, prioritized
+        self.relabel = relabel
         self.replay = self.fresh()
         self.live: list[Added] = []
         self.hidden: set[int] = set()  # generations
@@ -85,7 +106,12 @@ class History:
 
     def fresh(self) -> Replay:
         sampler = Prioritized(alpha=0.6) if self.prioritized else None
-        replay = Replay(self.capacity, sampler=sampler, n_step=self.n_step, frame_stack=self.layout.frames)
+        relabel = self.relabel and self.relabel()
+        if isinstance(relabel, Hindsight):
+            relabel.attach(Rule())
+        replay = Replay(
+            self.capacity, sampler=sampler, relabel=relabel, n_step=self.n_step, frame_stack=self.layout.frames
+        )
         replay.build(self.layout.space, spaces.Discrete(5))
         return replay
 
@@ -190,13 +216,23 @@ class History:
         """Hold everything that can be seen of the memory against the model."""
         self.replay.check()
         drawable = self.drawable()
-        assert (len(self.replay), self.replay.drawable) == (len(self.live), len(drawable))
+        usable = [each for each in drawable if self.relabel is not Triplets or len(self.episode(each)) > 2]
+        assert (len(self.replay), self.replay.drawable) == (len(self.live), len(usable))
         if not self.live:
             return
         self._look_at_episodes()
+        if self.relabel is not Triplets:
+            self._look_at_batch()
+        if drawable:
+            self._look_at_chances(drawable)
+        if usable:
+            self._look_at_draws(usable)
+
+    def _look_at_batch(self) -> None:
         rows = self.rows(self.live)[None]
-        batch = self.replay.gather(Drawn(rows, np.ones(rows.shape, np.float32)), gamma=GAMMA)
-        expected = [self._expected(each) for each in self.live]
+        own = {"goal": np.full(rows.shape, -1)}
+        batch = self.replay.gather(Drawn(rows, np.ones(rows.shape, np.float32), own), gamma=GAMMA)
+        expected = [self._expected(each, None) for each in self.live]
         np.testing.assert_array_equal(batch.reward[0], np.array([each[0] for each in expected], np.float32))
         np.testing.assert_array_equal(batch.discount[0], np.array([each[1] for each in expected], np.float32))
         stacks = [self.stack(each) for each in self.live]
@@ -208,24 +244,16 @@ class History:
             parts = seen if isinstance(seen, dict) else {"": seen}
             for name, part in parts.items():
                 assert_same(part[0], wanted[name] if isinstance(wanted, dict) else wanted)
-        if drawable:
-            self._look_at_chances(drawable)
 
     def _look_at_episodes(self) -> None:
         episodes, rows = self.replay._storage.episodes, self.rows(self.live)
-        past, future = [], []
-        for each in self.live:
-            past.append([each])
-            while past[-1][-1].before is not None:
-                past[-1].append(past[-1][-1].before)
-            future.append([each])
-            while future[-1][-1].after is not None:
-                future[-1].append(future[-1][-1].after)
+        whole = [self.episode(each) for each in self.live]
+        place = [episode.index(each) for episode, each in zip(whole, self.live, strict=True)]
         assert len(episodes._first) - len(episodes._free) == sum(each.after is None for each in self.live)
-        assert episodes.before(rows).tolist() == [len(each) - 1 for each in past]
-        assert episodes.after(rows).tolist() == [len(each) - 1 for each in future]
-        assert episodes.start(rows).tolist() == self.rows([each[-1] for each in past]).tolist()
-        assert episodes.end(rows).tolist() == self.rows([each[-1] for each in future]).tolist()
+        assert episodes.before(rows).tolist() == place
+        assert (episodes.before(rows) + episodes.after(rows) + 1).tolist() == [len(each) for each in whole]
+        assert episodes.start(rows).tolist() == self.rows([each[0] for each in whole]).tolist()
+        assert episodes.end(rows).tolist() == self.rows([each[-1] for each in whole]).tolist()
         none = [each.before is None for each in self.live]
         previous = self.rows([each.before or each for each in self.live])
         assert episodes.previous(rows).tolist() == np.where(none, -1, previous).tolist()
@@ -233,16 +261,28 @@ class History:
         following = self.rows([each.after or each for each in self.live])
         assert self.replay._storage.next_row(rows).tolist() == np.where(none, -1, following).tolist()
 
-    def _expected(self, added: Added) -> tuple[float, float, list[int]]:
-        """Reward, discount and next stack of a transition."""
+    def episode(self, added: Added) -> list[Added]:
+        """The live transitions of its episode so far, the oldest first."""
+        episode = [added]
+        while episode[0].before is not None:
+            episode.insert(0, episode[0].before)
+        while episode[-1].after is not None:
+            episode.append(episode[-1].after)
+        return episode
+
+    def _expected(self, added: Added, goal: int | None) -> tuple[float, float, list[int]]:
+        """Reward, discount and next stack of a transition, under another goal or (None) its own."""
         total, discount, at = 0.0, 1.0, added
         for step in range(self.n_step):
-            total, discount = total + discount * at.reward, discount * GAMMA
-            if at.terminated or at.after is None or step == self.n_step - 1:
+            achieved = at.following[-1]
+            reward = at.reward if goal is None else achieved + goal / 1024
+            over = at.terminated if goal is None else (achieved + goal) % 3 == 0
+            total, discount = total + discount * reward, discount * GAMMA
+            if over or at.after is None or step == self.n_step - 1:
                 break
             at = at.after
         following = [*self.stack(at), at.following[-1]][1:]
-        return total, 0.0 if at.terminated else discount, following
+        return total, 0.0 if over else discount, following
 
     def _look_at_chances(self, drawable: list[Added]) -> None:
         scores = [np.float64(np.float32(each.score)) + 1e-7 for each in drawable]
@@ -257,10 +297,42 @@ class History:
             own = powers[[each.lane == lane for each in drawable]]
             np.testing.assert_allclose(by_lane[lane], own.sum() ** 2 / np.square(own).sum(), rtol=1e-9)
         assert set(by_lane) == lanes
+
+    def _look_at_draws(self, usable: list[Added]) -> None:
         state = self.replay.get_state()["sampler"]
-        drawn = self.replay.draw(2, len(drawable), generator=np.random.default_rng(self.count))
-        allowed = set(self.rows(drawable).tolist())
+        drawn = self.replay.draw(2, len(usable), generator=np.random.default_rng(self.count))
+        by_row = {each.generation % self.capacity: each for each in self.live}
+        allowed = set(self.rows(usable).tolist())
         assert set(drawn.rows.ravel().tolist()) <= allowed
-        once = self.replay.draw_pass(len(drawable), generator=np.random.default_rng(0))
+        once = self.replay.draw_pass(len(usable), generator=np.random.default_rng(0))
         assert sorted(once.rows.ravel().tolist()) == sorted(allowed)
         assert_same(self.replay.get_state()["sampler"], state)
+        batch = self.replay.gather(drawn, gamma=GAMMA)
+        for place in np.ndindex(*drawn.rows.shape):
+            each = by_row[int(drawn.rows[place])]
+            if self.relabel is Triplets:
+                self._look_at_triplet(batch, place, each, [by_row[row] for row in drawn.choices["triplet"][place]])
+            elif self.relabel is Hindsight:
+                self._look_at_goal(batch, place, each, by_row.get(int(drawn.choices["goal"][place])))
+
+    def _look_at_goal(self, batch: Batch, place: Any, each: Added, source: Added | None) -> None:
+        goal = source and source.following[-1]
+        episode = self.episode(each)
+        assert source is None or source in episode[episode.index(each) :]
+        total, discount, following = self._expected(each, goal)
+        assert batch.reward[place] == np.float32(total) and batch.discount[place] == np.float32(discount)
+        for seen, numbers in ((batch.observation, self.stack(each)), (batch.next_observation, following)):
+            wanted = self.layout.observation(numbers) | {"desired_goal": [OWN_GOAL if goal is None else goal]}
+            for name, part in wanted.items():
+                np.testing.assert_array_equal(seen[name][place], part)
+
+    def _look_at_triplet(self, batch: Batch, place: Any, each: Added, triplet: list[Added]) -> None:
+        episode = self.episode(each)
+        places = [episode.index(one) for one in triplet]
+        assert each in triplet and places[0] < places[1] < places[2]
+        assert batch.reward[place].tolist() == [np.float32(one.reward) for one in triplet[:2]]
+        stacks = [self.stack(one) for one in triplet]
+        wanted = self.layout.delivered(stacks[:2])
+        np.testing.assert_array_equal(batch.observation[place], wanted)
+        last = [*stacks[2], triplet[2].following[-1]][1:]
+        np.testing.assert_array_equal(batch.next_observation[place], self.layout.delivered([stacks[1], last]))

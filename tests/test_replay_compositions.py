@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from noterl.replay import Hindsight, Triplets
 from tests.replay_history import History, Layout
 from tests.replay_model import assert_same
 
@@ -36,14 +37,25 @@ operations = st.lists(
 
 
 @pytest.mark.parametrize("prioritized", [False, True], ids=["uniform", "prioritized"])
-@pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize(("kind", "frames"), [("last", None), ("last", 4), ("first", 3), ("dict", 2)])
+@pytest.mark.parametrize(
+    ("kind", "frames", "relabel", "n_step"),
+    [
+        *[("last", None, None, n_step) for n_step in (1, 3)],
+        *[("last", 4, None, n_step) for n_step in (1, 3)],
+        *[("first", 3, None, n_step) for n_step in (1, 3)],
+        ("dict", 2, None, 2),
+        *[("goals", None, Hindsight, n_step) for n_step in (1, 3)],
+        *[("goals", 2, Hindsight, n_step) for n_step in (1, 3)],
+        ("last", None, Triplets, 1),  # a stretch is as long as it is: there are no n steps
+        ("last", 3, Triplets, 1),
+    ],
+)
 @settings(max_examples=60, deadline=None)
 @given(capacity=st.integers(1, 24), operations=operations)
 def test_after_any_history_the_memory_is_what_a_plain_list_says(
-    kind: str, frames: int | None, n_step: int, prioritized: bool, capacity: int, operations: list[Any]
+    kind: str, frames: int | None, relabel: Any, n_step: int, prioritized: bool, capacity: int, operations: list[Any]
 ) -> None:
-    history, unseen = (History(capacity, Layout(kind, frames), n_step, prioritized) for _ in range(2))
+    history, unseen = (History(capacity, Layout(kind, frames), n_step, prioritized, relabel) for _ in range(2))
     for operation, *arguments in operations:
         getattr(history, operation)(*arguments)
         if operation != "look":

@@ -91,6 +91,17 @@ def test_short_trajectories_are_skipped() -> None:
     assert (drawn.choices["triplet"] == [2, 3, 4]).all()
 
 
+def test_one_transition_that_is_overwritten_spoils_all_three() -> None:
+    goals = Goals(6, relabel=Triplets)
+    for step in range(6):
+        goals.add(0, "truncated" if step % 3 == 2 else None)
+    assert goals.replay.count_drawable(4) == 6
+    goals.add(0, None)
+    assert goals.replay.count_drawable(4) == 3
+    with pytest.raises(ValueError, match="batch_size must be at most what may be drawn, 3, got 4"):
+        goals.replay.draw(1, 4, generator=np.random.default_rng(0))
+
+
 def test_what_is_fed_back_is_about_the_transition_that_was_drawn() -> None:
     goals = played(4, sampler=lambda: Prioritized(alpha=1.0, initial_td=1.0))
     batch = goals.replay.sample(1, 4, generator=np.random.default_rng(0), gamma=GAMMA)

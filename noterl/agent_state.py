@@ -44,6 +44,7 @@ def _core(agent: Agent) -> dict[str, Any]:
         "loss": agent.loss_mean.get_state(),
         "generators": agent.generators.get_state(),
         "explorer": agent.explorer.get_state(),
+        "normalizers": None if agent.normalizers is None else agent.normalizers.get_state(),
         "polyak": agent.schedule.polyak,
     }
 
@@ -92,12 +93,18 @@ def _check(agent: Agent, state: Any) -> None:
         raise TypeError(f"the mean loss is {state['loss']!r}")
     if type(state["polyak"]) is not bool or not isinstance(state["replay"], dict | None):
         raise TypeError("polyak is no bool, or replay no dict")
-    if not isinstance(state["rollout"], dict | None) or (state["rollout"] is None) != (agent.on_policy is None):
-        raise TypeError(f"the state of the rollout is {type(state['rollout']).__name__}")
+    _check_on_policy(agent, state)
     if not all(isinstance(known, dict) for known in state["callbacks"].values()):
         raise TypeError("the states of the callbacks are no dicts")
     if state["lanes"] is not None:
         check_lanes(state["lanes"], agent.source)
+
+
+def _check_on_policy(agent: Agent, state: Any) -> None:
+    if (state["normalizers"] is None) != (agent.normalizers is None):
+        raise ValueError("the state normalises observations or rewards, or the agent does, but not both")
+    if not isinstance(state["rollout"], dict | None) or (state["rollout"] is None) != (agent.on_policy is None):
+        raise TypeError(f"the state of the rollout is {type(state['rollout']).__name__}")
 
 
 def _take_core(agent: Agent, state: dict[str, Any]) -> None:
@@ -115,6 +122,8 @@ def _take_core(agent: Agent, state: dict[str, Any]) -> None:
         setattr(agent, name, state["counters"][name])
     agent.loss_mean.set_state(state["loss"])
     agent.explorer.set_state(state["explorer"])
+    if agent.normalizers is not None:
+        agent.normalizers.set_state(state["normalizers"])
     agent.generators.set_state(state["generators"])
     agent.explorer.generator = agent.generators("exploration")
 
@@ -176,7 +185,6 @@ def restore(agent: Agent, file: dict[str, Any]) -> None:
     _check_document(file)
     if file["class"] != type(agent).__name__:
         raise ValueError(f"the file holds an agent of the class {file['class']}, not {type(agent).__name__}")
-    agent._ensure_compiled()
     agent.build()
     set_state(agent, file["state"], malformed=saving.FileError)
 

@@ -21,6 +21,7 @@ from noterl.heads import Head, random_actions
 from noterl.hyperparameters import Hyperparameter
 from noterl.loop import call_size
 from noterl.noise import Explorer, NoiseProcess
+from noterl.normalization import Normalizers
 from noterl.observation import View
 from noterl.on_policy import OnPolicy
 from noterl.policies import LinearEpsGreedyPolicy, Policy
@@ -65,6 +66,7 @@ class Algorithm(Configurable):
     noise: NoiseProcess | None
     replay: Any
     on_policy: OnPolicy | None = None
+    normalizers: Normalizers | None = None
     schedule: Schedule
     jit_compile: bool | str
     steps_per_execution: int | str
@@ -351,6 +353,8 @@ class Algorithm(Configurable):
 
     def select(self, observations: np.ndarray, deterministic: bool, explorer: Explorer, step: int) -> np.ndarray:
         """Return what the head chooses `[N, ...]` for observations `[N, ...]`, before `Head.executed`."""
+        if self.normalizers is not None:
+            observations = self.normalizers.seen(observations)
         if observations.dtype != self.observation_dtype:
             observations = observations.astype(self.observation_dtype)
         values = self.acting(observations)

@@ -118,6 +118,6 @@ def _zeros(agent: Algorithm) -> Batch:
     action = zeros(action.shape, action.delivered)
     extra = {name: zeros(shape, np.float32) for name, (shape, _) in agent.random_spec.items()}
     if agent.on_policy is not None:
-        extra["continues"] = number
+        extra.update(continues=number, ended=number)
     batch = Batch(observation, action, number, observation, number, number, zeros((), np.int32), extra)
     return batch if agent.on_policy is None else prepared(agent, batch)

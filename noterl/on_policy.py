@@ -72,7 +72,9 @@ class OnPolicy:
         Each epoch goes through all rows in an order of its own; what its last minibatch lacks is filled up with the
         first rows of another such order.
         """
-        self._data = self._prepare(self.rollout.batch(gamma=self._agent.discount_factor()))
+        gamma, normalizers = self._agent.discount_factor(), self._agent.normalizers
+        rollout = self.rollout.batch(gamma=gamma)
+        self._data = self._prepare(rollout if normalizers is None else normalizers.rollout(rollout, gamma))
         count, size = self.rollout.length * self.rollout.num_envs, self.batch_size
         if size == count:  # their order would change nothing but rounding
             return np.tile(np.arange(count, dtype=np.int32), (self._agent.epochs, 1))

@@ -51,6 +51,7 @@ def test_a_whole_rollout() -> None:
     assert batch.reward.tolist() == [[0, 0], [10, 10], [20, 20], [30, 30]]
     assert batch.discount.tolist() == [[0.5, 0.5], [0, 0.5], [0.5, 0.5], [0.5, 0.5]]
     assert batch.extra["continues"].tolist() == [[1, 1], [0, 1], [1, 0], [0, 0]]
+    assert batch.extra["ended"].tolist() == [[0, 0], [1, 0], [0, 1], [0, 0]]
     assert batch.weight.min() == 1 and batch.index.ravel().tolist() == list(range(8))
 
 

@@ -20,6 +20,7 @@ from gymnasium import spaces
 
 from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
+from noterl.normalization import Normalizers
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
@@ -40,6 +41,8 @@ class ActorCritic(Agent):
         shared: whether actor and critic share all layers but the last; by default only for images.
         activation: of the hidden layers.
         log_std: where the logarithms of the standard deviations start, for a Box; they do not depend on observations.
+        normalize_observation: whether networks see observations shifted and scaled by their running moments.
+        normalize_reward: whether rewards are scaled by the running deviation of the discounted return.
         seed: see `noterl.Agent`.
     """
 
@@ -55,9 +58,16 @@ class ActorCritic(Agent):
         shared: bool | None = None,
         activation: str = "tanh",
         log_std: float = 0.0,
+        normalize_observation: bool = False,
+        normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
         super().__init__(env, seed=seed)
+        if normalize_observation and self.is_image:
+            raise ValueError("normalize_observation is for vectors; networks scale images themselves")
+        if normalize_observation or normalize_reward:
+            shape = self.observation_shape if normalize_observation else None
+            self.normalizers = Normalizers(shape, bool(normalize_reward))
         continuous = isinstance(self.action_space, spaces.Box)
         head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
         self.head = head

@@ -140,7 +140,7 @@ class Rollout:
         """Return the whole rollout, `[T, N, ...]`.
 
         `weight` is 0 in the holes and 1 elsewhere. `extra["continues"]` is 1 where the lane's next row follows from
-        this one, and 0 where an episode or the rollout ends.
+        this one, and 0 where an episode or the rollout ends; `extra["ended"]` is 1 where an episode does.
         """
         continues = np.zeros(self.reward.shape, np.float32)
         continues[:-1] = ~self.ended[:-1] & self.valid[:-1] & self.valid[1:]
@@ -152,7 +152,7 @@ class Rollout:
             discount=np.where(self.terminated, np.float32(0), np.float32(gamma)),
             weight=self.valid.astype(np.float32),
             index=np.arange(self.reward.size, dtype=np.int32).reshape(self.reward.shape),
-            extra={"continues": continues},
+            extra={"continues": continues, "ended": self.ended.astype(np.float32)},
         )
 
     @contextmanager

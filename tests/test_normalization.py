@@ -1,0 +1,116 @@
+"""Running moments are those of all values at once, and an agent normalises by them as the formulas say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+from noterl.normalization import Moments, Normalizers
+from noterl.types import Batch
+from tests.doubles import RandomWalkEnv
+from tests.states import assert_same_state, differences
+
+
+def test_moments_of_parts_are_those_of_the_whole() -> None:
+    values = np.random.default_rng(0).normal(3.0, 5.0, size=(50, 2))
+    moments = Moments((2,))
+    for part in np.split(values, [1, 1, 7, 30]):
+        moments.update(part)
+    np.testing.assert_allclose(moments.mean, values.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(moments.variance, values.var(axis=0), rtol=1e-12)
+    assert moments.count == 50
+
+
+def batch(reward: Any, ended: Any, weight: Any = None, gamma: float = 0.5) -> Batch:
+    reward, ended = np.array(reward, np.float32), np.array(ended, np.float32)
+    observation = np.stack([reward, -2 * reward], axis=-1)
+    weight = np.ones_like(reward) if weight is None else np.array(weight, np.float32)
+    extra = {"ended": ended, "continues": 1 - ended}
+    discount = np.full_like(reward, gamma)
+    return Batch(observation, reward, reward, observation + 1, discount, weight, reward, extra)
+
+
+def test_observations_are_normalised_by_the_rollouts_before() -> None:
+    normalizers = Normalizers((2,), reward=False)
+    first, second = batch([[1, 2], [3, 100]], np.zeros((2, 2)), [[1, 1], [1, 0]]), batch([[5, -1000]], [[0, 0]])
+    assert normalizers.rollout(first, 0.5).observation.tolist() == np.clip(first.observation, -10, 10).tolist()
+    found = normalizers.rollout(second, 0.5)
+    # The hole of 100 does not count.
+    mean, deviation = np.array([2.0, -4.0]), np.sqrt(np.array([2 / 3, 8 / 3]) + 1e-8)
+    for name in ("observation", "next_observation"):
+        expected = np.clip((getattr(second, name) - mean) / deviation, -10, 10)
+        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-6)
+    assert found.observation[0, 1].tolist() == [-10, 10] and found.reward.tolist() == second.reward.tolist()
+
+
+def test_rewards_are_scaled_by_the_deviation_of_the_running_return() -> None:
+    normalizers = Normalizers(None, reward=True)
+    # Lane 0 ends after its second step, lane 1 has a hole there.
+    rewards = np.array([[4, 2], [2, 9], [8, 6]])
+    first = normalizers.rollout(batch(rewards, [[0, 0], [1, 0], [0, 0]], [[1, 1], [1, 0], [1, 1]]), 0.5)
+    returns = [4, 2, 4, 8, 7]  # 2 + 0.5 * 4, then anew; 6 + 0.5 * 2
+    np.testing.assert_allclose(
+        first.reward, np.array([[4, 2], [2, 9], [8, 6]]) / np.sqrt(np.var(returns) + 1e-8), rtol=1e-6
+    )
+    second = normalizers.rollout(batch([[0, 1000]], [[0, 0]]), 0.5)
+    returns += [4, 1003.5]
+    np.testing.assert_allclose(second.reward, [[0, 1000 / np.sqrt(np.var(returns) + 1e-8)]], rtol=1e-6)
+    assert second.observation.tolist() == batch([[0, 1000]], [[0, 0]]).observation.tolist()
+
+
+def test_what_is_normalised_is_clipped() -> None:
+    normalizers = Normalizers(None, reward=True)
+    normalizers.rollout(batch(np.full((1, 200), 1.0), np.ones((1, 200))), 0.5)
+    found = normalizers.rollout(batch(np.tile([[1.0] * 199 + [500.0]], (1, 1)), np.ones((1, 200))), 0.5)
+    assert found.reward.max() == 10.0
+
+
+def test_a_state_goes_on_and_one_that_does_not_fit_changes_nothing() -> None:
+    first, second = Normalizers((2,), reward=True), Normalizers((2,), reward=True)
+    first.rollout(batch([[1, 2], [3, 4]], np.zeros((2, 2))), 0.5)
+    second.set_state(first.get_state())
+    more = batch([[5, 7]], [[0, 1]])
+    assert differences(first.rollout(more, 0.5)._asdict(), second.rollout(more, 0.5)._asdict()) == []
+    assert differences(first.get_state(), second.get_state()) == []
+    with pytest.raises(ValueError, match="the state normalises rewards, or the agent does, but not both"):
+        Normalizers((2,), reward=False).set_state(first.get_state())
+    with pytest.raises(ValueError, match="does not fit"):
+        Normalizers((3,), reward=True).set_state(first.get_state())
+
+
+def agent(seed: int = 1, **arguments: Any) -> noterl.PPO:
+    rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True, **arguments}
+    made = noterl.PPO(RandomWalkEnv, hidden=(4,), rollout_steps=5, epochs=1, seed=seed, **rules)
+    made.compile(batch_size=10)
+    return made
+
+
+def test_an_agent_learns_and_acts_by_its_moments_saves_them_and_evaluation_leaves_them(tmp_path) -> None:
+    whole = agent()
+    whole.fit(steps=60, num_envs=2, verbose=0)
+    moments = whole.normalizers.observation
+    assert moments.count == 60 and whole.normalizers.reward.count == 60
+    before = whole.get_state()
+    whole.evaluate(episodes=2)
+    assert differences(before, whole.get_state()) == []
+    seen = np.clip((np.array([[0.3, -0.2]]) - moments.mean) / np.sqrt(moments.variance + 1e-8), -10, 10)
+    expected = whole.acting(seen.astype(np.float32))[0, 0]
+    assert whole.act(np.array([0.3, -0.2], np.float32))[0] == np.clip(expected, -1, 1)
+    part, again = agent(), agent(seed=5)
+    part.fit(steps=27, num_envs=2, verbose=0)
+    part.save(tmp_path / "part.noterl")
+    again.restore(tmp_path / "part.noterl")
+    again.fit(steps=33, verbose=0)
+    assert_same_state(before, again)
+    with pytest.raises(ValueError, match="normalises"):
+        agent(normalize_observation=False, normalize_reward=False).set_state(before)
+
+
+def test_images_are_not_normalised() -> None:
+    from tests.batches import IMAGE
+
+    with pytest.raises(ValueError, match="normalize_observation is for vectors"):
+        noterl.PPO(IMAGE, normalize_observation=True)

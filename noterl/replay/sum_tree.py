@@ -45,7 +45,7 @@ class SumTree:
         self._levels = [np.zeros(room * BRANCHES**level) for level in range(depth, -1, -1)]
         self._parts = [level.reshape(-1, BRANCHES) for level in self._levels[:-1]]
         self.values: Array = self._levels[0][:size]
-        self._root: Array | None = None  # running sums of the last level
+        self._root: Array | None = None  # of the last level, until something is written
 
     @property
     def total(self) -> float:
@@ -58,10 +58,10 @@ class SumTree:
         self._levels[0][index] = values
         for parts, sums in zip(self._parts, self._levels[1:], strict=True):
             if 2 * len(index) > len(parts):  # all sums of the level, and then of those above too
-                parts.sum(1, out=sums)
+                np.add.reduce(parts, 1, out=sums)
             else:
                 index = index // BRANCHES
-                sums[index] = parts.take(index, 0).sum(1)
+                sums[index] = np.add.reduce(parts.take(index, 0), 1)
 
     def set_range(self, start: int, stop: int, values: Array | float) -> None:
         """Write values, or one for all, from `start` up to `stop`."""
@@ -71,7 +71,7 @@ class SumTree:
         self._levels[0][start:stop] = values
         for parts, sums in zip(self._parts, self._levels[1:], strict=True):
             start, stop = start // BRANCHES, (stop - 1) // BRANCHES + 1
-            parts[start:stop].sum(1, out=sums[start:stop])
+            np.add.reduce(parts[start:stop], 1, out=sums[start:stop])
 
     def find(self, sums: Array) -> Array:
         """Return, for sums `[n]` of at least 0, the first index (int64) up to which the values sum to more than that.
@@ -92,8 +92,8 @@ class SumTree:
         """Return what `find` does; `exact` makes sure that at every level there is a part which reaches the sum."""
         root = self._running()
         rest = np.minimum(sums, root[-1] * BELOW)
-        index = root.searchsorted(rest, "right")
-        rest -= np.where(index > 0, root.take(index - 1, mode="wrap"), 0.0)
+        index = root.searchsorted(rest, "right") - 1
+        rest -= root.take(index)
         rows = np.arange(0, len(rest) * BRANCHES, BRANCHES)
         for parts in reversed(self._parts):
             part = parts.take(index, 0)
@@ -102,22 +102,23 @@ class SumTree:
             part[:, :-1].cumsum(1, out=before[:, 1:])
             if exact:
                 np.minimum(rest, (before[:, -1] + part[:, -1]) * BELOW, out=rest)
-            chosen = _count(before <= rest[:, None])
-            chosen -= 1
+            chosen = _count(before <= rest[:, None]) - np.int64(1)
             rest -= before.ravel().take(rows + chosen)
             index *= BRANCHES
             index += chosen
         return index
 
     def _running(self) -> Array:
+        """Return the sum of all values of the last level before each, and the total: one more than there are values."""
         if self._root is None:
-            self._root = self._levels[-1].cumsum()
+            self._root = np.zeros(len(self._levels[-1]) + 1)
+            self._levels[-1].cumsum(out=self._root[1:])
         return self._root
 
 
 def _count_in_words(passed: Array) -> Array:
     """Return how many of each row's `BRANCHES` booleans are true; it takes NumPy 2."""
-    return np.bitwise_count(passed.view(np.uint64)[:, 0]).astype(np.int64)
+    return np.bitwise_count(passed.view(np.uint64)[:, 0])
 
 
 def _count_plainly(passed: Array) -> Array:

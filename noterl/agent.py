@@ -67,7 +67,7 @@ class Agent(Algorithm):
         self._setup: Setup | None = None
         self._verbose = 1
         self._callbacks = CallbackList()
-        self._events = Events()
+        self._events, self._training = Events(), False
         self._restored: dict[str, Any] = {}  # what the next fit takes over: states of lanes and callbacks
         self._visited: tuple[Any, envs.EnvSource] | None = None  # what fit was given last, besides the agent's own
 
@@ -157,7 +157,6 @@ class Agent(Algorithm):
         verbose = checked_fit_arguments(episodes, steps, num_envs, verbose, log_every, heard)
         check_seed(seed)
         source = agent_lanes.find_source(self, env)
-        self._ensure_compiled()
         self.build()
         budget = budget_of(self, episodes, steps)
         for callback in heard.callbacks:
@@ -181,10 +180,11 @@ class Agent(Algorithm):
             self, self._events, live=self._callbacks.needs_live_updates, episodes=None, steps=None, history=history
         )
         loop.last_episode, loop.last_step = budget.last_episode, budget.last_step
+        self._training = True
         try:
             loop.run()
         finally:
-            self._events = Events()
+            self._events, self._training = Events(), False
         return history
 
     def stop(self, reason: str) -> None:
@@ -216,7 +216,6 @@ class Agent(Algorithm):
         Raises:
             ValueError: naming the argument that is not what it may be.
         """
-        self._ensure_compiled()
         self.build()
         source = self.source if env is None else agent_lanes.fitting_source(self, env)
         try:
@@ -231,7 +230,6 @@ class Agent(Algorithm):
         Raises:
             ValueError: if the observation has neither the shape of one nor of a batch.
         """
-        self._ensure_compiled()
         self.build()
         single = self.view.axes(observation) == 0
         seen = self.view(observation)
@@ -245,7 +243,6 @@ class Agent(Algorithm):
         Raises:
             OSError: if it cannot be written; an older file at `path` stays.
         """
-        self._ensure_compiled()
         self.build()
         saving.write(path, agent_state.document(self, replay=replay))
 
@@ -253,9 +250,11 @@ class Agent(Algorithm):
         """Take everything from a file of an agent of this class; training goes on as if it had not been interrupted.
 
         Raises:
+            RuntimeError: while `fit` is running.
             noterl.saving.FileError: if the file is damaged or not one of noterl's; nothing is changed then.
             ValueError: if it does not fit this agent; nothing is changed then.
         """
+        self._refuse_while_training("restore")
         agent_state.restore(self, saving.read(path))
 
     def save_weights(self, path: str | Path) -> None:
@@ -272,7 +271,6 @@ class Agent(Algorithm):
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that training depends on, as nested dicts of arrays, numbers and strings."""
-        self._ensure_compiled()
         self.build()
         state = agent_state.get_state(self, replay=True)
         return {**state, "replay": copy.deepcopy(state["replay"])}  # the memory gives views of itself
@@ -281,15 +279,15 @@ class Agent(Algorithm):
         """Take what `get_state` returned.
 
         Raises:
+            RuntimeError: while `fit` is running.
             ValueError: if it does not fit; nothing is changed then.
         """
-        self._ensure_compiled()
+        self._refuse_while_training("set_state")
         self.build()
         agent_state.set_state(self, state)
 
     def summary(self) -> None:
         """Print backend, device, spaces, networks and memory."""
-        self._ensure_compiled()
         self.build()
         print(agent_state.describe(self))
 
@@ -330,9 +328,18 @@ class Agent(Algorithm):
         if self._verbose:
             print(f"noterl: {message}", file=sys.stderr)
 
+    def _refuse_while_training(self, method: str) -> None:
+        if self._training:
+            raise RuntimeError(f"{method} cannot be called while fit is running: end training with stop(reason) first")
+
     def _ensure_compiled(self) -> None:
         if self._setup is None:
             self.compile()
+
+    def build(self) -> None:
+        """Compile with the algorithm's defaults if need be, and allocate everything; training and acting do so."""
+        self._ensure_compiled()
+        super().build()
 
     def _remind_callbacks(self) -> None:
         """Give callbacks the state that was restored for them; that of others waits for a fit that has them."""

@@ -48,7 +48,6 @@ def animate(agent: Agent, path: str | Path, env: Any, max_steps: int | None, fps
     check_seed(seed)
     saving.check_writable(path)
     write = _write_gif if path.suffix.lower() == ".gif" else _mp4_writer()
-    agent._ensure_compiled()
     agent.build()
     source = agent.source if env is None else agent_lanes.fitting_source(agent, env)
     environment = source.make_evaluation(render_mode="rgb_array")

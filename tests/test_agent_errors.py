@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import noterl
 from noterl import policies
-from noterl.callbacks import Checkpoint, EarlyStopping
+from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from tests.doubles import CountingEnv, RandomWalkEnv
 from tests.states import assert_same_state
 
@@ -34,8 +34,12 @@ CONSTRUCTOR: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a factory of something else": (dict, {}, r"env: the factory .*dict.* must return an environment"),
     "one space": (spaces.Discrete(2), {}, r"env must be .*, got Discrete"),
     "text observations": (WrongSpaceEnv(spaces.Text(5)), {}, r"observation_space.*Text"),
-    "dict observations": (WrongSpaceEnv(spaces.Dict(a=spaces.Discrete(2))), {}, r"DQN.*observation.*Dict"),
-    "discrete observations": (WrongSpaceEnv(spaces.Discrete(4)), {}, r"DQN.*observation.*Discrete"),
+    "an image among others": (
+        WrongSpaceEnv(spaces.Dict(eye=spaces.Box(0, 255, (64, 64, 3), np.uint8), speed=spaces.Box(0, 1, (1,)))),
+        {},
+        r"observation.*eye",
+    ),
+    "observations in a tuple": (WrongSpaceEnv(spaces.Tuple([spaces.Discrete(4)])), {}, r"observation.*Tuple"),
     "continuous actions": (RandomWalkEnv(), {}, r"DQN.*action.*Box"),
     "several actions": (WrongSpaceEnv(None, spaces.MultiDiscrete([2, 2])), {}, r"DQN.*action.*MultiDiscrete"),
     "negative seed": ("CartPole-v1", {"seed": -1}, r"seed must be a non-negative int or None, got -1"),
@@ -271,3 +275,25 @@ def test_a_checkpoint_that_cannot_be_written_is_found_before_training(agent: Any
     with pytest.raises(OSError, match="file"):
         agent.fit(steps=1, callbacks=[Checkpoint(tmp_path / "file" / "runs")], verbose=0)
     assert agent.steps == steps
+
+
+def test_build_compiles_with_the_defaults() -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=0)
+    agent.build()
+    assert agent.replay.capacity == agent.defaults().capacity
+
+
+@pytest.mark.parametrize("method", ["restore", "set_state"])
+def test_another_state_is_refused_in_the_middle_of_a_fit(method: str, tmp_path: Path) -> None:
+    agent = noterl.DQN(CountingEnv, hidden=(4,), seed=0)
+    agent.compile(replay=noterl.Replay(64), learning_starts=64)
+    agent.save(tmp_path / "a.noterl")
+    before = agent.get_state()
+
+    def take(episode: int, logs: dict[str, Any]) -> None:
+        agent.restore(tmp_path / "a.noterl") if method == "restore" else agent.set_state(before)
+
+    with pytest.raises(RuntimeError, match=f"{method} cannot be called while fit is running"):
+        agent.fit(episodes=2, callbacks=[LambdaCallback(on_episode_end=take)], verbose=0)
+    agent.set_state(before)  # afterwards it can
+    assert agent.steps == 0

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import noterl
 from noterl.callbacks import LambdaCallback
@@ -80,3 +81,15 @@ def test_batches_are_of_three_steps_and_two_frames(trained: noterl.DQN) -> None:
     assert set(np.unique(batch.discount)) <= {0.0, 0.125, 0.25, 0.5}
     np.testing.assert_array_equal(batch.reward[going], 2 - 2 * batch.discount[going])
     assert (batch.discount == 0.125).mean() > 0.7 and (~going).any()
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_an_agent_learns_the_same_from_frames_as_from_whole_stacks(mode: AutoresetMode) -> None:
+    weights = []
+    for frames in (None, 2):
+        env = SyncVectorEnv([stacked] * 3, autoreset_mode=mode)
+        agent = one_lane(env, replay=Replay(1000, n_step=3, frame_stack=frames))
+        agent.fit(steps=120, verbose=0)
+        assert agent.updates > 100
+        weights.append(agent.get_state()["variables"])
+    assert_same_state({"replay": None, "variables": weights[1]}, {"replay": None, "variables": weights[0]})

@@ -2,7 +2,7 @@
 
 Owns: the format. `agent.json` is the tree (`saving_tree`) with the format's version and those of the libraries;
 `variables.safetensors` holds the arrays below keys "variables", for other programs to read; every other array is an
-uncompressed `.npy` member. The same tree makes the same bytes.
+uncompressed `.npy` member, the big ones written side by side. The same tree makes the same bytes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from noterl.saving_arrays import (
 )
 from noterl.saving_config import decode, encode
 from noterl.saving_files import FileError, PathLike, check_writable, reading, replacing
+from noterl.saving_shards import is_shard, write_shards
 from noterl.saving_tree import TreeDecoder, TreeEncoder
 
 __all__ = ["FileError", "check_writable", "decode", "encode", "read", "read_weights", "write", "write_weights"]
@@ -116,9 +117,12 @@ def _write_zip(file: BinaryIO, text: bytes, encoder: TreeEncoder) -> None:
         if encoder.tensors:
             with _new_member(archive, _TENSORS) as member:
                 member.write(pack_tensors(encoder.tensors))
+        shards = {name: array for name, array in encoder.members.items() if is_shard(array)}
         for name, array in encoder.members.items():
-            with _new_member(archive, name) as member:
-                write_npy(member, array)
+            if name not in shards:
+                with _new_member(archive, name) as member:
+                    write_npy(member, array)
+        write_shards(archive, file, {_info(name): array for name, array in shards.items()})
         archive.close()
     finally:
         # An archive that is given up would write its table of contents when it is collected, to a closed file.
@@ -126,9 +130,13 @@ def _write_zip(file: BinaryIO, text: bytes, encoder: TreeEncoder) -> None:
 
 
 def _new_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    return archive.open(_info(name), "w", force_zip64=True)
+
+
+def _info(name: str) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name)  # Dated 1980: a time of writing, or the platform, would make the bytes differ.
     info.create_system = 3
-    return archive.open(info, "w", force_zip64=True)
+    return info
 
 
 def _members(archive: zipfile.ZipFile, file: BinaryIO, size: int) -> dict[str, zipfile.ZipInfo]:

@@ -13,10 +13,11 @@ import numpy as np
 
 from noterl.replay.columns import Array, Layout, Leaf, Leaves, Table
 from noterl.replay.storage import BOOKKEEPING, Storage
+from noterl.saving_shards import pieces
 
 
 def get_state(storage: Storage) -> dict[str, Any]:
-    """Return the live rows; columns are lists of one or two views of the storage, nothing big is copied.
+    """Return the live rows; columns are lists of views of the storage, nothing big is copied.
 
     What is written to the memory later shows through the views: save or copy them before the next `add`.
     """
@@ -177,7 +178,7 @@ def _slices(storage: Storage, start: int, length: int) -> Iterator[slice]:
 def _segments(storage: Storage, table: Any) -> Any:
     if isinstance(table, Leaves):
         return {name: _segments(storage, part) for name, part in table.tables.items()}
-    return [table[piece] for piece in _slices(storage, storage.begin, storage.length)]
+    return [part for piece in _slices(storage, storage.begin, storage.length) for part in pieces(table[piece])]
 
 
 def _take(table: Table, rows: Array) -> Any:

@@ -31,9 +31,11 @@ def follow(storage: Storage, rows: Array, n_step: int) -> Steps:
     present = np.ones((n_step, len(rows)), np.bool_)
     following[0] = rows
     for i in range(1, n_step):
-        successor = storage.successor.take(following[i - 1])
-        np.logical_and(present[i - 1], successor >= 0, out=present[i])
-        following[i] = np.where(present[i], successor, following[i - 1])
+        before = following[i - 1]
+        successor = storage.successor.take(before)
+        # Where none follows the row itself is repeated, and none follows it the next time either.
+        np.greater_equal(successor, 0, out=present[i])
+        following[i] = np.where(present[i], successor, before)
     return Steps(following, present)
 
 
@@ -51,15 +53,17 @@ def fold(steps: Steps, reward: Array, terminated: Array, gamma: float) -> tuple[
     """
     if len(reward) == 1:
         return reward[0], np.where(terminated[0], np.float32(0), np.float32(gamma)), steps.rows[0]
-    total, discount = reward[0].astype(np.float64), np.full(reward.shape[1], gamma)
-    last, over = steps.rows[0].copy(), terminated[0].copy()
-    for i in range(1, len(reward)):
-        going = steps.present[i] & ~over
-        total += np.where(going, discount * reward[i], 0.0)
-        discount = np.where(going, discount * gamma, discount)
-        last = np.where(going, steps.rows[i], last)
-        over |= going & terminated[i]
-    return total.astype(np.float32), np.where(over, 0, discount).astype(np.float32), last
+    going = steps.present.copy()
+    for i in range(1, len(reward)):  # up to the first that terminates
+        going[i] &= going[i - 1]
+        np.greater(going[i], terminated[i - 1], out=going[i])
+    powers = np.multiply.accumulate([1.0, *[gamma] * len(reward)])
+    # Summed over the first axis numbers are added in turn, so that the sum is that of a plain loop.
+    total = np.where(going, reward * powers[:-1, None], 0.0).sum(axis=0)
+    count = going.sum(axis=0)
+    last = (count - 1) * reward.shape[1] + np.arange(reward.shape[1])
+    discount = np.where(terminated.reshape(-1).take(last), 0.0, powers.take(count))
+    return total.astype(np.float32), discount.astype(np.float32), steps.rows.reshape(-1).take(last)
 
 
 def plain(storage: Storage, rows: Array, gamma: float, n_step: int) -> Batch:

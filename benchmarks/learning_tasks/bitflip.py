@@ -56,19 +56,22 @@ def run(seeds: int, *, steps: int, bits: int) -> dict[str, Any]:
         for seed in range(seeds)
         for name in MEMORIES
     ]
-    last = {name: [curve[-1] for curve in curves] for name, curves in _by_memory(runs).items()}
+    settings = {**SETTINGS, "bits": bits, "steps": steps, "every": EVERY, "evaluation episodes": EPISODES}
+    return {"title": f"DQN, BitFlip with {bits} bits", "settings": settings, "summary": summarize(runs), "runs": runs}
+
+
+def summarize(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return what seeds reached in the end, by memory."""
+    last = {name: [curve[-1] for curve in curves] for name, curves in by_memory(runs).items()}
     return {
-        "settings": {**SETTINGS, "bits": bits, "steps": steps, "every": EVERY, "evaluation episodes": EPISODES},
-        "summary": {
-            name: {"median": float(np.median(rates)), "iqm": interquartile_mean(rates), "worst": min(rates)}
-            for name, rates in last.items()
-        },
-        "runs": runs,
+        name: {"median": float(np.median(rates)), "iqm": interquartile_mean(rates), "worst": min(rates)}
+        for name, rates in last.items()
     }
 
 
-def _by_memory(runs: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
-    return {name: [run["success"] for run in runs if run["memory"] == name] for name in MEMORIES}
+def by_memory(runs: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
+    names = dict.fromkeys(run["memory"] for run in runs)
+    return {name: [run["success"] for run in runs if run["memory"] == name] for name in names}
 
 
 def train(memory: str, seed: int, steps: int, bits: int) -> list[float]:
@@ -89,16 +92,16 @@ def train(memory: str, seed: int, steps: int, bits: int) -> list[float]:
     return rates
 
 
-def _reached(curve: list[float]) -> int | None:
+def _reached(curve: list[float], every: int) -> int | None:
     """Return the steps at which nine goals of ten were first reached; None if they never were."""
-    return next((EVERY * (place + 1) for place, rate in enumerate(curve) if rate >= 0.9), None)
+    return next((every * (place + 1) for place, rate in enumerate(curve) if rate >= 0.9), None)
 
 
 def table(result: dict[str, Any]) -> str:
     lines = ["| memory | median | inter-quartile mean | worst seed | steps to 90 %, by seed |", "| --- " * 5 + "|"]
-    curves = _by_memory(result["runs"])
+    curves, every = by_memory(result["runs"]), result["settings"]["every"]
     for name, one in result["summary"].items():
-        reached = [_reached(curve) for curve in curves[name]]
+        reached = [_reached(curve, every) for curve in curves[name]]
         steps = ", ".join("never" if each is None else f"{each:,}" for each in reached)
         lines.append(f"| {name} | {one['median']:.2f} | {one['iqm']:.2f} | {one['worst']:.2f} | {steps} |")
     return "\n".join(lines)
@@ -109,15 +112,15 @@ def draw(result: dict[str, Any]) -> Any:
 
     figure = Figure(figsize=(7, 4))
     axes = figure.subplots()
-    for name, curves in _by_memory(result["runs"]).items():
-        steps = EVERY * np.arange(1, len(curves[0]) + 1)
+    for name, curves in by_memory(result["runs"]).items():
+        steps = result["settings"]["every"] * np.arange(1, len(curves[0]) + 1)
         (line,) = axes.plot(steps, np.median(curves, axis=0), label=name, linewidth=2)
         for curve in curves:
             axes.plot(steps, curve, color=line.get_color(), alpha=0.25, linewidth=0.8)
     axes.set_xlabel("environment steps")
     axes.set_ylabel("share of goals reached")
     axes.set_ylim(-0.03, 1.03)
-    axes.set_title(f"BitFlip, {result['settings']['bits']} bits: DQN, median and {result['seeds']} seeds")
+    axes.set_title(f"{result['title']}: median and {result['seeds']} seeds")
     axes.legend()
     axes.grid(alpha=0.3)
     return figure

@@ -1,6 +1,6 @@
 """Calling everybody who is to be called, also after one has raised.
 
-Owns: which of several errors is raised, and that none is lost: the others are noted on it.
+Owns: which of several errors is raised, and that none is lost: the others are noted on it, and who raised it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,18 @@ def deliver(handlers: Handlers, *args: Any) -> None:
         try:
             handler(*args)
         except BaseException as error:
+            name_raiser(handler, error)
             failure = _first(failure, error)
     if failure is not None:
         raise failure
+
+
+def name_raiser(handler: Callable[..., None], error: BaseException) -> None:
+    """Note on an error which callback raised it, and in which event; Ctrl-C may come in any and says nothing of it."""
+    if isinstance(error, Exception):
+        callback = getattr(handler, "__self__", None)
+        owner = "" if callback is None else f"{callback.state_key}."
+        error.add_note(f"raised by the callback {owner}{getattr(handler, '__name__', handler)}")
 
 
 def call_all(*parts: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ from noterl import backends
 from noterl.backends.common import GroupResult, InterruptGuard, NonFiniteError, bucket
 from noterl.callback import Events, Handlers
 from noterl.checks import check_positive
-from noterl.delivery import call_all, deliver, noted_on
+from noterl.delivery import call_all, deliver, name_raiser, noted_on
 from noterl.evaluation import Evaluation
 from noterl.types import Batch, Logs, Transition
 
@@ -328,6 +328,10 @@ class Loop:
                     handlers[0](*args)
                 else:
                     deliver(handlers, *args)
+            except Exception as error:
+                if len(handlers) == 1:
+                    name_raiser(handlers[0], error)
+                raise
             finally:
                 self.agent.acting.stale = True
                 self.clock["callbacks"] += perf_counter() - started

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from noterl.callback import Callback, CallbackList
-from noterl.callbacks import EarlyStopping
-from tests.tape import Tape, rewarded, taped
+import noterl
+from noterl.callback import EVENTS, Callback, CallbackList
+from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from tests.tape import Broken, Tape, rewarded, taped
 
 
 def test_two_states_under_one_key_of_their_own_are_refused() -> None:
@@ -45,3 +49,38 @@ def test_before_fit_may_change_the_budget() -> None:
 
     agent = rewarded([0])
     assert [len(agent.fit(episodes=4, callbacks=[Half()], verbose=0)) for _ in range(2)] == [2, 2]
+
+
+class Raiser(Callback):
+    """Raises in one event."""
+
+    def __init__(self, event: str) -> None:
+        setattr(self, event, self.fail)
+
+    def fail(self, *_: Any) -> None:
+        raise Broken("on purpose")
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "among others"])
+@pytest.mark.parametrize("event", [event for event in EVENTS if not event.startswith(("on_evaluate", "on_exception"))])
+def test_whoever_raises_is_named_and_the_files_stay_whole(event: str, others: bool, tmp_path: Path) -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=3)
+    agent.compile(replay=noterl.Replay(200), batch_size=4, learning_starts=8, update_every=4)
+    watchers = [LambdaCallback(**{event: lambda *_: None}), Checkpoint(tmp_path, save_freq=1)] if others else []
+    agent.fit(episodes=1, callbacks=watchers, verbose=0)
+    raiser = Raiser(event)
+    with pytest.raises(Broken) as raised:
+        agent.fit(episodes=2, callbacks=[raiser, *watchers], verbose=0)
+    assert any("raised by the callback Raiser." in note for note in raised.value.__notes__)
+    for file in tmp_path.iterdir():
+        assert noterl.load(file).episodes >= 1
+    agent.fit(episodes=1, callbacks=watchers, verbose=0)  # training can go on
+
+
+def test_a_function_that_raises_is_named_too() -> None:
+    def complain(episode: int, logs: dict[str, Any]) -> None:
+        raise Broken("on purpose")
+
+    with pytest.raises(Broken) as raised:
+        rewarded([0]).fit(episodes=1, callbacks=[LambdaCallback(on_episode_end=complain)], verbose=0)
+    assert raised.value.__notes__[0] == "raised by the callback complain"

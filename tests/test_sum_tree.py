@@ -5,10 +5,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noterl.replay import sum_tree
+from noterl.replay import sum_tree, sum_tree_loops
 from noterl.replay.sum_tree import SumTree
 
 pytestmark = pytest.mark.backend_free
+
+
+@pytest.fixture(autouse=True, scope="module", params=["numpy", "numba"])
+def loops(request):
+    """Run everything with NumPy's passes, and with the compiled loops where they are installed."""
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(sum_tree_loops, "compiled", lambda: None)
+        yield request.param
 
 
 @pytest.fixture(params=[8, 20, 4096])
@@ -120,3 +131,43 @@ def test_what_is_found_is_not_the_callers_array(root):
     tree, sums = rebuilt(np.ones(100)), np.array([5.0, 50.5])
     tree.find(sums)
     assert sums.tolist() == [5.0, 50.5]
+
+
+@pytest.mark.parametrize("size", [100, 5000, 300_000])
+def test_compiled_loops_are_the_same_to_the_last_bit(loops, size, monkeypatch):
+    if loops == "numpy":
+        pytest.skip("compares both")
+    monkeypatch.setattr(sum_tree, "ROOT", 64)
+    fast = SumTree(size)
+    monkeypatch.setattr(sum_tree_loops, "compiled", lambda: None)
+    plain = SumTree(size)
+    assert fast._loops is not None
+    assert plain._loops is None
+    generator = np.random.default_rng(size)
+    for count in (0, 1, 50, 4000, 50, 100_000):
+        index = generator.integers(0, size, count)
+        values = generator.random(count) * 10.0 ** generator.integers(-9, 9, count) * (generator.random(count) < 0.7)
+        for tree in (fast, plain):
+            tree.set(index, values)
+        assert fast.equals(plain)
+        if plain.total:
+            sums = np.append(generator.random(500) * plain.total, [plain.total, np.inf])
+            np.testing.assert_array_equal(fast.find(sums), plain.find(sums))
+            for exact in (False, True):
+                np.testing.assert_array_equal(fast._descend(sums, exact=exact), plain._descend(sums, exact=exact))
+
+
+def test_loops_in_plain_python_are_what_is_compiled(monkeypatch):
+    monkeypatch.setattr(sum_tree, "ROOT", 8)
+    monkeypatch.setattr(sum_tree_loops, "compiled", lambda: sum_tree_loops)
+    looping = SumTree(300)
+    monkeypatch.setattr(sum_tree_loops, "compiled", lambda: None)
+    plain, generator = SumTree(300), np.random.default_rng(0)
+    for count in (200, 3):
+        index, values = generator.integers(0, 300, count), generator.random(count)
+        looping.set(index, values)
+        plain.set(index, values)
+        assert looping.equals(plain)
+        sums = np.append(generator.random(50) * plain.total, [plain.total])
+        for exact in (False, True):
+            np.testing.assert_array_equal(looping._descend(sums, exact=exact), plain._descend(sums, exact=exact))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from noterl.replay import sum_tree_loops
 from noterl.replay.columns import Array
 
 # Eight comparisons are eight bytes: one word, whose bits NumPy 2 counts in one step.
@@ -23,7 +24,8 @@ BELOW = 1.0 - 2.0**-53
 class SumTree:
     """`size` values, zero at first, in double precision; any size will do.
 
-    Values are 0, or at least 1e-300 and small enough that their sum is finite; this is not checked.
+    Values are 0, or at least 1e-300 and small enough that their sum is finite; this is not checked. Trees of more than
+    one level are written and searched by compiled loops where the extra `noterl[fast]` is installed.
 
     Args:
         size: how many values.
@@ -42,9 +44,10 @@ class SumTree:
             depth += 1
         # As many values as the root's sums have room for, so that every sum has all its parts.
         room = -(-size // BRANCHES**depth)
-        self._levels = [np.zeros(room * BRANCHES**level) for level in range(depth, -1, -1)]
+        self._levels = tuple(np.zeros(room * BRANCHES**level) for level in range(depth, -1, -1))
         self._parts = [level.reshape(-1, BRANCHES) for level in self._levels[:-1]]
         self.values: Array = self._levels[0][:size]
+        self._loops = sum_tree_loops.compiled() if depth else None
         self._root: Array | None = None  # of the last level, until something is written
 
     @property
@@ -55,6 +58,9 @@ class SumTree:
     def set(self, index: Array, values: Array) -> None:
         """Write values `[n]` at an index `[n]`; of an index that comes twice the last value stays."""
         self._root = None
+        if self._loops is not None:
+            self._loops.write(self._levels, index, values)
+            return
         self._levels[0][index] = values
         for parts, sums in zip(self._parts, self._levels[1:], strict=True):
             if 2 * len(index) > len(parts):  # all sums of the level, and then of those above too
@@ -91,6 +97,8 @@ class SumTree:
     def _descend(self, sums: Array, *, exact: bool) -> Array:
         """Return what `find` does; `exact` makes sure that at every level there is a part which reaches the sum."""
         root = self._running()
+        if self._loops is not None:
+            return self._loops.descend(root, self._levels, sums, BELOW, exact)
         rest = np.minimum(sums, root[-1] * BELOW)
         index = root.searchsorted(rest, "right") - 1
         rest -= root.take(index)

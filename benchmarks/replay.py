@@ -1,0 +1,219 @@
+"""Hold the replay memory to its bars: prioritized sampling beside cpprb, adding, uniform sampling, hindsight.
+
+    make peers; PYTHONPATH=. .venv-peers/bin/python benchmarks/replay.py
+
+Everything runs in one process, ours and what it is compared with in turn, pair by pair. A ratio is the geometric mean
+over pairs, of our time by the other, with Student's 90 % interval; a bar is met when the worse end of it is. Times are
+medians. The result is printed, and kept in benchmarks/results/speed/replay.json if all parts ran in five pairs or more.
+With numba installed, `--without-numba` leaves it out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import figures  # noqa: E402
+from benchmarks.compare import BUSY, machine, store  # noqa: E402
+from benchmarks.evaluation import versions  # noqa: E402
+from noterl.envs import BitFlip  # noqa: E402
+from noterl.replay import Hindsight, Prioritized, Replay, sum_tree_loops  # noqa: E402
+
+RESULT = ROOT / "benchmarks" / "results" / "speed" / "replay.json"
+CAPACITY = 1_000_000
+CARTPOLE = spaces.Box(-10.0, 10.0, (4,), np.float32), spaces.Discrete(2)
+K = 32
+
+Call = Callable[[], Any]
+
+
+def microseconds(call: Call, least: float = 0.02) -> float:
+    """Return the median time of a call, from five rounds of at least `least` seconds."""
+    call()
+    count = 1
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < least:
+        call()
+        count += 1
+    rounds = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        for _ in range(count):
+            call()
+        rounds.append((time.perf_counter() - begun) / count * 1e6)
+    return float(np.median(rounds))
+
+
+def compared(name: str, ours: Call, theirs: Call, pairs: int, *, bar: float, per: int = 1) -> dict[str, Any]:
+    """Return our time by theirs, and whether it is at most the bar; the one that begins changes from pair to pair."""
+    measured: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for pair in range(pairs):
+        both = [("ours", ours), ("theirs", theirs)]
+        for who, call in both if pair % 2 else reversed(both):
+            measured[who].append(microseconds(call) / per)
+    ratio = figures.ratio(measured["ours"], measured["theirs"])
+    row = {"name": name, **{who: float(np.median(values)) for who, values in measured.items()}, "ratio": ratio}
+    return {**row, "bar": bar, "met": None if pairs < figures.FEWEST else ratio["high"] <= bar, "runs": measured}
+
+
+def timed(name: str, call: Call, pairs: int, *, bar: float, per: int = 1) -> dict[str, Any]:
+    """Return our time, and whether it is at most the bar."""
+    runs = [microseconds(call) / per for _ in range(pairs)]
+    ours = float(np.median(runs))
+    return {"name": name, "ours": ours, "theirs": None, "ratio": None, "bar": bar, "met": ours <= bar, "runs": runs}
+
+
+def filled(**arguments: Any) -> Replay:
+    memory = Replay(CAPACITY, **arguments)
+    memory.build(*CARTPOLE)
+    observation, add = np.zeros(4, np.float32), memory.add
+    for step in range(CAPACITY):
+        add(0, observation, 1, 1.0, observation, step % 200 == 199, False)
+    return memory
+
+
+def add_rows(memory: Replay, lanes: int) -> Call:
+    observations = np.random.default_rng(0).random((lanes, 4), np.float32)
+    add = memory.add
+
+    def call() -> None:
+        for lane in range(lanes):
+            add(lane, observations[lane], 1, 1.0, observations[lane], False, False)
+
+    return call
+
+
+def prioritized(pairs: int) -> list[dict[str, Any]]:
+    """Compare drawing, gathering and giving errors back with cpprb's sample and update_priorities."""
+    from cpprb import PrioritizedReplayBuffer
+
+    generator = np.random.default_rng(0)
+    memory = filled(sampler=Prioritized())
+    scores = generator.random(CAPACITY) + 0.01
+    memory.sampler.feedback(np.arange(CAPACITY), {"td_error": scores.astype(np.float32)})
+    fields = {"obs": {"shape": 4}, "act": {"dtype": np.int32}, "rew": {}, "next_obs": {"shape": 4}, "done": {}}
+    peer = PrioritizedReplayBuffer(CAPACITY, fields, alpha=0.7)
+    ones, states = np.ones(CAPACITY, np.float32), np.zeros((CAPACITY, 4), np.float32)
+    peer.add(obs=states, act=ones, rew=ones, next_obs=states, done=ones, priorities=scores)
+
+    def pair(updates: int, size: int) -> tuple[Call, Call]:
+        errors = generator.random((updates, size)).astype(np.float32)
+
+        def ours() -> None:
+            drawn = memory.draw(updates, size, generator=generator)
+            memory.gather(drawn, gamma=0.99)
+            memory.feedback(drawn.rows, {"td_error": errors})
+
+        def theirs() -> None:
+            sample = peer.sample(updates * size, 0.4)
+            peer.update_priorities(sample["indexes"], errors.ravel())
+
+        return ours, theirs
+
+    one = np.zeros(4, np.float32)
+    return [
+        compared("prioritized, 64 a call", *pair(1, 64), pairs, bar=1.3),
+        compared("prioritized, 256 a call", *pair(1, 256), pairs, bar=1.0),
+        compared(f"prioritized, {K} batches of 64 a call, each", *pair(K, 64), pairs, bar=1 / 1.8, per=K),
+        compared(
+            "prioritized, add one",
+            add_rows(memory, 1),
+            lambda: peer.add(obs=one, act=1, rew=1.0, next_obs=one, done=0.0),
+            pairs,
+            bar=1.0,
+        ),
+        timed("prioritized, add one, microseconds", add_rows(memory, 1), pairs, bar=2.0),
+    ]
+
+
+def uniform(pairs: int) -> list[dict[str, Any]]:
+    memory, generator = filled(), np.random.default_rng(0)
+    return [
+        timed("uniform, add 8 lanes, each", add_rows(memory, 8), pairs, bar=2.0, per=8),
+        timed("uniform, add one", add_rows(memory, 1), pairs, bar=5.0),
+        timed(
+            f"uniform, sample {K} batches of 64",
+            lambda: memory.sample(K, 64, generator=generator, gamma=0.99),
+            pairs,
+            bar=500.0,
+        ),
+    ]
+
+
+def hindsight(pairs: int) -> list[dict[str, Any]]:
+    """Compare sampling 256 transitions of 15 flipped bits with and without relabelling."""
+    env, generator = BitFlip(15), np.random.default_rng(0)
+    relabel = Hindsight()
+    relabel.attach(env)
+    memories = [Replay(100_000, relabel=relabel), Replay(100_000)]
+    for memory in memories:
+        memory.build(env.observation_space, env.action_space)
+    observation, over = env.reset(seed=0)[0], False
+    for action in generator.integers(15, size=100_000).tolist():
+        observation = env.reset()[0] if over else observation
+        following, reward, terminated, truncated, _ = env.step(action)
+        for memory in memories:
+            memory.add(0, observation, action, reward, following, terminated, truncated)
+        observation, over = following, terminated or truncated
+    calls = [lambda memory=memory: memory.sample(1, 256, generator=generator, gamma=0.98) for memory in memories]
+    return [compared("hindsight, sample 256, by uniform", *calls, pairs, bar=3.0)]
+
+
+def table(result: dict[str, Any]) -> str:
+    head = ("", "ours, microseconds", "compared with", "ratio", "90 % interval", "bar", "")
+    lines = ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * 5 + "| --- |"]
+    verdicts = {True: "met", False: "missed", None: "not judged"}
+    for row in result["runs"]:
+        ratio = row["ratio"]
+        cells = [row["name"], f"{row['ours']:.1f}", "" if row["theirs"] is None else f"{row['theirs']:.1f}"]
+        cells += [f"{ratio['ratio']:.2f}", f"{ratio['low']:.2f} to {ratio['high']:.2f}"] if ratio else ["", ""]
+        lines.append("| " + " | ".join([*cells, f"{row['bar']:.3g}", verdicts[row["met"]]]) + " |")
+    return "\n".join(lines)
+
+
+PARTS = {"prioritized": prioritized, "uniform": uniform, "hindsight": hindsight}
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], prog="replay.py")
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--without-numba", action="store_true")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    arguments = parser.parse_args(words)
+    if arguments.pairs < 2:
+        parser.error("--pairs must be at least 2")
+    if arguments.without_numba:
+        sys.modules["numba"] = None
+    start = machine()
+    if start["load"] and start["load"][0] > BUSY:
+        print(f"the machine is busy (load {start['load'][0]:.1f}): expect figures that mean little", file=sys.stderr)
+    rows = [row for part in arguments.parts for row in PARTS[part](arguments.pairs)]
+    result = {
+        "task": "replay",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "pairs": arguments.pairs,
+        "machine": start,
+        "versions": versions(("noterl", "numpy", "cpprb", "numba")),
+        "numba": sum_tree_loops.compiled() is not None,
+        "runs": rows,
+    }
+    print(f"{'with' if result['numba'] else 'without'} numba\n\n{table(result)}")
+    if arguments.pairs >= figures.FEWEST and arguments.parts == list(PARTS):
+        path = RESULT if result["numba"] else RESULT.with_stem("replay-without-numba")
+        store(result, path)
+        print(f"\nkept in {path}")
+
+
+if __name__ == "__main__":
+    main()

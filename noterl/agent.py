@@ -21,7 +21,7 @@ from noterl.callback import CallbackList, Events
 from noterl.history import History
 from noterl.loop import Loop, evaluate
 from noterl.noise import NoiseProcess
-from noterl.on_policy import OnPolicy
+from noterl.on_policy import OnPolicy, Replayed
 from noterl.policies import Policy
 from noterl.random import check_seed
 
@@ -110,8 +110,10 @@ class Agent(Algorithm):
         """
         arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
         head = self.head.bind(self.action_space)
-        setup = Setup(self.defaults(), head, self.optimizer_names, self.memory, arguments)
-        on_policy = OnPolicy(self) if self.memory == "rollout" else None
+        setup = Setup(self, head, arguments)
+        on_policy = None
+        if self.memory == "rollout":
+            on_policy = OnPolicy(self) if setup.replay is None else Replayed(self, setup.replay)
         self._setup, self._built = setup, False
         self.optimizers = dict(setup.optimizers)
         self.head, self.policy, self.noise = head, setup.policy, setup.noise

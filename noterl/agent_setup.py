@@ -26,29 +26,26 @@ class Setup:
     """The parts that `compile` settles: the algorithm's defaults, with what the user gave in their place.
 
     Args:
-        defaults: of the algorithm.
-        head: of the algorithm, bound to the action space.
-        names: its `optimizer_names`.
-        memory: what it learns from, "replay" or "rollout".
+        agent: whose defaults, optimizers and kind of memory count.
+        head: of the agent, bound to the action space.
         arguments: what `compile` was given, by name.
 
     Raises:
         ValueError: naming the argument that is not what it may be.
     """
 
-    def __init__(
-        self, defaults: Defaults, head: Head, names: tuple[str, ...], memory: str, arguments: dict[str, Any]
-    ) -> None:
+    def __init__(self, agent: Agent, head: Head, arguments: dict[str, Any]) -> None:
         """Check everything; nothing of the agent is touched."""
+        defaults = agent.defaults()
         self.arguments = arguments
         self.policy = _policy(arguments, defaults.policy, head)
         self.noise = _noise(arguments, defaults.noise, head)
         _check_explores(head, self.policy, self.noise)
         self.replay: Replay | None = None
-        if memory == "replay":
+        if agent.memory == "replay":
             self.replay, self.schedule = _from_replay(arguments, defaults)
         else:
-            self.schedule = _from_rollouts(arguments, defaults)
+            self.replay, self.schedule = _from_rollouts(arguments, defaults, agent.replays_rollouts)
         self.jit_compile = arguments.get("jit_compile", "auto")
         if self.jit_compile != "auto" and not isinstance(self.jit_compile, bool):
             raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
@@ -56,7 +53,7 @@ class Setup:
         if self.steps_per_execution != "auto":
             check_positive("steps_per_execution", self.steps_per_execution)
         optimizer = arguments.get("optimizer", defaults.optimizer)
-        self.optimizers = optimizers.resolve(optimizer, names, defaults.learning_rate)
+        self.optimizers = optimizers.resolve(optimizer, agent.optimizer_names, defaults.learning_rate)
 
 
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
@@ -77,15 +74,18 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults) -> tuple[Replay,
     return replay, schedule
 
 
-def _from_rollouts(arguments: dict[str, Any], defaults: Defaults) -> Schedule:
+def _from_rollouts(arguments: dict[str, Any], defaults: Defaults, replays: bool) -> tuple[Replay | None, Schedule]:
+    replay = arguments.get("replay")
+    if replay is not None and replays and not isinstance(replay, Replay):
+        raise ValueError(f"replay must be a noterl.Replay, got {replay!r}")
     for name in ("replay", *_SCHEDULED[1:]):
-        if name in arguments:
+        if name in arguments and not (name == "replay" and replays):
             raise ValueError(
                 f"{name} must not be given to an agent that learns from rollouts: it learns from each one when it is "
                 f"complete, in `epochs` passes, and then forgets it; got {arguments[name]!r}"
             )
     size = arguments.get("batch_size", defaults.batch_size)
-    return Schedule(batch_size=size, learning_starts=0, update_every=1, updates=1, target_update=None)
+    return replay, Schedule(batch_size=size, learning_starts=0, update_every=1, updates=1, target_update=None)
 
 
 def _policy(arguments: dict[str, Any], default: Policy | None, head: Head) -> Policy | None:

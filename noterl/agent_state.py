@@ -229,10 +229,12 @@ def describe(agent: Agent) -> str:
 
 
 def _described_memory(agent: Agent) -> str:
-    if agent.on_policy is not None:
-        return f"rollouts of {agent.rollout_steps:,} steps in each environment, {agent.epochs:,} epochs on each"
+    rollouts = f"rollouts of {agent.rollout_steps:,} steps in each environment, {agent.epochs:,} epochs on each"
+    if agent.replay is None:
+        return rollouts
     memory = agent.replay
-    return f"replay: {len(memory):,} of {memory.capacity:,} transitions, {memory.nbytes / 2**20:,.1f} MiB allocated"
+    held = f"replay: {len(memory):,} of {memory.capacity:,} transitions, {memory.nbytes / 2**20:,.1f} MiB allocated"
+    return held if agent.on_policy is None else f"{rollouts}, kept in a {held}"
 
 
 def _layout(agent: Agent) -> optimizers.Layout:

@@ -19,7 +19,7 @@ from noterl.backends.common import GroupResult, split_loss
 from noterl.building import find_networks, unique
 from noterl.heads import Head, random_actions
 from noterl.hyperparameters import Hyperparameter
-from noterl.loop import call_size
+from noterl.loop import LARGEST_CALL, call_size
 from noterl.noise import Explorer, NoiseProcess
 from noterl.normalization import Normalizers
 from noterl.observation import View
@@ -55,6 +55,7 @@ class Algorithm(Configurable):
     memory: str = "replay"
     rollout_steps: int = 128
     epochs: int = 4
+    replays_rollouts: bool = False
     head: Head
     optimizer_names: tuple[str, ...] = ("optimizer",)
     action_spaces: tuple[str, ...] = ("Discrete",)
@@ -258,6 +259,11 @@ class Algorithm(Configurable):
         """The memory that transitions go to: the rollout, or the replay memory."""
         return self.replay if self.on_policy is None else self.on_policy.rollout
 
+    @property
+    def drawn_from(self) -> Any:
+        """The memory that batches are drawn from, and feedback goes to."""
+        return self.replay if self.on_policy is None else self.on_policy.memory
+
     def drawable(self) -> int:
         """Return how many transitions may be drawn; where only a batch is asked for, counting stops at that."""
         schedule = self.schedule
@@ -266,7 +272,7 @@ class Algorithm(Configurable):
     def draw(self, updates: int) -> Any:
         """Draw the rows `[K, B]` of the memory for a group of updates."""
         if self.on_policy is not None:
-            return self.on_policy.draw()
+            return self.on_policy.draw(updates)
         size, generator = self.schedule.batch_size, self.generators("sampler")
         if self.schedule.updates != "pass":
             drawn = self.replay.draw(updates, size, generator=generator)
@@ -284,7 +290,7 @@ class Algorithm(Configurable):
         Of a rollout, which lies on the device already, these are the rows themselves.
         """
         if self.on_policy is not None:
-            return drawn
+            return self.on_policy.gather(drawn)
         batch = self.replay.gather(drawn, gamma=drawn.gamma)
         if self.view.plain:
             return batch
@@ -307,7 +313,7 @@ class Algorithm(Configurable):
     def call_size(self, updates: int) -> int:
         """Return how many of a group's updates one compiled call makes."""
         if self.on_policy is not None and self.steps_per_execution == "auto":
-            return updates
+            return updates if self.replay is None else min(updates, LARGEST_CALL)
         return call_size(updates, self.steps_per_execution, self.schedule.updates)
 
     def run_updates(self, batch: Any, count: int) -> GroupResult:

@@ -89,7 +89,7 @@ def build_optimizers(agent: Algorithm) -> None:
     agent._discovered = discovered
     try:
         for index in range(agent.update_period):
-            updating.updated(agent, _zeros(agent), index)
+            updating.updated(agent, zeros(agent), index)
     finally:
         agent._discovered = None
         for variable, value in zip(found, saved, strict=True):
@@ -106,18 +106,18 @@ def unique(variables: Any) -> list[keras.Variable]:
     return list({id(variable): variable for variable in variables}.values())
 
 
-def _zeros(agent: Algorithm) -> Batch:
+def zeros(agent: Algorithm) -> Batch:
     """Return a batch of zeros as tensors, two rows; for an agent that learns from rollouts a prepared one."""
     rows = (2,) if agent.on_policy is None else (2, 1)
 
-    def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
+    def tensor(shape: tuple[int, ...], dtype: Any) -> Any:
         return keras.ops.convert_to_tensor(np.zeros((*rows, *shape), dtype))
 
-    observation, number = zeros(agent.observation_shape, agent.observation_dtype), zeros((), np.float32)
+    observation, number = tensor(agent.observation_shape, agent.observation_dtype), tensor((), np.float32)
     action = action_layout(agent.action_space)
-    action = zeros(action.shape, action.delivered)
-    extra = {name: zeros(shape, np.float32) for name, (shape, _) in agent.random_spec.items()}
+    action = tensor(action.shape, action.delivered)
+    extra = {name: tensor(shape, np.float32) for name, (shape, _) in agent.random_spec.items()}
     if agent.on_policy is not None:
         extra.update(continues=number, ended=number)
-    batch = Batch(observation, action, number, observation, number, number, zeros((), np.int32), extra)
+    batch = Batch(observation, action, number, observation, number, number, tensor((), np.int32), extra)
     return batch if agent.on_policy is None else prepared(agent, batch)

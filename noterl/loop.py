@@ -54,7 +54,7 @@ class Loop:
         self.history = history
         self.clock = history.time_split = dict.fromkeys(CLOCK, 0.0)
         self.guard = InterruptGuard()
-        self.store = agent.store
+        self.store, self.drawn_from = agent.store, agent.drawn_from
         self.rollout = None if agent.on_policy is None else agent.on_policy.rollout
         self._open: list[int] = []  # lanes whose episode was announced, and whose end was not
         self._over: list[int] = []  # those of them whose episode is over
@@ -191,13 +191,13 @@ class Loop:
         drawn = agent.draw(updates)
         self.clock["sample"] += perf_counter() - started
         parts = [drawn[start : start + size] for start in range(0, updates, size)]
-        with self.store.gathering(lambda part: _padded(agent.gather(part), size), parts) as batches:
+        with self.drawn_from.gathering(lambda part: _padded(agent.gather(part), size), parts) as batches:
             results = []
             for part in parts:
                 results.append(self._call(batches, len(part)))
                 if results[-1].ended:
                     break
-        if self.store.feedback_fields:
+        if self.drawn_from.feedback_fields:
             feedback = [
                 {name: value[: len(part)] for name, value in result.feedback.items()}
                 for part, result in zip(parts, results, strict=True)
@@ -222,7 +222,7 @@ class Loop:
                     self._fire(self.events.on_batch_end, agent.updates, {})
             raise
         self.clock["learn"] += perf_counter() - started
-        agent.acting.stale = True
+        agent.acting.updated(result.weights)
         agent.loss_mean.add(result.logs["loss"], result.finite)
         self._hear_updates(result, count)
         return result

@@ -1,5 +1,7 @@
 """How an agent learns from rollouts: once from each, in several epochs of minibatches, and then never again.
 
+Or again and again: `Replayed` keeps prepared rollouts in a replay memory, and draws the minibatches from that.
+
 Owns: the order of the rows, and the compiled programs for a rollout. What the loop asks of an agent that learns from a
 replay memory (what is due, draw, run) is answered here for one that learns from rollouts.
 """
@@ -7,6 +9,7 @@ replay memory (what is due, draw, run) is answered here for one that learns from
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import numpy as np
 from noterl import backends
 from noterl.backends.common import GroupResult
 from noterl.checks import check_positive
+from noterl.replay import Replay
 from noterl.replay.rollout import Rollout
 from noterl.types import Batch
 
@@ -66,15 +70,24 @@ class OnPolicy:
         rows = self.rollout.length * self.rollout.num_envs
         return self._agent.epochs * math.ceil(rows / self.batch_size)
 
-    def draw(self) -> np.ndarray:
+    @property
+    def memory(self) -> Any:
+        """The memory that minibatches are drawn from."""
+        return self.rollout
+
+    def prepared(self) -> Any:
+        """Return the complete rollout as prepared rows `[T N, ...]`, on the device."""
+        gamma, normalizers = self._agent.discount_factor(), self._agent.normalizers
+        rollout = self.rollout.batch(gamma=gamma)
+        return self._prepare(rollout if normalizers is None else normalizers.rollout(rollout, gamma))
+
+    def draw(self, updates: int) -> Any:
         """Return the rows `[K, B]` of all minibatches, and prepare the rollout for them.
 
         Each epoch goes through all rows in an order of its own; what its last minibatch lacks is filled up with the
         first rows of another such order.
         """
-        gamma, normalizers = self._agent.discount_factor(), self._agent.normalizers
-        rollout = self.rollout.batch(gamma=gamma)
-        self._data = self._prepare(rollout if normalizers is None else normalizers.rollout(rollout, gamma))
+        self._data = self.prepared()
         count, size = self.rollout.length * self.rollout.num_envs, self.batch_size
         if size == count:  # their order would change nothing but rounding
             return np.tile(np.arange(count, dtype=np.int32), (self._agent.epochs, 1))
@@ -86,10 +99,95 @@ class OnPolicy:
                 orders.append(generator.permutation(count)[: -count % size])
         return np.concatenate(orders).astype(np.int32).reshape(-1, size)
 
-    def run(self, rows: np.ndarray, count: int) -> GroupResult:
+    def gather(self, drawn: Any) -> Any:
+        """Return what `run` is given for a part of what was drawn: the rows, since their data are on the device."""
+        return drawn
+
+    def run(self, rows: Any, count: int) -> GroupResult:
         """Make updates on the first `count` of the minibatches with these rows `[K, B]`, in one compiled call."""
         result: GroupResult = self._update(self._data, rows, count)
         return result
+
+
+class Replayed(OnPolicy):
+    """The learning of an agent whose prepared rollouts go to a replay memory, from which each of them is drawn again.
+
+    There are as many updates after each rollout as an agent without the memory makes. What `prepare` said of a
+    transition (its old log-probability and advantage) stays with it for as long as it is remembered.
+
+    Args:
+        agent: compiled.
+        replay: the memory; its sampler decides what is learned from.
+
+    Raises:
+        ValueError: if the memory relabels, or the agent may have `enough` of a rollout.
+    """
+
+    def __init__(self, agent: Algorithm, replay: Replay) -> None:
+        super().__init__(agent)
+        if replay.relabel is not None:
+            raise ValueError(f"replay must not relabel what was prepared already, got {replay!r}")
+        if agent.enough(defaultdict(float)) is not None:
+            raise ValueError("replay cannot be given to an agent that may have enough of a rollout (`target_kl`)")
+        self._replay = replay
+
+    def build(self) -> None:
+        """Allocate the memory and compile; the agent's variables are known."""
+        from noterl.building import zeros
+
+        agent = self._agent
+        fields = zeros(agent).extra
+        self._fields = [name for name in fields if name not in ("continues", "ended")]
+        spec = {name: (tuple(fields[name].shape[1:]), np.float32) for name in self._fields}
+        self._replay.build(agent.view.space, agent.action_space, extra_spec=spec)
+        agent.trace_counts.setdefault("prepare", 0)
+        self._prepare = backends.rollout_programs().compile_prepare(agent, agent.jit_compile)
+        self._update = backends.current().compile_update(agent, agent.jit_compile)
+
+    @property
+    def memory(self) -> Any:
+        """The memory that minibatches are drawn from."""
+        return self._replay
+
+    def draw(self, updates: int) -> Any:
+        """Remember the prepared rollout, and draw the minibatches of `updates` updates from all that is remembered."""
+        self._remember()
+        generator = self._agent.generators("sampler")
+        drawn = self._replay.draw(updates, min(self.batch_size, len(self._replay)), generator=generator)
+        drawn.gamma = self._agent.discount_factor()
+        return drawn
+
+    def gather(self, drawn: Any) -> Any:
+        """Return the batches `[K, B, ...]` of a part of what was drawn."""
+        return self._replay.gather(drawn, gamma=drawn.gamma)
+
+    def run(self, batch: Any, count: int) -> GroupResult:
+        """Make updates on the first `count` of the batches, in one compiled call."""
+        result: GroupResult = self._update(batch, count)
+        return result
+
+    def _remember(self) -> None:
+        """Store what counts of the rollout, with what was prepared of it."""
+        data, fetch = self.prepared(), backends.current().fetch
+        steps, lanes = self.rollout.length, self.rollout.num_envs
+        extra = {name: fetch(data.extra[name]) for name in self._fields}
+        observation, following, reward = (
+            fetch(part) for part in (data.observation, data.next_observation, data.reward)
+        )
+        terminated, ended = self.rollout.terminated.reshape(-1), self.rollout.ended.reshape(-1)
+        action = self.rollout.action.reshape(steps * lanes, *self.rollout.action.shape[2:])
+        for row in np.flatnonzero(self.rollout.valid.reshape(-1)).tolist():
+            over = bool(terminated[row])
+            self._replay.add(
+                row % lanes,
+                observation[row],
+                action[row],
+                reward[row],
+                following[row],
+                over,
+                bool(ended[row]) and not over,
+                {name: values[row] for name, values in extra.items()},
+            )
 
 
 def prepared(agent: Algorithm, rollout: Batch) -> Batch:

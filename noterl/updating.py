@@ -88,7 +88,7 @@ def update_once(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, A
         for name, value in logs.items()
         if isinstance(value, float | int)
     }
-    wanted = agent.replay.feedback_fields if agent.memory == "replay" else ()
+    wanted = agent.drawn_from.feedback_fields
     return {**logs, **numbers}, {name: value for name, value in (feedback or {}).items() if name in wanted}
 
 

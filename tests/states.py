@@ -42,7 +42,13 @@ def joined(state: dict[str, Any]) -> dict[str, Any]:
     if not state["replay"]:
         return state
     replay = dict(state["replay"])
-    replay["columns"] = {name: np.concatenate(pieces) for name, pieces in replay["columns"].items()}
+
+    def whole(pieces: Any) -> Any:
+        if isinstance(pieces, dict):
+            return {name: whole(part) for name, part in pieces.items()}
+        return np.concatenate(pieces)
+
+    replay["columns"] = whole(replay["columns"])
     return {**state, "replay": replay}
 
 

@@ -13,6 +13,7 @@ from gymnasium import spaces
 import noterl
 from noterl import heads
 from noterl.backends import current
+from noterl.replay import Prioritized, RatioScore
 from tests import reference_on_policy as reference
 from tests.doubles import RandomWalkEnv, branching_vector
 from tests.states import assert_same_state, differences
@@ -275,7 +276,7 @@ class TestResuming:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"replay": noterl.Replay(100)}, "replay must not be given to an agent that learns from rollouts"),
+        ({"replay": 100}, "replay must be a noterl.Replay, got 100"),
         ({"learning_starts": 5}, "learning_starts must not be given"),
         ({"update_every": 4}, "update_every must not be given"),
         ({"batch_size": 0}, "batch_size must be an int of at least 1, got 0"),
@@ -320,3 +321,76 @@ def test_ppo_learns_cart_pole() -> None:
     agent.fit(steps=16_000, num_envs=8, verbose=0)
     # A random policy has 22.
     assert agent.evaluate(episodes=10)["reward_mean"] > 150
+
+
+def remembering(capacity: int = 40, seed: int = 2) -> noterl.PPO:
+    """Return an agent whose rollouts of 15 steps stay in a prioritized memory, and are drawn in batches of 6."""
+    agent = noterl.PPO(RandomWalkEnv, hidden=(4,), rollout_steps=5, epochs=2, gamma=0.9, seed=seed)
+    sampler = Prioritized(score=RatioScore())
+    agent.compile(batch_size=6, replay=noterl.Replay(capacity, sampler=sampler))
+    return agent
+
+
+class TestRememberingRollouts:
+    def test_a_rollout_is_remembered_as_it_was_prepared(self) -> None:
+        agent = remembering()
+        agent.build()
+        agent.on_policy.rollout.open(LANES)
+        rng, memory = np.random.default_rng(4), agent.on_policy.rollout
+        for t in range(5):
+            memory.begin_round(rng.normal(size=(LANES, 2)), rng.normal(scale=3, size=(LANES, 1)))
+            for lane in range(LANES):
+                if (t, lane) != (3, 1):
+                    ends = ((t, lane) == (1, 0), (t, lane) in ((2, 1), (2, 0)))
+                    memory.add(lane, None, None, rng.normal(), rng.normal(size=2), *ends)
+            memory.end_round()
+        prepared = agent.on_policy.prepared()
+        expected = {**fetched(prepared._asdict() | {"extra": 0}), **fetched(prepared.extra)}
+        drawn = agent.draw(4)
+        assert len(agent.replay) == 9 and drawn.rows.shape == (4, 6)
+        batch = agent.gather(drawn)
+        counted = np.flatnonzero(expected["weight"])
+        for name in ("observation", "action", "reward", "next_observation", "discount"):
+            rows = expected[name][counted][drawn.rows]
+            np.testing.assert_array_equal(getattr(batch, name), rows, err_msg=name)
+        for name in ("value", "log_prob", "advantage", "target"):
+            np.testing.assert_array_equal(batch.extra[name], expected[name][counted][drawn.rows], err_msg=name)
+
+    def test_what_is_fed_back_is_the_error_and_the_ratio(self) -> None:
+        agent = ppo("discrete")
+        agent.compile(
+            keras.optimizers.Adam(0.01), batch_size=4, replay=noterl.Replay(50, sampler=Prioritized(score=RatioScore()))
+        )
+        agent.build()
+        filled(agent)
+        drawn = agent.draw(2)
+        batch = agent.gather(drawn)
+        variables = agent.get_state()["variables"]
+        rules = {"gae_lambda": 0.95, "clip": 0.2, "entropy": 0.0, "value": 0.5}
+        model = reference.ActorCritic(variables["actor"], variables["critic"], kind="discrete", **rules)
+        feedback = fetched(agent.run_updates(batch, 2).feedback)
+        np.testing.assert_allclose(feedback["ratio"][0], 1.0, rtol=1e-5)
+        errors = batch.extra["target"][0] - model.value(batch.observation[0].astype(float))
+        np.testing.assert_allclose(feedback["td_error"][0], errors, rtol=RTOL, atol=ATOL)
+        assert abs(feedback["ratio"][1] - 1).max() > 1e-4
+
+    def test_it_goes_on_where_it_was(self, tmp_path) -> None:
+        whole, part, again = remembering(), remembering(), remembering(seed=9)
+        whole.fit(steps=80, num_envs=3, verbose=0)
+        assert len(whole.replay) == 40 and whole.updates == 5 * 2 * 3
+        part.fit(steps=37, num_envs=3, verbose=0)
+        part.save(tmp_path / "part.noterl")
+        again.restore(tmp_path / "part.noterl")
+        again.fit(steps=43, verbose=0)
+        assert_same_state(whole, again)
+        # Transitions of several rollouts are there, learned from after they were prepared.
+        scores = whole.replay.sampler.probabilities()
+        assert len(scores) == 40 and len(set(scores.tolist())) > 20
+
+    def test_who_may_not(self) -> None:
+        with pytest.raises(ValueError, match="replay cannot be given to an agent that may have enough"):
+            ppo("discrete", target_kl=0.1).compile(replay=noterl.Replay(100))
+        with pytest.raises(ValueError, match="replay must not be given to an agent that learns from rollouts"):
+            noterl.A2C("CartPole-v1").compile(replay=noterl.Replay(100))
+        with pytest.raises(ValueError, match="replay must not relabel"):
+            ppo("discrete").compile(replay=noterl.Replay(100, relabel=noterl.replay.Hindsight()))

@@ -128,6 +128,10 @@ class PPO(ActorCritic):
         target_kl: updates on a rollout end when the estimated divergence exceeds 1.5 of this; None for never. Live.
         optimizers: 1, or 2 for an "actor" and a "critic" of their own; then `compile(optimizer=[...])` takes two.
 
+    With `compile(replay=...)` rollouts go to a replay memory and stay there, to be drawn with their old
+    log-probabilities and advantages: `noterl.Replay(4096, sampler=Prioritized(score=RatioScore()))` draws by how wrong
+    the value is and how far the policy has moved. Its capacity, or a callback that trims it, is the window of them.
+
     The default optimizer is Adam, with gradients clipped to a norm of 0.5 (`global_clipnorm`): an optimizer of your own
     clips what you tell it to.
 
@@ -141,6 +145,8 @@ class PPO(ActorCritic):
     >>> agent.updates
     4
     """
+
+    replays_rollouts = True
 
     def __init__(
         self,
@@ -189,19 +195,21 @@ class PPO(ActorCritic):
         surrogate = losses.clipped_surrogate(log_prob, old, advantage, self.clip)
         entropy = losses.masked_mean(self.head.entropy(values), batch.weight)
         policy = losses.masked_mean(surrogate, batch.weight)
-        clipped = ops.cast(ops.abs(ops.exp(log_prob - old) - 1.0) > self.clip, "float32")
+        ratio = ops.exp(log_prob - old)
+        clipped = ops.cast(ops.abs(ratio - 1.0) > self.clip, "float32")
         return policy - self.entropy_coefficient * entropy, {
             "policy_loss": policy,
             "entropy": entropy,
             "approximate_kl": losses.masked_mean(losses.approximate_kl(log_prob, old), batch.weight),
             "clip_fraction": losses.masked_mean(clipped, batch.weight),
+            "ratio": ratio,
         }
 
     def value_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the weighted error of the values, and the error itself."""
         value, old, target = self.value(batch.observation), batch.extra["value"], batch.extra["target"]
         error = losses.masked_mean(losses.value_error(value, target, old, self.value_clip), batch.weight)
-        return self.value_coefficient * error, {"value_loss": error}
+        return self.value_coefficient * error, {"value_loss": error, "td_error": target - value}
 
     def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the sum of both losses (equation 9, as a loss), and what both tell."""
@@ -212,11 +220,13 @@ class PPO(ActorCritic):
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Take one step on a minibatch, with one optimizer or with one for each network."""
         if len(self.optimizer_names) == 1:
-            loss, logs = self.minimize(self.combined_loss, [self.actor, self.critic], "optimizer", batch)
-            return {"loss": loss, **logs}, {}
-        policy, logs = self.minimize(self.policy_loss, self.actor, "actor", batch)
-        value, also = self.minimize(self.value_loss, self.critic, "critic", batch)
-        return {"loss": policy + value, **logs, **also}, {}
+            loss, told = self.minimize(self.combined_loss, [self.actor, self.critic], "optimizer", batch)
+        else:
+            policy, of_policy = self.minimize(self.policy_loss, self.actor, "actor", batch)
+            value, of_value = self.minimize(self.value_loss, self.critic, "critic", batch)
+            loss, told = policy + value, {**of_policy, **of_value}
+        feedback = {name: told[name] for name in ("ratio", "td_error")}
+        return {"loss": loss, **{name: value for name, value in told.items() if name not in feedback}}, feedback
 
     def enough(self, logs: dict[str, Any]) -> Any:
         """Return whether the policy has moved too far from the one that acted."""

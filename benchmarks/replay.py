@@ -151,16 +151,16 @@ def uniform(pairs: int) -> list[dict[str, Any]]:
     ]
 
 
-def hindsight(pairs: int) -> list[dict[str, Any]]:
+def hindsight(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
     """Compare sampling 256 transitions of 15 flipped bits with and without relabelling."""
     env, generator = BitFlip(15), np.random.default_rng(0)
     relabel = Hindsight()
     relabel.attach(env)
-    memories = [Replay(100_000, relabel=relabel), Replay(100_000)]
+    memories = [Replay(rows, relabel=relabel), Replay(rows)]
     for memory in memories:
         memory.build(env.observation_space, env.action_space)
     observation, over = env.reset(seed=0)[0], False
-    for action in generator.integers(15, size=100_000).tolist():
+    for action in generator.integers(15, size=rows).tolist():
         observation = env.reset()[0] if over else observation
         following, reward, terminated, truncated, _ = env.step(action)
         for memory in memories:

@@ -1,0 +1,63 @@
+"""`benchmarks/replay.py`: what counts as a bar that is met, and its table."""
+
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks import replay as bars
+
+pytestmark = pytest.mark.backend_free
+
+
+def clocked(monkeypatch, times):
+    """Let a call take the microseconds that its name stands for."""
+    monkeypatch.setattr(bars, "microseconds", lambda call: times[call].pop(0))
+
+
+def test_a_bar_is_met_when_the_worse_end_of_the_interval_is(monkeypatch):
+    clocked(monkeypatch, {"ours": [10.0, 11.0, 10.0, 11.0, 10.0], "theirs": [10.0] * 5})
+    row = bars.compared("name", "ours", "theirs", 5, bar=1.1)
+    assert row["ratio"]["ratio"] == pytest.approx(1.1**0.4)
+    assert (row["ours"], row["theirs"], row["met"]) == (10.0, 10.0, True)
+    clocked(monkeypatch, {"ours": [10.0, 11.0, 10.0, 11.0, 10.0], "theirs": [10.0] * 5})
+    assert bars.compared("name", "ours", "theirs", 5, bar=1.05)["met"] is False
+    clocked(monkeypatch, {"ours": [10.0] * 4, "theirs": [100.0] * 4})
+    assert bars.compared("name", "ours", "theirs", 4, bar=1.0, per=10)["met"] is None
+
+
+def test_a_time_is_held_to_its_median(monkeypatch):
+    clocked(monkeypatch, {"ours": [1.0, 9.0, 2.0]})
+    row = bars.timed("name", "ours", 3, bar=0.3, per=8)
+    assert (row["ours"], row["met"]) == (0.25, True)
+
+
+def test_the_table_has_a_line_for_each_row(monkeypatch):
+    clocked(monkeypatch, {"ours": [2.0] * 10, "theirs": [1.0] * 5})
+    rows = [bars.timed("alone", "ours", 5, bar=1.0), bars.compared("both", "ours", "theirs", 5, bar=3.0)]
+    lines = bars.table({"runs": rows}).splitlines()
+    assert lines[2] == "| alone | 2.0 |  |  |  | 1 | missed |"
+    assert lines[3] == "| both | 2.0 | 1.0 | 2.00 | 2.00 to 2.00 | 3 | met |"
+
+
+def test_time_is_measured():
+    assert 900 < bars.microseconds(lambda: time.sleep(0.001), least=0.003) < 20_000
+
+
+def test_adding_rows_goes_to_each_lane():
+    memory = bars.Replay(100)
+    memory.build(*bars.CARTPOLE)
+    bars.add_rows(memory, 8)()
+    assert memory._storage.lane[:8].tolist() == list(range(8))
+    assert len(np.unique(memory._storage.observation[:8], axis=0)) == 8
+
+
+def test_hindsight_is_compared_on_the_same_rows():
+    (row,) = bars.hindsight(2, rows=3000)
+    assert 0.2 < row["ratio"]["ratio"] < 50
+
+
+def test_two_pairs_are_the_least(capsys):
+    with pytest.raises(SystemExit):
+        bars.main(["--pairs", "1"])
+    assert "--pairs must be at least 2" in capsys.readouterr().err

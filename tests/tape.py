@@ -95,7 +95,7 @@ class TapeAgent(noterl.Agent):
     def build(self) -> None:
         if not self._built:
             self.replay.build(self.observation_space, self.action_space)
-            self.acting = SimpleNamespace(stale=False, target_moved=lambda: None)
+            self.acting = SimpleNamespace(stale=False, target_moved=lambda: None, updated=lambda weights: None)
             self._built = True
 
     def select(self, observations: np.ndarray, *_: Any) -> np.ndarray:

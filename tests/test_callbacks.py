@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 import sys
@@ -267,6 +268,22 @@ class TestProgressBar:
         out, err = capsys.readouterr()
         assert out == ""
         assert "10/10" in err
+
+    def test_the_loss_is_shown_once_there_is_one(self, capsys: pytest.CaptureFixture[str]) -> None:
+        taped(Tape()).fit(episodes=2, verbose=1)
+        shown = capsys.readouterr().err.rstrip("\n").split("\r")
+        assert "reward 2.0, loss 2.5, " in shown[-1]
+        assert "loss" not in shown[0]
+
+    @pytest.mark.parametrize("home", ["builtins", "ipykernel.iostream"])
+    def test_it_is_quiet_where_nobody_looks(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: str
+    ) -> None:
+        """A file is neither a terminal nor a notebook; the stream of a notebook is known by where its class is from."""
+        stream = type("Stream", (io.StringIO,), {"__module__": home})()
+        monkeypatch.setattr(sys, "stderr", stream)
+        rewarded([0]).fit(episodes=3, callbacks=[ProgressBar(episodes=3)], verbose=0)
+        assert ("3/3" in stream.getvalue()) == (home != "builtins")
 
     def test_loggers_hear_last_but_for_checkpoints(self) -> None:
         assert ProgressBar.order == EpisodePrinter.order == LOGGER

@@ -1,0 +1,70 @@
+"""What the callbacks of an ordinary run cost: History, the progress bar, and a checkpoint every ten episodes.
+
+The share is taken from the loop's own clock, which times the delivery of every event, in the run of the README: DQN on
+CartPole-v1 for 300 episodes. A checkpoint costs the same whether ten episodes are short or long, so a run in which
+nothing is learned, and episodes stay short, would show a larger share.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import noterl
+from noterl.callbacks import Checkpoint, CSVLogger, JSONLogger, ProgressBar, TensorBoard
+from noterl.policies import EpsGreedyQPolicy
+
+EPISODES = 300
+
+SETS = {
+    "history": lambda folder: [],
+    "history and bar": lambda folder: [ProgressBar(episodes=EPISODES, always=True)],
+    "default": lambda folder: [ProgressBar(episodes=EPISODES, always=True), Checkpoint(folder, save_freq=10)],
+    "default, in the background": lambda folder: [
+        ProgressBar(episodes=EPISODES, always=True),
+        Checkpoint(folder, save_freq=10, background=True),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_share_of_callbacks(benchmark: Any, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = noterl.DQN("CartPole-v1", double=True, seed=7)
+    agent.compile(policy=EpsGreedyQPolicy(0.05), replay=noterl.Replay(50_000), batch_size=64)
+    agent.fit(steps=1_200, verbose=0)  # everything is compiled
+
+    def run() -> noterl.History:
+        return agent.fit(episodes=EPISODES, callbacks=SETS[name](tmp_path), verbose=0)
+
+    history = benchmark.pedantic(run, rounds=1)
+    split, seconds = history.time_split, benchmark.stats.stats.min
+    share = split["callbacks"] / seconds
+    benchmark.extra_info.update(share=share, steps=sum(history.history["length"]))
+    with capsys.disabled():
+        steps = benchmark.extra_info["steps"]
+        print(f"\n{name}: {share:.2%} of {seconds:.1f} s, {split['callbacks'] * 1e3:.0f} ms in {steps:,} steps")
+    if name.startswith("default"):
+        assert share <= 0.02
+
+
+def test_a_row_of_each_logger(benchmark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Show the microseconds per episode of the loggers that write a table."""
+    loggers = [CSVLogger(tmp_path / "a.csv"), JSONLogger(tmp_path / "a.jsonl"), TensorBoard(tmp_path / "charts")]
+
+    class Counter:
+        steps = 0
+
+    def write() -> None:
+        for logger in loggers:
+            logger.agent = Counter()  # type: ignore[assignment]
+            logger.on_train_begin({})
+            for episode in range(1_000):
+                logs = {"reward": 1.0, "length": 9, "loss": 0.5, "steps": episode, "updates": 3, "time": 0.1 * episode}
+                logger.on_episode_end(episode, {**logs, "complete": True})
+            logger.on_train_end({})
+
+    benchmark.pedantic(write, rounds=3)
+    with capsys.disabled():
+        print(f"\n{benchmark.stats.stats.min / len(loggers) * 1e3:.0f} µs an episode and logger")

@@ -195,3 +195,17 @@ def test_a_folder_that_cannot_hold_a_memory_is_refused(tmp_path: Path, monkeypat
     with pytest.raises(ValueError, match=r"capacity=50 needs \d+ bytes .* on the disk of memmap=.* only 100 bytes"):
         replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
     assert len(replay) == 0
+
+
+def test_feedback_of_what_was_drawn_before_a_restore_is_not_taken() -> None:
+    replay, other = (Replay(20, sampler=Prioritized()) for _ in range(2))
+    for each, numbers in ((replay, range(9)), (other, range(50, 59))):
+        each.build(spaces.Box(-99, 99, (3,)), spaces.Discrete(5))
+        for number in numbers:
+            store(each, number)
+    drawn = replay.draw(1, 4, generator=np.random.default_rng(0))
+    replay.set_state(other.get_state())
+    replay.feedback(drawn.rows, {"td_error": np.ones((1, 4))})
+    assert_same(replay.get_state(), other.get_state())
+    replay.feedback(replay.draw(1, 4, generator=np.random.default_rng(0)).rows, {"td_error": np.ones((1, 4))})
+    assert replay.get_state()["sampler"]["largest"] == 1

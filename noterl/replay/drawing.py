@@ -108,6 +108,10 @@ class Feedback:
         """Remember that these live rows `[K, B]` were drawn."""
         self._generation[rows] = self._storage.generation(rows)
 
+    def forget(self) -> None:
+        """Accept no feedback but for what is drawn from now on."""
+        self._generation.fill(-1)
+
     def give(self, sampler: Sampler, index: Array, feedback: Mapping[str, Any]) -> None:
         """Hand feedback `[K, B]` to the sampler: each row once, with its last value, if it is still what was drawn."""
         rows = np.asarray(index).reshape(-1)

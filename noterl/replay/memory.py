@@ -381,6 +381,8 @@ class Replay(Configurable):
                 raise ValueError(f"state['sampler'] must be a dict, got {type(known).__name__}")
             self._sampler.check_state(known, int(state["count"]) - int(state["begin"]))
             take()
+            if self._feedback is not None:  # what was drawn before is not what is there now
+                self._feedback.forget()
             self._sampler.clear()
             self._sampler.set_state(known)
         else:

@@ -99,6 +99,12 @@ def check(storage: Storage) -> None:
     allowed = storage.eligible
     masked = 0 if allowed is None else length - int(allowed[rows].sum())
     assert masked == length - storage.drawable, "the mask by row is not that by generation"
+    if not storage.knows_episodes:
+        return
+    following = storage.next_row(rows)
+    last = following < 0
+    assert (storage.episodes.previous(following[~last]) == rows[~last]).all(), "an episode does not find its way back"
+    assert ((storage.episodes.after(rows) == 0) == last).all(), "an episode ends where its links do not"
 
 
 def broken_link(distance: Array, lane: Array, ended: Array, head_lanes: Array, head_ages: Array) -> str | None:

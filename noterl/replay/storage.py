@@ -113,6 +113,11 @@ class Storage:
         return length if self.mask.empty else length - len(self.mask.hidden(self.begin))
 
     @property
+    def knows_episodes(self) -> bool:
+        """Whether somebody has asked for `episodes`; until then they take no memory."""
+        return self._episodes is not None
+
+    @property
     def episodes(self) -> Episodes:
         """Where in its episode each row lies, as of now."""
         if self._episodes is None:

@@ -185,5 +185,6 @@ class BitFlip(GoalEnv):
 
     def _reached(self, achieved: Array, desired: Array) -> Any:
         same = achieved == desired
-        # Over the first axis of a copy `all` is several times quicker than over a short last one.
-        return bool(same.all()) if same.ndim == 1 else np.moveaxis(same, -1, 0).copy().all(0)
+        if same.ndim == 2:  # of a batch: over the first axis `all` is several times quicker than over a short last one
+            return same.T.copy().all(0)
+        return same.all(-1) if same.ndim > 2 else bool(same.all())

@@ -123,36 +123,36 @@ class Hindsight(Relabel):
         chosen = (due[1:] != due[:-1]).nonzero()[0]
         goal, own = np.full(len(rows), -1), rows[chosen]
         after = episodes.after(own)
-        if self.strategy == "final":
-            steps = after
-        else:
-            least = -episodes.before(own) if self.strategy == "episode" else np.zeros_like(after)
-            steps = least + (generator.random(len(own)) * (after - least + 1)).astype(np.int64)
-        goal[chosen] = episodes.shifted(own, steps)
+        if self.strategy == "future":
+            after = (generator.random(len(own)) * (after + 1)).astype(np.int64)
+        elif self.strategy == "episode":
+            before = episodes.before(own)
+            after = (generator.random(len(own)) * (before + after + 1)).astype(np.int64) - before
+        goal[chosen] = episodes.shifted(own, after)
         return {"goal": goal}
 
     def gather(self, rows: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
         """Return the batch of rows `[n]`, fields `[n, ...]`, with the new goals and what comes of them."""
         storage, goal = self._bound(), choices["goal"]
         chosen = (goal >= 0).nonzero()[0]
-        goals = self._achieved(goal[chosen])
         steps = follow(storage, rows, n_step)
         reward, terminated = storage.reward.take(steps.rows), storage.terminated.take(steps.rows)
+        both = self._achieved(np.concatenate([goal[chosen], steps.rows.take(chosen, axis=1).reshape(-1)]))
+        goals = both[: len(chosen)]
         if len(chosen):
-            self._judge(steps.rows[:, chosen], goals, chosen, reward, terminated)
+            self._judge(both[len(chosen) :], goals, chosen, reward, terminated)
         total, discount, last = fold(steps, reward, terminated, gamma)
         batch = assembled(storage, rows, last, total, discount)
         for seen in (batch.observation, batch.next_observation):
             seen["desired_goal"][chosen] = goals
         return batch
 
-    def _judge(self, rows: Array, goals: Array, chosen: Array, reward: Array, terminated: Array) -> None:
-        """Write what rows `[n_step, m]` earn under goals `[m, ...]` into the columns `chosen` of the last two.
+    def _judge(self, achieved: Array, goals: Array, chosen: Array, reward: Array, terminated: Array) -> None:
+        """Write what achieving `[n_step * m, ...]` earns under goals `[m, ...]` into columns `chosen` of the last two.
 
         Goals are compared as precisely as they were stored, which is how the environment compares them.
         """
-        steps, count = rows.shape
-        achieved = self._achieved(rows.reshape(-1))
+        steps, count = len(reward), len(goals)
         desired = goals if steps == 1 else np.tile(goals, (steps, *[1] * (goals.ndim - 1)))
         info = np.empty(len(achieved), object)
         info.fill({})

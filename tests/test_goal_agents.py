@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import keras
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -14,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import noterl
 from noterl.envs import BitFlip
-from noterl.replay import Hindsight
+from noterl.replay import Hindsight, Prioritized, Triplets
 from tests.batches import differences
 
 BITS = 4
@@ -129,6 +130,39 @@ class TestGoals:
         with pytest.raises(ValueError, match="relabel: Hindsight takes observations that are a Dict"):
             agent.fit(steps=20, verbose=0)
         assert agent.steps == 0 and agent.lanes is None
+
+
+class Pairs(noterl.Agent):
+    """Learns the rewards of both transitions that a triplet starts its stretches with."""
+
+    memory, head = "replay", noterl.heads.Q()
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.q = noterl.networks.mlp(self.observation_size, [8], self.action_size)
+
+    def forward(self, observation: Any) -> Any:
+        return self.q(observation)
+
+    def loss(self, batch: Any) -> Any:
+        best = [keras.ops.max(self.q(batch.observation[:, side]), axis=-1) for side in (0, 1)]
+        errors = keras.ops.stack(best, axis=1) - batch.reward  # [B, 2]
+        return keras.ops.mean(batch.weight[:, None] * keras.ops.square(errors)), {"td_error": errors}
+
+
+def test_an_agent_learns_from_triplets_that_are_drawn_by_priority() -> None:
+    agent = Pairs(lambda: BitFlip(BITS), seed=1)
+    agent.compile(
+        replay=noterl.Replay(200, sampler=Prioritized(initial_td=0.1), relabel=Triplets()),
+        batch_size=8,
+        learning_starts=20,
+        update_every=10,
+        updates=2,
+    )
+    agent.fit(steps=60, verbose=0)
+    batch = agent.gather(agent.draw(2))
+    assert batch.observation.shape == (2, 8, 2, 2 * BITS) and batch.reward.shape == (2, 8, 2)
+    assert agent.updates == 8 and agent.replay.sampler.probabilities().std() > 0
 
 
 class RoomEnv(gymnasium.Env):

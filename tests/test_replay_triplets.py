@@ -1,4 +1,4 @@
-"""Triplets: every row against a slow model, after any history; chances, composition, errors, an agent that learns."""
+"""Triplets: every row against a slow model, after any history; chances, composition, errors."""
 
 from __future__ import annotations
 

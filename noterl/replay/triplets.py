@@ -31,7 +31,8 @@ class Triplets(Relabel):
     - `[:, 1]` is the stretch from k to j: those of k; its next observation is what came after j.
 
     Rewards and discounts are those of the one transition at the start of the stretch. `weight` and `index` stay
-    `[B]`: they are about the transition that the sampler chose, and so is what the loss feeds back.
+    `[B]`: they are about the transition that the sampler chose, and so is what the loss feeds back. Networks are given
+    one side at a time, such as `self.q(batch.observation[:, 0])`.
 
     Trajectories of fewer than three transitions (so far, and still in the memory) are not drawn.
 

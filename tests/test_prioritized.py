@@ -176,6 +176,17 @@ def test_score_of_the_users_own():
     np.testing.assert_array_equal(sampler.get_state()["scores"], [9, 49])
 
 
+def test_scores_below_zero_leave_their_rows_as_they_were():
+    class Signed(Score):
+        def __call__(self, values):
+            return values["td_error"]
+
+    replay = filled(10, 3, Prioritized(score=Signed()))
+    give(replay, [-1.0, 2.0, -np.inf])
+    assert replay.sampler.get_state()["scores"].tolist() == [7, 2, 7]
+    replay.check()
+
+
 def test_masked_rows_are_never_drawn_though_they_have_most_of_the_mass():
     replay = filled(1000, 1000, Prioritized(alpha=1.0))
     errors = np.full(1000, 1e6)

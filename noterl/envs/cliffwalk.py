@@ -33,7 +33,7 @@ class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
     >>> from noterl.envs import BlindCliffwalk
     >>> env = BlindCliffwalk(3)
     >>> observation, _ = env.reset()
-    >>> [env.step(action)[:3] for action in env.right]
+    >>> [(int(state), reward, over) for state, reward, over, _, _ in map(env.step, env.right)]
     [(1, 0.0, False), (2, 0.0, False), (2, 1.0, True)]
     """
 

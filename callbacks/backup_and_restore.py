@@ -10,7 +10,7 @@ from noterl.callback import CHECKPOINT, Budget, Callback
 from noterl.types import Logs
 
 from .cadence import Cadence
-from .writer import Writer, copied
+from .writer import Writer
 
 
 class BackupAndRestore(Callback):
@@ -112,7 +112,7 @@ class BackupAndRestore(Callback):
             if not self._over:
                 self._save()
         finally:
-            self._writer.drain()
+            self._writer.close()
 
     def _save(self) -> None:
         from noterl import agent_state
@@ -123,7 +123,7 @@ class BackupAndRestore(Callback):
         if not self.background:
             saving.write(self.path, document)
             return
-        replay = copied(document["state"]["replay"])
+        replay = self._writer.copied(document["state"]["replay"])
         if replay is None:
             self.agent.say(f"a copy of the memory does not fit in what is free: {self.path} is written at once")
             saving.write(self.path, document)

@@ -13,7 +13,7 @@ from noterl.types import Logs
 
 from .cadence import Cadence
 from .monitor import Monitor
-from .writer import Writer, copied
+from .writer import Writer
 
 _NAME = re.compile(r"episode-(\d+)-(?:step-(\d+)-)?.+\.(?:noterl|safetensors)")
 
@@ -148,7 +148,7 @@ class Checkpoint(Callback):
             if trained and self._saved_at != self._place and (wanted or choosing):
                 self._save(last=wanted)
         finally:
-            self._writer.drain()
+            self._writer.close()
 
     def _look(self) -> None:
         if self._cadence.due(self.agent):
@@ -230,7 +230,7 @@ class Checkpoint(Callback):
             weights = agent_state.weights(self.agent)
             return lambda: saving.write_weights(file, weights)
         document = agent_state.document(self.agent, replay=self.save_replay)
-        replay = copied(document["state"]["replay"])
+        replay = self._writer.copied(document["state"]["replay"])
         if replay is None and document["state"]["replay"] is not None:
             self.agent.say(f"a copy of the memory does not fit in what is free: {file.name} is written at once")
             return None

@@ -30,7 +30,7 @@ def get_state(storage: Storage) -> dict[str, Any]:
         "count": storage.count,
         "columns": columns,
         "hidden": storage.mask.hidden(storage.begin) - storage.begin,
-        "distance": distances(storage),
+        "distance": _distances(storage, successor),
         "apart": _take(storage.apart, -1 - successor[successor < 0]),
         "heads": {
             "lane": np.array(lanes, BOOKKEEPING["lane"]),
@@ -147,10 +147,15 @@ def broken_mask(hidden: Array, length: int) -> str | None:
 
 def distances(storage: Storage) -> Array:
     """Return how much younger the successor of each live row is, in order of age [n]; 0 where there is none."""
-    successor = _successors(storage)
-    distance = successor - storage.live_rows()
-    distance[distance < 0] += storage.capacity  # around the end of the ring; a division for each row would cost more
-    distance[successor < 0] = 0
+    return _distances(storage, _successors(storage))
+
+
+def _distances(storage: Storage, successor: Array) -> Array:
+    distance = storage.live_rows()
+    np.subtract(successor, distance, out=distance)
+    # Around the end of the ring; a division for each row would cost more.
+    np.add(distance, storage.capacity, out=distance, where=distance < 0)
+    np.copyto(distance, 0, where=successor < 0)
     return distance
 
 

@@ -6,7 +6,9 @@ call for one observation costs tens to hundreds of microseconds, the same networ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 # Above this many weights a compiled forward pass beats NumPy even at one observation (benchmarks/micro/test_act.py).
 NUMPY_WEIGHTS_LIMIT = 2_000_000
+
+# Up to this many weights are handed over as one array; beyond, copying them twice costs more than it saves.
+LARGEST_PACKED = 2**14
 
 Step = Callable[[np.ndarray, list[np.ndarray]], np.ndarray]
 
@@ -44,18 +49,28 @@ class Actor:
     Attributes:
         stale: set by the loop when weights may have changed; they are fetched again at the next call.
         in_numpy: whether the NumPy copy is used.
+        packed: the variables whose weights a compiled call may hand over as one array `fresh`; none if they are large.
+        fresh: their weights after an update, if that was all that happened to them; None otherwise.
     """
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._forward = backends.current().compile_forward(agent, agent.jit_compile)
-        self.stale = True
+        self.stale, self.fresh = True, None
+        self.packed: list[keras.Variable] = []
         self._program = self._find_program()
         self.in_numpy = self._program is not None
         if self.in_numpy:
             self._fetch = backends.current().HostWeights(self._variables)
             trained = {id(variable) for variable in agent.trained_variables()}
             self._follows_target = not all(id(variable) in trained for variable in self._variables)
+            ends = list(accumulate(math.prod(one.shape) for one in self._variables))
+            if ends[-1] <= LARGEST_PACKED and all(one.dtype == "float32" for one in self._variables):
+                self.packed = self._variables
+            self._places = [
+                (start, stop, tuple(one.shape))
+                for start, stop, one in zip([0, *ends], ends, self._variables, strict=False)
+            ]
         agent.head.check(self(self._probe(1)).shape, agent.action_space)
 
     def __call__(self, observations: Any) -> np.ndarray:
@@ -64,11 +79,25 @@ class Actor:
             return self._forward(observations)
         if self.stale:
             self._weights = self._fetch()
-            self.stale = False
+            self.stale, self.fresh = False, None
+        elif self.fresh is not None:
+            self._weights, self.fresh = self._unpacked(backends.current().fetch(self.fresh)), None
         if len(observations) == 1 and observations.ndim == 2:
             # A vector times a matrix is another routine than a matrix of one row, and takes half the time.
             return self._program(observations[0], self._weights)[None]
         return self._program(observations, self._weights)
+
+    def updated(self, weights: Any) -> None:
+        """Note that the agent was updated.
+
+        Args:
+            weights: those of `packed`, one after the other, or None if they are not at hand.
+        """
+        self.fresh = weights
+        self.stale |= weights is None
+
+    def _unpacked(self, weights: np.ndarray) -> list[np.ndarray]:
+        return [weights[start:stop].reshape(shape) for start, stop, shape in self._places]
 
     def target_moved(self) -> None:
         """Note that `update_target` ran: it moves networks that are not trained, which acting seldom uses."""

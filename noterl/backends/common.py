@@ -5,9 +5,10 @@ Owns: nothing of a framework.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ class GroupResult(NamedTuple):
     feedback: dict[str, Any]
     finite: int
     ended: bool = False
+    weights: Any = None
 
 
 def split_loss(result: Any) -> tuple[Any, Any]:
@@ -65,47 +67,64 @@ def bucket(count: int) -> int:
 # Arrays above this many bytes travel alone: copying them together costs more than a transfer of their own.
 _LARGEST_PACKED = 2**16
 
+# (path in the batch, shape, type, position among the packed arrays, first word there or None for the whole array)
+Place = tuple[tuple[str, ...], tuple[int, ...], str, int, int | None]
 
-def pack(batch: Batch) -> tuple[list[np.ndarray], tuple]:
-    """Put the small arrays of one shape and type together, for backends where every transfer has its price.
+
+def pack(batch: Batch) -> tuple[list[np.ndarray], tuple[Place, ...]]:
+    """Put the small arrays together as words of 32 bits, for backends where every transfer has its price.
 
     Returns:
-        the arrays, and the plan that `unpack` needs: hashable, and equal for batches of equal shapes.
+        the arrays, the words last, and where each field lies: hashable, and equal for batches of equal shapes.
     """
-    groups: dict[tuple, tuple[list[tuple[str, ...]], list[np.ndarray]]] = {}
+    arrays: list[np.ndarray] = []
+    words: list[np.ndarray] = []
+    places: list[Place] = []
+    length = 0
     for path, array in _leaves(batch):
         if array.dtype == np.int64 and path == ("index",):
             array = array.astype(np.int32)  # rows of a memory: fewer than 2^31
-        alone = path if array.nbytes > _LARGEST_PACKED else ()
-        paths, arrays = groups.setdefault((array.dtype.str, array.shape, alone), ([], []))
-        paths.append(path)
-        arrays.append(array)
-    packed = [arrays[0] if len(arrays) == 1 else np.stack(arrays) for _, arrays in groups.values()]
-    return packed, tuple((tuple(paths), *key) for key, (paths, _) in groups.items())
+        if array.itemsize == 4 and array.nbytes <= _LARGEST_PACKED:
+            places.append((path, array.shape, array.dtype.str, -1, length))
+            words.append(array.reshape(-1).view(np.int32))
+            length += array.size
+        else:
+            places.append((path, array.shape, array.dtype.str, len(arrays), None))
+            arrays.append(array)
+    return [*arrays, np.concatenate(words)] if words else arrays, tuple(places)
 
 
-def unpack(packed: Sequence[Any], plan: tuple) -> Batch:
-    """Take apart what `pack` put together, as tensors of any backend."""
+def unpack(
+    packed: Sequence[Any], places: Sequence[Place], cast: Callable[[Any, np.dtype, tuple[int, ...]], Any]
+) -> Batch:
+    """Take apart what `pack` put together, as tensors of a backend.
+
+    Args:
+        packed: tensors.
+        places: as `pack` returned them.
+        cast: gives words a type, bit for bit, and a shape.
+    """
     fields: dict[str, Any] = {"extra": {}}
-    for tensor, (paths, *_) in zip(packed, plan, strict=True):
-        for position, path in enumerate(paths):
-            part = tensor if len(paths) == 1 else tensor[position]
-            holder = fields
-            for name in path[:-1]:
-                holder = holder.setdefault(name, {})
-            holder[path[-1]] = part
+    for path, shape, dtype, position, first in places:
+        tensor = packed[position]
+        if first is not None:
+            tensor = cast(tensor[first : first + math.prod(shape)], np.dtype(dtype), shape)
+        holder = fields
+        for name in path[:-1]:
+            holder = holder.setdefault(name, {})
+        holder[path[-1]] = tensor
     return Batch(**fields)
 
 
 def _leaves(batch: Batch) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
     def walk(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             for name, part in value.items():
                 yield from walk((*path, name), part)
         else:
             yield path, value
 
-    for name, value in batch._asdict().items():
+    for name, value in zip(Batch._fields, batch, strict=True):
         yield from walk((name,), value)
 
 

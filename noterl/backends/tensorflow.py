@@ -111,9 +111,9 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
 
     def run(batch: Batch, count: int) -> GroupResult:
         start = agent.updates % agent.update_period
-        finite, result = apply(batch, count, start)
+        finite, result, weights = apply(batch, count, start)
         if finite:
-            return GroupResult(*result, count)
+            return GroupResult(*result, count, weights=weights)
         applied, result = locate(batch, count, start)
         if applied:
             apply(batch, int(applied), start)
@@ -139,10 +139,9 @@ class _Compiled:
         tensors = [self._number(count), self._number(start), *(tf.constant(array) for array in arrays)]
         if plan not in self._programs:
             self._programs[plan] = self._program(plan, tensors)
-        program = self._programs[plan]
+        program, captured = self._programs[plan]
         # Past the part that binds arguments by name and type, which costs more than a small update.
-        flat = program._call_flat(tensors, program.captured_inputs)
-        return tf.nest.pack_sequence_as(program.structured_outputs, tf.nest.flatten(flat))
+        return program._call_flat(tensors, captured)
 
     def _number(self, value: int) -> Any:
         if value not in self._numbers:
@@ -151,14 +150,21 @@ class _Compiled:
 
     def _program(self, plan: tuple, tensors: list[Any]) -> Any:
         def run(count: Any, start: Any, *packed: Any) -> Any:
-            return self._function(unpack(packed, plan), count, start)
+            return self._function(unpack(packed, plan, _cast), count, start)
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-        return tf.function(run, jit_compile=True, autograph=False).get_concrete_function(*specs)
+        program = tf.function(run, jit_compile=True, autograph=False).get_concrete_function(*specs)
+        return program, program.captured_inputs
 
 
-def _group(agent: Agent) -> Callable[..., tuple[Any, tuple[dict, dict]]]:
+def _cast(words: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
+    return tf.reshape(tf.bitcast(words, dtype), shape)
+
+
+def _group(agent: Agent) -> Callable[..., tuple[Any, tuple[dict, dict], Any]]:
     """Return the function that makes `count` updates, or leaves the state alone if one of them is not finite.
+
+    It gives whether all are finite, what they gave, and the weights that acting reads.
 
     Whether all are finite is asked once, of their losses and of the state that they leave: a gradient that is not
     finite leaves no finite state. Looking at every gradient as it comes costs a fifth of a small update.
@@ -172,7 +178,7 @@ def _group(agent: Agent) -> Callable[..., tuple[Any, tuple[dict, dict]]]:
             finite = _finite_losses.pop()
         return finite, result
 
-    def group(batch: Batch, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
+    def group(batch: Batch, count: Any, start: Any) -> tuple[Any, tuple[dict, dict], Any]:
         agent.trace_counts["update"] += 1
         variables = [variable.value for variable in agent.all_variables]
         old = [variable.read_value() for variable in variables]
@@ -186,7 +192,8 @@ def _group(agent: Agent) -> Callable[..., tuple[Any, tuple[dict, dict]]]:
                 finite &= tf.reduce_all(tf.math.is_finite(variable))
         for variable, value in zip(variables, old, strict=True):
             variable.assign(tf.where(finite, variable, value))
-        return finite, result
+        read = agent.acting.packed
+        return finite, result, tf.concat([tf.reshape(one.value, [-1]) for one in read], 0) if read else None
 
     return group
 

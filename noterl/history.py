@@ -92,6 +92,7 @@ class History(Callback):
             axes.set(xlabel="episode", ylabel=name)
             axes.grid(alpha=0.3)
         if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(path)
         return figure
 

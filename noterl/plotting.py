@@ -117,6 +117,7 @@ def compare(
     axes.legend()
     axes.grid(alpha=0.3)
     if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     return figure
 

@@ -114,6 +114,11 @@ class EnvSource:
         spec = None if self._env is None else self._env.spec
         return spec if isinstance(spec, EnvSpec) else None
 
+    @property
+    def shifts(self) -> Any:
+        """What its observations are less than the environment's own, so that discrete ones start at zero; or None."""
+        return offsets(self._raw_spaces[0])
+
     def layer_with(self, name: str) -> Any:
         """Return what has an attribute of this name, or None: the environment, or the outermost wrapper around it.
 

@@ -84,10 +84,16 @@ class Hindsight(Relabel):
         """Take the rule of rewards from an agent, or any object that has one, or else from where the agent trains.
 
         Raises:
-            ValueError: if neither has `compute_reward`.
+            ValueError: if neither has `compute_reward`, or the environment's would not know the goals.
         """
-        own = callable(getattr(agent, "compute_reward", None))
-        owner = agent if own or source is None else source.layer_with("compute_reward")
+        owner = agent
+        if source is not None and not callable(getattr(agent, "compute_reward", None)):
+            if set(source.shifts or ()) & set(GOAL_KEYS[1:]):
+                raise ValueError(
+                    "relabel: the environment's goals are discrete values that do not start at zero, as those in the "
+                    "memory do: define compute_reward in the agent"
+                )
+            owner = source.layer_with("compute_reward")
         rule = getattr(owner, "compute_reward", None)
         if not callable(rule):
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from noterl import saving
 from noterl.callback import Callback
 from noterl.checks import check_positive
 from noterl.random import check_seed
+from noterl.saving_files import replacing
 from noterl.tables import plain_row
 from noterl.types import Logs
 
 from .cadence import Cadence
+from .evaluator import Evaluator
 
 MEASURED = ("reward_mean", "reward_std", "reward_iqm", "length_mean", "success_rate")
 
@@ -35,6 +38,10 @@ class Evaluate(Callback):
         deterministic: act by the head alone; otherwise explore as in training.
         on_best: what to do when the mean reward is higher than ever, the first time included: a path where the agent
             is saved (without its memory), or a function of the agent and of what `Agent.evaluate` returned.
+        background: play in a process of its own, on a copy of the agent, while training goes on. It finds the same; the
+            logs hold it at the end of the first episode after it is known, `results` in any case. An evaluation that
+            falls due while one is running waits for it. `env` must be something that can be pickled, `on_best` a path,
+            and a script keeps its work under `if __name__ == "__main__":`.
 
     Raises:
         ValueError: if an argument is not what it may be.
@@ -68,6 +75,7 @@ class Evaluate(Callback):
         seed: int | None = None,
         deterministic: bool = True,
         on_best: str | Path | Callable[[Any, dict[str, Any]], None] | None = None,
+        background: bool = False,
     ) -> None:
         self.env, self.deterministic = env, deterministic
         self.episodes = check_positive("episodes", episodes)
@@ -75,24 +83,53 @@ class Evaluate(Callback):
         check_seed(seed)
         if on_best is not None and not callable(on_best) and not isinstance(on_best, str | Path):
             raise ValueError(f"on_best must be a path, a function of agent and result, or None, got {on_best!r}")
-        self.seed, self.on_best = seed, on_best
+        if background and callable(on_best):
+            raise ValueError(f"on_best must be a path or None with background=True, got {on_best!r}")
+        self.seed, self.on_best, self.background = seed, on_best, background
         self.results: dict[str, list[float]] = {}
         self.best: float | None = None
         self._cadence = Cadence("every", every, unit)
+        self._evaluator: Evaluator | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
         """Count from here, and find out now whether the best agent can be saved."""
         self._cadence.begin(self.agent)
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
+        if self.background:
+            self._evaluator = Evaluator(self.agent, self.env, self._arguments())
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Evaluate if it is time."""
-        if logs.get("complete", True) and self._cadence.due(self.agent):
-            logs.update(self._evaluate())
+        """Evaluate if it is time; in the background, tell what has been found since."""
+        if not logs.get("complete", True):
+            return
+        due = self._cadence.due(self.agent)
+        about = {"episodes": self.agent.episodes, "steps": self.agent.steps}
+        if self._evaluator is None:
+            if due:
+                logs.update(self._judge(about, self.agent.evaluate(self.env, **self._arguments())))
+            return
+        if self._evaluator.is_ready() or (due and self._evaluator.pending):
+            logs.update(self._judge(*self._evaluator.take()))
+        if due:
+            self._evaluator.ask(self.agent, about)
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Wait for the evaluation in progress."""
+        evaluator = self._evaluator
+        if evaluator is None:
+            return
+        try:
+            if evaluator.pending:
+                self._judge(*evaluator.take())
+        finally:
+            self._evaluator = None
+            evaluator.close()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the results and the best of them."""
+        """Return the results and the best of them; an evaluation in progress is waited for."""
+        if self._evaluator is not None and self._evaluator.pending:
+            self._judge(*self._evaluator.take())
         return {"results": {name: list(values) for name, values in self.results.items()}, "best": self.best}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -100,19 +137,27 @@ class Evaluate(Callback):
         self.results = {name: list(values) for name, values in state["results"].items()}
         self.best = state["best"]
 
-    def _evaluate(self) -> Logs:
-        """Play, remember, tell of a new best, and return what the logs shall hold."""
-        result = self.agent.evaluate(
-            self.env, self.episodes, seed=self.seed, deterministic=self.deterministic, num_envs=self.num_envs
-        )
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "episodes": self.episodes,
+            "seed": self.seed,
+            "deterministic": self.deterministic,
+            "num_envs": self.num_envs,
+        }
+
+    def _judge(self, about: dict[str, Any], result: dict[str, Any]) -> Logs:
+        """Remember what was found, tell of a new best, and return what the logs shall hold."""
         found = plain_row(result)
-        self._note({"episodes": self.agent.episodes, "steps": self.agent.steps, **found})
+        self._note({**about, **found})
         if self.best is None or found["reward_mean"] > self.best:
             self.best = found["reward_mean"]
             if callable(self.on_best):
                 self.on_best(self.agent, result)
-            elif self.on_best is not None:
+            elif self.on_best is not None and self._evaluator is None:
                 self.agent.save(self.on_best, replay=False)
+            elif self.on_best is not None and self._evaluator is not None:
+                with self._evaluator.file.open("rb") as evaluated, replacing(self.on_best) as file:
+                    shutil.copyfileobj(evaluated, file)
         return {f"evaluation_{name}": value for name, value in found.items()}
 
     def _note(self, row: dict[str, float]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from PIL import Image
 import noterl
 from noterl.callback import LambdaCallback
 from noterl.callbacks import Animate, Evaluate, HyperparameterScheduler, LearningRateScheduler, RecordVideo
+from noterl.callbacks.evaluator import _serve
 from tests.states import assert_same_state, one_lane
 from tests.tape import Tape, TapeAgent, rewarded, taped
 
@@ -91,6 +94,36 @@ class TestEvaluate:
         assert best.episodes == evaluate.results["episodes"][means.index(max(means))]
         assert best.evaluate(episodes=3, seed=agent.generators.seed)["reward_mean"] == max(means)
 
+    def test_in_the_background_it_finds_the_same(
+        self, agent: noterl.DQN, beginning: dict[str, Any], tmp_path: Path
+    ) -> None:
+        found = []
+        for background in (False, True):
+            agent.set_state(beginning)
+            path = tmp_path / f"{background}.noterl"
+            evaluate = Evaluate("CartPole-v1", every=3, episodes=3, on_best=path, background=background)
+            history = agent.fit(episodes=8, callbacks=[evaluate], verbose=0)
+            found.append((evaluate.results, evaluate.best, noterl.load(path).episodes, agent.get_state()))
+        assert found[1][:3] == found[0][:3]
+        assert found[0][0]["episodes"] == [3, 6]
+        assert_same_state({**found[1][3], "callbacks": {}}, {**found[0][3], "callbacks": {}})
+        told = [value for value in history.history.get("evaluation_reward_mean", []) if not math.isnan(value)]
+        assert told == found[0][0]["reward_mean"][: len(told)]
+        assert not multiprocessing.active_children()
+
+    def test_what_goes_wrong_in_the_background_is_told(self) -> None:
+        with pytest.raises(ValueError, match="evaluate: what a process is given must be something that can be pickled"):
+            rewarded([0]).fit(episodes=1, callbacks=[Evaluate(lambda: None, background=True)], verbose=0)
+        ours, theirs = multiprocessing.Pipe()
+        serving = threading.Thread(target=_serve, args=(theirs, "missing.noterl", {}, None, {"episodes": 1}))
+        serving.start()
+        ours.send(None)
+        assert "FileNotFoundError" in ours.recv()
+        ours.close()
+        serving.join(10)
+        assert not serving.is_alive()
+        theirs.close()
+
     def test_others_may_watch_what_it_adds(self, agent: noterl.DQN) -> None:
         from noterl.callbacks import EarlyStopping
 
@@ -105,6 +138,7 @@ class TestEvaluate:
             ({"episodes": 0}, "episodes must be a positive int, got 0"),
             ({"num_envs": 1.5}, "num_envs must be a positive int, got 1.5"),
             ({"seed": -1}, "seed must be a non-negative int or None, got -1"),
+            ({"on_best": print, "background": True}, "on_best must be a path or None with background=True"),
             ({"on_best": 3}, "on_best must be a path, a function of agent and result, or None, got 3"),
         ],
     )

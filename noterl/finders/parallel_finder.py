@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
 import tempfile
 import traceback
@@ -13,11 +11,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from noterl import backends
 from noterl.checks import check_positive, check_word
 from noterl.finders.candidates import CandidateFinder, Trial, kind_of, named
 from noterl.finders.finder_logger import METRICS
 from noterl.finders.preserving import begin_trial, preserving
+from noterl.spawning import end, spawn
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -101,26 +99,20 @@ def _save(agent: Agent, optimizer: Any, path: str) -> None:
 
 def _finished(jobs: list[tuple[str, Any]], processes: int) -> Iterator[tuple[str, Trial]]:
     """Run jobs, so many at a time, and yield what each gave as it ends."""
-    context = multiprocessing.get_context("spawn")
     waiting = list(reversed(jobs))
     running: dict[Any, tuple[str, Any, float]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < processes:
                 name, job = waiting.pop()
-                receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_try, args=(sender, job), name=f"noterl-finder-{name}")
-                with _same_backend():
-                    process.start()
-                sender.close()
-                running[receiver] = name, process, perf_counter()
+                process, pipe = spawn(_try, job, name=f"finder-{name}")
+                running[pipe] = name, process, perf_counter()
             for ready in wait(list(running)):
                 name, process, started = running.pop(ready)
                 yield name, _received(ready, name, process, started)
     finally:
-        for _, process, _ in running.values():
-            process.kill()
-            process.join()
+        for pipe, (_, process, _) in running.items():
+            end(process, pipe, seconds=0)
 
 
 def _received(receiver: Any, name: str, process: Any, started: float) -> Trial:
@@ -134,20 +126,6 @@ def _received(receiver: Any, name: str, process: Any, started: float) -> Trial:
         return Trial(name, [], [], perf_counter() - started, f"the process ended with exit code {process.exitcode}")
     finally:
         receiver.close()
-
-
-@contextlib.contextmanager
-def _same_backend() -> Iterator[None]:
-    """Let a process that starts inside choose the backend of this one."""
-    before = os.environ.get("KERAS_BACKEND")
-    os.environ["KERAS_BACKEND"] = backends.choose()
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["KERAS_BACKEND"]
-        else:
-            os.environ["KERAS_BACKEND"] = before
 
 
 def _try(sender: Connection, job: Any) -> None:

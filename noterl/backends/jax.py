@@ -255,7 +255,7 @@ class _Program:
             return [values[k] for k in positions], jnp.asarray(scope.finite_losses), result
 
         numbered, moved = self._numbered(once), [state[k] for k in positions]
-        if batch.reward.shape[0] == 1 and not must_loop(self._variables):
+        if batch.reward.shape[0] == 1 and not batch.extra and not must_loop(self._variables):
             moved, finite, result = numbered(moved, _row(batch, 0), start)
             result = jax.tree.map(lambda value: value[None], result)
         else:
@@ -298,7 +298,7 @@ def _repeat(
 
     def body(carry: tuple) -> tuple:
         k, state, finite, results = carry
-        state, good, result = once(state, _row(batch, k), start + k)
+        state, good, result = once(state, _apart(batch, k), start + k)
         results = jax.tree.map(lambda stack, value: stack.at[k].set(value), results, result)
         return k + 1, state, finite & good, results
 
@@ -307,6 +307,18 @@ def _repeat(
 
 def _row(batch: Batch, k: Any) -> Batch:
     return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, k, keepdims=False), batch)
+
+
+def _apart(batch: Batch, k: Any) -> Batch:
+    """Return a row that XLA does not compute anew inside of what uses it.
+
+    Where random numbers are fused into the update, its last bits come to depend on K. A branch is never fused, and that
+    `k` is not negative XLA does not know.
+    """
+    if not batch.extra:
+        return _row(batch, k)
+    zeros = jax.tree.map(lambda array: jnp.zeros(array.shape[1:], array.dtype), batch)
+    return jax.lax.cond(k >= 0, lambda: _row(batch, k), lambda: zeros)
 
 
 def _with(values: list[Any], positions: Sequence[int], others: Sequence[Any]) -> list[Any]:

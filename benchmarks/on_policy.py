@@ -29,6 +29,7 @@ class Task(NamedTuple):
         settings: what `make` sets, for the record.
         least: the median over seeds that is asked for.
         published: a published figure beside it.
+        callbacks: makes what listens to a run.
     """
 
     environment: str
@@ -38,6 +39,7 @@ class Task(NamedTuple):
     settings: dict[str, Any]
     least: float
     published: str
+    callbacks: Callable[[], list[Any]] = list
 
 
 def add_arguments(task: Task) -> Callable[[argparse.ArgumentParser], None]:
@@ -70,10 +72,11 @@ def run(task: Task) -> Callable[..., dict[str, Any]]:
 
 def train(task: Task, seed: int, steps: int, points: int) -> dict[str, Any]:
     """Train one agent; return the mean returns, at which steps they were evaluated, and the seconds of training."""
-    agent, at, returns, seconds = task.make(seed, steps), [], [], 0.0
+    agent, callbacks, seconds = task.make(seed, steps), task.callbacks(), 0.0
+    at, returns = [], []
     for share in np.diff(np.linspace(0, steps, points + 1).astype(int)).tolist():
         begun = time.perf_counter()
-        agent.fit(steps=share, num_envs=task.num_envs, verbose=0)
+        agent.fit(steps=share, num_envs=task.num_envs, callbacks=callbacks, verbose=0)
         seconds += time.perf_counter() - begun
         at.append(agent.steps)
         returns.append(agent.evaluate(episodes=EPISODES, num_envs=EPISODES)["reward_mean"])

@@ -165,7 +165,8 @@ class Algorithm(Configurable):
         An agent that defines `update_target` has its target copied every 500 steps, or it would never learn from it.
         """
         moves_target = type(self).update_target is not Algorithm.update_target
-        return Defaults(policy=LinearEpsGreedyPolicy(), target_update=500 if moves_target else None)
+        policy = LinearEpsGreedyPolicy() if "q" in self.head.acts_on else None
+        return Defaults(policy=policy, target_update=500 if moves_target else None)
 
     def hyperparameter(
         self, name: str, value: float | Annealing, *, minimum: float | None = None, maximum: float | None = None

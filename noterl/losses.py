@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from noterl import backends
@@ -62,6 +63,13 @@ def squared(error: Tensor) -> Tensor:
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
     """Return the mean over the batch of `weight * values`, as importance sampling wants it."""
     return ops.mean(weight * values)
+
+
+def by_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
+    """Return what a function of rows, such as a network, gives for arrays `[T, N, ...]`: `[T, N, ...]`."""
+    steps, lanes = arrays[0].shape[:2]
+    rows = function(*(ops.reshape(array, (steps * lanes, *array.shape[2:])) for array in arrays))
+    return ops.reshape(rows, (steps, lanes, *rows.shape[1:]))
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:

@@ -95,15 +95,16 @@ class ActorCritic(Agent):
         """Return the values `[B]` of observations `[B, ...]`."""
         return self.critic(observation)[:, 0]
 
+    def log_prob(self, observation: Any, action: Any) -> Any:
+        """Return the log-probabilities `[B]` of actions `[B, ...]` for observations `[B, ...]`."""
+        return self.head.log_prob(self.forward(observation), action)
+
     def prepare(self, rollout: Batch) -> dict[str, Any]:
         """Return values, log-probabilities, advantages and value targets of a rollout; all `[T, N]`."""
-        steps, lanes = rollout.reward.shape
-        rows = ops.reshape(rollout.observation, (steps * lanes, *rollout.observation.shape[2:]))
-        after = ops.reshape(rollout.next_observation, rows.shape)
+        value = losses.by_rows(self.value, rollout.observation)
         # The true next observations: a truncated episode goes on, in its value, from the one that it was cut off at.
-        value, next_value = (ops.reshape(self.value(part), (steps, lanes)) for part in (rows, after))
-        action = ops.reshape(rollout.action, (steps * lanes, *rollout.action.shape[2:]))
-        log_prob = ops.reshape(self.head.log_prob(self.forward(rows), action), (steps, lanes))
+        next_value = losses.by_rows(self.value, rollout.next_observation)
+        log_prob = losses.by_rows(self.log_prob, rollout.observation, rollout.action)
         decay = rollout.discount * rollout.extra["continues"] * self.gae_lambda
         advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
         return {"value": value, "log_prob": log_prob, "advantage": advantage, "target": advantage + value}

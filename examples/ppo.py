@@ -1,0 +1,22 @@
+"""Train PPO on CartPole at the settings of rl-zoo3, plot the run and watch the agent."""
+
+import os
+
+import keras
+
+import noterl
+from noterl.schedules import Linear
+
+EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
+STEPS = 100_000
+
+agent = noterl.PPO(
+    "CartPole-v1", gamma=0.98, gae_lambda=0.8, rollout_steps=32, epochs=20, clip=Linear(0.2, 0.0, STEPS), seed=1
+)
+agent.compile(keras.optimizers.Adam(Linear(1e-3, 0.0, STEPS), epsilon=1e-5, global_clipnorm=0.5), batch_size=256)
+agent.summary()
+
+history = agent.fit(episodes=EPISODES, steps=STEPS, num_envs=8, log_every=100)
+history.plot(path="ppo.png")
+print(f"mean return {agent.evaluate(episodes=20)['reward_mean']:.1f}")
+agent.animate("ppo.gif", max_steps=200)

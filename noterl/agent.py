@@ -18,6 +18,7 @@ from noterl import agent_lanes, agent_state, envs, optimizers, saving
 from noterl.agent_setup import Setup, budget_of, checked_fit_arguments, loggers
 from noterl.algorithm import Algorithm, Defaults
 from noterl.callback import CallbackList, Events
+from noterl.envs.from_zero import shift
 from noterl.history import History
 from noterl.loop import Loop, evaluate
 from noterl.noise import NoiseProcess
@@ -33,7 +34,9 @@ class Agent(Algorithm):
 
     A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`), and defines `forward` and
     `loss`, or `forward` and `update`; with a target network also `update_target`. Networks, variables and seed
-    generators are found as attributes, also in lists, tuples and dicts.
+    generators are found as attributes, also in lists, tuples and dicts. Observations that are no Box reach networks as
+    one float32 vector, as `noterl.observation` says. With `Hindsight`, `compute_reward(achieved_goal, desired_goal,
+    info)` and `compute_terminated` may be defined, which are the environment's otherwise.
 
     Args:
         env: a gymnasium id, an environment, a function that makes one, a native vector environment, or a pair
@@ -229,14 +232,18 @@ class Agent(Algorithm):
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of them (of a Dict, of each part).
 
+        Both are as the environment has them, also where its discrete values do not start at zero.
+
         Raises:
             ValueError: if the observation has neither the shape of one nor of a batch.
         """
         self.build()
         single = self.view.axes(observation) == 0
-        seen = self.view(observation)
+        observed, acted = self.source.shifts
+        seen = self.view(shift(observation, observed, -1))
         self.acting.stale = True
         actions = self.act_on(seen[None] if single else seen, deterministic, self.explorer, self.steps)
+        actions = shift(actions, acted, +1)
         return actions[0].item() if single and np.ndim(actions[0]) == 0 else actions[0] if single else actions
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:

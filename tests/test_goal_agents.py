@@ -219,6 +219,19 @@ def test_any_space_is_learned_on_saved_and_shown(space: Any, tmp_path: Path) -> 
     assert agent.animate(tmp_path / "room.gif", max_steps=3) in (0.0, 1.0, 2.0, 3.0)
 
 
+def test_acting_speaks_the_environments_own_numbers() -> None:
+    observations, actions = spaces.Discrete(4, start=-2), spaces.Discrete(3, start=5)
+    agents = [
+        noterl.DQN(env, hidden=(8,), seed=1)
+        for env in ((observations, actions), (spaces.Discrete(4), spaces.Discrete(3)))
+    ]
+    shifted, plain = (
+        [agent.act(start + number) for number in range(4)] for agent, start in zip(agents, (-2, 0), strict=True)
+    )
+    assert shifted == [action + 5 for action in plain] and len(set(plain)) > 1
+    assert agents[0].act(np.arange(-2, 2)).tolist() == shifted
+
+
 def test_a_part_that_is_not_finite_is_named() -> None:
     with pytest.raises(ValueError, match=r"observation\['inner'\]\['grid'\] of environment 0 at step 4 is not finite"):
         room_agent(NESTED, broken=4).fit(steps=20, verbose=0)

@@ -41,6 +41,8 @@ class EnvSource:
         action_space: likewise.
         vector: the vector environment, or None.
         num_envs: how many environments the vector environment steps, or None.
+        shifts: how much less observations and actions are here than in the environment, where discrete values need not
+            start at zero; `noterl.envs.from_zero.shift` takes them.
         spec: gymnasium's description of one environment, or None.
     """
 
@@ -68,7 +70,8 @@ class EnvSource:
         """
         self._raw_spaces = (convert(observation_space, "observation_space"), convert(action_space, "action_space"))
         self.observation_space, self.action_space = (from_zero(space) for space in self._raw_spaces)
-        self._shifted = any(offsets(space) is not None for space in self._raw_spaces)
+        self.shifts = (offsets(self._raw_spaces[0]), offsets(self._raw_spaces[1]))
+        self._shifted = any(shift is not None for shift in self.shifts)
         self._env, self._build, self._owned, self._absent = env, build, owned, absent
         self._vector, self._vector_closed = vector, False
         self.vector = VectorFromZero(vector) if vector is not None and self._shifted else vector
@@ -113,11 +116,6 @@ class EnvSource:
             return single_spec(self._vector)
         spec = None if self._env is None else self._env.spec
         return spec if isinstance(spec, EnvSpec) else None
-
-    @property
-    def shifts(self) -> Any:
-        """What its observations are less than the environment's own, so that discrete ones start at zero; or None."""
-        return offsets(self._raw_spaces[0])
 
     def layer_with(self, name: str) -> Any:
         """Return what has an attribute of this name, or None: the environment, or the outermost wrapper around it.

@@ -88,7 +88,7 @@ class Hindsight(Relabel):
         """
         owner = agent
         if source is not None and not callable(getattr(agent, "compute_reward", None)):
-            if set(source.shifts or ()) & set(GOAL_KEYS[1:]):
+            if set(source.shifts[0] or ()) & set(GOAL_KEYS[1:]):
                 raise ValueError(
                     "relabel: the environment's goals are discrete values that do not start at zero, as those in the "
                     "memory do: define compute_reward in the agent"

@@ -1,0 +1,133 @@
+"""Kill a training script at random moments, run it again each time, and compare its end with an undisturbed run's.
+
+    KERAS_BACKEND=jax .venv/bin/python benchmarks/kill_resume.py --kills 20 --num-envs 1 4
+
+Each run is a process of its own, ended by SIGKILL so many milliseconds after its first step; the last is left alone.
+The states must be equal to the bit. The result is kept in results/kill_resume.json, an entry for each backend and number
+of environments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "kill_resume.json"
+STEPS = 6_000
+
+# Trains a small DQN on CartPole; says so when its first new step is made.
+SCRIPT = """
+import sys, noterl
+from noterl.callbacks import BackupAndRestore, Checkpoint, EarlyStopping, LambdaCallback
+
+folder, num_envs, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+agent = noterl.DQN("CartPole-v1", double=True, hidden=(16,), seed=7)
+agent.compile(replay=noterl.Replay(2_000), batch_size=16, learning_starts=200, update_every=4, updates=4)
+first, said = LambdaCallback(), []
+
+def say():
+    if not said:
+        said.append(print("begun", flush=True))
+
+first.between_steps = say
+agent.fit(
+    steps=steps,
+    num_envs=num_envs,
+    callbacks=[
+        EarlyStopping(10, criterion=1e9, patience=10**9, restore_best_weights=True),
+        Checkpoint(f"{folder}/files", 20, save_replay=True, background=True),
+        first,
+        BackupAndRestore(f"{folder}/backup.noterl", 50, unit="steps"),
+    ],
+    verbose=0,
+)
+agent.save(f"{folder}/final.noterl")
+"""
+
+
+def start(folder: Path, num_envs: int) -> subprocess.Popen[str]:
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", SCRIPT, str(folder), str(num_envs), str(STEPS)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def killed(folder: Path, num_envs: int, seconds: float) -> bool:
+    """Kill a run so long after its first step; false if it had ended by then."""
+    process = start(folder, num_envs)
+    assert process.stdout is not None
+    if process.stdout.readline() != "begun\n":
+        process.wait()
+        return False
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    process.stdout.close()
+    return process.wait() == -signal.SIGKILL
+
+
+def finish(folder: Path, num_envs: int) -> dict[str, Any]:
+    """Run to the end, and return the state."""
+    from noterl import saving
+
+    process = start(folder, num_envs)
+    process.communicate()
+    assert process.returncode == 0, "the script failed"
+    return saving.read(folder / "final.noterl")["state"]
+
+
+def measure(num_envs: int, kills: int, longest: float, seed: int | None) -> dict[str, Any]:
+    """Return how often the run was killed, and whether it ended as the undisturbed one."""
+    from tests.states import differences, joined
+
+    generator, delays = np.random.default_rng(seed), []
+    with tempfile.TemporaryDirectory() as folder:
+        whole = finish(Path(folder) / "whole", num_envs)
+        while len(delays) < kills:
+            delay = float(generator.uniform(0.0, longest))
+            if not killed(Path(folder) / "killed", num_envs, delay):
+                break
+            delays.append(round(delay, 3))
+        resumed = finish(Path(folder) / "killed", num_envs)
+        found = differences(joined(resumed), joined(whole))
+    return {"steps": STEPS, "kills": len(delays), "seconds after the first step": delays, "differences": found}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--num-envs", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--longest", type=float, default=0.3, help="seconds from the first step to the kill, at most")
+    parser.add_argument("--seed", type=int, help="of the delays; by default each run has others")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    from noterl import backends
+
+    failed = False
+    for num_envs in arguments.num_envs:
+        result = measure(num_envs, arguments.kills, arguments.longest, arguments.seed)
+        name = f"{backends.choose()}, {num_envs} environments"
+        print(f"{name}: killed {result['kills']} times, {len(result['differences'])} differences", flush=True)
+        failed |= bool(result["differences"]) or result["kills"] < arguments.kills
+        result["date"] = datetime.now(UTC).strftime("%Y-%m-%d")
+        result["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        known = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        arguments.output.write_text(json.dumps({**known, name: result}, indent=1, sort_keys=True) + "\n")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,8 +3,8 @@
     KERAS_BACKEND=jax .venv/bin/python benchmarks/kill_resume.py --kills 20 --num-envs 1 4
 
 Each run is a process of its own, ended by SIGKILL so many milliseconds after its first step; the last is left alone.
-The states must be equal to the bit. The result is kept in results/kill_resume.json, an entry for each backend and number
-of environments.
+The states must be equal to the bit. The result is kept in results/kill_resume.json, with an entry for each backend and
+number of environments.
 """
 
 from __future__ import annotations

@@ -158,13 +158,14 @@ def _attribute(
 
     def read(agent: Agent) -> Values:
         found = holder(agent)
-        value = getattr(found, attribute, None)
+        value: Any = getattr(found, attribute, None)
         if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str):
             raise ValueError(f"{name} cannot be adjusted: {type(found).__name__} has no number {attribute!r}")
         return {name: float(value)}
 
     def write(agent: Agent, values: Values) -> None:
-        setattr(holder(agent), attribute, type(getattr(holder(agent), attribute, 0.0))(values[name]))
+        present: Any = getattr(holder(agent), attribute)
+        setattr(holder(agent), attribute, type(present)(values[name]))
 
     return read, write
 

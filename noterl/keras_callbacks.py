@@ -56,8 +56,8 @@ class KerasCallback(Callback):
         if self._keeps_backup:
             warnings.warn(
                 "keras.callbacks.BackupAndRestore restores weights only: the optimizer, the replay memory and the "
-                "environments start afresh. noterl.callbacks.Checkpoint with save_replay=True, and Agent.restore, "
-                "bring back all of them.",
+                "environments start afresh. noterl.callbacks.BackupAndRestore brings "
+                "back all of them, as Agent.restore does with a file of noterl.callbacks.Checkpoint(save_replay=True).",
                 UserWarning,
                 stacklevel=6,  # whoever calls fit
             )

@@ -44,7 +44,7 @@ def write_shards(archive: zipfile.ZipFile, file: BinaryIO, shards: Mapping[zipfi
     """
     if not shards:
         return
-    file.seek(archive.start_dir)  # type: ignore[attr-defined]
+    file.seek(archive.start_dir)
     file.flush()
     position = file.tell()
     jobs = []
@@ -52,7 +52,7 @@ def write_shards(archive: zipfile.ZipFile, file: BinaryIO, shards: Mapping[zipfi
         start = _npy_header(array)
         info.header_offset, info.CRC = position, 0
         info.file_size = info.compress_size = len(start) + array.nbytes
-        jobs.append((info, start, memoryview(array).cast("B"), position))
+        jobs.append((info, start, memoryview(array).cast("B"), position))  # type: ignore[arg-type]
         position += len(info.FileHeader(zip64=True)) + info.file_size
     descriptor = file.fileno()
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1, len(jobs)), "noterl-shards") as pool:
@@ -61,7 +61,7 @@ def write_shards(archive: zipfile.ZipFile, file: BinaryIO, shards: Mapping[zipfi
     for info in shards:
         archive.filelist.append(info)
         archive.NameToInfo[info.filename] = info
-    archive.start_dir = position  # type: ignore[attr-defined]
+    archive.start_dir = position
     archive._didModify = True  # type: ignore[attr-defined]
     file.seek(position)
 

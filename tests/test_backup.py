@@ -15,7 +15,18 @@ import pytest
 
 import noterl
 from noterl import saving
-from noterl.callbacks import BackupAndRestore, Checkpoint, EarlyStopping, LambdaCallback
+from noterl.callbacks import (
+    AdaBatch,
+    BackupAndRestore,
+    Checkpoint,
+    EarlyStopping,
+    ESSAdapt,
+    LambdaCallback,
+    Rate,
+    ReduceLROnPlateau,
+    StopOnSteps,
+    TerminateOnNaN,
+)
 from tests.doubles import RaisingEnv
 from tests.states import ROOT, assert_same_state, four_lanes, one_lane
 from tests.tape import Broken, Tape, broken, rewarded, taped
@@ -35,7 +46,7 @@ for name, build, budget in (("one", one_lane, {"episodes": 20}), ("four", four_l
 
 
 def callbacks(directory: Any, begun: str = "") -> list[Any]:
-    """Return callbacks that remember much; with `begun`, slow ones that say when the first new step is made."""
+    """Return all that stop, slow, save and adapt; with `begun`, slow ones that say when the first new step is made."""
     slow = LambdaCallback(on_batch_end=lambda batch, logs: time.sleep(0.001)) if begun else LambdaCallback()
     said: list[str] = []
 
@@ -47,7 +58,12 @@ def callbacks(directory: Any, begun: str = "") -> list[Any]:
     slow.between_steps = say
     backup = BackupAndRestore(f"{directory}/backup.noterl", 9, unit="steps")
     return [
-        EarlyStopping(5, criterion=1e9, patience=1000),
+        EarlyStopping(5, criterion=1e9, patience=1000, restore_best_weights=True),
+        ReduceLROnPlateau(0.5, 2, window=2),
+        StopOnSteps(10**9),
+        TerminateOnNaN(),
+        ESSAdapt(target_ess=50, every=11, unit="steps", gamma=Rate(1e-3, 0.8, 0.99)),
+        AdaBatch(2, every=50, unit="updates", beta1=Rate(0.01, 0.8, 0.95)),
         Checkpoint(f"{directory}/files", 5, max_save_files=2, save_replay=True),
         slow,
         backup,

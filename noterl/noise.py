@@ -64,7 +64,8 @@ class Explorer(Configurable):
         """Assign an attribute; a live one is checked first."""
         check = self.live.get(name)
         if check is not None:
-            if isinstance(value, Schedule) and self._config.get(name) is value:
+            given: Any = self._config.get(name)
+            if isinstance(value, Schedule) and given is value:
                 super().__setattr__("schedules", {**self.schedules, name: value})
                 value = value(0)
             elif name in self.schedules:

@@ -94,7 +94,8 @@ def update_once(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, A
 
 def updated(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Call `update` and return what it returned, if it is what it should be."""
-    result: Any = agent.update(batch) if agent.update_period == 1 else agent.update(batch, index)
+    update: Any = agent.update
+    result = update(batch) if agent.update_period == 1 else update(batch, index)
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict):
         return result
     raise ValueError(f"update must return (logs, feedback), two dicts; {type(agent).__name__}'s gave {result!r}")

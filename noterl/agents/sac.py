@@ -64,7 +64,7 @@ class SAC(Agent):
 
     memory = "replay"
     action_spaces = ("Box", "Discrete")
-    optimizer_names = ("actor", "critic", "temperature")
+    optimizer_names: tuple[str, ...] = ("actor", "critic", "temperature")
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class Normalizers:
 
     def rollout(self, batch: Batch, gamma: float) -> Batch:
         """Return a rollout `[T, N, ...]` normalised, with returns discounted by gamma, and take it into account."""
-        seen = {name: self.seen(getattr(batch, name)) for name in ("observation", "next_observation")}
+        seen: dict[str, Any] = {name: self.seen(getattr(batch, name)) for name in ("observation", "next_observation")}
         counted = batch.weight > 0
         if self.observation is not None:
             self.observation.update(batch.observation[counted])

@@ -48,6 +48,8 @@ class ActorCritic(Agent):
 
     memory = "rollout"
     action_spaces = ("Discrete", "MultiDiscrete", "Box")
+    head: heads.Categorical | heads.Gaussian
+    gae_lambda: Any
 
     def __init__(
         self,

@@ -72,10 +72,10 @@ def compile_minibatches(agent: Agent, jit_compile: bool | str) -> Callable[[Any,
             return (carry[0] < count) & carry[1][0]
 
         def body(carry: tuple) -> tuple:
-            k, _, done, state, results = carry
+            k, _, made, state, results = carry
             state, (applied, ended), logs = once(state, taken(k))
             results = jax.tree.map(lambda stack, value: stack.at[k].set(value), results, logs)
-            return k + 1, (applied, ended), done + applied.astype(jnp.int32), state, results
+            return k + 1, (applied, ended), made + applied.astype(jnp.int32), state, results
 
         zero, no = jnp.zeros((), jnp.int32), jnp.asarray(False)
         carry = jax.lax.while_loop(unfinished, body, (zero, (jnp.asarray(True), no), zero, state, results))

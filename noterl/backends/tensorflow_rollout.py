@@ -43,15 +43,15 @@ def compile_minibatches(agent: Agent, jit_compile: bool | str) -> Callable[[Any,
             lambda value: tf.zeros((size, *value.shape), value.dtype), traced.structured_outputs
         )
 
-        def unfinished(k: Any, active: Any, ended: Any, done: Any, results: Any) -> Any:
+        def unfinished(k: Any, active: Any, ended: Any, made: Any, results: Any) -> Any:
             return (k < count) & active
 
-        def body(k: Any, active: Any, ended: Any, done: Any, results: Any) -> tuple:
+        def body(k: Any, active: Any, ended: Any, made: Any, results: Any) -> tuple:
             applied, ended, logs = _once(agent, taken(k))
             results = tf.nest.map_structure(
                 lambda stack, value: tf.tensor_scatter_nd_update(stack, [[k]], value[None]), results, logs
             )
-            return k + 1, applied, ended, done + tf.cast(applied, tf.int32), results
+            return k + 1, applied, ended, made + tf.cast(applied, tf.int32), results
 
         carry = tf.while_loop(
             unfinished, body, (tf.constant(0), tf.constant(True), tf.constant(False), tf.constant(0), results)
@@ -86,11 +86,11 @@ def _once(agent: Agent, batch: Batch) -> tuple[Any, Any, dict]:
 
 
 def _run_eagerly(agent: Agent, data: Batch, rows: np.ndarray, count: int) -> GroupResult:
-    found, done, ended = [], 0, False
+    found, made, ended = [], 0, False
     for k in range(count):
         applied, ended, logs = _once(agent, tf.nest.map_structure(lambda array, k=k: tf.gather(array, rows[k]), data))
         found.append(logs)
         if not applied:
             break
-        done += 1
-    return GroupResult(tf.nest.map_structure(lambda *values: tf.stack(values), *found), {}, done, bool(ended))
+        made += 1
+    return GroupResult(tf.nest.map_structure(lambda *values: tf.stack(values), *found), {}, made, bool(ended))

@@ -85,7 +85,8 @@ def random_actions(space: spaces.Space[Any], count: int, generator: np.random.Ge
         return generator.integers(space.n, size=count)
     if isinstance(space, spaces.MultiDiscrete):
         return generator.integers(space.nvec, size=(count, *space.nvec.shape))
-    low, high, shape = space.low, space.high, (count, *space.shape)  # type: ignore[attr-defined]
+    box: Any = space
+    low, high, shape = box.low, box.high, (count, *box.shape)
     bounded = np.isfinite(low) & np.isfinite(high)
     uniform = generator.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0), shape)
     if not bounded.all():

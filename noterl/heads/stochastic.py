@@ -43,9 +43,10 @@ class Categorical(Head):
                 f"env: the head Categorical takes a Discrete or MultiDiscrete action space, got {action_space}"
             )
         bound: Any = super().bind(action_space)
-        single = isinstance(action_space, spaces.Discrete)
-        bound.counts = (int(action_space.n),) if single else tuple(map(int, action_space.nvec.reshape(-1)))
-        bound.acts_on = self.acts_on if single else ()
+        if isinstance(action_space, spaces.Discrete):
+            bound.counts = (int(action_space.n),)
+        else:
+            bound.counts, bound.acts_on = tuple(map(int, action_space.nvec.reshape(-1))), ()
         return bound
 
     @property

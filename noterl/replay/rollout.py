@@ -172,15 +172,15 @@ class Rollout:
         Raises:
             ValueError: if it is of another length or of other spaces; nothing is changed then.
         """
-        length, num_envs, done = (state[name] for name in ("length", "num_envs", "round"))
-        if any(type(value) is not int or value < 0 for value in (length, num_envs, done)):
-            raise ValueError(f"the state of the rollout is malformed: {length!r}, {num_envs!r}, {done!r}")
+        length, num_envs, rounds = (state[name] for name in ("length", "num_envs", "round"))
+        if any(type(value) is not int or value < 0 for value in (length, num_envs, rounds)):
+            raise ValueError(f"the state of the rollout is malformed: {length!r}, {num_envs!r}, {rounds!r}")
         if length != self.length:
             raise ValueError(f"the state is of rollouts of {length} steps, the agent's are of {self.length}")
         fresh = Rollout(length)
         fresh._view, fresh._action = self._view, self._action
         fresh.open(num_envs)
-        rows = done + 1 if done < length else 0
+        rows = rounds + 1 if rounds < length else 0
         arrays = state["arrays"] if num_envs and rows else {}
         for name, array in arrays.items():
             target = getattr(fresh, name)[:rows] if name in _ARRAYS else None
@@ -189,5 +189,5 @@ class Rollout:
             target[...] = array
         if num_envs and rows and set(arrays) != set(_ARRAYS):
             raise ValueError(f"the state of the rollout must hold {', '.join(_ARRAYS)}, it holds {sorted(arrays)}")
-        fresh.round = done
+        fresh.round = rounds
         self.__dict__.update(fresh.__dict__)

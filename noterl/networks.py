@@ -2,8 +2,8 @@
 
 A network is a Keras model, or with the torch backend a `torch.nn.Module`. The builders return Keras models on
 TensorFlow and JAX and native modules on torch, where a Keras layer call costs two to three times a native one. Initial
-weights are drawn in NumPy from the agent's own generator, so one seed gives the same network on every backend: kernels
-uniform as of Glorot and Bengio (2010), biases zero, as Keras's own layers.
+weights are drawn in NumPy from the agent's own generator, so one seed gives the same network on every backend: uniform
+as of Lillicrap et al. (2016), which is what PyTorch's layers do; on-policy agents take orthogonal kernels.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def mlp(
         outputs: the number of outputs.
         activation: of the hidden layers, one of `ACTIVATIONS`.
         gain: of the last layer, for orthogonal kernels (Saxe et al., 2014) with the gain sqrt(2) in hidden layers;
-            None for those of Glorot and Bengio.
+            None for `fan_in_uniform`.
         log_std: where the trained numbers start that `heads.Gaussian` takes for the logarithms of standard deviations
             whatever the observation is; None for none.
 
@@ -287,15 +287,15 @@ def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.ra
     """Draw the first weights of the network that `plan` describes, in the place of `weights`."""
     layers = plan[1] if plan[0] == "sequential" else []
     gains = iter([layer[-1] for layer in layers if layer[0] in ("dense", "convolution")])
-    drawn = []
+    drawn: list[np.ndarray] = []
+    gain, fan_in = None, 1
     for weight in weights:
-        gain = next(gains, None) if weight.ndim > 1 else None
-        if weight.ndim == 1:
-            drawn.append(np.zeros_like(weight))
+        if weight.ndim > 1:  # a kernel; the bias of its layer follows
+            gain, fan_in = next(gains, None), int(np.prod(weight.shape[:-1]))
+        if gain is None:
+            drawn.append(fan_in_uniform(weight.shape, fan_in, generator))
         else:
-            drawn.append(
-                glorot_uniform(weight.shape, generator) if gain is None else orthogonal(weight.shape, gain, generator)
-            )
+            drawn.append(orthogonal(weight.shape, gain, generator) if weight.ndim > 1 else np.zeros_like(weight))
     if layers and layers[-1][0] == "log_std":
         drawn[-1] = np.full_like(drawn[-1], layers[-1][1])
     return drawn
@@ -309,10 +309,9 @@ def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generat
     return (gain * (basis if rows >= columns else basis.T)).reshape(shape).astype("float32")
 
 
-def glorot_uniform(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    """Draw a kernel uniformly from ±sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010, equation 16)."""
-    receptive = int(np.prod(shape[:-2]))
-    limit = np.sqrt(6.0 / (receptive * (shape[-2] + shape[-1])))
+def fan_in_uniform(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
+    """Draw a layer's kernel or bias uniformly from ±1/sqrt(fan_in) (Lillicrap et al., 2016, section 7)."""
+    limit = 1.0 / np.sqrt(fan_in)
     return generator.uniform(-limit, limit, shape).astype("float32")
 
 

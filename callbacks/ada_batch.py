@@ -10,8 +10,7 @@ from noterl.types import Logs
 
 from .adapting import Adapting
 
-# What a measure is compared with where nobody says: Note_rl's for the variance, and a batch as large as its noise.
-TARGETS = {"variance": 1e-3, "simple": 1.0}
+SCALES = ("variance", "simple")
 
 
 class AdaBatch(Adapting):
@@ -33,8 +32,8 @@ class AdaBatch(Adapting):
 
     Args:
         num_samples: batches at each look, at least 2.
-        target_noise: what the measure is to be; "auto" for 1e-3 of "variance" and 1 of "simple"; None for what the
-            first look finds.
+        target_noise: what the measure is to be. The default is Note_rl's, for its variance; of "simple" 1 is a batch as
+            large as its noise. None for what the first look finds.
         smooth: weight of the new value in the moving average, above 0 and up to 1 (no smoothing).
         scale: "variance" or "simple".
         every: how often it looks.
@@ -50,7 +49,7 @@ class AdaBatch(Adapting):
     >>> from noterl.callbacks import AdaBatch, Scale
     >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
     >>> agent.compile(batch_size=16, learning_starts=50)
-    >>> adapt = AdaBatch(4, scale="simple", batch=Scale(max=64))
+    >>> adapt = AdaBatch(4, target_noise=1.0, scale="simple", batch=Scale(max=64))
     >>> history = agent.fit(steps=300, callbacks=[adapt], verbose=0)
     >>> set(history.history["batch"]) <= {8, 16, 32, 48, 64}
     True
@@ -61,7 +60,7 @@ class AdaBatch(Adapting):
     def __init__(
         self,
         num_samples: int,
-        target_noise: float | str | None = "auto",
+        target_noise: float | None = 1e-3,
         smooth: float = 0.2,
         *,
         scale: str = "variance",
@@ -73,11 +72,10 @@ class AdaBatch(Adapting):
         self.num_samples = check_positive("num_samples", num_samples)
         if self.num_samples < 2:
             raise ValueError(f"num_samples must be at least 2, since one gradient differs from none, got {num_samples}")
-        self.scale = check_word("scale", scale, tuple(TARGETS))
+        self.scale = check_word("scale", scale, SCALES)
         self.target_noise: float | None = None
         if target_noise is not None:
-            given = TARGETS[scale] if target_noise == "auto" else target_noise
-            self.target_noise = check_number("target_noise", given, low=0, above=True)
+            self.target_noise = check_number("target_noise", target_noise, low=0, above=True)
         self._baseline: float | None = None
         self._parts: list[float] | None = None  # smoothed |G|^2 and tr(S)
         self._noise: Any = None

@@ -197,7 +197,7 @@ class TestFormulas:
         spreads = [Spread(4, 10, 0.3, 0.2), Spread(4, 10, 0.35, 0.21)]
         noisy(monkeypatch, list(spreads))
         agent = LiveAgent()
-        logs = looks(AdaBatch(4, scale="simple", batch=Scale(align=1, min=30, max=45)), agent, 2)
+        logs = looks(AdaBatch(4, 1.0, scale="simple", batch=Scale(align=1, min=30, max=45)), agent, 2)
         (signal, noise), (second_signal, second_noise) = (spread.signal_and_noise(64) for spread in spreads)
         assert logs[0]["gradient_noise"] == pytest.approx(noise / signal / 64)
         assert logs[0]["batch"] == round(noise / signal)  # the batch follows B_simple itself

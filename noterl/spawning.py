@@ -29,9 +29,7 @@ def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any,
             process.start()
     except (AttributeError, TypeError) as error:
         ours.close()
-        raise ValueError(
-            f"{name}: what a process is given must be something that can be pickled: {error}"
-        ) from error
+        raise ValueError(f"{name}: what a process is given must be something that can be pickled: {error}") from error
     finally:
         theirs.close()
     return process, ours

@@ -111,13 +111,13 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
 
     def run(batch: Batch, count: int) -> GroupResult:
         start = agent.updates % agent.update_period
-        finite, result, weights = apply(batch, count, start)
+        finite, (logs, feedback), weights = apply(batch, count, start)
         if finite:
-            return GroupResult(*result, count, weights=weights)
-        applied, result = locate(batch, count, start)
+            return GroupResult(logs, feedback, count, weights=weights)
+        applied, (logs, feedback) = locate(batch, count, start)
         if applied:
             apply(batch, int(applied), start)
-        return GroupResult(*result, int(applied))
+        return GroupResult(logs, feedback, int(applied))
 
     return run
 

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from noterl.ranges import Check, finite, non_negative, positive, positive_int
+from noterl.checks import check_int
+from noterl.ranges import Check, finite, non_negative, positive
 from noterl.registry import Configurable, register
 from noterl.schedules import Schedule
 
@@ -135,7 +136,7 @@ class NoiseProcess(Explorer):
         "mu": finite,
         "sigma": non_negative,
         "sigma_min": _optional_non_negative,
-        "n_steps_annealing": positive_int,
+        "n_steps_annealing": check_int,
         "n": _count,
     }
 
@@ -152,7 +153,7 @@ class NoiseProcess(Explorer):
         self.sigma_min = sigma_min
         self.n_steps_annealing = n_steps_annealing
         self.n = 0
-        self._size = positive_int("size", size)
+        self._size = check_int("size", size)
         if self.sigma_min is not None and self.sigma_min > self.sigma:
             raise ValueError(f"sigma_min must be at most sigma ({sigma!r}), got {sigma_min!r}")
 
@@ -182,7 +183,7 @@ class NoiseProcess(Explorer):
         Raises:
             ValueError: if `lanes` is not an int of at least 1.
         """
-        rows = 1 if lanes is None else positive_int("lanes", lanes)
+        rows = 1 if lanes is None else check_int("lanes", lanes)
         noise = self.draw(rows).astype(np.float32)
         self.n += rows
         return noise[0] if lanes is None else noise

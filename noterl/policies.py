@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from noterl.checks import check_int
 from noterl.noise import Explorer
-from noterl.ranges import increasing_pair, non_negative, positive, positive_int, probability
+from noterl.ranges import increasing_pair, non_negative, positive, probability
 from noterl.registry import register
 from noterl.schedules import Schedule, exponential, linear
 
@@ -217,7 +218,7 @@ class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
     [1.0, 0.75, 0.5, 0.5]
     """
 
-    live: ClassVar = {"start": probability, "end": probability, "steps": positive_int}
+    live: ClassVar = {"start": probability, "end": probability, "steps": check_int}
 
     def __init__(self, start: float = 1.0, end: float = 0.05, steps: int = 10_000) -> None:
         self.start = start

@@ -36,13 +36,6 @@ def probability(name: str, value: Any) -> float:
     return _number(name, value, lambda number: 0 <= number <= 1, "a number between 0 and 1")
 
 
-def positive_int(name: str, value: Any) -> int:
-    """Return `value` as an int, or raise a ValueError that names it: it must be an int of at least 1."""
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1:
-        return int(value)
-    raise ValueError(f"{name} must be an int of at least 1, got {value!r}")
-
-
 def increasing_pair(name: str, value: Any) -> tuple[float, float]:
     """Return `value` as `(low, high)`, or raise a ValueError that names it: finite numbers, low below high."""
     wanted = f"{name} must be a pair (low, high) of finite numbers with low < high, got {value!r}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from noterl.ranges import finite, non_negative, positive_int
+from noterl.checks import check_int
+from noterl.ranges import finite, non_negative
 from noterl.registry import Configurable, register
 
 
@@ -76,7 +77,7 @@ class Linear(Schedule):
     """
 
     def __init__(self, start: float, end: float, steps: int) -> None:
-        self.start, self.end, self.steps = finite("start", start), finite("end", end), positive_int("steps", steps)
+        self.start, self.end, self.steps = finite("start", start), finite("end", end), check_int("steps", steps)
 
     def value(self, step: int) -> float:
         """Return the value on the line."""
@@ -121,7 +122,7 @@ class Cosine(Schedule):
     """
 
     def __init__(self, start: float, end: float, steps: int) -> None:
-        self.start, self.end, self.steps = finite("start", start), finite("end", end), positive_int("steps", steps)
+        self.start, self.end, self.steps = finite("start", start), finite("end", end), check_int("steps", steps)
 
     def value(self, step: int) -> float:
         """Return the value on the curve."""
@@ -149,7 +150,7 @@ class Piecewise(Schedule):
     """
 
     def __init__(self, boundaries: Sequence[int], parts: Sequence[Number]) -> None:
-        self.boundaries = [positive_int("boundaries", boundary) for boundary in boundaries]
+        self.boundaries = [check_int("boundaries", boundary) for boundary in boundaries]
         if any(later <= earlier for earlier, later in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ValueError(f"boundaries must increase, got {boundaries!r}")
         if len(parts) != len(self.boundaries) + 1:

@@ -27,7 +27,7 @@ def q_values(critics: Sequence[networks.Network], observation: Tensor, action: T
     >>> from noterl import critics, networks
     >>> twins = critics.twins(None, lambda: networks.mlp(3 + 2, [8], 1))
     >>> first, second = critics.q_values(twins, np.zeros((4, 3), "float32"), np.ones((4, 2), "float32"))
-    >>> first.shape == second.shape == (4,), bool((first == second).any())
+    >>> first.shape == second.shape == (4,), bool(np.any(np.asarray(first == second)))
     (True, False)
     """
     size = int(np.prod(observation.shape[1:]))

@@ -134,7 +134,7 @@ def test_gradients_of_the_reference_are_those_of_finite_differences(case: Case) 
         for weight, gradient in zip(weights, analytic, strict=True):
             values = weight.reshape(-1)
             for place in rng.integers(weight.size, size=2):
-                before, step = values[place], 1e-6
+                before, step = values[place], 1e-4  # smaller ones drown in the rounding of tanh's tails
                 values[place] = before + step
                 above = value(batch)
                 values[place] = before - step

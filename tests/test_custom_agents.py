@@ -12,6 +12,7 @@ from keras import ops
 import noterl
 from noterl import losses, networks
 from noterl.backends import choose, current
+from noterl.replay import Prioritized
 from tests import reference_numpy as reference
 from tests.batches import VECTOR, Corridor, copied, differences, random_batch, row
 from tests.test_parity import assert_all_close
@@ -109,7 +110,7 @@ class Pair(noterl.Agent):
 
 def pair(optimizer: Any, kind: type[Pair] = Pair) -> Pair:
     agent = kind(VECTOR, seed=1)
-    agent.compile(optimizer, replay=noterl.Replay(64), batch_size=4)
+    agent.compile(optimizer, replay=noterl.Replay(64, sampler=Prioritized()), batch_size=4)
     agent.build()
     return agent
 

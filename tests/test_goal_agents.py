@@ -222,7 +222,7 @@ def test_any_space_is_learned_on_saved_and_shown(space: Any, tmp_path: Path) -> 
 def test_acting_speaks_the_environments_own_numbers() -> None:
     observations, actions = spaces.Discrete(4, start=-2), spaces.Discrete(3, start=5)
     agents = [
-        noterl.DQN(env, hidden=(8,), seed=1)
+        noterl.DQN(env, hidden=(8,), seed=2)
         for env in ((observations, actions), (spaces.Discrete(4), spaces.Discrete(3)))
     ]
     shifted, plain = (

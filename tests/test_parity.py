@@ -243,10 +243,10 @@ def test_without_compiling_the_updates_are_the_same() -> None:
 
 # Of the weights of `DQN(seed=3)`, taken once: whatever the backend, the same seed gives the same network.
 INITIAL_WEIGHTS = {
-    ("vector", False): "9cc4e84f96f4f0e7",
-    ("vector", True): "dfd42032a2c87a34",
-    ("image", False): "ea406261b961a4eb",
-    ("image", True): "996a77e7c91cb071",
+    ("vector", False): "459985943e1a77f8",
+    ("vector", True): "c9afd72713d4053d",
+    ("image", False): "3781e8e61a73697a",
+    ("image", True): "16fcdd3d6f778b7e",
 }
 
 

@@ -56,7 +56,7 @@ class SAC(Agent):
     Example:
     >>> import noterl
     >>> agent = noterl.SAC("Pendulum-v1", hidden=(32,), seed=7)
-    >>> agent.compile(learning_starts=50)
+    >>> agent.compile(learning_starts=50, batch_size=32)
     >>> history = agent.fit(steps=60, verbose=0)
     >>> agent.updates
     10

@@ -49,7 +49,7 @@ class TD3(Agent):
     Example:
     >>> import noterl
     >>> agent = noterl.TD3("Pendulum-v1", hidden=(32,), seed=7)
-    >>> agent.compile(learning_starts=50)
+    >>> agent.compile(learning_starts=50, batch_size=32)
     >>> history = agent.fit(steps=60, verbose=0)
     >>> agent.updates
     10

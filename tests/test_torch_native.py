@@ -28,7 +28,7 @@ def network(*, norm: bool = False, dropout: float = 0.0, inputs: int = 5, output
 
 
 @noterl.register
-class TorchDQN(noterl.Agent):
+class NativeDQN(noterl.Agent):
     """DQN on plain PyTorch."""
 
     memory, head = "replay", noterl.heads.Q()
@@ -62,8 +62,8 @@ OPTIMIZERS = {
 }
 
 
-def built(optimizer: Any = None, env: Any = VECTOR, target_update: Any = 0.1, **arguments: Any) -> TorchDQN:
-    agent = TorchDQN(env, seed=3, **arguments)
+def built(optimizer: Any = None, env: Any = VECTOR, target_update: Any = 0.1, **arguments: Any) -> NativeDQN:
+    agent = NativeDQN(env, seed=3, **arguments)
     agent.compile(optimizer, replay=noterl.Replay(200), batch_size=8, learning_starts=8, target_update=target_update)
     agent.build()
     return agent
@@ -73,7 +73,7 @@ def tensors(batch: Batch) -> Batch:
     return Batch(*(torch.from_numpy(np.asarray(field)) for field in batch[:-1]), extra={})
 
 
-def train_by_hand(agent: TorchDQN, make_optimizer: Any, batch: Batch, count: int, tau: float) -> tuple[Any, Any]:
+def train_by_hand(agent: NativeDQN, make_optimizer: Any, batch: Batch, count: int, tau: float) -> tuple[Any, Any]:
     """Return the online and target modules after the loop that a person would write."""
     online, target = copy.deepcopy(agent.q), copy.deepcopy(agent.target_q)
     optimizer = make_optimizer(online.parameters())
@@ -99,7 +99,7 @@ def weights_of(module: Any) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("how", ["function", "instance"])
 def test_a_torch_optimizer_trains_as_the_loop_one_writes_by_hand(name: str, how: str) -> None:
-    agent = TorchDQN(VECTOR, seed=3)
+    agent = NativeDQN(VECTOR, seed=3)
     make = OPTIMIZERS[name]
     optimizer = make if how == "function" else make(agent.q.parameters())
     agent.compile(optimizer, replay=noterl.Replay(200), batch_size=8, target_update=0.1)
@@ -115,8 +115,8 @@ def test_a_torch_optimizer_trains_as_the_loop_one_writes_by_hand(name: str, how:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_is_saved_and_goes_on_bit_for_bit(name: str, tmp_path) -> None:
-    def agent(steps: int) -> TorchDQN:
-        agent = TorchDQN(Corridor, norm=True, dropout=0.3, seed=3)
+    def agent(steps: int) -> NativeDQN:
+        agent = NativeDQN(Corridor, norm=True, dropout=0.3, seed=3)
         agent.compile(
             OPTIMIZERS[name], replay=noterl.Replay(200), batch_size=8, learning_starts=20, update_every=4, updates=3
         )
@@ -236,7 +236,7 @@ def test_random_numbers_of_modules_come_from_the_agents_seed() -> None:
     for seed, elsewhere in ((3, 1), (3, 2), (4, 1)):
         torch.manual_seed(elsewhere)
         before = torch.get_rng_state()
-        agent = TorchDQN(Corridor, dropout=0.5, seed=seed)
+        agent = NativeDQN(Corridor, dropout=0.5, seed=seed)
         agent.compile(OPTIMIZERS["SGD"], replay=noterl.Replay(200), batch_size=8, learning_starts=10)
         agent.fit(steps=40, verbose=0)
         assert torch.equal(before, torch.get_rng_state()), "the user's own generator is left alone"
@@ -295,7 +295,7 @@ def test_an_optimizer_of_other_parameters_is_refused() -> None:
     stranger = torch.optim.Adam(network().parameters())
     with pytest.raises(ValueError, match=r"optimizer holds other parameters than the agent trains: 0\.weight"):
         built(stranger)
-    agent = TorchDQN(VECTOR, seed=3)
+    agent = NativeDQN(VECTOR, seed=3)
     agent.compile(torch.optim.Adam(agent.q[0].parameters()), replay=noterl.Replay(100), batch_size=8)
     with pytest.raises(ValueError, match="are missing"):
         agent.build()
@@ -304,7 +304,7 @@ def test_an_optimizer_of_other_parameters_is_refused() -> None:
 
 
 def test_frozen_parameters_are_not_trained() -> None:
-    agent = TorchDQN(VECTOR, seed=3)
+    agent = NativeDQN(VECTOR, seed=3)
     agent.q[0].weight.requires_grad_(False)
     agent.compile(OPTIMIZERS["SGD"], replay=noterl.Replay(100), batch_size=8)
     agent.build()

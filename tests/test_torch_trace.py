@@ -9,13 +9,13 @@ torch = pytest.importorskip("torch")
 import noterl  # noqa: E402  (where torch is missing, what follows cannot be imported)
 from tests.batches import VECTOR, random_batch  # noqa: E402
 from tests.test_parity import assert_all_close  # noqa: E402
-from tests.test_torch_native import OPTIMIZERS, TorchDQN  # noqa: E402
+from tests.test_torch_native import OPTIMIZERS, NativeDQN  # noqa: E402
 
 pytestmark = pytest.mark.backends("torch")
 nn = torch.nn
 
 
-class Tied(TorchDQN):
+class Tied(NativeDQN):
     """Two layers of one weight, which a trace could tell apart."""
 
     def __init__(self, env, *, seed=None):
@@ -29,7 +29,7 @@ class Tied(TorchDQN):
         return loss + self.again(self.extra(batch.observation)).square().mean(), aux
 
 
-class Branching(TorchDQN):
+class Branching(NativeDQN):
     """Decides by the data which loss it takes."""
 
     def loss(self, batch):
@@ -37,7 +37,7 @@ class Branching(TorchDQN):
         return (3 * loss if batch.reward.sum() > 0 else loss), aux
 
 
-class Counting(TorchDQN):
+class Counting(NativeDQN):
     """Weighs its loss by a number of its own, which no trace could follow."""
 
     calls = 0
@@ -49,7 +49,7 @@ class Counting(TorchDQN):
 
 
 @pytest.mark.filterwarnings("ignore:.*it runs eagerly:RuntimeWarning")
-@pytest.mark.parametrize("kind", [TorchDQN, Tied, Branching])
+@pytest.mark.parametrize("kind", [NativeDQN, Tied, Branching])
 def test_tracing_changes_no_number(kind: type) -> None:
     """A loss that cannot be traced runs as it is."""
     batch, states = random_batch(8, 16), []

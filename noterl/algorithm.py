@@ -251,9 +251,10 @@ class Algorithm(Configurable):
 
     def due(self, before: int, ended: int) -> Due:
         """Return what falls due as the environment steps have come from `before` to `steps`, and episodes ended."""
-        if self.on_policy is None:
-            return self.schedule.due(before, self.steps, ended, self.drawable())
-        return Due(self.on_policy.updates if self.on_policy.rollout.is_full else 0, False)
+        if self.on_policy is not None:
+            return Due(self.on_policy.updates if self.on_policy.rollout.is_full else 0, False)
+        rows = self.drawable() if self.schedule.groups(before, self.steps, ended) else 0  # counting costs more
+        return self.schedule.due(before, self.steps, ended, rows)
 
     @property
     def store(self) -> Any:
@@ -267,8 +268,7 @@ class Algorithm(Configurable):
 
     def drawable(self) -> int:
         """Return how many transitions may be drawn; where only a batch is asked for, counting stops at that."""
-        schedule = self.schedule
-        return self.replay.count_drawable(None if schedule.updates == "pass" else schedule.batch_size)
+        return self.replay.count_drawable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
 
     def draw(self, updates: int) -> Any:
         """Draw the rows `[K, B]` of the memory for a group of updates."""

@@ -51,6 +51,14 @@ class Schedule:
         """Whether the target moves after every gradient update."""
         return self.tau is not None
 
+    def groups(self, before: int, after: int, ended: int) -> int:
+        """Return how many groups of updates fall due if the memory has rows enough; arguments as of `due`."""
+        if after <= self.learning_starts:
+            return 0
+        if isinstance(self.update_every, str):
+            return ended
+        return after // self.update_every - max(before, self.learning_starts) // self.update_every
+
     def due(self, before: int, after: int, ended: int, rows: int) -> Due:
         """Return what falls due as the environment steps go from `before` to `after`.
 
@@ -62,13 +70,8 @@ class Schedule:
         """
         every = self.hard_copy_every
         target = bool(every) and after // every > before // every
-        if after <= self.learning_starts or rows < self.batch_size:
-            return Due(0, target) if target else _NOTHING
-        if isinstance(self.update_every, str):
-            times = ended
-        else:
-            times = after // self.update_every - max(before, self.learning_starts) // self.update_every
-        if not times:
+        times = self.groups(before, after, ended)
+        if not times or rows < self.batch_size:
             return Due(0, target) if target else _NOTHING
         each = math.ceil(rows / self.batch_size) if isinstance(self.updates, str) else self.updates
         return Due(times * each, target)

@@ -24,7 +24,15 @@ class Listener(Callback):
 
 
 def loop_of(*callbacks: Callback) -> Loop:
-    agent = SimpleNamespace(lanes=None, episodes=0, steps=0, actor=SimpleNamespace(stale=False))
+    agent = SimpleNamespace(
+        lanes=None,
+        episodes=0,
+        steps=0,
+        acting=SimpleNamespace(stale=False),
+        store=None,
+        drawn_from=None,
+        on_policy=None,
+    )
     events = CallbackList(callbacks).bind()
     return Loop(agent, events, live=False, episodes=None, steps=1, history=SimpleNamespace())
 

@@ -64,6 +64,23 @@ def bucket(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
+def settle(apply: Callable[[int], bool], located: int, count: int) -> int:
+    """Apply as many of `count` updates as leave a finite state, once it is known that not all of them do.
+
+    Args:
+        apply: makes so many updates, or returns False and changes nothing.
+        located: how many come before the first whose loss or gradient is not finite; all, if only the state overflows.
+        count: how many were asked for.
+
+    Returns:
+        how many were applied, fewer than `count`.
+    """
+    applied = min(located, count - 1)
+    while applied and not apply(applied):
+        applied -= 1
+    return applied
+
+
 # Arrays above this many bytes travel alone: copying them together costs more than a transfer of their own.
 _LARGEST_PACKED = 2**16
 

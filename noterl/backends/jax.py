@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from noterl.backends.common import GroupResult, must_loop, split_loss
+from noterl.backends.common import GroupResult, must_loop, settle, split_loss
 from noterl.types import Batch
 
 if TYPE_CHECKING:
@@ -182,10 +182,8 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         whole, result = program.apply(batch, count)
         if whole:
             return GroupResult(*result, count)
-        applied, result = program.locate(batch, count)
-        if applied:
-            program.apply(batch, applied)
-        return GroupResult(*result, applied)
+        located, result = program.locate(batch, count)
+        return GroupResult(*result, settle(lambda fewer: program.apply(batch, fewer)[0], located, count))
 
     return run
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import GroupResult, must_loop, pack, split_loss, unpack
+from noterl.backends.common import GroupResult, must_loop, pack, settle, split_loss, unpack
 from noterl.types import Batch
 
 if TYPE_CHECKING:
@@ -114,10 +114,9 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         finite, (logs, feedback), weights = apply(batch, count, start)
         if finite:
             return GroupResult(logs, feedback, count, weights=weights)
-        applied, (logs, feedback) = locate(batch, count, start)
-        if applied:
-            apply(batch, int(applied), start)
-        return GroupResult(logs, feedback, int(applied))
+        located, (logs, feedback) = locate(batch, count, start)
+        applied = settle(lambda fewer: bool(apply(batch, fewer, start)[0]), int(located), count)
+        return GroupResult(logs, feedback, applied)
 
     return run
 

@@ -253,8 +253,7 @@ class Algorithm(Configurable):
         """Return what falls due as the environment steps have come from `before` to `steps`, and episodes ended."""
         if self.on_policy is not None:
             return Due(self.on_policy.updates if self.on_policy.rollout.is_full else 0, False)
-        rows = self.drawable() if self.schedule.groups(before, self.steps, ended) else 0  # counting costs more
-        return self.schedule.due(before, self.steps, ended, rows)
+        return self.schedule.due(before, self.steps, ended, self.drawable)
 
     @property
     def store(self) -> Any:

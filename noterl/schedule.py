@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,18 +60,20 @@ class Schedule:
             return ended
         return after // self.update_every - max(before, self.learning_starts) // self.update_every
 
-    def due(self, before: int, after: int, ended: int, rows: int) -> Due:
+    def due(self, before: int, after: int, ended: int, drawable: Callable[[], int]) -> Due:
         """Return what falls due as the environment steps go from `before` to `after`.
 
         Args:
             before: steps before the tick.
             after: steps after it.
             ended: episodes that ended in it.
-            rows: transitions in the memory; too few for a batch and nothing is due.
+            drawable: counts the transitions in the memory; too few for a batch and nothing is due. Asked only when the
+                steps are there, for counting may take longer than all else.
         """
         every = self.hard_copy_every
         target = bool(every) and after // every > before // every
         times = self.groups(before, after, ended)
+        rows = drawable() if times else 0
         if not times or rows < self.batch_size:
             return Due(0, target) if target else _NOTHING
         each = math.ceil(rows / self.batch_size) if isinstance(self.updates, str) else self.updates

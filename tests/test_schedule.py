@@ -48,7 +48,7 @@ class TestSchedule:
             fallen = range(steps + 1, steps + tick + 1)
             groups = sum(step % update_every == 0 and step > learning_starts for step in fallen)
             target = any(step % hard == 0 for step in fallen)
-            assert schedule.due(steps, steps + tick, 0, 100) == Due(groups * updates, target)
+            assert schedule.due(steps, steps + tick, 0, lambda: 100) == Due(groups * updates, target)
             steps += tick
 
     @pytest.mark.parametrize("num_envs", [1, 3])

@@ -60,7 +60,8 @@ class Lanes:
 
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""
-        return [lane for lane, running in enumerate(self.ledger.running) if not running]
+        running = self.ledger.running
+        return [] if all(running) else [lane for lane, runs in enumerate(running) if not runs]
 
     def reset(self, lane: int, number: int, step: int) -> None:
         """Begin episode `number` in a lane, under a fresh seed."""

@@ -64,10 +64,10 @@ class SumTree:
         self._levels[0][index] = values
         for parts, sums in zip(self._parts, self._levels[1:], strict=True):
             if 2 * len(index) > len(parts):  # all sums of the level, and then of those above too
-                np.add.reduce(parts, 1, out=sums)
+                sums[:] = _added(parts)
             else:
                 index = index // BRANCHES
-                sums[index] = np.add.reduce(parts.take(index, 0), 1)
+                sums[index] = _added(parts.take(index, 0))
 
     def set_range(self, start: int, stop: int, values: Array | float) -> None:
         """Write values, or one for all, from `start` up to `stop`."""
@@ -77,7 +77,7 @@ class SumTree:
         self._levels[0][start:stop] = values
         for parts, sums in zip(self._parts, self._levels[1:], strict=True):
             start, stop = start // BRANCHES, (stop - 1) // BRANCHES + 1
-            np.add.reduce(parts[start:stop], 1, out=sums[start:stop])
+            sums[start:stop] = _added(parts[start:stop])
 
     def find(self, sums: Array) -> Array:
         """Return, for sums `[n]` of at least 0, the first index (int64) up to which the values sum to more than that.
@@ -102,18 +102,19 @@ class SumTree:
         rest = np.minimum(sums, root[-1] * BELOW)
         index = root.searchsorted(rest, "right") - 1
         rest -= root.take(index)
-        rows = np.arange(0, len(rest) * BRANCHES, BRANCHES)
+        # The running sums of a row's parts up to the last but one; in that one's place 0, the sum before the first.
+        last = np.arange(-2, len(rest) * BRANCHES - 2, BRANCHES)
         for parts in reversed(self._parts):
-            part = parts.take(index, 0)
-            before = np.empty_like(part)  # the sum of the parts before each
-            before[:, 0] = 0.0
-            part[:, :-1].cumsum(1, out=before[:, 1:])
+            reached = parts.take(index, 0)
+            np.add.accumulate(reached, 1, out=reached)
             if exact:
-                np.minimum(rest, (before[:, -1] + part[:, -1]) * BELOW, out=rest)
-            chosen = _count(before <= rest[:, None]) - np.int64(1)
-            rest -= before.ravel().take(rows + chosen)
+                np.minimum(rest, reached[:, -1] * BELOW, out=rest)
+            reached[:, -1] = 0.0
+            passed = _count(reached <= rest[:, None])  # one more than the parts passed, for the 0
+            rest -= reached.ravel().take(last + passed)  # for the first part that is the end of the row before
             index *= BRANCHES
-            index += chosen
+            index -= 1
+            index += passed
         return index
 
     def _running(self) -> Array:
@@ -122,6 +123,14 @@ class SumTree:
             self._root = np.zeros(len(self._levels[-1]) + 1)
             self._levels[-1].cumsum(out=self._root[1:])
         return self._root
+
+
+def _added(parts: Array) -> Array:
+    """Return the sum of each row's parts, in one order of additions however many rows there are.
+
+    For rows as short as these it takes a third of the time of a sum over the last axis.
+    """
+    return np.add.reduceat(parts.ravel(), np.arange(0, parts.size, BRANCHES))
 
 
 def _count_in_words(passed: Array) -> Array:

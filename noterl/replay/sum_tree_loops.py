@@ -23,9 +23,11 @@ def write(levels: tuple[Array, ...], index: Array, values: Array) -> None:
         for level in range(len(levels) - 1):
             node //= 8
             p, at = levels[level], 8 * node
-            # As NumPy adds eight numbers.
-            low = (p[at] + p[at + 1]) + (p[at + 2] + p[at + 3])
-            levels[level + 1][node] = low + ((p[at + 4] + p[at + 5]) + (p[at + 6] + p[at + 7]))
+            # As NumPy's reduceat adds eight numbers.
+            rest = p[at + 1]
+            for part in range(2, 8):
+                rest += p[at + part]
+            levels[level + 1][node] = p[at] + rest
 
 
 def descend(root: Array, levels: tuple[Array, ...], sums: Array, below: float, exact: bool) -> Array:

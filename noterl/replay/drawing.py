@@ -101,24 +101,24 @@ class Feedback:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._generation = np.full(storage.capacity, -1)  # of the transition last drawn from the row
+        self._count = np.zeros(storage.capacity, np.int64)  # how many there were when the row was last drawn
         self._position = np.zeros(storage.capacity, np.int64)  # scratch
 
     def note(self, rows: Array) -> None:
         """Remember that these live rows `[K, B]` were drawn."""
-        self._generation[rows] = self._storage.generation(rows)
+        self._count[rows] = self._storage.count
 
     def forget(self) -> None:
         """Accept no feedback but for what is drawn from now on."""
-        self._generation.fill(-1)
+        self._count.fill(0)
 
     def give(self, sampler: Sampler, index: Array, feedback: Mapping[str, Any]) -> None:
         """Hand feedback `[K, B]` to the sampler: each row once, with its last value, if it is still what was drawn."""
         rows = np.asarray(index).reshape(-1)
         order = np.arange(len(rows))
         self._position[rows] = order  # of equal rows the last one stays
-        current = self._generation[rows] == self._storage.generation(rows)
-        wanted = np.flatnonzero(current & (self._position[rows] == order))
+        current = self._storage.generation(rows) < self._count[rows]
+        wanted = (current & (self._position[rows] == order)).nonzero()[0]
         depth = np.ndim(index)
         values = {}
         for name in sampler.feedback_fields:

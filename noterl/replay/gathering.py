@@ -57,7 +57,7 @@ def fold(steps: Steps, reward: Array, terminated: Array, gamma: float) -> tuple[
     for i in range(1, len(reward)):  # up to the first that terminates
         going[i] &= going[i - 1]
         np.greater(going[i], terminated[i - 1], out=going[i])
-    powers = np.multiply.accumulate([1.0, *[gamma] * len(reward)])
+    powers = powers_of(gamma, len(reward))
     # Summed over the first axis numbers are added in turn, so that the sum is that of a plain loop.
     total = np.where(going, reward * powers[:-1, None], 0.0).sum(axis=0)
     count = going.sum(axis=0)
@@ -66,11 +66,16 @@ def fold(steps: Steps, reward: Array, terminated: Array, gamma: float) -> tuple[
     return total.astype(np.float32), discount.astype(np.float32), steps.rows.reshape(-1).take(last)
 
 
+def powers_of(gamma: float, count: int) -> Array:
+    """Return `gamma**i` for i from 0 to `count`, multiplied one by one: float64 `[count + 1]`."""
+    return np.multiply.accumulate([1.0, *[gamma] * count])
+
+
 def plain(storage: Storage, rows: Array, gamma: float, n_step: int) -> Batch:
-    """Return the batch of rows `[m]` as they are stored, fields `[m, ...]`, with ones for `weight`."""
+    """Return the batch of rows `[m]` as they are stored, fields `[m, ...]`, without `weight`."""
     if n_step == 1:
         reward, last = storage.reward.take(rows), rows
-        discount = np.where(storage.terminated.take(rows), np.float32(0), np.float32(gamma))
+        discount = np.multiply(~storage.terminated.take(rows), gamma, dtype=np.float32)
     else:
         steps = follow(storage, rows, n_step)
         outcomes = storage.reward.take(steps.rows), storage.terminated.take(steps.rows)
@@ -79,14 +84,17 @@ def plain(storage: Storage, rows: Array, gamma: float, n_step: int) -> Batch:
 
 
 def assembled(storage: Storage, rows: Array, last: Array, reward: Array, discount: Array) -> Batch:
-    """Return the batch of rows `[m]` with this reward and discount, and the next observation of the rows `last`."""
+    """Return the batch of rows `[m]` with this reward and discount, and the next observation of the rows `last`.
+
+    `weight` is left to whoever knows how the rows were drawn.
+    """
     return Batch(
         observation=storage.observations(rows),
         action=gather(storage.action, rows, storage.action_layout),
         reward=reward,
         next_observation=storage.next_observations(last),
         discount=discount,
-        weight=np.ones(len(rows), np.float32),
+        weight=None,
         index=rows,
         extra={name: gather(storage.extra[name], rows, leaf) for name, leaf in storage.extra_layout.items()},
     )

@@ -15,9 +15,9 @@ from gymnasium import spaces
 
 from noterl.checks import check_int, check_positive
 from noterl.registry import Configurable, register
-from noterl.replay import snapshot, windows
+from noterl.replay import snapshot, team, windows
 from noterl.replay.building import ExtraSpec, new_storage
-from noterl.replay.columns import Array, action_layout, extra_layout, flat, observation_layout, reshape
+from noterl.replay.columns import Array, action_layout, flat, observation_layout, reshape
 from noterl.replay.disk import checked_folder
 from noterl.replay.drawing import Count, Feedback, draw_usable, pass_usable
 from noterl.replay.gathering import plain
@@ -26,6 +26,9 @@ from noterl.replay.relabel import Drawn, Relabel
 from noterl.replay.samplers import Sampler, Uniform
 from noterl.replay.storage import Storage
 from noterl.types import Batch
+
+# The others were known when the rows were drawn.
+_GATHERED = tuple(name for name in Batch._fields if name not in ("weight", "index"))
 
 
 @register
@@ -149,6 +152,7 @@ class Replay(Configurable):
         action_space: spaces.Space[Any],
         *,
         extra_spec: ExtraSpec | None = None,
+        agents: int = 0,
     ) -> None:
         """Allocate the rows; a second call with spaces of the same form changes nothing.
 
@@ -156,12 +160,13 @@ class Replay(Configurable):
             observation_space: Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these.
             action_space: Box, Discrete, MultiDiscrete or MultiBinary.
             extra_spec: further fields that `add` is given: name -> (shape, dtype).
+            agents: how many have rewards and ends of their own, as `noterl.replay.team` says; 0 where there is one.
 
         Raises:
             ValueError: if a space is of another kind, if the memory was built for other spaces, or if it needs more
                 memory than is available.
         """
-        layouts = observation_layout(observation_space), action_layout(action_space), extra_layout(extra_spec)
+        layouts = observation_layout(observation_space), action_layout(action_space), team.layout(extra_spec, agents)
         if self._storage:
             if self._layouts != layouts:
                 raise ValueError(
@@ -173,6 +178,7 @@ class Replay(Configurable):
         if self._relabel:
             self._relabel.bind(storage, observation_space)
         self._sampler.bind(storage)
+        self._gathered = team.gathered if agents else plain
         self._layouts, self._storage, self._count = layouts, storage, Count(storage, self._relabel)
         self._feedback = Feedback(storage) if self.feedback_fields else None
         # Whoever asks for `add` from now on gets the storage's own: one call less for every step.
@@ -261,10 +267,10 @@ class Replay(Configurable):
             choices = {name: flat(array) for name, array in drawn.choices.items()}
             batch = self._relabel.gather(rows, choices, gamma, self._n_step)
         else:
-            batch = plain(storage, rows, gamma, self._n_step)
+            batch = self._gathered(storage, rows, gamma, self._n_step)
         shape = drawn.rows.shape
-        fields = Batch(*(reshape(field, shape) for field in batch))
-        return fields._replace(weight=drawn.weight, index=drawn.rows)
+        fields = {name: reshape(getattr(batch, name), shape) for name in _GATHERED}
+        return Batch(weight=drawn.weight, index=drawn.rows, **fields)
 
     def feedback(self, index: Array, feedback: Mapping[str, Any]) -> None:
         """Take what the loss said of rows `[K, B]` that were drawn; of a row that occurs twice the last counts.

@@ -129,7 +129,7 @@ class Prioritized(Sampler):
         They are (N P)^-beta over the batch's largest, in which N and the sum of the priorities cancel out.
         """
         priorities = self._synchronized().values.take(rows)
-        relative = priorities / priorities.min(axis=-1, keepdims=True)
+        relative = priorities / np.minimum.reduce(priorities, -1, keepdims=True)
         return np.power(relative, -self.current_beta).astype(np.float32)
 
     def probabilities(self, *, alpha: bool = True) -> Array:
@@ -150,8 +150,8 @@ class Prioritized(Sampler):
         scores = np.asarray(self.score(values), np.float32)
         if scores.ndim > 1:
             scores = scores.reshape(len(rows), -1).mean(1)
-        largest = float(scores.max(initial=0.0))
-        if not (largest < np.inf and scores.min(initial=0.0) >= 0):
+        largest = float(np.maximum.reduce(scores, initial=0.0))
+        if not (largest < np.inf and np.minimum.reduce(scores, initial=0.0) >= 0):
             sound = (scores >= 0) & (scores < np.inf)
             rows, scores = rows[sound], scores[sound]
             largest = float(scores.max(initial=0.0))

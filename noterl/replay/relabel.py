@@ -81,6 +81,8 @@ class Relabel(Configurable):
         """
         if self.storage is not None and self.storage is not storage:
             raise ValueError(f"relabel must belong to one memory alone, got the {type(self).__name__} of another")
+        if "present" in storage.extra:
+            raise ValueError(f"relabel must be None for several agents, got {type(self).__name__}(...)")
         self.storage = storage
 
     def usable(self, rows: Array) -> Array | None:

@@ -112,6 +112,7 @@ class Rollout:
         next_observation: Any,
         terminated: bool,
         truncated: bool,
+        extra: None = None,
     ) -> None:
         """Take what a lane's step in this round brought; what it saw and did is known from the round's begin."""
         row = self.round

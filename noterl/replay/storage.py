@@ -241,7 +241,7 @@ class Storage:
         layout = self.observation_layout
         # The gathering clips: where the code is negative it fetches row 0, and the slot's content goes over it.
         observations = gather(self.observation, successor, layout)
-        positions = np.flatnonzero(successor < 0)
+        positions = (successor < 0).nonzero()[0]
         if positions.size:
             scatter(observations, positions, gather(self.apart, -1 - successor[positions], layout))
         return observations

@@ -88,7 +88,7 @@ class Triplets(Relabel):
         return Batch(
             **{name: reshape(value, (len(rows), 2)) for name, value in fields.items()},
             next_observation=_side_by_side(storage.observations(middle), storage.next_observations(last)),
-            weight=np.ones(len(rows), np.float32),
+            weight=None,
             index=rows,
         )
 

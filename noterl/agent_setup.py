@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from noterl import optimizers
 from noterl.callback import Budget, Callback, CallbackList
-from noterl.checks import check_positive
+from noterl.checks import check_int, check_positive
 from noterl.heads import Head
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
@@ -51,7 +49,7 @@ class Setup:
             raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
         self.steps_per_execution = arguments.get("steps_per_execution", "auto")
         if self.steps_per_execution != "auto":
-            check_positive("steps_per_execution", self.steps_per_execution)
+            check_int("steps_per_execution", self.steps_per_execution, word="auto")
         optimizer = arguments.get("optimizer", defaults.optimizer)
         self.optimizers = optimizers.resolve(optimizer, agent.optimizer_names, defaults.learning_rate)
 
@@ -114,7 +112,7 @@ def _noise(arguments: dict[str, Any], default: NoiseProcess | None, head: Head) 
         raise ValueError(f"noise must be one of noterl.noise, got {noise!r}")
     if not head.takes_noise:
         raise ValueError(f"noise must not be given: the head {type(head).__name__} {_exploration(head)}; got {noise!r}")
-    size = int(np.prod(head.action_space.shape or ()))
+    size = head.noise_size
     if noise.size != size:
         raise ValueError(f"noise must be of the size of an action, {size}, got {noise!r} of the size {noise.size}")
     return noise

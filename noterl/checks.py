@@ -78,5 +78,16 @@ def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     return str(value)
 
 
+def check_bool(name: str, value: Any) -> bool:
+    """Return the value as a bool; numbers and words are none.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def _is_int(value: Any, least: int) -> bool:
     return not isinstance(value, bool) and isinstance(value, int | np.integer) and bool(value >= least)

@@ -55,9 +55,11 @@ class View:
 
     def __init__(self, space: Space[Any]) -> None:
         self.whole = space
-        self.plain = isinstance(space, spaces.Box)
+        self.plain = isinstance(space, spaces.Box) and space.shape != ()
         self.parts: tuple[Part, ...] = ()
-        if isinstance(space, spaces.Box):
+        if isinstance(space, spaces.Box) and math.prod(space.shape) == 0:
+            raise ValueError(f"env: observation_space holds nothing: {space}")
+        if self.plain:
             self.space = space
         else:
             self.parts = _parts(space)

@@ -134,7 +134,7 @@ def _target(target_update: Any) -> tuple[int, float | None]:
     number = isinstance(target_update, int | float | np.number) and not isinstance(target_update, bool)
     if number and 0 < target_update < 1:
         return 0, float(target_update)
-    if number and 1 <= target_update < math.inf and target_update == int(target_update):
+    if number and isinstance(target_update, int | np.integer) and target_update >= 1:
         return int(target_update), None
     raise ValueError(
         "target_update must be an int (environment steps between hard copies) or a float between 0 and 1 (Polyak "

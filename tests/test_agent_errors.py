@@ -31,6 +31,7 @@ CONSTRUCTOR: dict[str, tuple[Any, dict[str, Any], str]] = {
     "unknown id": ("CartPoll-v1", {}, r"env: .*CartPoll.*Did you mean: `CartPole`"),
     "no environment": (3, {}, r"env must be .*, got 3"),
     "a class that needs arguments": (gymnasium.Wrapper, {}, r"env: the factory .*Wrapper.* must need no arguments"),
+    "without spaces": (gymnasium.Env, {}, r"env: observation_space must be a Box.*, got None"),
     "a factory of something else": (dict, {}, r"env: the factory .*dict.* must return an environment"),
     "one space": (spaces.Discrete(2), {}, r"env must be .*, got Discrete"),
     "text observations": (WrongSpaceEnv(spaces.Text(5)), {}, r"observation_space.*Text"),

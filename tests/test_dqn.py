@@ -44,6 +44,8 @@ def test_an_environment_it_cannot_learn_is_refused_by_name(env: Any, message: st
         ({"gamma": None}, "gamma must be a number, got None"),
         ({"hidden": (8, 0)}, "hidden must hold positive ints, got 0"),
         ({"hidden": 8}, "hidden"),
+        ({"double": 1}, "double must be True or False, got 1"),
+        ({"dueling": "no"}, "dueling must be True or False, got 'no'"),
         ({"network": "mlp"}, "a network is a Keras model"),
         ({"network": keras.layers.Dense(3)}, "has no variables yet"),
         ({"seed": -1}, "seed must be a non-negative int"),

@@ -27,6 +27,7 @@ SPACES = [
     spaces.MultiDiscrete([3, 2, 4]),
     spaces.MultiDiscrete([[2, 3], [4, 2]]),
     spaces.MultiBinary([2, 3]),
+    spaces.Box(-1.0, 1.0, ()),
     NESTED,
 ]
 
@@ -84,6 +85,7 @@ class TestView:
             (spaces.Dict({"eye": spaces.Box(0, 255, (8, 8, 3), np.uint8)}), r"\['eye'\] is an image within a Dict"),
             (spaces.Dict({"a": spaces.Dict({"b": spaces.Text(3)})}), r"\['a'\]\['b'\] must be a Box"),
             (spaces.Dict({}), "holds nothing"),
+            (spaces.Box(0, 1, (3, 0)), "holds nothing"),
         ],
     )
     def test_what_cannot_be_seen_is_refused_by_name(self, space: Any, message: str) -> None:

@@ -123,8 +123,9 @@ class TestSchedule:
             ("target_update", math.nan, "an int .* or a float between 0 and 1"),
             ("target_update", math.inf, "an int .* or a float between 0 and 1"),
             ("target_update", "soft", "an int .* or a float between 0 and 1"),
-            ("steps_per_execution", 0, "a positive int"),
-            ("steps_per_execution", "all", "a positive int"),
+            ("target_update", 1.0, "an int .* or a float between 0 and 1"),
+            ("steps_per_execution", 0, "an int of at least 1 or 'auto'"),
+            ("steps_per_execution", "all", "an int of at least 1 or 'auto'"),
         ],
     )
     def test_bad_values_are_named(self, tape: Tape, name: str, value: Any, may_be: str) -> None:

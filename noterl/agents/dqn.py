@@ -16,6 +16,7 @@ from typing import Any
 
 from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
+from noterl.checks import check_bool
 from noterl.policies import LinearEpsGreedyPolicy
 from noterl.registry import register
 from noterl.types import Batch
@@ -68,7 +69,7 @@ class DQN(Agent):
         super().__init__(env, seed=seed)
         if loss not in _LOSSES:
             raise ValueError(f"loss must be one of {', '.join(_LOSSES)}, got {loss!r}")
-        self.double = bool(double)
+        self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
         self.error_loss = _LOSSES[loss]
         self.q = self._network(hidden, dueling) if network is None else network
         self.target_q = networks.clone(self.q)

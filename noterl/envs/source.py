@@ -30,7 +30,9 @@ from noterl.envs.opening import (
     single_spec,
     vector_builder,
 )
-from noterl.envs.spaces import convert, is_space, same_layout, show
+from noterl.envs.parallel import TeamEnv
+from noterl.envs.spaces import convert, is_space, kind, same_layout, show
+from noterl.envs.team import Team, numbered
 
 
 class EnvSource:
@@ -44,6 +46,8 @@ class EnvSource:
         shifts: how much less observations and actions are here than in the environment, where discrete values need not
             start at zero; `noterl.envs.from_zero.shift` takes them.
         spec: gymnasium's description of one environment, or None.
+        team: the agents of an environment of several, None for one of one; the two spaces are then those of the vectors
+            that hold all of them, as `Team` lays them out.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class EnvSource:
         build: Builder | None = None,
         owned: bool = False,
         absent: str = "there is no environment, only its spaces",
+        team: Team | None = None,
     ) -> None:
         """Use `resolve`; this checks the spaces and keeps what it found.
 
@@ -67,7 +72,13 @@ class EnvSource:
             build: makes an environment like `env`, in a render mode.
             owned: whether `env` or `vector` was made here, so that `close` closes it.
             absent: why there is no environment, where there is none.
+            team: the agents, where there are several; two Tuple spaces are those of several agents, too.
         """
+        if team is None and vector is None and isinstance(env, TeamEnv | None):
+            team = _team_of(env, observation_space, action_space)
+        self.team = team
+        if team is not None:
+            observation_space, action_space = team.joined_observation_space, team.joined_action_space
         self._raw_spaces = (convert(observation_space, "observation_space"), convert(action_space, "action_space"))
         self.observation_space, self.action_space = (from_zero(space) for space in self._raw_spaces)
         self.shifts = (offsets(self._raw_spaces[0]), offsets(self._raw_spaces[1]))
@@ -93,7 +104,10 @@ class EnvSource:
         """
         read = description.read(said)
         build = None if read.env_id is None else functools.partial(make_registered, read.env_id, **read.keywords)
-        source = cls(read.observation_space, read.action_space, build=build, absent=read.absent)
+        team = None
+        if read.agents is not None:
+            team = Team(read.agents, list(read.observation_space), list(read.action_space))
+        source = cls(read.observation_space, read.action_space, build=build, absent=read.absent, team=team)
         source._said = said
         return source
 
@@ -107,7 +121,12 @@ class EnvSource:
         >>> said["id"], said["kwargs"], said["max_episode_steps"], said["action_space"]
         ('CartPole-v1', {}, 500, {'type': 'Discrete', 'n': 2, 'start': 0})
         """
-        return self._said or description.describe(self.spec, *self._raw_spaces)
+        if self._said:
+            return self._said
+        if self.team is None:
+            return description.describe(self.spec, *self._raw_spaces)
+        spaces = self.team.raw_observation_space, self.team.raw_action_space
+        return {**description.describe(self.spec, *spaces), "agents": list(self.team.names)}
 
     @property
     def spec(self) -> EnvSpec | None:
@@ -225,7 +244,8 @@ class EnvSource:
                 f"env: the factory returned the same {name_of(env)} again; it must make a new one each time"
             )
         spaces = convert(env.observation_space, "observation_space"), convert(env.action_space, "action_space")
-        if not same_layout(spaces[0], self._raw_spaces[0]) or spaces[1] != self._raw_spaces[1]:
+        other_agents = getattr(env, "team", None) != self.team
+        if other_agents or not same_layout(spaces[0], self._raw_spaces[0]) or spaces[1] != self._raw_spaces[1]:
             env.close()
             raise NotRemade(f"it has other spaces: {show(spaces)}, not {show(self._raw_spaces)}")
         return env
@@ -262,7 +282,8 @@ def resolve(env: Any) -> EnvSource:
     """Find out what `env` is, and learn its spaces, before anything else is built.
 
     Args:
-        env: a gymnasium id or `EnvSpec`; an environment of gymnasium or of classic gym (0.21 and 0.26); a callable
+        env: a gymnasium id or `EnvSpec`; an environment of gymnasium or of classic gym (0.21 and 0.26); one of several
+            agents: PettingZoo's parallel API, or lists of observations, actions and rewards; a callable
             without arguments that returns one of these; a `gymnasium.vector.VectorEnv`; or a pair of spaces, for an
             agent that acts without an environment. An `EnvSource` comes back as it is.
 
@@ -304,4 +325,13 @@ def source_of(env: Env | VectorEnv[Any, Any, Any], *, build: Builder | None, own
     if isinstance(env, VectorEnv):
         spaces = env.single_observation_space, env.single_action_space
         return EnvSource(*spaces, vector=env, build=build, owned=owned)
-    return EnvSource(env.observation_space, env.action_space, env=env, build=build, owned=owned)
+    # An environment that was written without its spaces has no such attributes at all.
+    spaces = getattr(env, "observation_space", None), getattr(env, "action_space", None)
+    return EnvSource(*spaces, env=env, build=build, owned=owned)
+
+
+def _team_of(env: TeamEnv | None, observation_space: Any, action_space: Any) -> Team | None:
+    if env is not None:
+        return env.team
+    tuples = kind(observation_space) == kind(action_space) == "Tuple"
+    return numbered(observation_space, action_space) if tuples else None

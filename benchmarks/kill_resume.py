@@ -2,9 +2,10 @@
 
     KERAS_BACKEND=jax .venv/bin/python benchmarks/kill_resume.py --kills 20 --num-envs 1 4
 
-Each run is a process of its own, ended by SIGKILL so many milliseconds after its first step; the last is left alone.
-The states must be equal to the bit. The result is kept in results/kill_resume.json, with an entry for each backend and
-number of environments.
+Each run is a process of its own, ended by SIGKILL; the last is left alone. Odd ones are killed so many milliseconds after
+their first step, which is often while the updates are compiled, even ones after their first update. The states must be
+equal to the bit. The result is kept in results/kill_resume.json, with an entry for each backend and number of
+environments.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "kill_resume.json"
-STEPS = 6_000
+STEPS = 20_000
 
-# Trains a small DQN on CartPole; says so when its first new step is made.
+# Trains a small DQN on CartPole; says so when its first new step is made, and when its first new update is.
 SCRIPT = """
 import sys, noterl
 from noterl.callbacks import BackupAndRestore, Checkpoint, EarlyStopping, LambdaCallback
@@ -36,11 +37,15 @@ from noterl.callbacks import BackupAndRestore, Checkpoint, EarlyStopping, Lambda
 folder, num_envs, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 agent = noterl.DQN("CartPole-v1", double=True, hidden=(16,), seed=7)
 agent.compile(replay=noterl.Replay(2_000), batch_size=16, learning_starts=200, update_every=4, updates=4)
-first, said = LambdaCallback(), []
+first, begun = LambdaCallback(), []
 
 def say():
-    if not said:
-        said.append(print("begun", flush=True))
+    if not begun:
+        begun.append(agent.updates)
+        print("step", flush=True)
+    elif len(begun) == 1 and agent.updates > begun[0]:
+        begun.append(agent.updates)
+        print("update", flush=True)
 
 first.between_steps = say
 agent.fit(
@@ -65,13 +70,14 @@ def start(folder: Path, num_envs: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def killed(folder: Path, num_envs: int, seconds: float) -> bool:
-    """Kill a run so long after its first step; false if it had ended by then."""
+def killed(folder: Path, num_envs: int, seconds: float, first: str) -> bool:
+    """Kill a run so long after its first "step" or "update"; false if it had ended by then."""
     process = start(folder, num_envs)
     assert process.stdout is not None
-    if process.stdout.readline() != "begun\n":
-        process.wait()
-        return False
+    while (line := process.stdout.readline()) != f"{first}\n":
+        if not line:
+            process.wait()
+            return False
     time.sleep(seconds)
     process.send_signal(signal.SIGKILL)
     process.stdout.close()
@@ -90,26 +96,29 @@ def finish(folder: Path, num_envs: int) -> dict[str, Any]:
 
 def measure(num_envs: int, kills: int, longest: float, seed: int | None) -> dict[str, Any]:
     """Return how often the run was killed, and whether it ended as the undisturbed one."""
+    from noterl import saving
     from tests.states import differences, joined
 
-    generator, delays = np.random.default_rng(seed), []
+    generator, moments = np.random.default_rng(seed), []
     with tempfile.TemporaryDirectory() as folder:
         whole = finish(Path(folder) / "whole", num_envs)
-        while len(delays) < kills:
-            delay = float(generator.uniform(0.0, longest))
-            if not killed(Path(folder) / "killed", num_envs, delay):
+        while len(moments) < kills:
+            delay, first = float(generator.uniform(0.0, longest)), ("step", "update")[len(moments) % 2]
+            if not killed(Path(folder) / "killed", num_envs, delay, first):
                 break
-            delays.append(round(delay, 3))
+            backup = Path(folder) / "killed" / "backup.noterl"
+            steps = saving.read(backup)["state"]["counters"]["steps"] if backup.exists() else 0
+            moments.append(f"{delay:.3f} s after the first {first}; goes on at step {steps}")
         resumed = finish(Path(folder) / "killed", num_envs)
         found = differences(joined(resumed), joined(whole))
-    return {"steps": STEPS, "kills": len(delays), "seconds after the first step": delays, "differences": found}
+    return {"steps": STEPS, "kills": len(moments), "moments": moments, "differences": found}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--num-envs", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--longest", type=float, default=0.3, help="seconds from the first step to the kill, at most")
+    parser.add_argument("--longest", type=float, default=0.5, help="seconds to the kill, at most")
     parser.add_argument("--seed", type=int, help="of the delays; by default each run has others")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()

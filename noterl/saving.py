@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -41,6 +42,9 @@ _JSON, _TENSORS = "agent.json", "variables.safetensors"
 _ARRAY_NAME = re.compile(r"arrays/[A-Za-z0-9_]+\.npy")
 _LIBRARIES = ("gymnasium", "jax", "keras", "numpy", "tensorflow", "tensorflow-cpu", "torch")
 _END_OF_ZIP = 22  # bytes of a zip's last record, when no comment follows
+# Files without shards, up to so many bytes, are put together in memory and written at once: the zip module goes back to
+# the header of each member, which costs a file several calls of the system.
+_GATHERED = 2**24
 
 
 def write(path: PathLike, tree: Any) -> None:
@@ -110,6 +114,16 @@ def _library_versions() -> dict[str, str]:
 
 
 def _write_zip(file: BinaryIO, text: bytes, encoder: TreeEncoder) -> None:
+    shards = {name: array for name, array in encoder.members.items() if is_shard(array)}
+    if not shards and sum(array.nbytes for array in [*encoder.members.values(), *encoder.tensors.values()]) < _GATHERED:
+        gathered = io.BytesIO()
+        _write_members(gathered, text, encoder, shards)
+        file.write(gathered.getbuffer())
+    else:
+        _write_members(file, text, encoder, shards)
+
+
+def _write_members(file: BinaryIO, text: bytes, encoder: TreeEncoder, shards: dict[str, Array]) -> None:
     archive = zipfile.ZipFile(file, "w")
     try:
         with _new_member(archive, _JSON) as member:
@@ -117,7 +131,6 @@ def _write_zip(file: BinaryIO, text: bytes, encoder: TreeEncoder) -> None:
         if encoder.tensors:
             with _new_member(archive, _TENSORS) as member:
                 member.write(pack_tensors(encoder.tensors))
-        shards = {name: array for name, array in encoder.members.items() if is_shard(array)}
         for name, array in encoder.members.items():
             if name not in shards:
                 with _new_member(archive, name) as member:

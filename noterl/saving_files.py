@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 import secrets
 import stat
@@ -161,9 +160,11 @@ def _make_parents(target: str, path: PathLike) -> None:
 def _temporary(target: str) -> Iterator[tuple[str, BinaryIO]]:
     """Open a fresh file in the target's directory that is gone at the end unless renamed; sweep out dead ones first."""
     # The name is of fixed length: the target's own may already be as long as the file system allows.
-    prefix = os.path.join(os.path.dirname(target), f".noterl-{zlib.crc32(os.fsencode(target)):08x}-")
-    for leftover in glob.glob(f"{glob.escape(prefix)}*.part"):
-        _remove_if_dead(leftover)
+    directory, beginning = os.path.dirname(target), f".noterl-{zlib.crc32(os.fsencode(target)):08x}-"
+    prefix = os.path.join(directory, beginning)
+    for leftover in os.listdir(directory):
+        if leftover.startswith(beginning) and leftover.endswith(".part"):
+            _remove_if_dead(os.path.join(directory, leftover))
     claimed = False
     while not claimed:
         name = f"{prefix}{secrets.token_hex(4)}.part"

@@ -2,8 +2,8 @@
 
     KERAS_BACKEND=jax .venv/bin/python benchmarks/kill_resume.py --kills 20 --num-envs 1 4
 
-Each run is a process of its own, ended by SIGKILL; the last is left alone. Odd ones are killed so many milliseconds after
-their first step, which is often while the updates are compiled, even ones after their first update. The states must be
+Each run is a process of its own, ended by SIGKILL; the last is left alone. Odd ones are killed so long after their
+first step, which is often while the updates are compiled, even ones after their first update. The states must be
 equal to the bit. The result is kept in results/kill_resume.json, with an entry for each backend and number of
 environments.
 """

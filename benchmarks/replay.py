@@ -1,17 +1,21 @@
-"""Hold the replay memory to its bars: prioritized sampling beside cpprb, adding, uniform sampling, hindsight.
+"""Hold the replay memory to its bars: prioritized sampling beside cpprb, adding, uniform sampling, hindsight, memory.
 
-    make peers; PYTHONPATH=. .venv-peers/bin/python benchmarks/replay.py
+    make peers; PYTHONPATH=. KERAS_BACKEND=jax .venv-peers/bin/python benchmarks/replay.py
 
 Everything runs in one process, ours and what it is compared with in turn, pair by pair. A ratio is the geometric mean
 over pairs, of our time by the other, with Student's 90 % interval; a bar is met when the worse end of it is. Times are
-medians. The result is printed, and kept in benchmarks/results/speed/replay.json if all parts ran in five pairs or more.
-With numba installed, `--without-numba` leaves it out.
+medians, in microseconds. Two parts look at more than the memory's own time: `agent` trains DQN on CartPole-v1 under the
+settings of rl-zoo3 with either sampler (the environment's steps count, learning with them), and `prefetch` shows when
+gathering ahead pays. The result is printed, and kept in benchmarks/results/speed/replay.json if all parts ran in five
+pairs or more. With numba installed, `--without-numba` leaves it out.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import gc
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -27,12 +31,14 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import figures  # noqa: E402
 from benchmarks.compare import BUSY, machine, store  # noqa: E402
 from benchmarks.evaluation import versions  # noqa: E402
+from benchmarks.tasks import TASKS  # noqa: E402
 from noterl.envs import BitFlip  # noqa: E402
-from noterl.replay import Hindsight, Prioritized, Replay, sum_tree_loops  # noqa: E402
+from noterl.replay import Hindsight, Prioritized, Replay, Uniform, sum_tree_loops  # noqa: E402
 
 RESULT = ROOT / "benchmarks" / "results" / "speed" / "replay.json"
 CAPACITY = 1_000_000
 CARTPOLE = spaces.Box(-10.0, 10.0, (4,), np.float32), spaces.Discrete(2)
+ATARI = spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(18)
 K = 32
 
 Call = Callable[[], Any]
@@ -55,16 +61,33 @@ def microseconds(call: Call, least: float = 0.02) -> float:
     return float(np.median(rounds))
 
 
-def compared(name: str, ours: Call, theirs: Call, pairs: int, *, bar: float, per: int = 1) -> dict[str, Any]:
+def once(call: Call) -> float:
+    """Return the time of one call."""
+    begun = time.perf_counter()
+    call()
+    return (time.perf_counter() - begun) * 1e6
+
+
+def compared(
+    name: str,
+    ours: Call,
+    theirs: Call,
+    pairs: int,
+    *,
+    bar: float | None,
+    per: int = 1,
+    measure: Callable[[Call], float] | None = None,
+) -> dict[str, Any]:
     """Return our time by theirs, and whether it is at most the bar; the one that begins changes from pair to pair."""
     measured: dict[str, list[float]] = {"ours": [], "theirs": []}
     for pair in range(pairs):
         both = [("ours", ours), ("theirs", theirs)]
         for who, call in both if pair % 2 else reversed(both):
-            measured[who].append(microseconds(call) / per)
+            measured[who].append((measure or microseconds)(call) / per)
     ratio = figures.ratio(measured["ours"], measured["theirs"])
     row = {"name": name, **{who: float(np.median(values)) for who, values in measured.items()}, "ratio": ratio}
-    return {**row, "bar": bar, "met": None if pairs < figures.FEWEST else ratio["high"] <= bar, "runs": measured}
+    judged = bar is not None and pairs >= figures.FEWEST
+    return {**row, "bar": bar, "met": ratio["high"] <= bar if judged else None, "runs": measured}
 
 
 def timed(name: str, call: Call, pairs: int, *, bar: float, per: int = 1) -> dict[str, Any]:
@@ -170,19 +193,111 @@ def hindsight(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
     return [compared("hindsight, sample 256, by uniform", *calls, pairs, bar=3.0)]
 
 
+def memory(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
+    """Measure what the process grows by when a memory is filled with stacks of frames, and batches are drawn."""
+    gc.collect()
+    before = _resident()
+    replay = Replay(rows, frame_stack=4)
+    replay.build(*ATARI)
+    frames = np.random.default_rng(0).integers(0, 255, (84, 84, 204), np.uint8)
+    for step in range(rows):
+        start = step % 200
+        stack, following = frames[..., start : start + 4], frames[..., start + 1 : start + 5]
+        replay.add(0, stack, 1, 1.0, following, start == 199, False)
+    replay.sample(8, 32, generator=np.random.default_rng(0), gamma=0.99)
+    scaled = (_resident() - before) / rows * 1e6 / 1e9
+    row = {"name": f"a million Atari stacks, gigabytes, measured with {rows:,}", "ours": scaled, "theirs": None}
+    return [{**row, "ratio": None, "bar": 7.5, "met": scaled <= 7.5, "runs": [scaled]}]
+
+
+def _resident() -> int:
+    """Return the bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def agent(pairs: int, steps: int = 10_000) -> list[dict[str, Any]]:
+    """Compare training DQN on CartPole-v1 with prioritized and with uniform sampling, a step of the environment."""
+    import keras
+
+    import noterl
+    from noterl.policies import LinearEpsGreedyPolicy
+
+    settings: Any = TASKS["cartpole-dqn"].settings
+    schedule = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
+    exploration = settings["exploration_start"], settings["exploration_end"]
+
+    def trained(sampler: Prioritized | Uniform) -> Call:
+        learner = noterl.DQN("CartPole-v1", hidden=settings["hidden"], gamma=settings["gamma"], seed=1)
+        learner.compile(
+            keras.optimizers.Adam(settings["learning_rate"]),
+            policy=LinearEpsGreedyPolicy(*exploration, steps=settings["exploration_steps"]),
+            replay=Replay(settings["capacity"], sampler=sampler),
+            **{name: settings[name] for name in schedule},
+        )
+        learner.fit(steps=settings["learning_starts"] + 4 * settings["update_every"], verbose=0)  # compiles
+        return lambda: learner.fit(steps=steps, verbose=0)
+
+    name = f"DQN on CartPole-v1 ({keras.backend.backend()}), a step, prioritized by uniform"
+    calls = trained(Prioritized()), trained(Uniform())
+    return [compared(name, *calls, pairs, bar=1 / 0.7, per=steps, measure=once)]
+
+
+def prefetch(pairs: int, seconds: float = 0.002) -> list[dict[str, Any]]:
+    """Compare groups of eight updates whose batches are gathered ahead and in turn: on another device, and on ours."""
+    rows = []
+    generator, matrix = np.random.default_rng(0), np.ones((200, 200), np.float32)
+    for kind, (observations, actions) in {"Atari stacks": ATARI, "CartPole rows": CARTPOLE}.items():
+        memories = [Replay(2000, frame_stack=4 if kind == "Atari stacks" else None, prefetch=n) for n in (1, 0)]
+        frames = generator.integers(0, 9, (*observations.shape[:-1], observations.shape[-1] + 200))
+        size = observations.shape[-1]
+        for replay in memories:
+            replay.build(observations, actions)
+            for step in range(2000):
+                start = step % 200
+                shown = [frames[..., at : at + size] for at in (start, start + 1)]
+                replay.add(0, shown[0], 1, 1.0, shown[1], start == 199, False)
+        drawn = memories[0].draw(8, 32, generator=generator)
+        parts = [drawn[k : k + 1] for k in range(8)]
+
+        def group(replay: Replay, elsewhere: bool, parts: list[Any] = parts) -> None:
+            with replay.gathering(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
+                for _ in parts:
+                    next(batches)
+                    until = time.perf_counter() + seconds
+                    if elsewhere:
+                        time.sleep(seconds)
+                    while time.perf_counter() < until:
+                        matrix @ matrix
+
+        for elsewhere in (True, False):
+            where = "on another device" if elsewhere else "on these cores"
+            calls = [lambda replay=replay, where=elsewhere: group(replay, where) for replay in memories]
+            name = f"8 updates of {seconds * 1e3:.0f} ms {where}, {kind}, prefetch=1 by 0"
+            rows.append(compared(name, *calls, pairs, bar=None, measure=once))
+    return rows
+
+
 def table(result: dict[str, Any]) -> str:
-    head = ("", "ours, microseconds", "compared with", "ratio", "90 % interval", "bar", "")
+    head = ("", "ours", "compared with", "ratio", "90 % interval", "bar", "")
     lines = ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * 5 + "| --- |"]
     verdicts = {True: "met", False: "missed", None: "not judged"}
     for row in result["runs"]:
         ratio = row["ratio"]
         cells = [row["name"], f"{row['ours']:.1f}", "" if row["theirs"] is None else f"{row['theirs']:.1f}"]
         cells += [f"{ratio['ratio']:.2f}", f"{ratio['low']:.2f} to {ratio['high']:.2f}"] if ratio else ["", ""]
-        lines.append("| " + " | ".join([*cells, f"{row['bar']:.3g}", verdicts[row["met"]]]) + " |")
+        bar = "" if row["bar"] is None else f"{row['bar']:.3g}"
+        lines.append("| " + " | ".join([*cells, bar, verdicts[row["met"]] if bar else ""]) + " |")
     return "\n".join(lines)
 
 
-PARTS = {"prioritized": prioritized, "uniform": uniform, "hindsight": hindsight}
+PARTS = {
+    "memory": memory,
+    "prioritized": prioritized,
+    "uniform": uniform,
+    "hindsight": hindsight,
+    "agent": agent,
+    "prefetch": prefetch,
+}
 
 
 def main(words: list[str] | None = None) -> None:
@@ -204,7 +319,7 @@ def main(words: list[str] | None = None) -> None:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "pairs": arguments.pairs,
         "machine": start,
-        "versions": versions(("noterl", "numpy", "cpprb", "numba")),
+        "versions": versions(("noterl", "numpy", "cpprb", "numba", "keras", "tensorflow-cpu", "jax", "torch")),
         "numba": sum_tree_loops.compiled() is not None,
         "runs": rows,
     }

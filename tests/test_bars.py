@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from benchmarks import replay as bars
 
@@ -40,8 +41,15 @@ def test_the_table_has_a_line_for_each_row(monkeypatch):
     assert lines[3] == "| both | 2.0 | 1.0 | 2.00 | 2.00 to 2.00 | 3 | met |"
 
 
+def test_what_has_no_bar_is_not_judged():
+    row = bars.compared("name", "ours", "theirs", 5, bar=None, measure=lambda call: {"ours": 3.0, "theirs": 2.0}[call])
+    assert (row["ours"], row["theirs"], row["met"]) == (3.0, 2.0, None)
+    assert bars.table({"runs": [row]}).splitlines()[-1] == "| name | 3.0 | 2.0 | 1.50 | 1.50 to 1.50 |  |  |"
+
+
 def test_time_is_measured():
     assert 900 < bars.microseconds(lambda: time.sleep(0.001), least=0.003) < 20_000
+    assert 900 < bars.once(lambda: time.sleep(0.001)) < 200_000
 
 
 def test_adding_rows_goes_to_each_lane():
@@ -55,6 +63,18 @@ def test_adding_rows_goes_to_each_lane():
 def test_hindsight_is_compared_on_the_same_rows():
     (row,) = bars.hindsight(2, rows=3000)
     assert 0.2 < row["ratio"]["ratio"] < 50
+
+
+def test_memory_is_measured():
+    (row,) = bars.memory(2, rows=4000)
+    assert 6 < row["ours"] < 16  # of so few rows much else is counted
+
+
+def test_gathering_ahead_is_compared_on_the_same_rows(monkeypatch):
+    monkeypatch.setattr(bars, "ATARI", (spaces.Box(0, 255, (6, 6, 4), np.uint8), spaces.Discrete(18)))
+    rows = bars.prefetch(2, seconds=1e-5)
+    assert [row["met"] for row in rows] == [None] * 4
+    assert all(0.02 < row["ratio"]["ratio"] < 50 for row in rows)
 
 
 def test_two_pairs_are_the_least(capsys):

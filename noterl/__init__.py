@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from noterl.agents.a2c import A2C
     from noterl.agents.ddpg import DDPG
     from noterl.agents.dqn import DQN
+    from noterl.agents.maddpg import MADDPG
     from noterl.agents.ppo import PPO
     from noterl.agents.sac import SAC
     from noterl.agents.td3 import TD3
     from noterl.callback import Callback
     from noterl.history import History
+    from noterl.multi_agent import MultiAgent
     from noterl.registry import register
     from noterl.replay import Replay
     from noterl.types import Batch
@@ -30,6 +32,7 @@ __all__ = [
     "A2C",
     "DDPG",
     "DQN",
+    "MADDPG",
     "PPO",
     "SAC",
     "TD3",
@@ -37,6 +40,7 @@ __all__ = [
     "Batch",
     "Callback",
     "History",
+    "MultiAgent",
     "Replay",
     "callbacks",
     "envs",
@@ -60,6 +64,8 @@ _HOMES = {
     "DDPG": "noterl.agents.ddpg",
     "DQN": "noterl.agents.dqn",
     "History": "noterl.history",
+    "MADDPG": "noterl.agents.maddpg",
+    "MultiAgent": "noterl.multi_agent",
     "PPO": "noterl.agents.ppo",
     "Replay": "noterl.replay",
     "SAC": "noterl.agents.sac",

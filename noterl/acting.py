@@ -58,7 +58,7 @@ class Actor:
         self._forward = backends.current().compile_forward(agent, agent.jit_compile)
         self.stale, self.fresh = True, None
         self.packed: list[keras.Variable] = []
-        self._program = self._find_program()
+        self._program = self._find_joint() if agent.multi_agent else self._find_program()
         self.in_numpy = self._program is not None
         if self.in_numpy:
             self._fetch = backends.current().HostWeights(self._variables)
@@ -114,34 +114,66 @@ class Actor:
                     return program
         return None
 
-    def _agrees(self, program: Step) -> bool:
+    def _find_joint(self) -> Step | None:
+        """Find a network for each agent, one after the other; None where one of them has none."""
+        agent: Any = self._agent
+        parts: list[tuple[Step, int, int]] = []  # each agent's program, and where its variables begin and end
+        found: list[keras.Variable] = []
+
+        def joined(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+            seen = agent.seen_parts(np.atleast_2d(x))
+            outputs = [part(own, weights[start:stop]) for (part, start, stop), own in zip(parts, seen, strict=False)]
+            whole: np.ndarray = np.concatenate(outputs, axis=-1)
+            return whole[0] if x.ndim == 1 else whole
+
+        widths = np.cumsum([part.size for part in agent.head.parts]).tolist()
+        for width in widths:
+            for network in agent.networks().values():
+                described = describe(network)
+                if described is None:
+                    continue
+                parts.append((described[0], len(found), len(found) + len(described[1])))
+                self._variables = [*found, *described[1]]
+                if self._agrees(joined, width):
+                    break
+                parts.pop()
+            else:
+                return None
+            found = self._variables
+        return joined if sum(np.prod(v.shape) for v in found) <= NUMPY_WEIGHTS_LIMIT else None
+
+    def _agrees(self, program: Step, width: int | None = None) -> bool:
         """Whether the copy gives what `forward` gives, and goes on doing so when its weights change.
 
-        The second half tells a network from its target, which starts out equal.
+        The second half tells a network from its target, which starts out equal. With a `width` only so many of
+        `forward`'s outputs are there.
         """
         probe, rng = self._probe(8), np.random.default_rng(1)
         saved = [backends.current().fetch(variable) for variable in self._variables]
         try:
-            if not self._same(program, probe):
+            if not self._same(program, probe, width):
                 return False
             for variable, value in zip(self._variables, saved, strict=True):
                 variable.assign(value + rng.normal(size=value.shape).astype(value.dtype))
-            return self._same(program, probe)
+            return self._same(program, probe, width)
         finally:
             for variable, value in zip(self._variables, saved, strict=True):
                 variable.assign(value)
 
     def _probe(self, count: int) -> np.ndarray:
         """Return observations `[N, ...]` as good as any."""
-        rng, shape = np.random.default_rng(0), (count, *self._agent.observation_shape)
+        rng, shape = np.random.default_rng(0), (count, *self._agent.view.space.shape)
         if self._agent.observation_dtype == np.uint8:
             return rng.integers(256, size=shape, dtype=np.uint8)
         return rng.normal(size=shape).astype(np.float32)
 
-    def _same(self, program: Step, probe: np.ndarray) -> bool:
+    def _same(self, program: Step, probe: np.ndarray, width: int | None) -> bool:
         weights = [backends.current().fetch(variable) for variable in self._variables]
-        expected = self._forward(probe)
-        result = program(probe, weights)
+        expected = self._forward(probe)[:, :width] if width else self._forward(probe)
+        try:
+            result = program(probe, weights)
+        except ValueError:  # a network of other inputs, such as a critic
+            return False
         # Frameworks multiply in another order, on some devices with fewer bits.
         scale = float(np.abs(expected).max()) + 1e-6
         return result.shape == expected.shape and bool(np.allclose(result, expected, rtol=1e-3, atol=1e-4 * scale))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from noterl import envs
-from noterl.collect import Lanes, VectorLanes
+from noterl.collect import Lanes, TeamLanes, VectorLanes
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -36,12 +36,11 @@ def fitting_source(agent: Agent, env: Any) -> envs.EnvSource:
         ValueError: if `env` is no environment, or has other spaces than the agent.
     """
     source = envs.resolve(env)
-    for name in ("observation_space", "action_space"):
-        if getattr(source, name) != getattr(agent, name):
+    for name in ("team", "observation_space", "action_space"):
+        theirs, ours = getattr(source, name), getattr(agent.source, name)
+        if theirs != ours:
             source.close()
-            raise ValueError(
-                f"env has the {name} {getattr(source, name)}, the agent was built for {getattr(agent, name)}"
-            )
+            raise ValueError(f"env has the {name} {theirs}, the agent was built for {ours}")
     return source
 
 
@@ -68,10 +67,16 @@ def prepare(agent: Agent, source: envs.EnvSource, num_envs: int | None, *, fresh
     if lanes is not None and (fresh or lanes.native or lanes.source is not source or count != present):
         park(agent)
     if agent.lanes is None:
-        agent.lanes = Lanes(source, count, agent.generators)
+        agent.lanes = _new_lanes(agent, source, count)
         saved, whose = agent._restored.pop("lanes", None), agent._restored.pop("source", None)
         if saved and not fresh and len(saved["lanes"]) == count and whose in (None, source):
             agent.lanes.set_state(saved)
+
+
+def _new_lanes(agent: Any, source: envs.EnvSource, count: int) -> Lanes:
+    if source.team is None:
+        return Lanes(source, count, agent.generators)
+    return TeamLanes(source, count, agent.generators, agent.team_reward)
 
 
 def _prepare_vector(agent: Agent, source: envs.EnvSource, num_envs: int | None) -> None:

@@ -7,7 +7,7 @@ Owns: networks, optimizers and live hyperparameters of an agent, and building th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +61,7 @@ class Algorithm(Configurable):
     action_spaces: tuple[str, ...] = ("Discrete",)
     observation_spaces: tuple[str, ...] = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict")
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
+    multi_agent: bool = False
     update_period: int = 1
 
     policy: Policy | None
@@ -80,15 +81,9 @@ class Algorithm(Configurable):
         if seed is not None and seed != self.generators.seed:
             self.generators.reseed(seed)
         self.source = env if isinstance(env, envs.EnvSource) else envs.resolve(env)
-        envs.check_spaces(
-            type(self).__name__,
-            self.source.observation_space,
-            self.source.action_space,
-            observations=self.observation_spaces,
-            actions=self.action_spaces,
-        )
-        self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
-        self.view = View(self.observation_space)
+        self.observation_space, self.action_space = building.checked_spaces(self)
+        self.view = View(self.source.observation_space)
+        self.observation_dtype = self.view.dtype  # of what networks see: bytes stay bytes, all else is float32
         if hasattr(type(self), "head"):
             self.head = self.head.bind(self.action_space)
         self.steps = self.updates = self.episodes = self.episodes_begun = 0
@@ -122,9 +117,20 @@ class Algorithm(Configurable):
         else:
             self.__dict__[name] = value
 
+    def enter(self, environment: Any) -> None:
+        """Take note of an environment that was made to evaluate in."""
+
+    def outputs(self, observation: Any) -> Any:
+        """Return what `forward` gives for observations `[B, ...]`; of several agents side by side."""
+        return self.forward(observation)
+
     def forward(self, observation: Any) -> Any:
         """Return the network's output for observations `[B, ...]`: what head, policy and noise act on."""
         raise NotImplementedError(f"{type(self).__name__} must define forward(observation)")
+
+    def presented(self, batch: Batch) -> Batch:
+        """Return a batch `[B, ...]` as `update` is given it."""
+        return batch
 
     def loss(self, batch: Batch) -> Any:
         """Return a scalar loss, or `(loss, feedback)` with feedback `[B]` for the memory, such as `td_error`."""
@@ -229,11 +235,6 @@ class Algorithm(Configurable):
         """Whether observations are images `[height, width, channels]` of at least 36x36 bytes."""
         shape = self.observation_shape
         return self.observation_dtype == np.uint8 and len(shape) == 3 and min(shape[:2]) >= 36
-
-    @cached_property
-    def observation_dtype(self) -> np.dtype[Any]:
-        """The type observations have when networks see them: bytes stay bytes, all else is float32."""
-        return self.view.dtype
 
     def networks(self) -> dict[str, Any]:
         """Return the agent's networks, variables and seed generators by the names of their attributes."""
@@ -379,7 +380,7 @@ class Algorithm(Configurable):
         if self._built:
             return
         updating.check(self)
-        self.store.build(self.observation_space, self.action_space)
+        building.build_store(self)
         building.build_optimizers(self)
         found = [variable for network in self.networks().values() for variable in networks.variables(network)]
         found += self.hyperparameters.values()

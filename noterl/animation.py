@@ -51,6 +51,7 @@ def animate(agent: Agent, path: str | Path, env: Any, max_steps: int | None, fps
     agent.build()
     source = agent.source if env is None else agent_lanes.fitting_source(agent, env)
     environment = source.make_evaluation(render_mode="rgb_array")
+    agent.enter(environment)
     episode = _Episode(agent, environment, max_steps, agent.generators.seed if seed is None else seed)
     try:
         write(path, iter(episode), fps)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl import backends, networks, optimizers, updating
+from noterl import backends, envs, networks, optimizers, updating
 from noterl.hyperparameters import Hyperparameter
 from noterl.on_policy import prepared
 from noterl.replay.columns import action_layout
@@ -41,9 +41,42 @@ _NOT_NETWORKS = {
     "on_policy",
     "source",
     "lanes",
+    "_team",
     "history",
     "all_variables",
 }
+
+
+def checked_spaces(agent: Algorithm) -> tuple[Any, Any]:
+    """Return the observation and the action space of the agent's environment, Tuples for several agents.
+
+    Raises:
+        ValueError: naming the space, if it is of a kind the algorithm does not take, or there are not as many agents as
+            it takes.
+    """
+    source, name = agent.source, type(agent).__name__
+    allowed = {"observations": agent.observation_spaces, "actions": agent.action_spaces}
+    if source.team is None:
+        if agent.multi_agent:
+            raise ValueError(
+                f"env: {name} takes an environment of several agents (PettingZoo's parallel API, or lists of "
+                f"observations, actions and rewards), got one of one agent: {source.observation_space}"
+            )
+        envs.check_spaces(name, source.observation_space, source.action_space, **allowed)
+        return source.observation_space, source.action_space
+    found = source.team.observation_space, source.team.action_space
+    if not agent.multi_agent:
+        envs.check_spaces(name, *found, **allowed, hint="MADDPG learns with several agents")
+    for who, *both in zip(source.team.names, *found, strict=True):
+        envs.check_spaces(f"{name} for the agent {who!r}", *both, **allowed, bounded_actions=True)
+    return found
+
+
+def build_store(agent: Algorithm) -> None:
+    """Allocate the memory, for as many agents as there are."""
+    source = agent.source
+    several = {} if source.team is None else {"agents": len(source.team)}
+    agent.store.build(source.observation_space, source.action_space, **several)
 
 
 def find_networks(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -113,10 +146,14 @@ def zeros(agent: Algorithm) -> Batch:
     def tensor(shape: tuple[int, ...], dtype: Any) -> Any:
         return keras.ops.convert_to_tensor(np.zeros((*rows, *shape), dtype))
 
-    observation, number = tensor(agent.observation_shape, agent.observation_dtype), tensor((), np.float32)
-    action = action_layout(agent.action_space)
+    observation, number = tensor(agent.view.space.shape, agent.observation_dtype), tensor((), np.float32)
+    action = action_layout(agent.source.action_space)
     action = tensor(action.shape, action.delivered)
     extra = {name: tensor(shape, np.float32) for name, (shape, _) in agent.random_spec.items()}
+    if agent.source.team is not None:
+        each = tensor((len(agent.source.team),), np.float32)
+        extra.update(present=each, remaining=each)
+        return Batch(observation, action, each, observation, each, number, tensor((), np.int32), extra)
     if agent.on_policy is not None:
         extra.update(continues=number, ended=number)
     batch = Batch(observation, action, number, observation, number, number, tensor((), np.int32), extra)

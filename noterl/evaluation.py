@@ -6,7 +6,6 @@ Owns: the seeds and the statistics of an evaluation. Nothing of the agent that t
 from __future__ import annotations
 
 import contextlib
-import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,13 +37,12 @@ class Evaluation:
         self._seeds = generators("evaluation").integers(2**31, size=episodes)
         self._explorer = agent.explorer
         if not deterministic:
-            self._explorer = copy.copy(agent.explorer)
-            self._explorer.set_state(agent.explorer.get_state())
-            self._explorer.generator = generators("exploration of evaluation")
+            self._explorer = agent.explorer.twin(generators("exploration of evaluation"))
         self._source, self._num_envs = source, num_envs
         self._environments: list[Any] = []
         self._returns = np.zeros(episodes)
         self._lengths = np.zeros(episodes, np.int64)
+        self._by_agent = None if source.team is None else np.zeros((episodes, len(source.team)))
         self._successes: list[float] = []
         self._next = 0
 
@@ -55,6 +53,7 @@ class Evaluation:
             for _ in range(self._num_envs):
                 environment = self._source.make_evaluation()
                 closing.callback(environment.close)
+                self._agent.enter(environment)
                 self._environments.append(environment)
             playing = [self._begin(environment) for environment in self._environments]
             while any(lane is not None for lane in playing):
@@ -81,6 +80,8 @@ class Evaluation:
                 action.item() if np.ndim(action) == 0 else action
             )
             self._returns[number] += float(reward)
+            if self._by_agent is not None:
+                self._by_agent[number] += self._environments[lane].outcome.earned
             self._lengths[number] += 1
             playing[lane] = (number, observation)
             if terminated or truncated:
@@ -98,6 +99,10 @@ class Evaluation:
             "reward_iqm": interquartile_mean(self._returns),
             "length_mean": float(self._lengths.mean()),
         }
+        if self._by_agent is not None and self._source.team is not None:
+            means = self._by_agent.mean(axis=0).tolist()
+            names = (f"reward_mean/{name}" for name in self._source.team.names)
+            statistics.update(zip(names, means, strict=True))
         if self._successes:
             statistics["success_rate"] = float(np.mean(self._successes))
         return statistics

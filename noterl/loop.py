@@ -313,7 +313,7 @@ class Loop:
 
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
         agent, ledger = self.agent, self.lanes.ledger
-        logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane]}
+        logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane], **self.lanes.logs(lane)}
         loss = agent.loss_mean.take() if complete else agent.loss_mean.peek()
         if loss is not None:
             logs["loss"] = loss

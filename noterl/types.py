@@ -18,6 +18,10 @@ class Batch(NamedTuple):
     `reward` is the n-step sum and `discount` is gamma^n * (1 - terminated), both formed at sampling from the live
     gamma: no algorithm sees a "done" flag, and truncation never cuts a bootstrap. `weight` corrects the sampler's bias
     (ones for uniform sampling); `index` names the rows in the memory; `extra` holds the agent's own fields.
+
+    For several agents observation, action, reward, next_observation and discount are tuples, with an entry for each
+    agent; `extra` has `present` and `remaining` likewise: 1 for an agent that takes part in the step, and in the state
+    that the next observation shows.
     """
 
     observation: Any
@@ -34,7 +38,7 @@ class Transition(NamedTuple):
     """One environment step of one lane, as a collector hands it to the loop.
 
     `next_observation` is the true one: at the end of an episode the last observation, never the first of the next
-    episode.
+    episode. `extra` are further fields for the memory.
     """
 
     lane: int
@@ -44,3 +48,4 @@ class Transition(NamedTuple):
     next_observation: Any
     terminated: bool
     truncated: bool
+    extra: Mapping[str, Any] | None = None

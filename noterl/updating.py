@@ -95,6 +95,7 @@ def update_once(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, A
 def updated(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Call `update` and return what it returned, if it is what it should be."""
     update: Any = agent.update
+    batch = agent.presented(batch)
     result = update(batch) if agent.update_period == 1 else update(batch, index)
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict):
         return result

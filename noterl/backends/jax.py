@@ -344,7 +344,7 @@ def compile_forward(agent: Agent, jit_compile: bool | str) -> Callable[[Any], np
     def forward(state: list[Any], observation: Any) -> Any:
         agent.trace_counts["forward"] += 1
         with _Scope(variables, state):
-            return agent.forward(observation)
+            return agent.outputs(observation)
 
     compiled = _interpreted(forward) if jit_compile is False else jax.jit(forward)
 

@@ -280,7 +280,7 @@ def compile_forward(agent: Agent, jit_compile: bool | str) -> Callable[[Any], np
 
     def forward(observation: Any) -> Any:
         agent.trace_counts["forward"] += 1
-        return agent.forward(observation)
+        return agent.outputs(observation)
 
     compiled = forward if jit_compile is False else tf.function(forward, autograph=False, reduce_retracing=True)
 

@@ -316,7 +316,7 @@ def compile_forward(agent: Agent, jit_compile: bool | str) -> Callable[[Any], np
             for module in modules:
                 module.__dict__["training"] = False  # `train(False)` would walk every tree again
             with torch.no_grad():
-                return agent.forward(torch.from_numpy(np.ascontiguousarray(observation)).to(device)).cpu().numpy()
+                return agent.outputs(torch.from_numpy(np.ascontiguousarray(observation)).to(device)).cpu().numpy()
         finally:
             for module, mode in zip(modules, modes, strict=True):
                 module.__dict__["training"] = mode

@@ -103,6 +103,10 @@ class Lanes:
         self._observations[lane] = observation
         return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated)),)
 
+    def logs(self, lane: int) -> dict[str, float]:
+        """Return what the logs of a lane's episode hold besides its return and length."""
+        return {}
+
     def finish(self, lane: int) -> None:
         """Note that the lane's episode is over."""
         self.ledger.running[lane] = False
@@ -189,6 +193,8 @@ def check_state(state: Any, source: EnvSource) -> None:
         for lane in lanes:
             right &= type(lane["seed"]) is int and 0 <= lane["seed"] < 2**31
             right &= fits(space, lane["observation"])
+            if source.team is not None:
+                right &= np.shape(lane["earned"]) == (len(source.team),) and lane["earned"].dtype == np.float64
             right &= isinstance(lane["environment"], dict | None) and _are_actions(lane["actions"], source.action_space)
         if state["actions"] is not None:
             right &= len(state["actions"]) == len(lanes) and state["cursor"] < len(lanes)

@@ -130,6 +130,10 @@ class VectorLanes:
         returns, lengths = self._before
         self.ledger.returns[lane], self.ledger.lengths[lane] = returns[lane], lengths[lane]
 
+    def logs(self, lane: int) -> dict[str, float]:
+        """Return what the logs of a lane's episode hold besides its return and length."""
+        return {}
+
     def finish(self, lane: int) -> None:
         """Note that the lane's episode is over."""
         self.ledger.running[lane] = False

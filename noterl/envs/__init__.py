@@ -2,7 +2,7 @@
 
 `resolve` turns whatever `env=` may be into an `EnvSource`, `check` tells what is wrong with an environment, and
 `get_state`, `set_state` and `replay` bring an episode back that was in flight when a run was saved. `Reach2D` and
-`BitFlip` are goal environments of our own, in `BlindCliffwalk` rewards are rare.
+`BitFlip` are goal environments of our own, in `BlindCliffwalk` rewards are rare, and `Signals` has two agents.
 """
 
 from noterl.envs.checking import check
@@ -11,6 +11,7 @@ from noterl.envs.cliffwalk import BlindCliffwalk
 from noterl.envs.frames import FrameStack
 from noterl.envs.goals import BitFlip, Reach2D
 from noterl.envs.report import Report
+from noterl.envs.signals import Signals
 from noterl.envs.source import EnvSource, resolve
 from noterl.envs.spaces import check_spaces
 from noterl.envs.state import equal, get_state, replay, set_state
@@ -24,6 +25,7 @@ __all__ = [
     "FrameStack",
     "Reach2D",
     "Report",
+    "Signals",
     "autoreset_mode",
     "check",
     "check_spaces",

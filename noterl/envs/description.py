@@ -19,13 +19,14 @@ _IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
 
 
 class Described(NamedTuple):
-    """What a description yields: the two spaces, and how to make the environment or why it cannot be made."""
+    """What a description yields: the two spaces, how the environment is made or why it is not, and its agents."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     env_id: str | None
     keywords: dict[str, Any]
     absent: str
+    agents: list[str] | None = None
 
 
 def describe(
@@ -75,9 +76,9 @@ def read(description: Any) -> Described:
     if not isinstance(description, dict):
         raise ValueError(f"description: it must be a dict, got {show(description)}")
     spaces = build_space(description.get("observation_space")), build_space(description.get("action_space"))
-    env_id = description.get("id")
+    env_id, agents = description.get("id"), _agents(description, *spaces)
     if env_id is None:
-        return Described(*spaces, None, {}, "the file holds the spaces of its environment alone")
+        return Described(*spaces, None, {}, "the file holds the spaces of its environment alone", agents)
     kwargs, limit = description.get("kwargs", {}), description.get("max_episode_steps")
     if not isinstance(env_id, str) or not isinstance(kwargs, dict) or not _is_limit(limit):
         raise ValueError(f"description: id, kwargs and max_episode_steps are malformed: {show(description)}")
@@ -85,9 +86,22 @@ def read(description: Any) -> Described:
         raise ValueError(f"description: the id {show(env_id)} would import a module, which a file must not")
     if env_id not in gymnasium.registry or env_id in _IMPORTING_IDS:
         absent = f"the file's environment {show(env_id)} is not registered here (import the package that registers it)"
-        return Described(*spaces, None, {}, absent)
+        return Described(*spaces, None, {}, absent, agents)
     # To gymnasium -1 means: no time limit, also where the registered id has one.
-    return Described(*spaces, env_id, {**kwargs, "max_episode_steps": -1 if limit is None else limit}, "")
+    return Described(*spaces, env_id, {**kwargs, "max_episode_steps": -1 if limit is None else limit}, "", agents)
+
+
+def _agents(
+    description: dict[str, Any], observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+) -> list[str] | None:
+    """Return the names of an environment's agents, None where it has one alone."""
+    names = description.get("agents")
+    if names is None:
+        return None
+    tuples = isinstance(observation_space, gymnasium.spaces.Tuple) and isinstance(action_space, gymnasium.spaces.Tuple)
+    if not tuples or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"description: agents are malformed: {show(description)}")
+    return names
 
 
 def _is_limit(value: Any) -> bool:

@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from noterl.envs.classic import ClassicEnv, is_classic, layers
+from noterl.envs.parallel import as_team
 from noterl.envs.spaces import is_space, show
 
 Env = gymnasium.Env[Any, Any]
@@ -70,8 +71,11 @@ def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
     Raises:
         ValueError: if it is a vector environment of another library, or a space of it is of an unsupported kind.
     """
-    if isinstance(value, gymnasium.Env | VectorEnv):
+    if isinstance(value, VectorEnv):
         return value
+    team = as_team(value)
+    if team is not None or isinstance(value, gymnasium.Env):
+        return team or value
     if not is_classic(value):
         return None
     if hasattr(value, "num_envs"):
@@ -94,7 +98,7 @@ def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: 
     if render_mode is not None:
         keywords["render_mode"] = render_mode
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **keywords)
+        made = gymnasium.make(env_id, disable_env_checker=True, **keywords)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ImportError(f"env: {show(env_id)} cannot be made: {error}") from error
     except gymnasium.error.Error as error:
@@ -103,6 +107,7 @@ def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: 
         if isinstance(env_id, str) and error.name is None and ":" in env_id:
             raise ValueError(f"env: {error}") from error
         raise
+    return as_team(made) or made
 
 
 def _call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
@@ -112,7 +117,8 @@ def _call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
     except ValueError:
         signature = None
     if signature is not None:
-        if render_mode is not None and "render_mode" in signature.parameters:
+        open_ended = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+        if render_mode is not None and (open_ended or "render_mode" in signature.parameters):
             keywords["render_mode"] = render_mode
         try:
             signature.bind(**keywords)

@@ -30,9 +30,11 @@ _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
     "FrameStackObservation": ("obs_queue", "padding_value"),
     "FromZero": (),
     "HumanRendering": (),
+    "ListEnv": ("_present", "_terminated", "_observations"),
     "MaxAndSkipObservation": (),
     "NormalizeObservation": ("obs_rms.mean", "obs_rms.var", "obs_rms.count"),
     "NormalizeReward": ("return_rms.mean", "return_rms.var", "return_rms.count", "discounted_reward"),
+    "ParallelEnv": ("_present", "_terminated", "_observations"),
     "OrderEnforcing": ("_has_reset",),
     "PassiveEnvChecker": (),
     "RecordEpisodeStatistics": (

@@ -29,6 +29,11 @@ class Head:
     samples: bool = False
     action_space: spaces.Space[Any]
 
+    @property
+    def noise_size(self) -> int:
+        """How many numbers a noise adds to an action."""
+        return int(np.prod(self.action_space.shape or ()))
+
     def bind(self, action_space: spaces.Space[Any]) -> Head:
         """Return this head for an action space; the head itself belongs to a class, and is not changed.
 

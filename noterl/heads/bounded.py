@@ -90,7 +90,11 @@ class Deterministic(Bounded):
     def explore(self, values: np.ndarray, explorer: Any, step: int) -> np.ndarray:
         """Return the actions `[N, *shape]` with noise on them."""
         explorer.follow(step)
-        return self.filled(np.clip(np.tanh(values) + explorer.sample(len(values)), -1.0, 1.0))
+        return self.disturbed(values, explorer.sample(len(values)))
+
+    def disturbed(self, values: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return the actions `[N, *shape]` with this noise `[N, A]` on them."""
+        return self.filled(np.clip(np.tanh(values) + noise, -1.0, 1.0))
 
     def act(self, values: Tensor) -> Tensor:
         """Return the scaled actions `[B, A]`, for losses."""

@@ -21,6 +21,9 @@ from keras import ops  # isort: skip  (noterl.losses has chosen the backend by n
 
 Tensor = Any
 
+# The logarithm of the logarithm of float32 numbers this far from 0 and 1 is finite.
+TINY = 1e-7
+
 
 class Categorical(Head):
     """Outputs are logits: `[N, A]` for a Discrete space, for a MultiDiscrete one those of its parts side by side.
@@ -81,6 +84,40 @@ class Categorical(Head):
         """Return the entropy `[B]` of the softmax of logits `[B, A]`, in nats: of several at once the sum."""
         parts = [ops.log_softmax(part, axis=-1) for part in self._parts(values)]
         return sum(-ops.sum(ops.exp(part) * part, axis=-1) for part in parts)
+
+    def one_hot(self, action: Tensor) -> Tensor:
+        """Return actions `[B, ...]` as float32 one-hot vectors `[B, A]`, those of several choices side by side."""
+        choices = ops.reshape(ops.cast(action, "int32"), (-1, len(self.counts)))
+        parts = [ops.one_hot(choices[:, column], count) for column, count in enumerate(self.counts)]
+        return ops.cast(ops.concatenate(parts, axis=-1), "float32")
+
+    def greedy(self, values: Tensor) -> Tensor:
+        """Return the most probable actions `[B, A]` under logits `[B, A]`, one-hot, without a gradient."""
+        parts = [ops.one_hot(ops.argmax(part, axis=-1), count) for part, count in self._counted(values)]
+        return ops.cast(ops.concatenate(parts, axis=-1), "float32")
+
+    def straight_through(self, values: Tensor, uniform: Tensor, temperature: Any = 1.0) -> Tensor:
+        """Return one-hot samples `[B, A]` of the softmax of logits `[B, A]`, through which gradients flow.
+
+        The straight-through Gumbel-softmax estimator (Jang, Gu and Poole, 2017, section 2.2): forward it is the
+        one-hot vector of `argmax(logits + g)`, backward the softmax of `(logits + g) / temperature`, with Gumbel noise
+        `g = -log(-log(u))`.
+
+        Args:
+            values: the logits.
+            uniform: numbers in [0, 1), `[B, A]`.
+            temperature: of the softmax, above 0.
+        """
+        gumbel = -ops.log(-ops.log(ops.clip(uniform, TINY, 1.0 - TINY)))
+        parts = []
+        for part, count in self._counted(values + gumbel):
+            soft = ops.softmax(part / temperature, axis=-1)
+            hard = ops.cast(ops.one_hot(ops.argmax(part, axis=-1), count), "float32")
+            parts.append(ops.stop_gradient(hard - soft) + soft)
+        return ops.concatenate(parts, axis=-1)
+
+    def _counted(self, values: Tensor) -> list[tuple[Tensor, int]]:
+        return list(zip(self._parts(values), self.counts, strict=True))
 
     def _parts(self, values: Any) -> list[Any]:
         """Split `[N, A]` into the logits of each choice."""

@@ -1,0 +1,71 @@
+"""Lanes of environments of several agents.
+
+Owns: what the memory is told of each agent, and the returns of each in the episodes in flight.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl.collect.lanes import Lanes
+from noterl.types import Transition
+
+if TYPE_CHECKING:
+    from noterl.envs import EnvSource
+    from noterl.envs.parallel import TeamReward
+    from noterl.random import Generators
+
+
+class TeamLanes(Lanes):
+    """N environments of several agents; a lane's reward is the team's.
+
+    Args:
+        source: where environments come from; it has a team.
+        num_envs: the number of lanes.
+        generators: see `Lanes`.
+        team_reward: see `noterl.envs.parallel.TeamEnv`.
+    """
+
+    def __init__(self, source: EnvSource, num_envs: int, generators: Generators, team_reward: TeamReward) -> None:
+        super().__init__(source, num_envs, generators)
+        assert source.team is not None, "a source of one agent has lanes of its own"
+        self._names = source.team.names
+        self._earned = np.zeros((num_envs, len(self._names)))
+        for environment in self._environments:
+            environment.team_reward = team_reward  # type: ignore[attr-defined]
+
+    def reset(self, lane: int, number: int, step: int) -> None:
+        """Begin episode `number` in a lane, under a fresh seed."""
+        super().reset(lane, number, step)
+        self._earned[lane] = 0.0
+
+    def tick(self, step: int) -> tuple[Transition, ...]:
+        """Step the next lane of the round and return its transition, with what its step brought each agent."""
+        transitions = super().tick(step)
+        if not transitions:
+            return ()
+        (transition,) = transitions
+        environment: Any = self._environments[transition.lane]
+        outcome = environment.outcome
+        self._earned[transition.lane] += outcome.earned
+        extra = {name: getattr(outcome, name) for name in ("reward", "terminated", "present", "remaining")}
+        return (transition._replace(extra=extra),)
+
+    def logs(self, lane: int) -> dict[str, float]:
+        """Return what each agent has earned in a lane's episode."""
+        return {f"reward/{name}": earned for name, earned in zip(self._names, self._earned[lane].tolist(), strict=True)}
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the environments are, and what each agent has earned in them."""
+        state = super().get_state()
+        for lane, earned in zip(state["lanes"], self._earned, strict=True):
+            lane["earned"] = earned.copy()
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Bring the environments to where they were."""
+        super().set_state(state)
+        for lane, saved in enumerate(state["lanes"]):
+            self._earned[lane] = saved["earned"]

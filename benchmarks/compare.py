@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
-import os
-import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,18 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import readme  # noqa: E402
+from benchmarks.processes import BACKENDS, PEERS, command, execute, machine, store  # noqa: E402
 from benchmarks.report import summarize, tables  # noqa: E402
 from benchmarks.tasks import TASKS  # noqa: E402
 
-# A backend as it is asked for, and the environment variables that make it so.
-BACKENDS = {
-    "tensorflow": {"KERAS_BACKEND": "tensorflow"},
-    "jax": {"KERAS_BACKEND": "jax"},
-    "torch": {"KERAS_BACKEND": "torch"},
-    "torch-inductor": {"KERAS_BACKEND": "torch", "JIT_COMPILE": "1"},
-}
-PEERS = ("sb3", "sbx")
-SECONDS_PER_RUN = 3600
 # The load average from which on other processes take part in what is measured.
 BUSY = 0.5
 
@@ -50,46 +38,6 @@ def order(backends: list[str], peers: list[str], seed: int) -> list[str]:
     turns = [name for i in range(longest) for name in (*ours[i : i + 1], *peers[i : i + 1])]
     start = seed % len(turns)
     return turns[start:] + turns[:start]
-
-
-def command(who: str, task: str, seed: int, steps: int, peer_python: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command line of a run, and the environment variables that it adds."""
-    arguments = [task, str(seed), str(steps)]
-    variables = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    if who.startswith("noterl-"):
-        variables |= BACKENDS[who.removeprefix("noterl-")]
-        return [sys.executable, "-m", "benchmarks.ours", *arguments], variables
-    return [peer_python, "-m", "benchmarks.peers.run", who, *arguments], variables
-
-
-def execute(words: list[str], variables: dict[str, str]) -> dict[str, Any]:
-    """Run a process to its end and return what it reports on its last line.
-
-    Raises:
-        RuntimeError: if it fails or reports nothing; with the end of what it wrote.
-    """
-    result = subprocess.run(
-        words, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=SECONDS_PER_RUN
-    )
-    lines = result.stdout.strip().splitlines()
-    if result.returncode or not lines:
-        raise RuntimeError(f"{' '.join(words)} ended with {result.returncode}:\n{result.stderr[-4000:]}")
-    return json.loads(lines[-1])
-
-
-def machine() -> dict[str, Any]:
-    processor = platform.processor() or platform.machine()
-    described = Path("/proc/cpuinfo")
-    if described.exists():
-        names = [line.split(":", 1)[1].strip() for line in described.read_text().splitlines() if "model name" in line]
-        processor = names[0] if names else processor
-    return {
-        "processor": processor,
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "compiler": next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None),
-        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
-    }
 
 
 def compare(arguments: argparse.Namespace, execute: Callable[..., dict[str, Any]] = execute) -> dict[str, Any]:
@@ -117,14 +65,6 @@ def compare(arguments: argparse.Namespace, execute: Callable[..., dict[str, Any]
         "summary": summarize(task, runs),
         "runs": runs,
     }
-
-
-def store(result: dict[str, Any], path: Path) -> None:
-    """Write the result as JSON with a line for each run, so that two of them can be compared line by line."""
-    head = json.dumps({name: value for name, value in result.items() if name != "runs"}, indent=1)
-    runs = ",\n  ".join(json.dumps(run) for run in result["runs"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{head.rstrip().removesuffix("}").rstrip()},\n "runs": [\n  {runs}\n ]\n}}\n')
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:

@@ -13,6 +13,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from benchmarks.tasks import Task
+
 EPISODES = 100
 # Far from every training seed, and the same for everybody.
 FIRST_SEED = 10_000
@@ -41,6 +43,11 @@ class Clock:
             "steps_per_second": steps / seconds,
             "steady_steps_per_second": steady,
         }
+
+
+def evaluations(task: Task) -> int:
+    """Return how many episodes a run of `learning.py` is judged by: more where it is compared with peers."""
+    return EPISODES if task.learning is not None and task.learning.peers else 20
 
 
 def evaluate(act: Callable[[np.ndarray], Any], environment: str, episodes: int = EPISODES) -> list[float]:

@@ -1,6 +1,7 @@
-"""One training run of noterl on the backend of KERAS_BACKEND: `python -m benchmarks.ours TASK SEED STEPS`.
+"""One training run of noterl on the backend of KERAS_BACKEND: `python -m benchmarks.ours TASK SEED STEPS [POINTS]`.
 
-With JIT_COMPILE=1 the agent is compiled with `jit_compile=True` instead of "auto".
+With JIT_COMPILE=1 the agent is compiled with `jit_compile=True` instead of "auto". With POINTS the run is one of
+`learning.py`: it is evaluated so many times while it trains.
 """
 
 from __future__ import annotations
@@ -10,13 +11,24 @@ import sys
 from typing import Any
 
 import keras
+import numpy as np
 
 import noterl
-from benchmarks.evaluation import Clock, evaluate, report, versions
+from benchmarks.evaluation import FIRST_SEED, Clock, evaluate, evaluations, report, versions
 from benchmarks.tasks import TASKS, Task
+from noterl import callbacks, envs
+from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.policies import LinearEpsGreedyPolicy
+from noterl.replay import Hindsight, Prioritized, RatioScore
+from noterl.schedules import Linear
 
-PACKAGES = ("numpy", "gymnasium", "keras", "tensorflow", "tensorflow-cpu", "jax", "torch")
+PACKAGES = ("numpy", "gymnasium", "keras", "tensorflow", "tensorflow-cpu", "jax", "torch", "Box2D", "mujoco")
+# Settings that the constructors of several algorithms have under the same name.
+CONSTRUCTOR = (
+    *("gamma", "gae_lambda", "rollout_steps", "epochs", "entropy_coefficient"),
+    *("normalize_observation", "normalize_reward"),
+)
+SCHEDULE = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
 
 
 class Ticking(noterl.Callback):
@@ -29,32 +41,106 @@ class Ticking(noterl.Callback):
         self.clock.tick(logs["steps"])
 
 
-def dqn(task: Task, seed: int) -> noterl.Agent:
+def environment(task: Task) -> Any:
+    """Return what `env=` takes: the id, or a class of `noterl.envs`."""
+    return getattr(envs, task.environment, task.environment)
+
+
+def jit_compile() -> bool | str:
+    return True if os.environ.get("JIT_COMPILE") == "1" else "auto"
+
+
+def picked(names: tuple[str, ...], settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in names if name in settings}
+
+
+def dqn(task: Task, seed: int, steps: int) -> noterl.Agent:
     settings = task.settings
-    agent = noterl.DQN(task.environment, hidden=tuple(settings["hidden"]), gamma=settings["gamma"], seed=seed)
+    agent = noterl.DQN(environment(task), hidden=settings["hidden"], gamma=settings["gamma"], seed=seed)
     agent.compile(
         optimizer=keras.optimizers.Adam(settings["learning_rate"]),
         policy=LinearEpsGreedyPolicy(
             settings["exploration_start"], settings["exploration_end"], steps=settings["exploration_steps"]
         ),
         replay=noterl.Replay(settings["capacity"]),
-        batch_size=settings["batch_size"],
-        learning_starts=settings["learning_starts"],
-        update_every=settings["update_every"],
-        updates=settings["updates"],
-        target_update=settings["target_update"],
-        jit_compile=True if os.environ.get("JIT_COMPILE") == "1" else "auto",
+        jit_compile=jit_compile(),
+        **picked(SCHEDULE, settings),
     )
     return agent
 
 
-ALGORITHMS = {"dqn": dqn}
+def ppo(task: Task, seed: int, steps: int) -> noterl.Agent:
+    settings = task.settings
+    rate, clip = (settings[name] for name in ("learning_rate", "clip"))
+    if settings.get("anneal"):
+        rate, clip = Linear(rate, 0.0, steps), Linear(clip, 0.0, steps)
+    own = picked(CONSTRUCTOR, settings)
+    agent = noterl.PPO(environment(task), hidden=settings["hidden"], clip=clip, seed=seed, **own)
+    agent.compile(
+        keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5),
+        batch_size=settings["batch_size"],
+        replay=prioritized(**settings["prioritized"]) if "prioritized" in settings else None,
+        jit_compile=jit_compile(),
+    )
+    return agent
+
+
+def prioritized(capacity: int, alpha: float, beta: float, ratio_share: float) -> noterl.Replay:
+    """Return the memory of PPO with prioritized replay; `ratio_share` is what the ratio counts in the score."""
+    return noterl.Replay(capacity, sampler=Prioritized(alpha=alpha, beta=beta, score=RatioScore(1.0 - ratio_share)))
+
+
+def a2c(task: Task, seed: int, steps: int) -> noterl.Agent:
+    settings = task.settings
+    own = picked(CONSTRUCTOR, settings)
+    agent = noterl.A2C(environment(task), hidden=settings["hidden"], seed=seed, **own)
+    # Stable-Baselines3's epsilon of 1e-5 lies outside of the root.
+    optimizer = keras.optimizers.RMSprop(settings["learning_rate"], rho=0.99, epsilon=1e-10, global_clipnorm=0.5)
+    agent.compile(optimizer, jit_compile=jit_compile())
+    return agent
+
+
+def off_policy(kind: type[noterl.Agent], task: Task, seed: int) -> noterl.Agent:
+    settings = task.settings
+    agent = kind(environment(task), hidden=settings["hidden"], gamma=settings["gamma"], seed=seed)
+    relabel = Hindsight(**settings["hindsight"]) if "hindsight" in settings else None
+    noise: dict[str, Any] = {}
+    if "noise" in settings:
+        noise["noise"] = GaussianWhiteNoiseProcess(sigma=settings["noise"], size=agent.action_size)
+    agent.compile(
+        keras.optimizers.Adam(settings["learning_rate"], epsilon=1e-8),
+        replay=noterl.Replay(settings["capacity"], relabel=relabel),
+        jit_compile=jit_compile(),
+        **noise,
+        **picked(SCHEDULE, settings),
+    )
+    return agent
+
+
+ALGORITHMS = {
+    "dqn": dqn,
+    "ppo": ppo,
+    "a2c": a2c,
+    "ddpg": lambda task, seed, steps: off_policy(noterl.DDPG, task, seed),
+    "td3": lambda task, seed, steps: off_policy(noterl.TD3, task, seed),
+    "sac": lambda task, seed, steps: off_policy(noterl.SAC, task, seed),
+}
+
+
+def listeners(task: Task) -> list[noterl.Callback]:
+    """Return the callbacks that are part of the task."""
+    return [callbacks.ESSWindow(**task.settings["window"])] if "window" in task.settings else []
+
+
+def about() -> dict[str, str]:
+    return {**versions(PACKAGES), "noterl": noterl.__version__, "backend": os.environ["KERAS_BACKEND"]}
 
 
 def run(task: Task, seed: int, steps: int) -> dict[str, Any]:
-    agent = ALGORITHMS[task.algorithm](task, seed)
+    agent = ALGORITHMS[task.algorithm](task, seed, steps)
     clock = Clock(steps)
-    history = agent.fit(steps=steps, callbacks=[Ticking(clock)], verbose=0)
+    num_envs = task.settings.get("num_envs", 1)
+    history = agent.fit(steps=steps, num_envs=num_envs, callbacks=[*listeners(task), Ticking(clock)], verbose=0)
     times = clock.stop(agent.steps)
     returns = evaluate(lambda observations: agent.act(observations, deterministic=True), task.environment)
     return {
@@ -62,9 +148,39 @@ def run(task: Task, seed: int, steps: int) -> dict[str, Any]:
         "updates": agent.updates,
         "returns": returns,
         "time_split": {name: float(seconds) for name, seconds in history.time_split.items()},
-        "versions": {**versions(PACKAGES), "noterl": noterl.__version__, "backend": os.environ["KERAS_BACKEND"]},
+        "versions": about(),
+    }
+
+
+def learn(task: Task, seed: int, steps: int, points: int) -> dict[str, Any]:
+    """Train, evaluated at `points` places on the way and after the end; evaluation changes nothing of the run."""
+    agent = ALGORITHMS[task.algorithm](task, seed, steps)
+    episodes = task.learning.episodes
+    budget: dict[str, Any] = {"steps": steps} if episodes is None else {"episodes": episodes}
+    (unit, total), played = *budget.items(), evaluations(task)
+    evaluating = callbacks.Evaluate(every=max(1, total // points), unit=unit, episodes=20, num_envs=20)
+    history = agent.fit(
+        **budget, num_envs=task.settings.get("num_envs", 1), callbacks=[*listeners(task), evaluating], verbose=0
+    )
+    found = agent.evaluate(episodes=played, num_envs=min(played, 20), seed=FIRST_SEED)
+    returns = found["returns"].tolist()
+    if task.learning.peers:
+        returns = evaluate(lambda observations: agent.act(observations), task.environment, played)
+    seconds = {name: float(value) for name, value in history.time_split.items()}
+    curve = {name: evaluating.results.get(name, []) for name in ("steps", "reward_mean")}
+    return {
+        "steps": agent.steps,
+        "episodes": agent.episodes,
+        "updates": agent.updates,
+        "seconds": round(sum(seconds.values()) - seconds.get("callbacks", 0.0), 1),
+        "returns": np.round(returns, 3).tolist(),
+        "success": found.get("success_rate"),
+        "curve": {name: np.round(values, 3).tolist() for name, values in curve.items()},
+        "versions": about(),
     }
 
 
 if __name__ == "__main__":
-    report(run(TASKS[sys.argv[1]], int(sys.argv[2]), int(sys.argv[3])))
+    chosen, first_seed, budgeted, *asked = sys.argv[1:]
+    numbers = [int(first_seed), int(budgeted)]
+    report(learn(TASKS[chosen], *numbers, int(asked[0])) if asked else run(TASKS[chosen], *numbers))

@@ -1,8 +1,38 @@
-"""The tasks that `compare.py` knows: one neutral description, which each runner puts into its own words."""
+"""The tasks that `compare.py` and `learning.py` know: neutral descriptions, put into words by each runner."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What is to be shown of a task after training, by `learning.py`.
+
+    Attributes:
+        median: the least mean return that the median seed must reach; None where only the peers are the measure.
+        worst: the least mean return that the worst seed must reach.
+        success: the least success rate that the median seed must reach, of tasks with goals.
+        share: the share of the seeds that must reach `median`, instead of the median seed.
+        published: a published figure to stand beside.
+        peers: who is trained at the same settings, and must not be better.
+        backends: that a whole run has.
+        seeds: that a whole run has: 5 where a run takes less than a minute, else 3.
+        steps: environment steps; None for those of the task.
+        episodes: where not None, the run ends with so many episodes instead.
+    """
+
+    median: float | None = None
+    worst: float | None = None
+    success: float | None = None
+    share: float | None = None
+    published: str = ""
+    peers: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ("jax",)
+    seeds: int = 5
+    steps: int | None = None
+    episodes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -10,23 +40,78 @@ class Task:
     """A training run that noterl and its peers can do alike.
 
     Attributes:
-        algorithm: what trains; the runners know "dqn".
-        environment: an id of gymnasium.
+        algorithm: what trains; the runners know "dqn", "ppo", "a2c", "ddpg", "td3" and "sac".
+        environment: an id of gymnasium, or the name of an environment of noterl.
         steps: environment steps of one run.
         settings: hyperparameters under noterl's names; frequencies count environment steps.
         return_range: (lowest, highest) return of an episode; 5 % of it is the margin of "equal".
         bars: for a peer, the ratio of steps/s that noterl must reach on each backend.
         source: where the settings come from.
+        learning: what is to be shown after training; None for a task of speed alone.
     """
 
     algorithm: str
     environment: str
     steps: int
-    settings: dict[str, object]
+    settings: dict[str, Any]
     return_range: tuple[float, float]
     bars: dict[str, dict[str, float]] = field(default_factory=dict)
     source: str = ""
+    learning: Learning | None = None
 
+
+ALL = ("jax", "tensorflow", "torch")
+
+PPO = {
+    "hidden": [64, 64],
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "batch_size": 64,
+    "epochs": 10,
+    "clip": 0.2,
+    "learning_rate": 3e-4,
+    "entropy_coefficient": 0.0,
+}
+# Clip and learning rate fall on a line to 0.
+CARTPOLE_PPO = {
+    **PPO,
+    "num_envs": 8,
+    "rollout_steps": 32,
+    "gamma": 0.98,
+    "gae_lambda": 0.8,
+    "batch_size": 256,
+    "epochs": 20,
+    "learning_rate": 1e-3,
+    "anneal": True,
+}
+# A window of four rollouts.
+PRIORITIZED = {"capacity": 1_024, "alpha": 0.7, "beta": 0.4, "ratio_share": 0.5}
+WINDOW = {"scale": 1.0, "smooth": 0.2, "mode": "target", "min_size": 256, "every": 256, "unit": "steps"}
+OFF_POLICY = {"batch_size": 256, "update_every": 1, "updates": 1, "target_update": 0.005}
+PENDULUM_RANGE = (-1_700, 0)
+PENDULUM_DDPG = {
+    **OFF_POLICY,
+    "hidden": [400, 300],
+    "gamma": 0.98,
+    "learning_rate": 1e-3,
+    "capacity": 200_000,
+    "learning_starts": 10_000,
+    "noise": 0.1,
+}
+REACH2D = {
+    **OFF_POLICY,
+    "num_envs": 8,
+    "hidden": [64, 64],
+    "gamma": 0.95,
+    "learning_rate": 1e-3,
+    "batch_size": 128,
+    "capacity": 50_000,
+    "learning_starts": 1_000,
+    "update_every": 16,
+    "updates": 16,
+    "noise": 0.2,
+}
+HINDSIGHT = {"strategy": "future", "ratio": 0.8}
 
 TASKS = {
     "cartpole-dqn": Task(
@@ -75,5 +160,208 @@ TASKS = {
         return_range=(0, 500),
         bars={"sb3": {"tensorflow": 1.5, "jax": 4, "torch": 1.2}},
         source="one update per environment step, for speed",
+    ),
+    "cartpole-ppo": Task(
+        algorithm="ppo",
+        environment="CartPole-v1",
+        steps=100_000,
+        settings=CARTPOLE_PPO,
+        return_range=(0, 500),
+        bars={
+            "sb3": {"tensorflow": 5.5, "jax": 6.5, "torch": 1.5, "torch-inductor": 3},
+            "sbx": {"tensorflow": 3, "jax": 3.5},
+        },
+        source="rl-zoo3, PPO on CartPole-v1",
+        learning=Learning(median=500, worst=450, published="500 ± 0", backends=ALL),
+    ),
+    "cartpole-a2c": Task(
+        algorithm="a2c",
+        environment="CartPole-v1",
+        steps=500_000,
+        settings={
+            "num_envs": 8,
+            "hidden": [64, 64],
+            "gamma": 0.99,
+            "gae_lambda": 1.0,
+            "rollout_steps": 5,
+            "learning_rate": 7e-4,
+            "entropy_coefficient": 0.0,
+        },
+        return_range=(0, 500),
+        source="rl-zoo3, A2C on CartPole-v1",
+        learning=Learning(median=490, published="500 ± 0", backends=ALL),
+    ),
+    "cartpole-ppo-replay": Task(
+        algorithm="ppo",
+        environment="CartPole-v1",
+        steps=100_000,
+        settings={**CARTPOLE_PPO, "prioritized": PRIORITIZED},
+        return_range=(0, 500),
+        source="rl-zoo3, PPO on CartPole-v1, with a prioritized memory of four rollouts",
+        learning=Learning(median=500, backends=ALL),
+    ),
+    "cartpole-ppo-replay-window": Task(
+        algorithm="ppo",
+        environment="CartPole-v1",
+        steps=100_000,
+        settings={**CARTPOLE_PPO, "prioritized": PRIORITIZED, "window": WINDOW},
+        return_range=(0, 500),
+        source="rl-zoo3, PPO on CartPole-v1, with a prioritized memory trimmed by `ESSWindow`",
+        learning=Learning(median=500, backends=ALL),
+    ),
+    "acrobot-ppo": Task(
+        algorithm="ppo",
+        environment="Acrobot-v1",
+        steps=500_000,
+        settings={
+            **PPO,
+            "num_envs": 16,
+            "rollout_steps": 256,
+            "gae_lambda": 0.94,
+            "epochs": 4,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+        return_range=(-500, 0),
+        source="rl-zoo3, PPO on Acrobot-v1, half of the steps",
+        learning=Learning(median=-90, published="-73.5 ± 18.2 (1M steps)"),
+    ),
+    "lunarlander-ppo": Task(
+        algorithm="ppo",
+        environment="LunarLander-v3",
+        steps=1_000_000,
+        settings={
+            **PPO,
+            "num_envs": 16,
+            "rollout_steps": 1_024,
+            "gamma": 0.999,
+            "gae_lambda": 0.98,
+            "epochs": 4,
+            "entropy_coefficient": 0.01,
+        },
+        return_range=(-500, 320),
+        source="rl-zoo3, PPO on LunarLander-v3",
+        learning=Learning(median=230, published="242.1 ± 31.8 (LunarLander-v2)", seeds=3),
+    ),
+    "pendulum-ppo": Task(
+        algorithm="ppo",
+        environment="Pendulum-v1",
+        steps=100_000,
+        settings={**PPO, "num_envs": 4, "rollout_steps": 1_024, "gamma": 0.9, "learning_rate": 1e-3},
+        return_range=PENDULUM_RANGE,
+        source="rl-zoo3, PPO on Pendulum-v1, without state-dependent exploration",
+        learning=Learning(published="-172.2 ± 104.2", peers=("sb3",), backends=ALL),
+    ),
+    "pendulum-sac": Task(
+        algorithm="sac",
+        environment="Pendulum-v1",
+        steps=5_000,
+        settings={
+            **OFF_POLICY,
+            "hidden": [256, 256],
+            "gamma": 0.99,
+            "learning_rate": 1e-3,
+            "capacity": 1_000_000,
+            "learning_starts": 100,
+        },
+        return_range=PENDULUM_RANGE,
+        bars={
+            "sb3": {"tensorflow": 3, "jax": 3.5, "torch": 1.2, "torch-inductor": 2},
+            "sbx": {"tensorflow": 0.9, "jax": 1},
+        },
+        source="rl-zoo3, SAC on Pendulum-v1",
+        learning=Learning(published="-157.0 ± 88.7", peers=("sb3",), backends=("jax", "tensorflow"), steps=20_000),
+    ),
+    "pendulum-td3": Task(
+        algorithm="td3",
+        environment="Pendulum-v1",
+        steps=15_000,
+        settings=PENDULUM_DDPG,
+        return_range=PENDULUM_RANGE,
+        bars={"sb3": {"tensorflow": 3, "jax": 3.5, "torch": 1.2}},
+        source="rl-zoo3, TD3 on Pendulum-v1",
+        learning=Learning(published="-151.9 ± 90.2", peers=("sb3",), backends=("jax", "tensorflow"), steps=20_000),
+    ),
+    "pendulum-ddpg": Task(
+        algorithm="ddpg",
+        environment="Pendulum-v1",
+        steps=20_000,
+        settings=PENDULUM_DDPG,
+        return_range=PENDULUM_RANGE,
+        source="rl-zoo3, DDPG on Pendulum-v1",
+        learning=Learning(published="-152.1 ± 94.3", peers=("sb3",), backends=("jax", "tensorflow")),
+    ),
+    "bipedalwalker-sac": Task(
+        algorithm="sac",
+        environment="BipedalWalker-v3",
+        steps=500_000,
+        settings={
+            **OFF_POLICY,
+            "hidden": [400, 300],
+            "gamma": 0.98,
+            "learning_rate": 7.3e-4,
+            "capacity": 300_000,
+            "learning_starts": 10_000,
+            "update_every": 64,
+            "updates": 64,
+            "target_update": 0.02,
+        },
+        return_range=(-100, 330),
+        source="rl-zoo3, SAC on BipedalWalker-v3, without state-dependent exploration",
+        learning=Learning(median=280, published="297.7 ± 33.1", seeds=3),
+    ),
+    "halfcheetah-td3": Task(
+        algorithm="td3",
+        environment="HalfCheetah-v5",
+        steps=300_000,
+        settings={
+            **OFF_POLICY,
+            "hidden": [400, 300],
+            "gamma": 0.99,
+            "learning_rate": 1e-3,
+            "capacity": 1_000_000,
+            "learning_starts": 10_000,
+            "noise": 0.1,
+        },
+        return_range=(0, 10_000),
+        source="rl-zoo3, TD3 on HalfCheetah-v4, the first 300,000 steps",
+        learning=Learning(published="9656 ± 970 (1M steps)", peers=("sb3",), seeds=3),
+    ),
+    "reach2d-ddpg": Task(
+        algorithm="ddpg",
+        environment="Reach2D",
+        steps=100_000,
+        settings={**REACH2D, "hindsight": HINDSIGHT},
+        return_range=(-50, 0),
+        source="noterl",
+        learning=Learning(success=0.95, backends=ALL, episodes=2_000),
+    ),
+    "reach2d-ddpg-plain": Task(
+        algorithm="ddpg",
+        environment="Reach2D",
+        steps=100_000,
+        settings=REACH2D,
+        return_range=(-50, 0),
+        source="noterl; without hindsight",
+        learning=Learning(episodes=2_000),
+    ),
+    "fetchreach-ddpg": Task(
+        algorithm="ddpg",
+        environment="gymnasium_robotics:FetchReach-v4",
+        steps=20_000,
+        settings={
+            **OFF_POLICY,
+            "hidden": [256, 256, 256],
+            "gamma": 0.95,
+            "learning_rate": 1e-3,
+            "capacity": 100_000,
+            "learning_starts": 1_000,
+            "target_update": 0.05,
+            "noise": 0.1,
+            "hindsight": HINDSIGHT,
+        },
+        return_range=(-50, 0),
+        source="noterl",
+        learning=Learning(median=-3, share=0.8, published="-1.7 ± 0.9 (TQC, FetchReach-v1); -17.6 ± 21.7 (Tianshou)"),
     ),
 }

@@ -147,17 +147,20 @@ def test_a_result_is_kept_and_said_in_the_readme(tmp_path: Path) -> None:
     assert "1.5: missed" in text
     assert "| noterl-jax        | 25 %        | 50 %  |" in text
 
-    (tmp_path / "README.md").write_text("a\n<!-- results -->\nold\n<!-- /results -->\nb\n")
+    learned = "<!-- learning -->\n{}\n<!-- /learning -->\n"
+    (tmp_path / "README.md").write_text(f"a\n<!-- results -->\nold\n<!-- /results -->\n{learned.format('old')}b\n")
     readme.update(tmp_path / "README.md", tmp_path / "results")
-    assert (tmp_path / "README.md").read_text() == f"a\n<!-- results -->\n{text}\n<!-- /results -->\nb\n"
+    learned = learned.format("No run is recorded yet.")
+    assert (tmp_path / "README.md").read_text() == f"a\n<!-- results -->\n{text}\n<!-- /results -->\n{learned}b\n"
     (tmp_path / "README.md").write_text("nothing marked")
     with pytest.raises(ValueError, match="must have one place"):
         readme.update(tmp_path / "README.md", tmp_path / "results")
 
 
-def test_the_readme_says_what_the_results_say() -> None:
-    (said,) = readme.SECTION.findall(readme.README.read_text())
-    assert said == readme.rendered(), "run `python -m benchmarks.readme`"
+@pytest.mark.parametrize("section", readme.SECTIONS)
+def test_the_readme_says_what_the_results_say(section: str) -> None:
+    (said,) = readme.SECTIONS[section].findall(readme.README.read_text())
+    assert said == readme.rendered(section), "run `python -m benchmarks.readme`"
 
 
 def test_evaluation_resets_every_episode_with_its_own_seed() -> None:

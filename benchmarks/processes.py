@@ -1,0 +1,74 @@
+"""Runs as processes of their own: how they are started, on which machine, and how their results are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+# A backend as it is asked for, and the environment variables that make it so.
+BACKENDS = {
+    "tensorflow": {"KERAS_BACKEND": "tensorflow"},
+    "jax": {"KERAS_BACKEND": "jax"},
+    "torch": {"KERAS_BACKEND": "torch"},
+    "torch-inductor": {"KERAS_BACKEND": "torch", "JIT_COMPILE": "1"},
+}
+PEERS = ("sb3", "sbx")
+SECONDS_PER_RUN = 6 * 3600
+
+
+def command(
+    who: str, task: str, seed: int, steps: int, peer_python: str, points: int | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command line of a run, and the environment variables that it adds; `points` are those of a curve."""
+    arguments = [task, str(seed), str(steps), *([] if points is None else [str(points)])]
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if who.startswith("noterl-"):
+        variables |= BACKENDS[who.removeprefix("noterl-")]
+        return [sys.executable, "-m", "benchmarks.ours", *arguments], variables
+    return [peer_python, "-m", "benchmarks.peers.run", who, *arguments], variables
+
+
+def execute(words: list[str], variables: dict[str, str]) -> dict[str, Any]:
+    """Run a process to its end and return what it reports on its last line.
+
+    Raises:
+        RuntimeError: if it fails or reports nothing; with the end of what it wrote.
+    """
+    result = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=SECONDS_PER_RUN
+    )
+    lines = result.stdout.strip().splitlines()
+    if result.returncode or not lines:
+        raise RuntimeError(f"{' '.join(words)} ended with {result.returncode}:\n{result.stderr[-4000:]}")
+    return json.loads(lines[-1])
+
+
+def machine() -> dict[str, Any]:
+    processor = platform.processor() or platform.machine()
+    described = Path("/proc/cpuinfo")
+    if described.exists():
+        names = [line.split(":", 1)[1].strip() for line in described.read_text().splitlines() if "model name" in line]
+        processor = names[0] if names else processor
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "compiler": next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None),
+        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+    }
+
+
+def store(result: dict[str, Any], path: Path) -> None:
+    """Write the result as JSON with a line for each run, so that two of them can be compared line by line."""
+    head = json.dumps({name: value for name, value in result.items() if name != "runs"}, indent=1)
+    runs = ",\n  ".join(json.dumps(run) for run in result["runs"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{head.rstrip().removesuffix("}").rstrip()},\n "runs": [\n  {runs}\n ]\n}}\n')

@@ -24,7 +24,7 @@ from noterl.loop import Loop, evaluate
 from noterl.noise import NoiseProcess
 from noterl.on_policy import OnPolicy, Replayed
 from noterl.policies import Policy
-from noterl.random import check_seed
+from noterl.random import Generators, check_seed
 
 __all__ = ["Agent", "Defaults", "load"]
 
@@ -67,6 +67,7 @@ class Agent(Algorithm):
         super().__init__(env, seed=seed)
         self.history: History | None = None
         self.fits = 0
+        self._by_hand = Generators(self.generators.seed)("act")  # what `act` draws from; no part of the state
         self._setup: Setup | None = None
         self._verbose = 1
         self._callbacks = CallbackList()
@@ -173,6 +174,7 @@ class Agent(Algorithm):
             self.on_policy.rollout.open(self.lanes.num_envs)
         if fresh:
             self.generators.reseed(seed)
+            self._by_hand = Generators(seed)("act")
             self.explorer.generator = self.generators("exploration")
         self.history = history = History()
         self._verbose = int(verbose)
@@ -232,7 +234,8 @@ class Agent(Algorithm):
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of them (of a Dict, of each part).
 
-        Both are as the environment has them, also where its discrete values do not start at zero.
+        Both are as the environment has them, also where its discrete values do not start at zero. What is drawn where
+        `deterministic` is False comes from a generator of its own: training stays as it was.
 
         Raises:
             ValueError: if the observation has neither the shape of one nor of a batch.
@@ -242,7 +245,8 @@ class Agent(Algorithm):
         observed, acted = self.source.shifts
         seen = self.view(shift(observation, observed, -1))
         self.acting.stale = True
-        actions = self.act_on(seen[None] if single else seen, deterministic, self.explorer, self.steps)
+        explorer = self.explorer if deterministic else self.explorer.twin(self._by_hand)
+        actions = self.act_on(seen[None] if single else seen, deterministic, explorer, self.steps)
         actions = shift(actions, acted, +1)
         return actions[0].item() if single and np.ndim(actions[0]) == 0 else actions[0] if single else actions
 

@@ -6,11 +6,12 @@ generator of its own, numbers that may be changed while training runs or follow 
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import numbers
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +81,13 @@ class Explorer(Configurable):
         """Bring what follows a schedule to its value after `step` environment steps."""
         for name, schedule in self.schedules.items():
             super().__setattr__(name, self.live[name](name, schedule(step)))
+
+    def twin(self, generator: np.random.Generator) -> Self:
+        """Return a copy in this state that draws from another generator: whatever it does, this one stays as it is."""
+        twin = copy.copy(self)
+        twin.set_state(self.get_state())
+        twin.generator = generator
+        return twin
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the generator and the live attributes; nothing in it is shared with this object."""

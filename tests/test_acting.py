@@ -251,6 +251,17 @@ def test_exploring_acts_by_the_policy() -> None:
     assert {agent.act(OBSERVATIONS[0]) for _ in range(20)} == {agent.act(OBSERVATIONS[0])}
 
 
+@pytest.mark.parametrize("policy", ["EpsGreedyQPolicy", "BoltzmannGumbelQPolicy"])
+def test_exploring_by_hand_leaves_training_as_it_was(policy: str) -> None:
+    agents = noterl.DQN(VECTOR, hidden=(8,), seed=1), noterl.DQN(VECTOR, hidden=(8,), seed=1)
+    for agent in agents:
+        agent.compile(policy=getattr(noterl.policies, policy)(5.0 if "Gumbel" in policy else 0.5))
+    before = str(agents[0].explorer.get_state())
+    drawn = [[agent.act(OBSERVATIONS, deterministic=False).tolist() for _ in range(3)] for agent in agents]
+    assert drawn[0] == drawn[1] and drawn[0][0] != drawn[0][1]
+    assert str(agents[0].explorer.get_state()) == before
+
+
 @pytest.mark.backends("torch")
 def test_a_torch_network_acts_in_numpy_where_it_can() -> None:
     import torch

@@ -18,7 +18,8 @@ import keras  # noqa: E402  (the backend is chosen first)
 class Hyperparameter(keras.Variable):
     """A scalar that callbacks may change while a compiled update uses it.
 
-    Inside `loss` and `update` it is a tensor like any other; on the host `float(h)` costs no device transfer. It is
+    Inside `loss` and `update` it is a tensor like any other, and `float(h)` raises where it would freeze the value in
+    what is compiled (a torch loss that asks for it runs eagerly); on the host `float(h)` costs no device transfer. It is
     changed by `assign`, or by setting the attribute of the agent that holds it. One that follows a schedule changes by
     itself, before each group of updates, and by nothing else.
 
@@ -69,6 +70,11 @@ class Hyperparameter(keras.Variable):
             self.restore(self.schedule(step))
 
     def __float__(self) -> float:
+        if backends.current().is_tracing():
+            raise RuntimeError(
+                f"float({self.name}) in a compiled update would be {self._host} for ever, whatever {self.name} becomes: "
+                f"use {self.name} itself, which is a tensor there"
+            )
         return self._host
 
     def _checked(self, value: Any, name: str) -> float:

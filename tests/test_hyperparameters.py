@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import keras
@@ -12,7 +13,7 @@ from keras import ops
 import noterl
 from noterl.backends import current
 from noterl.hyperparameters import Hyperparameter
-from tests.batches import VECTOR, small_dqn
+from tests.batches import VECTOR, random_batch, small_dqn
 
 
 def device(parameter: Hyperparameter) -> float:
@@ -36,6 +37,31 @@ def test_it_counts_as_a_number_and_as_a_tensor() -> None:
     assert float(np.asarray(rate)) == 0.25
     assert float(current().fetch(rate * ops.ones(()) + 1.0)) == 1.25
     assert isinstance(rate, keras.Variable) and not rate.trainable and rate.dtype == "float32"
+
+
+class ByNumber(noterl.DQN):
+    """Its loss takes gamma for a number, which a compiled function would not see change."""
+
+    def loss(self, batch):
+        loss, feedback = super().loss(batch)
+        return loss * 0.0 + float(self.gamma), feedback
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", False])
+def test_no_loss_holds_on_to_a_number(jit_compile, backend: str) -> None:
+    agent = ByNumber(VECTOR, hidden=(8,), seed=3)
+    agent.compile(replay=noterl.Replay(64), jit_compile=jit_compile)
+    agent.build()
+    if backend != "torch" and (jit_compile == "auto" or backend == "jax"):
+        with pytest.raises(RuntimeError, match=r"float\(gamma\) in a compiled update would be 0\.\d+ for ever"):
+            agent.run_updates(random_batch(2, 8), 2)
+        return
+    traced = backend == "torch" and jit_compile == "auto"
+    with pytest.warns(RuntimeWarning, match=r"gamma.*it runs eagerly") if traced else contextlib.nullcontext():
+        agent.run_updates(random_batch(2, 8), 2)
+    agent.gamma = 0.25
+    result = agent.run_updates(random_batch(2, 8), 2)
+    assert current().fetch(result.logs["loss"]).tolist() == [0.25, 0.25]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), "much", None, [1.0, 2.0]])

@@ -77,6 +77,11 @@ def fetch(value: Any) -> np.ndarray:
     return np.array(value._value if isinstance(value, keras.Variable) else value)
 
 
+def is_tracing() -> bool:
+    """Return whether what runs now is being compiled, so that it is run once and numbers in it never change."""
+    return bool(_scopes)
+
+
 def device_name() -> str:
     """Return JAX's default device."""
     return str(jax.devices()[0])

@@ -33,6 +33,11 @@ def fetch(value: Any) -> np.ndarray:
     return np.array(tensor)
 
 
+def is_tracing() -> bool:
+    """Return whether what runs now is being compiled, so that it is run once and numbers in it never change."""
+    return not tf.executing_eagerly()
+
+
 def device_name() -> str:
     """Return the first accelerator that TensorFlow sees, or the CPU."""
     accelerators = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
@@ -282,9 +287,17 @@ def compile_forward(agent: Agent, jit_compile: bool | str) -> Callable[[Any], np
         agent.trace_counts["forward"] += 1
         return agent.outputs(observation)
 
-    compiled = forward if jit_compile is False else tf.function(forward, autograph=False, reduce_retracing=True)
+    if jit_compile is False:
+        return lambda observation: np.asarray(forward(tf.convert_to_tensor(observation)))
+    programs: dict[tuple, Any] = {}
 
     def run(observation: Any) -> np.ndarray:
-        return np.asarray(compiled(tf.nest.map_structure(tf.convert_to_tensor, observation)))
+        tensor = tf.convert_to_tensor(observation)
+        kind = tensor.dtype, tuple(tensor.shape[1:])
+        if kind not in programs:
+            # Left to itself, TensorFlow traces two sizes of batches, and warns users who make several agents.
+            spec = tf.TensorSpec((None, *kind[1]), tensor.dtype)
+            programs[kind] = tf.function(forward, autograph=False).get_concrete_function(spec)
+        return np.asarray(programs[kind](tensor))
 
     return run

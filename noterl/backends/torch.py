@@ -23,7 +23,7 @@ from noterl.backends.torch_modules import (
     stack_modules,
     to_keras_layout,
 )
-from noterl.backends.torch_trace import TracedGradients, is_traceable
+from noterl.backends.torch_trace import TracedGradients, is_traceable, traces_in_progress
 from noterl.networks import is_module
 from noterl.random import Generators
 from noterl.types import Batch
@@ -41,6 +41,7 @@ __all__ = [
     "copy_variables",
     "device_name",
     "fetch",
+    "is_tracing",
     "minimize",
     "module_weights",
     "set_module_weights",
@@ -53,6 +54,11 @@ def fetch(value: Any) -> np.ndarray:
     """Return a device value (tensor or `keras.Variable`) as a NumPy array of its own."""
     tensor = value.value if isinstance(value, keras.Variable) else value
     return np.array(tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor)
+
+
+def is_tracing() -> bool:
+    """Return whether what runs now is being traced, so that it is run once and numbers in it never change."""
+    return bool(traces_in_progress)
 
 
 def device_name() -> str:

@@ -22,6 +22,8 @@ from noterl.backends.common import split_loss
 if TYPE_CHECKING:
     from noterl.agent import Agent
 
+traces_in_progress: list[Callable[..., Any]] = []
+
 Gradient = Callable[[tuple], tuple[torch.Tensor, Any, list[torch.Tensor | None]]]
 
 
@@ -101,6 +103,7 @@ class TracedGradients:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         examples = [*(tensor.clone() for tensor in state), *leaves]
+        traces_in_progress.append(loss_fn)
         try:
             # The random state is put back: tracing runs the function once more than an eager run would.
             with torch.random.fork_rng(devices=[]):
@@ -110,6 +113,8 @@ class TracedGradients:
         except Exception as error:  # whatever a user's loss does that cannot be traced, it can be run
             _say(loss_fn, f"cannot be traced ({type(error).__name__}: {error})")
             return None
+        finally:
+            traces_in_progress.pop()
         # Not the module itself: its call looks for hooks that nobody set.
         return module.forward
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 if __name__ != "noterl.callbacks":
     raise ImportError("import noterl.callbacks, not callbacks: a second copy of a class is a trap")
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from noterl import lazily
 
 if TYPE_CHECKING:
     from noterl.callback import Callback, LambdaCallback
@@ -105,13 +106,4 @@ _HOMES = {
     "Window": "noterl.callbacks.window",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'noterl.callbacks' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily.names(globals(), _HOMES)

@@ -5,9 +5,10 @@ Public names are imported when they are first used: `import noterl` loads no dee
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from noterl import lazily
 
 if TYPE_CHECKING:
     from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, schedules
@@ -79,17 +80,5 @@ _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    elif name in __all__:
-        value = importlib.import_module(f"noterl.{name}")
-    else:
-        raise AttributeError(f"module 'noterl' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_modules = tuple(name for name in __all__ if name not in _HOMES)
+__getattr__, __dir__ = lazily.names(globals(), _HOMES, _modules)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from noterl import lazily
 
 if TYPE_CHECKING:
     from .finder_logger import FinderLogger
@@ -20,13 +21,4 @@ _HOMES = {
     "ParallelFinder": "noterl.finders.parallel_finder",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'noterl.finders' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily.names(globals(), _HOMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ class Layout:
         self.space: spaces.Space[Any] = {
             "last": spaces.Box(0, 255, (2, 3, k), np.uint8),
             "first": spaces.Box(-np.inf, np.inf, (k, 2), np.float64),
+            "choices": spaces.MultiDiscrete(np.full((2 * k,), 1000)),
+            "bits": spaces.MultiBinary((k, 8)),
             "dict": spaces.Dict({"observation": spaces.Box(-9, 9, (2 * k,)), "goal": spaces.Discrete(1000)}),
             "goals": spaces.Dict(
                 {"observation": spaces.Box(0, 999, (2 * k,)), "achieved_goal": NUMBER, "desired_goal": NUMBER}
@@ -50,6 +53,10 @@ class Layout:
             return np.stack([np.full((2, 3), number) for number in numbers], -1).astype(np.uint8)
         if self.kind == "first":
             return np.stack(frames).astype(np.float64)
+        if self.kind == "choices":
+            return np.concatenate(frames)
+        if self.kind == "bits":
+            return np.stack([np.unpackbits(np.array([number], np.uint8)) for number in numbers]).astype(np.int8)
         stack = np.concatenate(frames).astype(np.float32)
         if self.kind == "goals":
             return {"observation": stack, "achieved_goal": [numbers[-1]], "desired_goal": [OWN_GOAL]}
@@ -61,7 +68,8 @@ class Layout:
         if self.kind in ("dict", "goals"):
             dtypes = {"goal": np.int32}
             return {name: np.array([one[name] for one in each], dtypes.get(name, np.float32)) for name in each[0]}
-        return np.array(each, each[0].dtype if self.kind == "last" else np.float32)
+        dtypes = {"last": np.uint8, "choices": np.int32, "bits": np.int8}
+        return np.array(each, dtypes.get(self.kind, np.float32))
 
 
 @dataclass(eq=False)
@@ -89,13 +97,20 @@ class History:
         n_step: see `Replay`.
         prioritized: whether sampling is.
         relabel: Hindsight, Triplets or None.
+        folder: where it lies on disk; None for in memory.
     """
 
     def __init__(
-        self, capacity: int, layout: Layout, n_step: int, prioritized: bool, relabel: type[Relabel] | None = None
+        self,
+        capacity: int,
+        layout: Layout,
+        n_step: int,
+        prioritized: bool,
+        relabel: type[Relabel] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.capacity, self.layout, self.n_step, self.prioritized = capacity, layout, n_step, prioritized
-        self.relabel = relabel
+        self.relabel, self.folder = relabel, folder
         self.replay = self.fresh()
         self.live: list[Added] = []
         self.hidden: set[int] = set()  # generations
@@ -110,7 +125,12 @@ class History:
         if isinstance(relabel, Hindsight):
             relabel.attach(Rule())
         replay = Replay(
-            self.capacity, sampler=sampler, relabel=relabel, n_step=self.n_step, frame_stack=self.layout.frames
+            self.capacity,
+            sampler=sampler,
+            relabel=relabel,
+            n_step=self.n_step,
+            frame_stack=self.layout.frames,
+            memmap=self.folder,
         )
         replay.build(self.layout.space, spaces.Discrete(5))
         return replay
@@ -307,7 +327,12 @@ class History:
         once = self.replay.draw_pass(len(usable), generator=np.random.default_rng(0))
         assert sorted(once.rows.ravel().tolist()) == sorted(allowed)
         assert_same(self.replay.get_state()["sampler"], state)
+        for rows, weights in zip(drawn.rows, drawn.weight, strict=True):
+            scores = np.array([np.float64(np.float32(by_row[row].score)) + 1e-7 for row in rows.tolist()])
+            powers = scores**0.6 if self.prioritized else np.ones(len(rows))
+            np.testing.assert_allclose(weights, (powers / powers.min()) ** -0.4, rtol=1e-5)
         batch = self.replay.gather(drawn, gamma=GAMMA)
+        np.testing.assert_array_equal(batch.weight, drawn.weight)
         for place in np.ndindex(*drawn.rows.shape):
             each = by_row[int(drawn.rows[place])]
             if self.relabel is Triplets:

@@ -44,18 +44,31 @@ operations = st.lists(
         *[("last", 4, None, n_step) for n_step in (1, 3)],
         *[("first", 3, None, n_step) for n_step in (1, 3)],
         ("dict", 2, None, 2),
+        ("choices", 2, None, 3),
+        ("bits", 3, None, 1),
         *[("goals", None, Hindsight, n_step) for n_step in (1, 3)],
         *[("goals", 2, Hindsight, n_step) for n_step in (1, 3)],
         ("last", None, Triplets, 1),  # a stretch is as long as it is: there are no n steps
         ("last", 3, Triplets, 1),
     ],
 )
-@settings(max_examples=60, deadline=None)
-@given(capacity=st.integers(1, 24), operations=operations)
+@settings(max_examples=50, deadline=None)
+@given(capacity=st.integers(1, 24), disk=st.booleans(), operations=operations)
 def test_after_any_history_the_memory_is_what_a_plain_list_says(
-    kind: str, frames: int | None, relabel: Any, n_step: int, prioritized: bool, capacity: int, operations: list[Any]
+    kind: str,
+    frames: int | None,
+    relabel: Any,
+    n_step: int,
+    prioritized: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+    capacity: int,
+    disk: bool,
+    operations: list[Any],
 ) -> None:
-    history, unseen = (History(capacity, Layout(kind, frames), n_step, prioritized, relabel) for _ in range(2))
+    history, unseen = (
+        History(capacity, Layout(kind, frames), n_step, prioritized, relabel, folder)
+        for folder in (tmp_path_factory.getbasetemp() if disk else None, None)
+    )
     for operation, *arguments in operations:
         getattr(history, operation)(*arguments)
         if operation != "look":

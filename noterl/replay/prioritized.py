@@ -51,8 +51,9 @@ class Prioritized(Sampler):
     Args:
         alpha: how much priorities count: 0 samples uniformly, 1 in proportion to the score.
         beta: how much of the bias is corrected: 0 nothing, 1 all.
-        beta_steps: environment steps stored until `beta` has risen, linearly, to 1; None for a `beta` that stays, since
-            a memory cannot know how long training will be.
+        beta_steps: environment steps stored until `beta` has risen, linearly, to 1; the paper lets it rise until the
+            end of training. None for a `beta` that stays: were it to rise until the end of a `fit`, twice `fit(n)`
+            would not be `fit(2n)`.
         initial_td: the error assumed of new transitions until the first feedback.
         score: a `Score` other than |td_error|, such as `RatioScore()`.
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from noterl import optimizers
 from noterl.callback import Budget, Callback, CallbackList
 from noterl.checks import check_int, check_positive
+from noterl.due import UpdateSchedule
 from noterl.heads import Head
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay
-from noterl.schedule import Schedule
 from noterl.terminal import shows_bars
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class Setup:
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
 
 
-def _from_replay(arguments: dict[str, Any], defaults: Defaults) -> tuple[Replay, Schedule]:
+def _from_replay(arguments: dict[str, Any], defaults: Defaults) -> tuple[Replay, UpdateSchedule]:
     replay = arguments["replay"] if "replay" in arguments else Replay(defaults.capacity)
     if not isinstance(replay, Replay):
         raise ValueError(f"replay must be a noterl.Replay, got {replay!r}")
-    schedule = Schedule(**{name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED})
+    schedule = UpdateSchedule(**{name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED})
     if isinstance(schedule.batch_size, str):
         raise ValueError("batch_size must be an int for an agent that learns from a replay memory, got 'rollout'")
     if schedule.batch_size > replay.capacity:
@@ -72,7 +72,9 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults) -> tuple[Replay,
     return replay, schedule
 
 
-def _from_rollouts(arguments: dict[str, Any], defaults: Defaults, replays: bool) -> tuple[Replay | None, Schedule]:
+def _from_rollouts(
+    arguments: dict[str, Any], defaults: Defaults, replays: bool
+) -> tuple[Replay | None, UpdateSchedule]:
     replay = arguments.get("replay")
     if replay is not None and replays and not isinstance(replay, Replay):
         raise ValueError(f"replay must be a noterl.Replay, got {replay!r}")
@@ -83,7 +85,7 @@ def _from_rollouts(arguments: dict[str, Any], defaults: Defaults, replays: bool)
                 f"complete, in `epochs` passes, and then forgets it; got {arguments[name]!r}"
             )
     size = arguments.get("batch_size", defaults.batch_size)
-    return replay, Schedule(batch_size=size, learning_starts=0, update_every=1, updates=1, target_update=None)
+    return replay, UpdateSchedule(batch_size=size, learning_starts=0, update_every=1, updates=1, target_update=None)
 
 
 def _policy(arguments: dict[str, Any], default: Policy | None, head: Head) -> Policy | None:

@@ -17,6 +17,7 @@ from noterl import backends, building, envs, networks, optimizers, updating
 from noterl.acting import Actor
 from noterl.backends.common import GroupResult, split_loss
 from noterl.building import find_networks, unique
+from noterl.due import Due, LossMean, UpdateSchedule
 from noterl.heads import Head, random_actions
 from noterl.hyperparameters import Hyperparameter
 from noterl.loop import LARGEST_CALL, call_size
@@ -27,8 +28,7 @@ from noterl.on_policy import OnPolicy
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
-from noterl.schedule import Due, LossMean, Schedule
-from noterl.schedules import Schedule as Annealing
+from noterl.schedules import Schedule
 from noterl.types import Batch
 
 import keras  # isort: skip  (noterl.backends has chosen by now)
@@ -69,7 +69,7 @@ class Algorithm(Configurable):
     replay: Any
     on_policy: OnPolicy | None = None
     normalizers: Normalizers | None = None
-    schedule: Schedule
+    schedule: UpdateSchedule
     jit_compile: bool | str
     steps_per_execution: int | str
     acting: Actor
@@ -175,7 +175,7 @@ class Algorithm(Configurable):
         return Defaults(policy=policy, target_update=500 if moves_target else None)
 
     def hyperparameter(
-        self, name: str, value: float | Annealing, *, minimum: float | None = None, maximum: float | None = None
+        self, name: str, value: float | Schedule, *, minimum: float | None = None, maximum: float | None = None
     ) -> Hyperparameter:
         """Return a live scalar: a host value and a device variable, always equal; see `Hyperparameter`.
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import numbers
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+Check = Callable[[str, Any], Any]
 
 
 def check_int(name: str, value: Any, *, least: int = 1, word: str | None = None) -> int:
@@ -59,12 +63,46 @@ def check_number(
     Raises:
         ValueError: if it is no finite number, or outside of the bounds.
     """
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not low <= value <= high or (above and value == low):
         bounds = "" if low == -math.inf else f" above {low:g}" if above else f" of at least {low:g}"
         bounds += "" if high == math.inf else f"{' and' if bounds else ' of'} at most {high:g}"
         raise ValueError(f"{name} must be a finite number{bounds}, got {value!r}")
     return float(value)
+
+
+def finite(name: str, value: Any) -> float:
+    """Return the value as a float, or raise a ValueError that names it: it must be finite."""
+    return check_number(name, value)
+
+
+def non_negative(name: str, value: Any) -> float:
+    """Return the value as a float, or raise a ValueError that names it: it must be finite and at least 0."""
+    return check_number(name, value, low=0)
+
+
+def positive(name: str, value: Any) -> float:
+    """Return the value as a float, or raise a ValueError that names it: it must be finite and above 0."""
+    return check_number(name, value, low=0, above=True)
+
+
+def probability(name: str, value: Any) -> float:
+    """Return the value as a float, or raise a ValueError that names it: it must be between 0 and 1."""
+    try:
+        return check_number(name, value, low=0, high=1)
+    except ValueError:
+        raise ValueError(f"{name} must be a number between 0 and 1, got {value!r}") from None
+
+
+def increasing_pair(name: str, value: Any) -> tuple[float, float]:
+    """Return the value as `(low, high)`, or raise a ValueError that names it: finite numbers, low below high."""
+    try:
+        low, high = (check_number(name, bound) for bound in value)
+        if low < high and isinstance(value, tuple | list):
+            return low, high
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"{name} must be a pair (low, high) of finite numbers with low < high, got {value!r}")
 
 
 def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:

@@ -19,7 +19,7 @@ class Hyperparameter(keras.Variable):
     """A scalar that callbacks may change while a compiled update uses it.
 
     Inside `loss` and `update` it is a tensor like any other, and `float(h)` raises where it would freeze the value in
-    what is compiled (a torch loss that asks for it runs eagerly); on the host `float(h)` costs no device transfer. It is
+    what is compiled (a torch loss that asks for it runs eagerly); on the host it costs no device transfer. It is
     changed by `assign`, or by setting the attribute of the agent that holds it. One that follows a schedule changes by
     itself, before each group of updates, and by nothing else.
 
@@ -72,8 +72,8 @@ class Hyperparameter(keras.Variable):
     def __float__(self) -> float:
         if backends.current().is_tracing():
             raise RuntimeError(
-                f"float({self.name}) in a compiled update would be {self._host} for ever, whatever {self.name} becomes: "
-                f"use {self.name} itself, which is a tensor there"
+                f"float({self.name}) in a compiled update would be {self._host} for ever, whatever becomes of "
+                f"{self.name}: use {self.name} itself, which is a tensor there"
             )
         return self._host
 

@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from noterl.checks import check_int
-from noterl.ranges import Check, finite, non_negative, positive
+from noterl.checks import Check, check_int, finite, non_negative, positive
 from noterl.registry import Configurable, register
 from noterl.schedules import Schedule
 

@@ -59,7 +59,7 @@ class View:
         self.parts: tuple[Part, ...] = ()
         if isinstance(space, spaces.Box) and math.prod(space.shape) == 0:
             raise ValueError(f"env: observation_space holds nothing: {space}")
-        if self.plain:
+        if isinstance(space, spaces.Box) and self.plain:
             self.space = space
         else:
             self.parts = _parts(space)

@@ -13,9 +13,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from noterl.checks import check_int
+from noterl.checks import check_int, increasing_pair, non_negative, positive, probability
 from noterl.noise import Explorer
-from noterl.ranges import increasing_pair, non_negative, positive, probability
 from noterl.registry import register
 from noterl.schedules import Schedule, exponential, linear
 

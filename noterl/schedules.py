@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from noterl.checks import check_int
-from noterl.ranges import finite, non_negative
+from noterl.checks import check_int, finite, non_negative
 from noterl.registry import Configurable, register
 
 

@@ -326,8 +326,8 @@ def source_of(env: Env | VectorEnv[Any, Any, Any], *, build: Builder | None, own
         spaces = env.single_observation_space, env.single_action_space
         return EnvSource(*spaces, vector=env, build=build, owned=owned)
     # An environment that was written without its spaces has no such attributes at all.
-    spaces = getattr(env, "observation_space", None), getattr(env, "action_space", None)
-    return EnvSource(*spaces, env=env, build=build, owned=owned)
+    found = getattr(env, "observation_space", None), getattr(env, "action_space", None)
+    return EnvSource(*found, env=env, build=build, owned=owned)
 
 
 def _team_of(env: TeamEnv | None, observation_space: Any, action_space: Any) -> Team | None:

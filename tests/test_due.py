@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import noterl
 from noterl.callbacks import LambdaCallback
+from noterl.due import Due, UpdateSchedule
 from noterl.loop import LARGEST_CALL, call_size
 from noterl.policies import GreedyQPolicy
-from noterl.schedule import Due, Schedule
 from tests.doubles import CountingEnv
 from tests.tape import Tape, TapeAgent, TapeEnv, taped, updates_of
 
@@ -36,7 +36,7 @@ class TestSchedule:
     def test_what_is_due_by_counting(
         self, learning_starts: int, update_every: int, updates: int, hard: int, ticks: list[int]
     ) -> None:
-        schedule = Schedule(
+        schedule = UpdateSchedule(
             batch_size=1,
             learning_starts=learning_starts,
             update_every=update_every,

@@ -21,7 +21,7 @@ class Due(NamedTuple):
 _NOTHING = Due(0, False)
 
 
-class Schedule:
+class UpdateSchedule:
     """When to update, and how often; the arguments are those of `Agent.compile`.
 
     Raises:

@@ -50,20 +50,23 @@ def returns(runs: Sequence[Sequence[float]]) -> dict[str, float | list[float]]:
     }
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float], span: float) -> dict[str, float | str | None]:
+def difference(
+    ours: Sequence[float], theirs: Sequence[float], span: float, fewest: int = FEWEST
+) -> dict[str, float | str | None]:
     """Compare mean returns over training seeds: the 95 % bootstrap interval of the difference, and what it says.
 
     Args:
         ours, theirs: one mean return per training seed.
         span: highest less lowest return of the task.
+        fewest: seeds below which nothing is judged.
 
     Returns:
         `verdict` is "better" when the lower end is above 0, "equal" when it is above -5 % of the span, else "not
-        shown"; "not judged" on fewer than FEWEST seeds.
+        shown"; "not judged" on fewer than `fewest` seeds.
     """
     ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
     centre = float(ours.mean() - theirs.mean())
-    if min(len(ours), len(theirs)) < FEWEST:
+    if min(len(ours), len(theirs)) < fewest:
         return {"difference": centre, "low": None, "high": None, "verdict": "not judged"}
     generator = np.random.default_rng(0)
     ours, theirs = (

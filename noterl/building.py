@@ -6,6 +6,7 @@ which variables each optimizer is given.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,20 +56,20 @@ def checked_spaces(agent: Algorithm) -> tuple[Any, Any]:
             it takes.
     """
     source, name = agent.source, type(agent).__name__
-    allowed = {"observations": agent.observation_spaces, "actions": agent.action_spaces}
+    check = partial(envs.check_spaces, observations=agent.observation_spaces, actions=agent.action_spaces)
     if source.team is None:
         if agent.multi_agent:
             raise ValueError(
                 f"env: {name} takes an environment of several agents (PettingZoo's parallel API, or lists of "
                 f"observations, actions and rewards), got one of one agent: {source.observation_space}"
             )
-        envs.check_spaces(name, source.observation_space, source.action_space, **allowed)
+        check(name, source.observation_space, source.action_space)
         return source.observation_space, source.action_space
     found = source.team.observation_space, source.team.action_space
     if not agent.multi_agent:
-        envs.check_spaces(name, *found, **allowed, hint="MADDPG learns with several agents")
+        check(name, *found, hint="MADDPG learns with several agents")
     for who, *both in zip(source.team.names, *found, strict=True):
-        envs.check_spaces(f"{name} for the agent {who!r}", *both, **allowed, bounded_actions=True)
+        check(f"{name} for the agent {who!r}", *both, bounded_actions=True)
     return found
 
 

@@ -45,8 +45,9 @@ class MultiAgent(Agent):
 
     def __init__(self, env: Any, *, seed: int | None = None) -> None:
         super().__init__(env, seed=seed)
+        assert self.source.team is not None, "an environment of one agent was refused"
         self._team: Any = self.source.team
-        self.names: tuple[str, ...] = self._team.names
+        self.names: tuple[str, ...] = self.source.team.names
 
     def forward(self, observation: Any, agent: int) -> Any:  # type: ignore[override]
         """Return the output of one agent's network for its observations `[B, ...]`."""

@@ -271,3 +271,61 @@ class Gym026Env:
         over = self.steps >= self.length
         observation = np.array([self.seeded, self.steps], np.float32)
         return observation, float(action), over and not self.truncate, over and self.truncate, {"steps": self.steps}
+
+
+class ListTeam:
+    """Two agents of lists, as Note_rl has them: rewards are the number of the step, and twice that; three steps."""
+
+    def __init__(self, form: int = 4, truncate: bool = False) -> None:
+        self.form, self.truncate = form, truncate
+        self.observation_space = [spaces.Box(0.0, 9.0, (2,), np.float32)] * 2
+        self.action_space = [spaces.Discrete(3)] * 2
+        self.taken: list[list[int]] = []
+
+    def reset(self, seed: int):
+        self.number = 0
+        return self._observations()
+
+    def step(self, actions):
+        assert isinstance(actions, list)
+        self.taken.append(actions)
+        self.number += 1
+        rewards, over = [float(self.number), 2.0 * self.number], self.number >= 3
+        if self.form == 4:
+            return self._observations(), rewards, [over, over], {"TimeLimit.truncated": over and self.truncate}
+        return self._observations(), rewards, over and not self.truncate, over and self.truncate, {}
+
+    def _observations(self):
+        return [np.array([agent, self.number], np.float32) for agent in range(2)]
+
+
+class LeavingTeam:
+    """Three agents in PettingZoo's form, of whom the first is done at step 2, the second cut off at 3, all at 4.
+
+    Observations are the number of the step, rewards 1, 10 and 100.
+    """
+
+    possible_agents = ("first", "second", "third")
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(0.0, 9.0, (1,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: dict | None = None):
+        self.agents, self.number = list(self.possible_agents), 0
+        return self._observations(self.agents), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        assert list(actions) == self.agents, actions
+        self.number += 1
+        there = self.agents
+        terminated = {agent: agent == "first" and self.number == 2 for agent in there}
+        truncated = {agent: self.number == (3 if agent == "second" else 4) for agent in there}
+        self.agents = [agent for agent in there if not terminated[agent] and not truncated[agent]]
+        rewards = {agent: {"first": 1.0, "second": 10.0, "third": 100.0}[agent] for agent in there}
+        return self._observations(there), rewards, terminated, truncated, {agent: {} for agent in there}
+
+    def _observations(self, agents):
+        return {agent: np.array([self.number], np.float32) for agent in agents}

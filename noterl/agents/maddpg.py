@@ -22,7 +22,8 @@ from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
 
-from keras import ops  # isort: skip  (noterl has chosen the backend by now)
+import keras  # isort: skip  (noterl has chosen the backend by now)
+from keras import ops  # isort: skip
 
 Tensor = Any
 
@@ -121,10 +122,10 @@ class MADDPG(MultiAgent):
         return [build(i) if given is None else given[i] for i in first], [first.index(i) for i in chosen]
 
     def defaults(self) -> Defaults:
-        """Return the paper's settings (its appendix)."""
+        """Return the paper's settings (its appendix), and the norm that its authors' code clips gradients to."""
         size = self.head.noise_size
         return Defaults(
-            learning_rate=1e-2,
+            optimizer=keras.optimizers.Adam(1e-2, clipnorm=0.5),
             capacity=1_000_000,
             batch_size=1_024,
             learning_starts=1_024,
@@ -168,7 +169,8 @@ class MADDPG(MultiAgent):
     def actor_losses(self, batch: Batch) -> list[Tensor]:
         """Return each agent's loss (equation 5): its own action is the actor's, those of others are as they were."""
         present, actions = batch.extra["present"], self._taken(batch)
-        gumbel, found = batch.extra.get("gumbel"), []
+        gumbel: Any = batch.extra.get("gumbel")
+        found = []
         for agent, part in enumerate(self.head.parts):
             values = self.forward(batch.observation[agent], agent)
             penalty = 0.0

@@ -106,7 +106,8 @@ class EnvSource:
         build = None if read.env_id is None else functools.partial(make_registered, read.env_id, **read.keywords)
         team = None
         if read.agents is not None:
-            team = Team(read.agents, list(read.observation_space), list(read.action_space))
+            both: Any = (read.observation_space, read.action_space)  # Tuples, as `read` has seen to
+            team = Team(read.agents, *map(list, both))
         source = cls(read.observation_space, read.action_space, build=build, absent=read.absent, team=team)
         source._said = said
         return source

@@ -1,0 +1,25 @@
+"""Train a speaker, who sees which landmark is meant, and a listener, who can walk there, with MADDPG."""
+
+import os
+
+from mpe2 import simple_speaker_listener_v4
+
+import noterl
+
+EPISODES = min(3_000, int(os.environ.get("NOTERL_MAX_EPISODES", "3000")))
+
+
+def make(render_mode=None):
+    return simple_speaker_listener_v4.parallel_env(max_cycles=25, render_mode=render_mode)
+
+
+agent = noterl.MADDPG(make, seed=1)  # independent=True for learners whose critics see their own agent alone
+print(agent.names, agent.observation_size, agent.action_size)
+agent.compile(replay=noterl.Replay(100_000))
+history = agent.fit(episodes=EPISODES, log_every=250)
+history.plot(path="runs/maddpg/curve.png")
+print(f"the speaker earned {history.history['reward/speaker_0'][-1]:.1f} in the last episode")
+
+result = agent.evaluate(episodes=20)
+print(f"mean return {result['reward_mean']:.1f}: a listener that follows what is said earns about -14")
+agent.animate("runs/maddpg/speaker_listener.gif")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from noterl.checks import check_number, check_positive, check_word
+from noterl.callback import Budget
+from noterl.checks import check_int, check_number, check_word
 from noterl.types import Logs
 
 from .adapting import Adapting
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
 
 SCALES = ("variance", "simple")
 
@@ -30,6 +34,9 @@ class AdaBatch(Adapting):
     The measure is smoothed, `ema = smooth * new + (1 - smooth) * ema`, and its ratio to `target_noise` moves the rest,
     by the table of `Adapting`.
 
+    An agent that learns from rollouts and forgets them is measured on minibatches of the rollout it has just learned
+    from: a look that falls due in between waits for that.
+
     Args:
         num_samples: batches at each look, at least 2.
         target_noise: what the measure is to be. The default is Note_rl's, for its variance; of "simple" 1 is a batch as
@@ -41,8 +48,8 @@ class AdaBatch(Adapting):
         **adjusted: by name, a `Rate` or `Scale` for each; see `Adapting` for the names.
 
     Raises:
-        ValueError: if an argument is not what it may be; as training begins, if the agent has no such number, or no
-            replay memory.
+        ValueError: if an argument is not what it may be; as training begins, if the agent has no such number, or learns
+            from whole rollouts at once.
 
     Example:
     >>> import noterl
@@ -69,9 +76,7 @@ class AdaBatch(Adapting):
         **adjusted: Any,
     ) -> None:
         super().__init__(smooth, every, unit, adjusted)
-        self.num_samples = check_positive("num_samples", num_samples)
-        if self.num_samples < 2:
-            raise ValueError(f"num_samples must be at least 2, since one gradient differs from none, got {num_samples}")
+        self.num_samples = check_int("num_samples", num_samples, least=2)  # one gradient differs from none
         self.scale = check_word("scale", scale, SCALES)
         self.target_noise: float | None = None
         if target_noise is not None:
@@ -81,14 +86,24 @@ class AdaBatch(Adapting):
         self._noise: Any = None
         self._drawn: dict[str, Any] | None = None  # where the generator was
 
+    def before_fit(self, agent: Agent, budget: Budget) -> None:
+        """Listen between steps to an agent that forgets its rollouts: they seldom end where episodes do."""
+        if agent.on_policy is not None and agent.replay is None:
+            self.between_steps = self._look  # type: ignore[method-assign]
+
     def begin(self, logs: Logs) -> None:
-        """Find out whether there is a memory, and everything can be adjusted."""
+        """Find out whether there are batches to compare, and everything can be adjusted."""
         from noterl.gradient_noise import GradientNoise
 
         self._noise = GradientNoise(self.agent, self.num_samples)
         if self._drawn is not None:
             self._noise.generator.bit_generator.state = self._drawn
         super().begin(logs)
+
+    def _look(self) -> None:
+        """Measure and adjust, if it is time and there is something to measure."""
+        if self._noise.ready:
+            super()._look()
 
     def measured(self) -> float | None:
         """Compare gradients, once there is something to draw and training has begun."""
@@ -98,13 +113,13 @@ class AdaBatch(Adapting):
             return None
         if self.scale == "variance":
             return float(found.variance)
-        parts = list(found.signal_and_noise(self.agent.schedule.batch_size))
+        parts = list(found.signal_and_noise(self._noise.batch_size))
         if not all(map(math.isfinite, parts)):
             return None
         olds = self._parts or parts
         signal, noise = self._parts = [super(AdaBatch, self).smoothed(*pair) for pair in zip(parts, olds, strict=True)]
         # An estimate of a small signal may fall below 0, and says nothing then.
-        return max(noise, 0.0) / signal / self.agent.schedule.batch_size if signal > 0 else None
+        return max(noise, 0.0) / signal / self._noise.batch_size if signal > 0 else None
 
     def smoothed(self, new: float, old: float | None) -> float:
         """Return the moving average that follows; of the noise scale both parts are smoothed already."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from noterl.callback import Callback
+from noterl.callback import Budget, Callback
 from noterl.types import Logs
 
 from .ada_batch import AdaBatch
 from .ess_adapt import ESSAdapt
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
 
 
 class Adapt(Callback):
@@ -60,7 +63,11 @@ class Adapt(Callback):
                 raise ValueError("num_samples must be given with target_noise, the number of batches to compare")
             self.chosen = AdaBatch(num_samples, target_noise, smooth, every=every, unit=unit, **adjusted)
         self.adds = self.chosen.adds
-        if unit != "episodes":
+
+    def before_fit(self, agent: Agent, budget: Budget) -> None:
+        """Tell the one that was chosen, and listen where it does."""
+        self.chosen.before_fit(agent, budget)
+        if "between_steps" in vars(self.chosen):
             self.between_steps = self.chosen.between_steps  # type: ignore[method-assign]
 
     def on_train_begin(self, logs: Logs) -> None:

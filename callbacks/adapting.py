@@ -88,7 +88,7 @@ class Adapting(Callback):
 
     def begin(self, logs: Logs) -> None:
         """Find out whether everything can be adjusted, and go on with the values of a run that was restored."""
-        self._cadence.begin(self.agent)
+        self._cadence.go_on(self.agent)
         for name, how in self._adjusted.items():
             quantity = QUANTITIES[name]
             present = quantity.read(self.agent)
@@ -100,11 +100,10 @@ class Adapting(Callback):
             self._write(name)
 
     def look(self, logs: Logs) -> None:
-        """Look if it is time, as an episode ends; log what was measured and what holds now."""
+        """Look if it is time, before others save what there is; log what was measured and what holds now."""
         if not logs.get("complete", True):
             return
-        if self._cadence.unit == "episodes":
-            self._look()
+        self._look()
         if self._last is not None:
             logs[self.measure] = self._last
             logs[f"{self.measure}_ratio"] = self.ratio
@@ -156,6 +155,7 @@ class Adapting(Callback):
             "ema": self.ema,
             "ratio": self.ratio,
             "last": self._last,
+            "mark": self._cadence.saved_mark,
             "values": {name: dict(values) for name, values in self._values.items()},
             "first": {name: dict(values) for name, values in self._first.items()},
         }
@@ -163,5 +163,6 @@ class Adapting(Callback):
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state` returned."""
         self.ema, self.ratio, self._last = state["ema"], state["ratio"], state["last"]
+        self._cadence.mark = state["mark"]
         self._values = {name: dict(values) for name, values in state["values"].items() if name in self._adjusted}
         self._first = {name: dict(values) for name, values in state["first"].items() if name in self._adjusted}

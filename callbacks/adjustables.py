@@ -207,17 +207,29 @@ def _schedule(agent: Agent) -> Any:
     return agent.schedule
 
 
+def _groups(name: str, attribute: str) -> tuple[Callable[[Agent], Values], Callable[[Agent, Values], None]]:
+    """Return how to read and set what says when updates fall due, and how many."""
+    read, write = _attribute(name, _schedule, attribute)
+
+    def read_checked(agent: Agent) -> Values:
+        if agent.memory != "replay":
+            raise ValueError(f"{name} cannot be adjusted: {type(agent).__name__} learns whenever a rollout is complete")
+        return read(agent)
+
+    return read_checked, write
+
+
 # The directions are Note_rl's: a number that rises with one measure need not with the other.
 QUANTITIES = {
     "batch": Quantity(True, 1, 1, *_attribute("batch", _schedule, "batch_size")),
     "alpha": Quantity(False, 1, -1, *_attribute("alpha", _sampler)),
     "lr": Quantity(False, 1, -1, *_rule("lr", "learning_rate")),
     "eps": Quantity(False, -1, 1, *_attribute("eps", lambda agent: agent.policy)),
-    "update_every": Quantity(True, -1, 1, *_attribute("update_every", _schedule)),
+    "update_every": Quantity(True, -1, 1, *_groups("update_every", "update_every")),
     "tau": Quantity(False, 1, -1, _tau, _hyperparameter("tau")[1]),
     "gamma": Quantity(False, 1, -1, *_hyperparameter("gamma")),
-    "updates": Quantity(True, 1, 0, *_attribute("updates", _schedule)),
-    "collect": Quantity(True, -1, 0, *_attribute("collect", _schedule, "update_every")),
+    "updates": Quantity(True, 1, 0, *_groups("updates", "updates")),
+    "collect": Quantity(True, -1, 0, *_groups("collect", "update_every")),
     "weight_decay": Quantity(False, -1, 1, *_rule("weight_decay", "weight_decay")),
     "beta1": Quantity(False, 1, 1, *_rule("beta1", "beta_1")),
     "beta2": Quantity(False, 1, 1, *_rule("beta2", "beta_2")),

@@ -27,6 +27,9 @@ class Cadence:
     Raises:
         ValueError: if an argument is not what it may be.
 
+    Attributes:
+        mark: the count that it counts from; None before it began.
+
     Example:
     >>> from types import SimpleNamespace
     >>> from noterl.callbacks.cadence import Cadence
@@ -42,18 +45,31 @@ class Cadence:
         self.every: float = (
             check_number(name, every, low=0, above=True) if unit == "seconds" else check_positive(name, every)
         )
-        self._mark: float = 0
+        self.mark: float | None = None
 
     def begin(self, agent: Agent) -> None:
         """Count from here; to be called when training begins."""
-        self._mark = self._now(agent)
+        self.mark = self._now(agent)
+
+    def go_on(self, agent: Agent) -> None:
+        """Count on from `mark`; to be called instead of `begin` by those who cannot look as soon as it is time.
+
+        It counts from here where it never began, and where the agent is one that has not come that far.
+        """
+        if self.unit == "seconds" or self.mark is None or self.mark > self._now(agent):
+            self.begin(agent)
+
+    @property
+    def saved_mark(self) -> float | None:
+        """What a state holds of it: the mark, but no time of a clock that another process has not."""
+        return None if self.unit == "seconds" else self.mark
 
     def due(self, agent: Agent) -> bool:
         """Say whether it is time, and if so count from here."""
-        now = self._now(agent)
-        if now - self._mark < self.every if self.unit == "seconds" else now // self.every == self._mark // self.every:
+        now, mark = self._now(agent), self.mark or 0
+        if now - mark < self.every if self.unit == "seconds" else now // self.every == mark // self.every:
             return False
-        self._mark = now
+        self.mark = now
         return True
 
     def _now(self, agent: Agent) -> float:

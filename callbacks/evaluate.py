@@ -93,7 +93,7 @@ class Evaluate(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Count from here, and find out now whether the best agent can be saved."""
-        self._cadence.begin(self.agent)
+        self._cadence.go_on(self.agent)
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
         if self.background:
@@ -127,15 +127,16 @@ class Evaluate(Callback):
             evaluator.close()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the results and the best of them; an evaluation in progress is waited for."""
+        """Return the results, the best, and since when it counts; an evaluation in progress is waited for."""
         if self._evaluator is not None and self._evaluator.pending:
             self._judge(*self._evaluator.take())
-        return {"results": {name: list(values) for name, values in self.results.items()}, "best": self.best}
+        results = {name: list(values) for name, values in self.results.items()}
+        return {"results": results, "best": self.best, "mark": self._cadence.saved_mark}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state` returned."""
         self.results = {name: list(values) for name, values in state["results"].items()}
-        self.best = state["best"]
+        self.best, self._cadence.mark = state["best"], state["mark"]
 
     def _arguments(self) -> dict[str, Any]:
         return {

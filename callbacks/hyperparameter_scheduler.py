@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from noterl.callback import Callback
 from noterl.checks import check_word
@@ -16,8 +17,8 @@ class HyperparameterScheduler(Callback):
     """Set a live number of the agent to a function of the steps, updates or episodes so far.
 
     It is set as training begins and as each episode ends; with `live`, before each single gradient update too, which
-    then runs as a call of its own. It goes by the run's totals, so a run that goes on is where it was. The value that
-    an episode ended with stands in its logs under the name.
+    then runs as a call of its own. It goes by the run's totals; a run that goes on within an episode keeps the value
+    that the episode had. The value that an episode ended with stands in its logs under the name.
 
     Args:
         name: one of `agent.hyperparameters`, or a rule of the optimizer: "learning_rate", "beta_1", "beta_2" or
@@ -54,26 +55,36 @@ class HyperparameterScheduler(Callback):
             raise ValueError(f"schedule must be a function of the {unit} so far, got {schedule!r}")
         self.name, self.schedule, self.optimizer = name, schedule, optimizer
         self.unit = check_word("unit", unit, UNITS)
+        self._at: int | None = None  # the count that the value is of
         if live:
             self.needs_live_updates = True
             self.on_batch_begin = self._before_update  # type: ignore[method-assign]
 
     @property
     def state_key(self) -> str:
-        """The class and the number's name."""
-        return f"{type(self).__name__}:{self.name}"
+        """The class, the number's name and, where it is one of several, the optimizer's."""
+        return ":".join([type(self).__name__, self.name, *([self.optimizer] if self.optimizer else [])])
 
     def on_train_begin(self, logs: Logs) -> None:
         """Find out whether there is such a number, and set it."""
         if self.name not in RULES and self.name not in self.agent.hyperparameters:
             known = ", ".join([*self.agent.hyperparameters, *RULES])
             raise ValueError(f"name must be one of {known}, got {self.name!r}")
-        self._set()
+        now = self._now
+        self._set(now if self._at is None or self._at > now else self._at)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the value, and set the next."""
         logs[self.name] = self.value
-        self._set()
+        self._set(self._now)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the count that the value is of."""
+        return {"at": self._at}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state` returned."""
+        self._at = state["at"]
 
     @property
     def value(self) -> float:
@@ -84,11 +95,15 @@ class HyperparameterScheduler(Callback):
 
         return get_rule(self.agent.optimizers[self.optimizer or self.agent.optimizer_names[0]], self.name)
 
-    def _before_update(self, batch: int, logs: Logs) -> None:
-        self._set()
+    @property
+    def _now(self) -> int:
+        return int(getattr(self.agent, self.unit))
 
-    def _set(self) -> None:
-        value = float(self.schedule(getattr(self.agent, self.unit)))
+    def _before_update(self, batch: int, logs: Logs) -> None:
+        self._set(self._now)
+
+    def _set(self, count: int) -> None:
+        self._at, value = count, float(self.schedule(count))
         if self.name in self.agent.hyperparameters:
             self.agent.hyperparameters[self.name].assign(value)
         else:

@@ -55,7 +55,7 @@ class OptunaPruning(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Count from here."""
         self._pruned = False
-        self._cadence.begin(self.agent)
+        self._cadence.go_on(self.agent)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Report if it is time, and stop if the study says so."""
@@ -77,9 +77,10 @@ class OptunaPruning(Callback):
             raise self._optuna.TrialPruned(self.agent.stop_reason)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the recent values."""
-        return {"recent": list(self._monitor.recent)}
+        """Return the recent values, and since when it counts."""
+        return {"recent": list(self._monitor.recent), "mark": self._cadence.saved_mark}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state` returned."""
         self._monitor.set_recent(state["recent"])
+        self._cadence.mark = state["mark"]

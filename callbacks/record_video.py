@@ -74,7 +74,7 @@ class RecordVideo(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Count from here, and find out now whether files can be written there."""
-        self._cadence.begin(self.agent)
+        self._cadence.go_on(self.agent)
         saving.check_writable(self.path / "probe")
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -87,9 +87,10 @@ class RecordVideo(Callback):
             self.files.append(file)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the names of the files."""
-        return {"files": [file.name for file in self.files]}
+        """Return the names of the files, and since when it counts."""
+        return {"files": [file.name for file in self.files], "mark": self._cadence.saved_mark}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state` returned; files are those of this directory."""
         self.files = [self.path / Path(name).name for name in state["files"]]
+        self._cadence.mark = state["mark"]

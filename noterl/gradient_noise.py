@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from noterl import backends
 from noterl.backends.common import NonFiniteError
 from noterl.random import Generators
+from noterl.types import Batch
 from noterl.updating import DISTRIBUTIONS, updated
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
-    from noterl.types import Batch
 
 
 class Spread(NamedTuple):
@@ -54,33 +56,51 @@ class Spread(NamedTuple):
 class GradientNoise:
     """Measures the spread of an agent's gradients over batches drawn as its updates draw them; changes nothing.
 
-    Of an update with several optimizers the gradients of all count, none of them being applied in between.
+    Of an update with several optimizers the gradients of all count, none of them being applied in between. An agent
+    that learns from rollouts and remembers none is measured on minibatches of the rollout it has just learned from, at
+    the weights it has learned.
 
     Args:
-        agent: compiled, with a replay memory.
+        agent: compiled, in a fit.
         samples: K, how many batches.
 
     Raises:
-        ValueError: if the agent learns from no replay memory.
+        ValueError: if the agent learns from whole rollouts, which has no minibatches to compare.
 
     Attributes:
         generator: what draws batches; it is no generator of the agent, and grows from the agent's seed.
     """
 
     def __init__(self, agent: Algorithm, samples: int) -> None:
-        if agent.memory != "replay":
-            raise ValueError(
-                f"gradient noise is measured on batches of a replay memory, which {type(agent).__name__} has not"
-            )
         self._agent, self._samples = agent, samples
+        if agent.on_policy is not None and agent.replay is None:
+            rows = agent.on_policy.rollout.length * agent.on_policy.rollout.num_envs
+            if self.batch_size == rows:
+                raise ValueError(
+                    f"gradient noise is measured between minibatches, and {type(agent).__name__} learns from whole "
+                    f"rollouts of {rows} transitions: compile with a smaller batch_size"
+                )
         self.generator = Generators(agent.generators.seed)("gradient_noise")
         self._compiled: Any = None
 
+    @property
+    def batch_size(self) -> int:
+        """Transitions of a batch."""
+        agent = self._agent
+        return agent.schedule.batch_size if agent.on_policy is None else agent.on_policy.batch_size
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to measure at this step: of rollouts that are forgotten, the one just learned."""
+        agent = self._agent
+        return agent.on_policy is None or agent.replay is not None or agent.on_policy.learned is not None
+
     def __call__(self) -> Spread | None:
         """Return the spread; None before training has something to learn from, or if a loss is not finite."""
-        agent = self._agent
-        batch_size = agent.schedule.batch_size
-        if agent.steps < agent.schedule.learning_starts or agent.drawable() < batch_size:
+        agent, batch_size = self._agent, self.batch_size
+        if not self.ready or agent.steps < agent.schedule.learning_starts:
+            return None
+        if agent.replay is not None and agent.replay.count_drawable(batch_size) < batch_size:
             return None
         if self._compiled is None:
             self._compiled = backends.noise_programs().compile_spread(agent)
@@ -92,6 +112,8 @@ class GradientNoise:
 
     def _batch(self, batch_size: int) -> Batch:
         agent, samples, generator = self._agent, self._samples, self.generator
+        if agent.replay is None:
+            return self._minibatches(batch_size)
         drawn = agent.replay.draw(samples, batch_size, generator=generator)
         drawn.gamma = agent.discount_factor()
         batch = agent.gather(drawn)
@@ -100,6 +122,19 @@ class GradientNoise:
             for name, (shape, distribution) in agent.random_spec.items()
         }
         return batch._replace(extra={**batch.extra, **extra})
+
+    def _minibatches(self, batch_size: int) -> Batch:
+        """Return minibatches of the rollout that was learned, each without a row twice."""
+        learned, fetch = self._agent.on_policy.learned, backends.current().fetch  # type: ignore[union-attr]
+        count = len(fetch(learned.reward))
+        rows = np.stack([self.generator.permutation(count)[:batch_size] for _ in range(self._samples)])
+
+        def taken(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: taken(part) for name, part in value.items()}
+            return fetch(value)[rows]
+
+        return Batch(*map(taken, learned))
 
 
 class Recorder:

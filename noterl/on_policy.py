@@ -75,6 +75,11 @@ class OnPolicy:
         """The memory that minibatches are drawn from."""
         return self.rollout
 
+    @property
+    def learned(self) -> Any:
+        """The prepared rows `[T N, ...]` of the rollout that was learned from at this very step; None at others."""
+        return self._data if self.rollout.is_full else None
+
     def prepared(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]`, on the device."""
         gamma, normalizers = self._agent.discount_factor(), self._agent.normalizers

@@ -109,9 +109,15 @@ FORMULAS: dict[str, tuple[Any, float, float | None, float | None]] = {
 class Noise:
     """Stands in for the measurement: variances, or spreads."""
 
-    def __init__(self, found: list[Any]) -> None:
-        self.found = iter(found)
+    ready = True
+
+    def __init__(self, agent: LiveAgent, found: list[Any]) -> None:
+        self.agent, self.found = agent, iter(found)
         self.generator = np.random.default_rng(0)
+
+    @property
+    def batch_size(self) -> int:
+        return self.agent.schedule.batch_size
 
     def __call__(self) -> Any:
         value = next(self.found)
@@ -119,7 +125,7 @@ class Noise:
 
 
 def noisy(monkeypatch: pytest.MonkeyPatch, found: list[Any]) -> None:
-    monkeypatch.setattr("noterl.gradient_noise.GradientNoise", lambda agent, samples: Noise(found))
+    monkeypatch.setattr("noterl.gradient_noise.GradientNoise", lambda agent, samples: Noise(agent, found))
 
 
 class TestFormulas:
@@ -280,7 +286,7 @@ class TestErrors:
                 lambda: ESSAdapt(collect=Scale(), update_every=Scale()),
                 r"^collect and update_every move the same number",
             ),
-            (lambda: AdaBatch(1), r"^num_samples must be at least 2"),
+            (lambda: AdaBatch(1), r"^num_samples must be an int of at least 2, got 1$"),
             (lambda: AdaBatch(2, 0.0), r"^target_noise must be a finite number above 0, got 0.0$"),
             (lambda: AdaBatch(2, scale="large"), r"^scale must be 'variance' or 'simple', got 'large'$"),
             (lambda: Rate(0, 0, 1), r"^rate must be a finite number above 0, got 0$"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 import noterl
 from noterl import policies
-from noterl.callbacks import Adapt, Checkpoint, ESSAdapt, LambdaCallback, Rate, Scale
-from noterl.replay import Prioritized
+from noterl.callbacks import AdaBatch, Adapt, Checkpoint, ESSAdapt, LambdaCallback, Rate, Scale
+from noterl.replay import Prioritized, RatioScore
 from tests.states import assert_same_state
 
 RATE = Rate(0.05, 0.0, 1.0)
@@ -50,7 +51,8 @@ EVERYTHING: dict[str, Any] = {
 def measures() -> dict[str, Any]:
     noise = {name: how for name, how in EVERYTHING.items() if name != "updates"}
     return {
-        "ESS": ESSAdapt(30, every=7, unit="steps", **EVERYTHING),
+        # Every step: also that at which an episode ends, and a file is written, has its look.
+        "ESS": ESSAdapt(30, every=1, unit="steps", **EVERYTHING),
         "noise": Adapt(target_noise=0.01, num_samples=3, **noise),
     }
 
@@ -119,3 +121,51 @@ def test_what_the_agent_has_not_is_named_before_the_first_step(
     with pytest.raises(ValueError, match=message):
         learner.fit(steps=5, callbacks=[ESSAdapt(**adjusted)], verbose=0)
     assert learner.steps == 0
+
+
+def on_policy_agent(**changes: Any) -> noterl.PPO:
+    agent = noterl.PPO("CartPole-v1", rollout_steps=8, epochs=2, hidden=(6,), seed=4)
+    agent.compile(batch_size=4, **changes)
+    return agent
+
+
+class TestFromRollouts:
+    """Agents that learn from rollouts: those that remember them, and those that do not."""
+
+    @pytest.mark.parametrize("remembered", [False, True])
+    def test_a_run_that_is_restored_adapts_on_bit_for_bit(self, remembered: bool, tmp_path: Path) -> None:
+        def make() -> noterl.PPO:
+            memory = {"replay": noterl.Replay(64, sampler=Prioritized(score=RatioScore()))} if remembered else {}
+            return on_policy_agent(**memory)
+
+        def callbacks() -> list[Any]:
+            moved = {"batch": Scale(min=2, max=8, align=2), "lr": Rate(1e-4, 1e-4, 1e-2), "clip": Rate(0.05, 0.05, 0.4)}
+            adapt = Adapt(target_noise=0.01, num_samples=3, every=2, **moved)
+            return [adapt, Checkpoint(tmp_path, 3, save_replay=True)]
+
+        whole, heard = make(), callbacks()
+        history = whole.fit(episodes=6, callbacks=heard, verbose=0)
+        second = make()
+        second.restore(heard[1].files[0])
+        rest = second.fit(episodes=3, callbacks=callbacks(), verbose=0)
+        assert_same_state(second, whole)
+        for name in ("gradient_noise", "batch", "lr", "clip"):
+            np.testing.assert_array_equal(history.history[name][3:], rest.history[name])
+            assert len(set(history.history[name])) > 1, f"{name} did not move"
+
+    def test_a_look_waits_for_the_end_of_a_rollout(self) -> None:
+        agent = on_policy_agent()
+        adapt = AdaBatch(2, every=1, unit="steps", lr=RATE)
+        measured, updates = [], LambdaCallback()
+        updates.between_steps = lambda: measured.append((agent.steps, adapt.ema))
+        agent.fit(steps=20, callbacks=[adapt, updates], verbose=0)
+        changes = [step for (_, before), (step, after) in itertools.pairwise([(0, None), *measured]) if before != after]
+        assert changes == [8, 16]
+
+    def test_what_has_no_meaning_is_named(self) -> None:
+        with pytest.raises(ValueError, match=r"update_every cannot be adjusted: PPO learns whenever a rollout is comp"):
+            on_policy_agent().fit(steps=5, callbacks=[AdaBatch(2, update_every=Scale())], verbose=0)
+        whole = noterl.A2C("CartPole-v1", hidden=(4,), rollout_steps=5, seed=1)
+        message = r"gradient noise is measured between minibatches, and A2C learns from whole rollouts of 5 transitions"
+        with pytest.raises(ValueError, match=message):
+            whole.fit(steps=5, callbacks=[AdaBatch(2, lr=RATE)], verbose=0)

@@ -6,12 +6,13 @@ changes training, or hears every gradient update, is named below, with the reaso
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import inspect
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -111,13 +112,24 @@ def timeless(state: Any) -> Any:
     return state
 
 
+class Whole(NamedTuple):
+    """A run with a callback: how it ended, how it and the callback stood when it was cut, and the files of both."""
+
+    state: dict[str, Any]
+    middle: dict[str, Any]
+    of_callback: dict[str, Any]
+    folder: Path
+
+
 class Runs:
     """One agent that is compiled once and brought back to its beginning for every run."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_folder: Callable[[str], Path]) -> None:
         self.agent = one_lane()
+        self.make_folder = make_folder
         self.beginning = self.agent.get_state()
         self.plain = self.run()
+        self.known: dict[str, Whole] = {}
 
     def run(self, *callbacks: Any, start: dict[str, Any] | None = None, episodes: int = EPISODES) -> dict[str, Any]:
         """Train from a state, the beginning if none is given, and return the state it ends in."""
@@ -125,10 +137,25 @@ class Runs:
         self.agent.fit(episodes=episodes, callbacks=callbacks, verbose=0)
         return self.agent.get_state()
 
+    def whole(self, name: str) -> Whole:
+        """Return the run with a callback of the catalogue; it is made once."""
+        if name not in self.known:
+            folder = self.make_folder(name)
+            (folder / "whole").mkdir()
+            callback = make(name, folder / "whole")
+            kept: list[Any] = []
+
+            def cut() -> None:
+                kept.extend([self.agent.get_state(), callback.get_state()])
+                shutil.copytree(folder / "whole", folder / "cut")
+
+            self.known[name] = Whole(self.run(callback, probe(cut)), *kept, folder)
+        return self.known[name]
+
 
 @pytest.fixture(scope="module")
-def runs() -> Runs:
-    return Runs()
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp)
 
 
 def without_callbacks(state: dict[str, Any]) -> dict[str, Any]:
@@ -144,36 +171,24 @@ def probe(act: Callable[[], None]) -> LambdaCallback:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestEvery:
-    def test_goes_through_a_fit_and_changes_nothing_unless_it_acts(
-        self, name: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        state = runs.run(make(name, tmp_path))
-        assert runs.agent.episodes == EPISODES
+    def test_goes_through_a_fit_and_changes_nothing_unless_it_acts(self, name: str, runs: Runs) -> None:
+        state = runs.whole(name).state
+        assert state["counters"]["episodes"] == EPISODES
         if name not in ACTING:
             assert_same_state(without_callbacks(state), without_callbacks(runs.plain))
 
     def test_says_and_takes_its_state(self, name: str, runs: Runs, tmp_path: Path) -> None:
-        callback = make(name, tmp_path)
-        runs.run(callback, episodes=CUT)
-        state = callback.get_state()
+        state = runs.whole(name).of_callback
         saving.write(tmp_path / "state.noterl", {"callback": state})
         read = saving.read(tmp_path / "state.noterl")["callback"]
         other = make(name, tmp_path)
         other.set_state(read)
         assert not differences(other.get_state(), state)
 
-    def test_a_run_that_is_restored_goes_on_bit_for_bit(self, name: str, runs: Runs, tmp_path: Path) -> None:
-        (tmp_path / "whole").mkdir()
-        kept: list[dict[str, Any]] = []
-
-        def cut() -> None:
-            kept.append(runs.agent.get_state())
-            shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-
-        whole = runs.run(make(name, tmp_path / "whole"), probe(cut))
-        (middle,) = kept
-        resumed = runs.run(make(name, tmp_path / "cut"), start=middle, episodes=EPISODES - CUT)
-        assert not differences(timeless(joined(resumed)), timeless(joined(whole)))
+    def test_a_run_that_is_restored_goes_on_bit_for_bit(self, name: str, runs: Runs) -> None:
+        whole = runs.whole(name)
+        resumed = runs.run(make(name, whole.folder / "cut"), start=whole.middle, episodes=EPISODES - CUT)
+        assert not differences(timeless(joined(resumed)), timeless(joined(whole.state)))
 
     def test_hears_only_what_it_uses(self, name: str, tmp_path: Path) -> None:
         callback = make(name, tmp_path)
@@ -186,6 +201,58 @@ class TestEvery:
             assert len(function.__code__.co_names) + len(function.__code__.co_freevars) > 0, f"{event} does nothing"
         assert bool(events.on_batch_begin or events.on_batch_end) == (name in HEARS_UPDATES)
         assert callback.needs_live_updates <= (name in HEARS_UPDATES)
+
+
+# What all of them are built with when they are in one list: most look within episodes, some at every step.
+TOGETHER: dict[str, dict[str, Any]] = {
+    "AdaBatch": {"every": 7, "unit": "updates"},
+    "Adapt": {"every": 1, "unit": "steps", "gamma": noterl.callbacks.Rate(1e-3, 0.8, 0.99)},
+    "ESSAdapt": {"every": 3, "unit": "steps", "batch": noterl.callbacks.Scale(min=4, max=16, align=4)},
+    "ESSWindow": {"every": 5, "unit": "steps"},
+    "EarlyStopping": {"restore_best_weights": True},
+    "Evaluate": {"every": 30, "unit": "steps"},
+    "OptunaPruning": {"every": 30, "unit": "steps"},
+    "RecordVideo": {"every": 60, "unit": "steps"},
+    "Window": {"every": 13, "unit": "steps"},
+}
+
+
+def together(folder: Path) -> list[Any]:
+    """Return the whole catalogue in one list."""
+    present = [name for name in NAMES if name not in NEEDS or importlib.util.find_spec(NEEDS[name])]
+    made = []
+    for name in present:
+        given = ARGUMENTS[name](folder) if name in ARGUMENTS else {}
+        made.append(getattr(noterl.callbacks, name)(**{**given, **TOGETHER.get(name, {})}))
+    return made
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """Return what the table of a run says, without times."""
+    with (folder / "log.csv").open() as file:
+        return [{name: cell for name, cell in row.items() if name != "time"} for row in csv.DictReader(file)]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("within", [False, True], ids=["as an episode ends", "within an episode"])
+def test_all_in_one_list_restored_from_a_file_go_on_bit_for_bit(runs: Runs, within: bool, tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+
+    def cut() -> None:
+        runs.agent.save(tmp_path / "cut.noterl")
+        shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+
+    last = probe(cut if not within else lambda: None)
+    if within:
+        last.between_steps = lambda: cut() if runs.agent.steps == 111 else None
+    whole = runs.run(*together(tmp_path / "whole"), last)
+    runs.agent.restore(tmp_path / "cut.noterl")
+    middle = runs.agent.get_state()
+    assert any(middle["lanes"]["ledger"]["running"]) == within
+    left = EPISODES - middle["counters"]["episodes"]
+    resumed = runs.run(*together(tmp_path / "cut"), start=middle, episodes=left)
+    assert not differences(timeless(joined(resumed)), timeless(joined(whole)))
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
 
 
 def test_the_lists_name_what_is_there() -> None:

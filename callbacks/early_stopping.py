@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from noterl.callback import Callback
-from noterl.checks import check_positive
+from noterl.checks import check_number, check_positive
 from noterl.types import Logs
 
 from .monitor import Monitor
@@ -57,9 +57,8 @@ class EarlyStopping(Callback):
         self.patience = check_positive("patience", patience, none=True)
         if criterion is None and patience is None:
             raise ValueError("criterion or patience must be given, or training would never stop")
-        number = isinstance(criterion, int | float | np.number) and not isinstance(criterion, bool)
-        if criterion is not None and not number:
-            raise ValueError(f"criterion must be a number, got {criterion!r}")
+        if criterion is not None:
+            check_number("criterion", criterion)
         self.criterion, self.restore_best_weights = criterion, restore_best_weights
         self._best: float | None = None
         self._best_weights: dict[str, np.ndarray] | None = None

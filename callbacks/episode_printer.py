@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from noterl.callback import LOGGER, Callback
+from noterl.checks import check_positive
 from noterl.types import Logs
 
 
@@ -30,9 +31,7 @@ class EpisodePrinter(Callback):
     order = LOGGER
 
     def __init__(self, every: int = 10) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"every must be a positive int, got {every!r}")
-        self.every = every
+        self.every = check_positive("every", every)
         self._rewards: list[float] = []
         self._finished = 0
         self._mark = (0, 0.0)  # steps and time at the last line

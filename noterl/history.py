@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noterl.callback import HISTORY, Callback
+from noterl.checks import check_positive, check_word
 from noterl.types import Logs
 
 if TYPE_CHECKING:
@@ -73,12 +74,10 @@ class History(Callback):
             path: also write the picture there; its ending says the format.
 
         Raises:
-            ValueError: for another `what`, or a `window` below 1.
+            ValueError: for another `what`, or a `window` that is no positive int.
         """
-        if what not in ("reward", "loss", "both"):
-            raise ValueError(f"what must be 'reward', 'loss' or 'both', got {what!r}")
-        if window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
+        check_word("what", what, ("reward", "loss", "both"))
+        check_positive("window", window)
         from matplotlib.figure import Figure
 
         names = ["reward", "loss"] if what == "both" else [what]
@@ -90,6 +89,7 @@ class History(Callback):
                 axes.plot(range(window - 1, len(values)), _moving_average(values, window), label=f"mean of {window}")
                 axes.legend()
             axes.set(xlabel="episode", ylabel=name)
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.grid(alpha=0.3)
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)

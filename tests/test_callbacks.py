@@ -139,7 +139,7 @@ class TestEarlyStopping:
             ({"trial_count": True, "criterion": 1}, "trial_count must be a positive int, got True"),
             ({"trial_count": 2.0, "criterion": 1}, "trial_count must be a positive int, got 2.0"),
             ({"trial_count": 2}, "criterion or patience must be given"),
-            ({"trial_count": 2, "criterion": "high"}, "criterion must be a number, got 'high'"),
+            ({"trial_count": 2, "criterion": "high"}, "criterion must be a finite number, got 'high'"),
             ({"trial_count": 2, "patience": 0}, "patience must be a positive int, got 0"),
             ({"trial_count": 2, "patience": 2, "mode": "auto"}, "mode must be 'max' or 'min', got 'auto'"),
         ],

@@ -20,6 +20,7 @@ from noterl.callbacks import LambdaCallback
 from noterl.finders import FinderLogger, LRFinder, OptFinder, ParallelFinder
 from noterl.finders.candidates import Trial
 from noterl.finders.curves import exponential, normalised, window_means
+from noterl.finders.lr_finder import _rows
 from noterl.finders.parallel_finder import _try
 from tests.doubles import CountingEnv
 from tests.states import assert_same_state, one_lane
@@ -167,6 +168,30 @@ class TestPictures:
         assert finder.suggestion(1, 0, 1) == 10.0
         assert finder.suggestion(1, 2, 1) == 10.0**3
         assert finder.suggestion(1, 3, 3) is None
+
+    @pytest.mark.parametrize("window", [1, 4, 7])
+    def test_the_suggestion_is_in_the_middle_of_what_rises(self, agent: noterl.DQN, window: int) -> None:
+        finder = LRFinder(agent)
+        finder.metric, finder._window = "reward", window
+        noise = np.random.default_rng(1).normal(size=80)
+        steep = 1 / (1 + np.exp(40 - np.arange(80)))  # steepest at 40
+        for height, clear in ((100.0, True), (0.0, False)):
+            rewards = (height * steep + noise).tolist()
+            finder.results = _rows("reward", [10.0**index for index in range(80)], rewards, window)
+            assert finder.is_clear == clear
+            if clear:
+                assert 38 <= math.log10(finder.suggestion()) <= 42
+        lines = finder.plot_reward().axes[0].lines
+        assert [line.get_label() for line in lines[:2]] == ["reward", f"mean of {window}"]
+        assert lines[2].get_label() == f"suggestion {finder.suggestion():.2g}"
+        assert lines[2].get_xdata()[0] == finder.suggestion()
+
+    @pytest.mark.parametrize(("metric", "label"), [("reward", "episode"), ("loss", "gradient update")])
+    def test_what_lies_to_the_right(self, agent: noterl.DQN, metric: str, label: str) -> None:
+        finder = OptFinder(agent, ["adam"])
+        finder._judge(metric, [Trial("adam", [1.0, 2.0], [3.0, 4.0, 5.0], 1.0)])
+        assert finder.plot_loss().axes[0].get_xlabel() == label
+        assert finder.plot_reward().axes[0].get_xlabel() == "episode"
 
     def test_of_something_that_was_not_searched_by(self, finder: LRFinder, agent: noterl.DQN) -> None:
         with pytest.raises(ValueError, match=r"there is no loss to show: run find\(metric='loss'\) first"):

@@ -52,6 +52,10 @@ class CandidateFinder(Finder):
             raise ValueError(f"there is no {metric} to show: run find first")
         return {name: ([float(x) for x in range(len(values))], values) for name, values in found.items()}
 
+    def x_label(self, metric: str) -> str:
+        """Return what lies to the right in a picture of the metric."""
+        return "gradient update" if metric == self.metric == "loss" else "episode"
+
     def _judge(self, metric: str, trials: Iterable[Trial]) -> str | None:
         """Make the table; return the best."""
         self.metric = metric

@@ -66,8 +66,8 @@ def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
     """Whether the reward has lost half of what it had gained, by more than noise explains.
 
     Gain and loss are those of the mean over a window: against the first whole window, and against the best. Noise is
-    taken to explain six standard errors of such a mean, more than ten of them usually span; it is estimated from
-    the median step between neighbours, which a trend does not move. Anything not finite has collapsed too.
+    taken to explain six standard errors of such a mean, more than ten of them usually span. Anything not finite has
+    collapsed too.
     """
     if not all(map(math.isfinite, rewards)):
         return True
@@ -75,8 +75,38 @@ def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
         return False
     means = window_means(rewards, window)[window - 1 :]
     best = max(means)
-    deviation = float(np.median(np.abs(np.diff(rewards)))) / 0.954  # of a normal variable, from the median step
-    return best - means[-1] > max(0.5 * (best - means[0]), 6 * deviation / math.sqrt(window))
+    return best - means[-1] > max(0.5 * (best - means[0]), 6 * deviation(rewards) / math.sqrt(window))
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of the noise on a trend, from the median step between neighbours.
+
+    For a normal variable the median step is 0.954 of it.
+
+    Example:
+    >>> from noterl.finders.curves import deviation
+    >>> round(deviation([0.0, 11.0, 20.0, 31.0, 40.0]), 2)
+    10.48
+    """
+    return float(np.median(np.abs(np.diff(values)))) / 0.954
+
+
+def stands_out(values: Sequence[float], index: int, window: int, sma: int) -> bool:
+    """Whether the mean over a window changed, in the `sma` points up to an index, by more than four standard errors.
+
+    The largest of some fifty changes of noise alone is seldom that large.
+
+    Example:
+    >>> from noterl.finders.curves import stands_out
+    >>> values = [0.0, 1.0, 0.0, 1.0, 9.0, 10.0, 9.0, 10.0]
+    >>> stands_out(values, 7, 4, 4), stands_out(values, 4, 4, 1)
+    (True, False)
+    """
+    means = window_means(values, window)
+    if not all(map(math.isfinite, values)) or index < sma:
+        return False
+    error = deviation(values) * math.sqrt(2 * min(sma, window)) / window
+    return abs(means[index] - means[index - sma]) > 4 * error
 
 
 def loss_exploded(losses: Sequence[float], window: int) -> bool:

@@ -23,7 +23,6 @@ class Finder(ABC):
         results: a table, as a list of rows, each a dict.
     """
 
-    x_label = "episode"
     x_scale = "linear"
 
     def __init__(self) -> None:
@@ -36,6 +35,14 @@ class Finder(ABC):
         Raises:
             ValueError: if nothing was noted of the metric.
         """
+
+    @abstractmethod
+    def x_label(self, metric: str) -> str:
+        """Return what lies to the right in a picture of the metric."""
+
+    def marked(self) -> float | None:
+        """Return a place on that axis that pictures mark, if there is one."""
+        return None
 
     def plot_reward(self, n_skip_beginning: int = 0, n_skip_end: int = 0, *, path: str | Path | None = None) -> Figure:
         """Draw the reward.
@@ -121,10 +128,14 @@ class Finder(ABC):
         for name, (x, values) in curves.items():
             kept = slice(skip[0], len(values) - skip[1])
             axes.plot(x[kept], shown(values)[kept], marker=".", label=name)
-        axes.set(xlabel=self.x_label, ylabel=label, xscale=self.x_scale)
+        axes.set(xlabel=self.x_label(metric), ylabel=label, xscale=self.x_scale)
+        if self.x_scale == "linear":
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        if (marked := self.marked()) is not None:
+            axes.axvline(marked, color="tab:gray", linestyle="--", label=f"suggestion {marked:.2g}")
         if y_lim is not None:
             axes.set_ylim(*y_lim)
-        if len(curves) > 1:
+        if len(axes.lines) > 1:
             axes.legend()
         axes.grid(alpha=0.3)
         if path is not None:

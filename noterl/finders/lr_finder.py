@@ -12,6 +12,7 @@ from noterl.finders.curves import (
     loss_exploded,
     normalised,
     reward_collapsed,
+    stands_out,
     steepest,
     window_means,
 )
@@ -27,8 +28,8 @@ class LRFinder(Finder):
     """Train for a while with a learning rate that grows exponentially, and see where learning goes best.
 
     The agent is left exactly as it was. Smith, "Cyclical Learning Rates for Training Neural Networks", 2017, did so
-    with the loss of supervised learning. A reward is noisier, and of noise alone something is suggested too: look at
-    the picture, and where an agent explores at random for long prefer the loss.
+    with the loss of supervised learning. A reward is noisier, and of noise alone something is suggested too: `is_clear`
+    says whether it is more than that. Where an agent explores at random for long prefer the loss.
 
     Args:
         agent: the agent.
@@ -50,7 +51,6 @@ class LRFinder(Finder):
     (True, 0, 0.0001)
     """
 
-    x_label = "learning rate"
     x_scale = "log"
 
     def __init__(self, agent: Agent) -> None:
@@ -114,6 +114,8 @@ class LRFinder(Finder):
     def suggestion(self, sma: int | None = None, n_skip_beginning: int = 10, n_skip_end: int = 5) -> float | None:
         """Return the rate at which the mean reward rises fastest, or the mean loss falls fastest; None if too short.
 
+        A change of means is that of many points; the rate is the one in the middle of them.
+
         Args:
             sma: points over which the change is measured; `window_size` if not given.
             n_skip_beginning: points that are not looked at, at the start.
@@ -125,10 +127,35 @@ class LRFinder(Finder):
         sma = self._window if sma is None else check_positive("sma", sma)
         for name, value in (("n_skip_beginning", n_skip_beginning), ("n_skip_end", n_skip_end)):
             check_int(name, value, least=0)
-        rates, means = self.curves(self.metric or "reward")["mean"]
-        slopes = derivative(means, sma)
-        index = steepest(slopes, rising=self.metric == "reward", skip_beginning=n_skip_beginning, skip_end=n_skip_end)
-        return None if index is None else rates[index]
+        index = self._steepest(sma, n_skip_beginning, n_skip_end)
+        rates = self.curves(self._searched)[self._searched][0]
+        return None if index is None else rates[max(0, index - (self._window + sma - 1) // 2)]
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether what `find` suggests stands out of the noise: a change of more than four standard errors."""
+        index = self._steepest(self._window) if self.results else None
+        return index is not None and stands_out(
+            self.curves(self._searched)[self._searched][1], index, self._window, self._window
+        )
+
+    @property
+    def _searched(self) -> str:
+        return self.metric or "reward"
+
+    def _steepest(self, sma: int, n_skip_beginning: int = 10, n_skip_end: int = 5) -> int | None:
+        """Return where the mean changes fastest for the better, within the `sma` points up to there."""
+        slopes = derivative(self.curves(self._searched)[self._mean][1], sma)
+        rising = self.metric == "reward"
+        return steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=n_skip_end)
+
+    @property
+    def _mean(self) -> str:
+        return f"mean of {self._window}"
+
+    def marked(self) -> float | None:
+        """Return the rate that `find` suggested, for pictures to show."""
+        return self.suggestion() if self.results else None
 
     def curves(self, metric: str) -> dict[str, Curve]:
         """Return the points of the metric that was searched by, and their means over the window."""
@@ -137,8 +164,12 @@ class LRFinder(Finder):
         rates = [row["learning_rate"] for row in self.results]
         return {
             name: (rates, [row[column] for row in self.results])
-            for name, column in ((metric, metric), ("mean", f"mean_{metric}"))
+            for name, column in ((metric, metric), (self._mean, f"mean_{metric}"))
         }
+
+    def x_label(self, metric: str) -> str:
+        """Return what lies to the right in a picture of the metric."""
+        return "learning rate"
 
     def _run(self, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> str | None:
         """Train until the logger ends it, and put the agent back; return what ended it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from noterl import saving
 from noterl.callback import CHECKPOINT, Callback
-from noterl.checks import check_positive
+from noterl.checks import check_bool, check_positive
 from noterl.types import Logs
 
 from .cadence import Cadence
@@ -97,9 +98,14 @@ class Checkpoint(Callback):
         self.save_top_k = check_positive("save_top_k", save_top_k, none=True)
         if save_best_only and save_top_k is not None:
             raise ValueError(f"save_top_k must be None where save_best_only chooses the files, got {save_top_k!r}")
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise ValueError(f"path must be a directory, got {path!r}")
         self.path = Path(path)
-        self.save_best_only, self.save_last = save_best_only, save_last
-        self.save_weights_only, self.save_replay, self.background = save_weights_only, save_replay, background
+        self.save_best_only = check_bool("save_best_only", save_best_only)
+        self.save_last = check_bool("save_last", save_last)
+        self.save_weights_only = check_bool("save_weights_only", save_weights_only)
+        self.save_replay = check_bool("save_replay", save_replay)
+        self.background = check_bool("background", background)
         self._kept: list[_File] = []
         self._best: float | None = None
         self._saved_at = -1  # the count that tells the newest file's name from others

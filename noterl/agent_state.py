@@ -175,8 +175,10 @@ def build(file: dict[str, Any], custom_objects: dict[str, type] | None) -> Agent
     try:
         agent = kind.from_config(config)
         agent.compile(**arguments)
-    except (KeyError, TypeError) as error:
-        raise saving.FileError(f"the file's arguments do not fit the class {file['class']}: {error}") from error
+    except (ImportError, ValueError):
+        raise
+    except Exception as error:  # arguments out of a file may make any constructor fail, in any way
+        raise saving.FileError(f"the file's arguments do not fit the class {file['class']}: {error!r}") from error
     return agent
 
 

@@ -243,6 +243,13 @@ def test_arguments_that_the_class_does_not_take_are_refused(file: Path, tmp_path
             noterl.load(tmp_path / "a.noterl")
 
 
+def test_a_network_larger_than_any_machine_is_refused(file: Path, tmp_path: Path) -> None:
+    document = saving.read(file)
+    saving.write(tmp_path / "a.noterl", {**document, "config": {**document["config"], "hidden": [10**12]}})
+    with pytest.raises(FileError, match="do not fit the class DQN"):
+        noterl.load(tmp_path / "a.noterl")
+
+
 @contextmanager
 def file_size_limit(limit: int) -> Iterator[None]:
     """Let no file of this process grow beyond `limit` bytes, as if the disk were full there."""

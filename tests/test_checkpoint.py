@@ -254,6 +254,15 @@ class TestFailures:
         with pytest.raises(ValueError, match=f"^{name} must be a positive int, got {value!r}$"):
             Checkpoint("runs", **{name: value})
 
+    @pytest.mark.parametrize("path", ["", 3, None])
+    def test_a_path_that_is_none_is_named(self, path: Any) -> None:
+        with pytest.raises(ValueError, match=f"^path must be a directory, got {path!r}$"):
+            Checkpoint(path)
+
+    def test_a_flag_that_is_none_is_named(self) -> None:
+        with pytest.raises(ValueError, match="^save_replay must be True or False, got 'no'$"):
+            Checkpoint("runs", save_replay="no")
+
 
 def small(seed: int = 3) -> noterl.DQN:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=seed)

@@ -256,11 +256,11 @@ class TestFailures:
 
     @pytest.mark.parametrize("path", ["", 3, None])
     def test_a_path_that_is_none_is_named(self, path: Any) -> None:
-        with pytest.raises(ValueError, match=f"^path must be a directory, got {path!r}$"):
+        with pytest.raises(ValueError, match=rf"^path must be a directory, got {path!r}$"):
             Checkpoint(path)
 
     def test_a_flag_that_is_none_is_named(self) -> None:
-        with pytest.raises(ValueError, match="^save_replay must be True or False, got 'no'$"):
+        with pytest.raises(ValueError, match=r"^save_replay must be True or False, got 'no'$"):
             Checkpoint("runs", save_replay="no")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from noterl import lazily
 
 if TYPE_CHECKING:
-    from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, schedules
+    from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
     from noterl.agents.ddpg import DDPG
@@ -54,6 +54,7 @@ __all__ = [
     "plotting",
     "policies",
     "register",
+    "replay",
     "schedules",
 ]
 

@@ -21,6 +21,7 @@ PROBE = """
 import noterl, noterl.callback, noterl.callbacks
 assert noterl.callbacks.Callback is noterl.callback.Callback
 assert noterl.callbacks.EarlyStopping.__module__ == "noterl.callbacks.early_stopping"
+assert noterl.replay.Uniform.__module__ == "noterl.replay.samplers"
 print(noterl.__file__)
 print(noterl.callbacks.__file__)
 """

@@ -126,7 +126,11 @@ class TestSources:
         made = [source.make(0), source.make(1), source.make_evaluation()]
         assert len({id(env.env) for env in made}) == 3
         single = envs.resolve(Signals())
-        assert single.make_evaluation().env is not single.make(0).env  # a copy
+        trained, whole = single.make(0), object()
+        trained.team_reward = whole
+        copied = single.make_evaluation()
+        assert copied.env is not trained.env
+        assert copied.team_reward is whole  # nobody copies the agent whose method it is
         with pytest.raises(ValueError, match="cannot be made a second time"):
             single.make(1)
 

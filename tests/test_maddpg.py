@@ -70,7 +70,6 @@ class Case:
                 weight += rng.normal(scale=0.02 if name.startswith("target_") else 0.2, size=weight.shape)
         self.agent.set_state(state)
         self.batch, self.independent = team_batch(), independent
-        self.truth = self.reference()
 
     def reference(self) -> reference.MADDPG:
         weights = copied(self.agent.get_state())["variables"]
@@ -99,7 +98,9 @@ def test_losses_of_each_agent_equal_the_reference(case: Case) -> None:
 
 
 def test_updates_equal_the_reference(case: Case) -> None:
-    agent, truth, fetch = case.agent, case.truth, current().fetch
+    if case.independent:
+        pytest.skip("what differs are the losses, which the test above compares")
+    agent, truth, fetch = case.agent, case.reference(), current().fetch
     result = agent.run_updates(case.batch, UPDATES)
     assert int(result.finite) == UPDATES
     for k in range(UPDATES):
@@ -170,7 +171,11 @@ def test_straight_through_is_hard_forward_and_soft_backward(backend: str) -> Non
         return head.straight_through(values, ops.convert_to_tensor(uniform), 0.5)
 
     close(current().fetch(drawn(ops.convert_to_tensor(logits))), expected, "sample")
-    close(gradient(lambda values: ops.sum(drawn(values) * worth), logits, backend), slope, "slope")
+    close(
+        gradient(lambda values: ops.sum(ops.multiply(drawn(values), ops.convert_to_tensor(worth))), logits, backend),
+        slope,
+        "slope",
+    )
     assert np.isfinite(current().fetch(head.straight_through(ops.convert_to_tensor(logits), ops.zeros((2, 5))))).all()
 
 
@@ -241,7 +246,8 @@ class Shared(noterl.MADDPG):
 
 def test_an_agent_of_lists_with_a_team_reward_of_its_own() -> None:
     agent = Shared(ListTeam, hidden=(8,), shared=True, seed=1)
-    agent.compile(learning_starts=4, batch_size=4, update_every=4, replay=noterl.Replay(32))
+    policy = policies.GumbelSoftmaxPolicy()
+    agent.compile(policy=policy, learning_starts=4, batch_size=4, update_every=4, replay=noterl.Replay(32))
     assert len(agent.actors) == len(agent.critics) == 1  # equal spaces share
     history = agent.fit(episodes=3, verbose=0).history
     assert agent.updates > 0

@@ -11,7 +11,7 @@ SEEDS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=50_000, help="environment steps of each run")
+    parser.add_argument("--steps", type=int, default=40_000, help="environment steps of each run")
 
 
 def make() -> Any:

@@ -6,6 +6,7 @@ that `Team` lays out. An agent that has left keeps its last observation, earns n
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -108,6 +109,15 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         self._observations = vector
         return vector
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> TeamEnv:
+        """Return a copy under the same `team_reward`, which is as a rule a method of a whole agent."""
+        made = copy.copy(self)
+        shared = ("team", "team_reward")
+        made.__dict__.update(
+            {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items() if name not in shared}
+        )
+        return made
+
     def render(self) -> Any:
         """Draw the environment."""
         return self.env.render()
@@ -170,7 +180,7 @@ class ParallelEnv(TeamEnv):
 class ListEnv(TeamEnv):
     """An environment whose `step` takes a list of actions, and returns lists of observations, rewards and ends.
 
-    Of `step` gymnasium's form and the older one (observations, rewards, dones, info) are understood; rewards and ends
+    Of `step` gymnasium's form and the older one (observations, rewards, ends, info) are understood; rewards and ends
     may also be one for all agents. It is given the actions of all agents, also of those that are done.
 
     Args:
@@ -195,10 +205,10 @@ class ListEnv(TeamEnv):
     def _advance(self, actions: tuple[Any, ...]) -> _Step:
         result = self.env.step(list(actions))
         if len(result) == 4:
-            observations, rewards, dones, info = result
+            observations, rewards, over, info = result
             late = info.get("TimeLimit.truncated", False) if isinstance(info, dict) else False
-            truncations = np.logical_and(self._all(dones), self._all(late))
-            terminations = np.logical_and(self._all(dones), ~truncations)
+            truncations = self._all(over) & self._all(late)
+            terminations = self._all(over) & ~truncations
         else:
             observations, rewards, terminations, truncations, info = result
             terminations, truncations = self._all(terminations), self._all(truncations)

@@ -194,8 +194,9 @@ def _columns(sizes: Sequence[int]) -> list[slice]:
 def _bound(space: Space[Any], side: int) -> Any:
     if isinstance(space, spaces.Box):
         return (space.low, space.high)[side]
-    highest = space.n - 1 if isinstance(space, spaces.Discrete) else space.nvec - 1  # type: ignore[attr-defined]
-    return np.multiply(side, highest)
+    if isinstance(space, spaces.MultiBinary):
+        return np.full(space.shape, side)
+    return side * (getattr(space, "nvec", getattr(space, "n", None)) - 1)
 
 
 def _action(numbers: Array, space: Space[Any]) -> Any:

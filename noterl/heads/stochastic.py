@@ -88,13 +88,13 @@ class Categorical(Head):
     def one_hot(self, action: Tensor) -> Tensor:
         """Return actions `[B, ...]` as float32 one-hot vectors `[B, A]`, those of several choices side by side."""
         choices = ops.reshape(ops.cast(action, "int32"), (-1, len(self.counts)))
-        parts = [ops.one_hot(choices[:, column], count) for column, count in enumerate(self.counts)]
-        return ops.cast(ops.concatenate(parts, axis=-1), "float32")
+        parts = [_one_hot(choices[:, column], count) for column, count in enumerate(self.counts)]
+        return ops.concatenate(parts, axis=-1)
 
     def greedy(self, values: Tensor) -> Tensor:
         """Return the most probable actions `[B, A]` under logits `[B, A]`, one-hot, without a gradient."""
-        parts = [ops.one_hot(ops.argmax(part, axis=-1), count) for part, count in self._counted(values)]
-        return ops.cast(ops.concatenate(parts, axis=-1), "float32")
+        parts = [_one_hot(ops.argmax(part, axis=-1), count) for part, count in self._counted(values)]
+        return ops.concatenate(parts, axis=-1)
 
     def straight_through(self, values: Tensor, uniform: Tensor, temperature: Any = 1.0) -> Tensor:
         """Return one-hot samples `[B, A]` of the softmax of logits `[B, A]`, through which gradients flow.
@@ -112,7 +112,7 @@ class Categorical(Head):
         parts = []
         for part, count in self._counted(values + gumbel):
             soft = ops.softmax(part / temperature, axis=-1)
-            hard = ops.cast(ops.one_hot(ops.argmax(part, axis=-1), count), "float32")
+            hard = _one_hot(ops.argmax(part, axis=-1), count)
             parts.append(ops.stop_gradient(hard - soft) + soft)
         return ops.concatenate(parts, axis=-1)
 
@@ -132,6 +132,11 @@ class Categorical(Head):
             return choices[0]
         space: Any = self.action_space
         return np.stack(choices, axis=-1).reshape(-1, *space.shape).astype(space.dtype, copy=False)
+
+
+def _one_hot(index: Tensor, count: int) -> Tensor:
+    """Return float32 `[B, count]`; Keras's own looks at the values on torch, which keeps a loss from being traced."""
+    return ops.cast(ops.equal(ops.cast(index, "int32")[:, None], np.arange(count, dtype=np.int32)), "float32")
 
 
 def _drawn(logits: np.ndarray, draws: np.ndarray) -> np.ndarray:

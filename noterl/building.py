@@ -114,8 +114,8 @@ def build_optimizers(agent: Algorithm) -> None:
         name, trained = agent.optimizer_names[0], agent.trained_variables()
         if not trained:
             raise ValueError(f"{type(agent).__name__} has no network to train: keep it as an attribute of the agent")
-        agent.optimizers[name] = optimizers.build(agent.optimizers[name], trained)
-        agent._trained = trained
+        agent._trained = _meant_by(agent.optimizers[name], agent.networks()) or trained
+        agent.optimizers[name] = optimizers.build(agent.optimizers[name], agent._trained)
         return
     found = unique(variable for network in agent.networks().values() for variable in networks.variables(network))
     saved = [backends.current().fetch(variable) for variable in found]
@@ -133,6 +133,12 @@ def build_optimizers(agent: Algorithm) -> None:
         raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")
     for name, trained in discovered.items():
         agent.optimizers[name] = optimizers.build(agent.optimizers[name], unique(trained))
+
+
+def _meant_by(optimizer: Any, found: dict[str, Any]) -> list[keras.Variable]:
+    """Return what a torch optimizer was made to train: the networks it holds, so that a target need not be frozen."""
+    groups = [networks.trainable_variables(network) for network in found.values()]
+    return unique(variable for group in groups if optimizers.held_of(optimizer, group) for variable in group)
 
 
 def unique(variables: Any) -> list[keras.Variable]:

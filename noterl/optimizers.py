@@ -60,7 +60,7 @@ def _own(optimizer: Any, name: str) -> Any:
             raise ValueError(f"optimizer: Keras knows no {optimizer!r}") from error
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return plain(optimizer)
-    if _is_torch(optimizer) or (callable(optimizer) and not isinstance(optimizer, type)):
+    if _is_torch(optimizer) or _makes_torch(optimizer):
         if backends.choose() != "torch":
             kind = type(optimizer).__name__ if _is_torch(optimizer) else "a function of parameters"
             raise ValueError(
@@ -112,11 +112,18 @@ def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
         optimizer = optimizer([variable.value for variable in variables])
         if not _is_torch(optimizer):
             raise ValueError(f"optimizer: the function must return a torch.optim.Optimizer, got {optimizer!r}")
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    missing = [variable.name for variable in variables if id(variable.value) not in held]
+    held = {id(variable) for variable in held_of(optimizer, variables)}
+    missing = [variable.name for variable in variables if id(variable) not in held]
     if missing:
         raise ValueError(f"optimizer holds other parameters than the agent trains: {', '.join(missing)} are missing")
     return optimizer
+
+
+def held_of(optimizer: Any, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
+    """Return those of the variables that a torch optimizer was made for; none of one that is made, or built, later."""
+    groups = optimizer.param_groups if _is_torch(optimizer) else []
+    held = {id(parameter) for group in groups for parameter in group["params"]}
+    return [variable for variable in variables if id(variable.value) in held]
 
 
 def _make_live(optimizer: keras.optimizers.Optimizer) -> None:
@@ -131,6 +138,13 @@ def _make_live(optimizer: keras.optimizers.Optimizer) -> None:
 
 def _is_torch(optimizer: Any) -> bool:
     return any(base.__module__.startswith("torch.optim") for base in type(optimizer).__mro__)
+
+
+def _makes_torch(optimizer: Any) -> bool:
+    """Whether it is a function of parameters, as a class of torch is too."""
+    if isinstance(optimizer, type):
+        return any(base.__module__.startswith("torch.optim") for base in optimizer.__mro__)
+    return callable(optimizer)
 
 
 def get_rule(optimizer: Any, rule: str) -> float:

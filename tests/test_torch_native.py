@@ -291,6 +291,25 @@ def test_one_loss_may_train_one_network_after_the_other() -> None:
         assert_all_close(weights_of(module), expected, "weights", atol=1e-6)
 
 
+def test_a_target_that_is_not_frozen_is_not_trained() -> None:
+    frozen, thawed = NativeDQN(VECTOR, seed=3), NativeDQN(VECTOR, seed=3)
+    thawed.target_q.requires_grad_(True)
+    for agent in (frozen, thawed):
+        optimizer = torch.optim.AdamW(agent.q.parameters(), lr=3e-3, weight_decay=0.1)
+        agent.compile(optimizer, replay=noterl.Replay(100), batch_size=8)
+        agent.build()
+        agent.run_updates(random_batch(2, 16), 2)
+    for first, second in ((frozen.q, thawed.q), (frozen.target_q, thawed.target_q)):
+        assert_all_close(weights_of(first), weights_of(second), "weights", atol=0.0)
+
+
+def test_a_class_of_torch_makes_an_optimizer() -> None:
+    agent = built(torch.optim.Adam)
+    assert type(agent.optimizer) is torch.optim.Adam and agent.learning_rate == 1e-3
+    with pytest.raises(ValueError, match=r"optimizer for .* must be a keras\.optimizers\.Optimizer"):
+        built(keras.optimizers.Adam)
+
+
 def test_an_optimizer_of_other_parameters_is_refused() -> None:
     stranger = torch.optim.Adam(network().parameters())
     with pytest.raises(ValueError, match=r"optimizer holds other parameters than the agent trains: 0\.weight"):

@@ -173,6 +173,8 @@ class TestRules:
         relabel.attach(object(), envs.resolve(env))
         goals = np.array([[0, 0, 1]], np.int8), np.array([[0, 1, 1]], np.int8)
         assert relabel._compute_reward(*goals, [{}]).tolist() == [-factor]
+        assert relabel._compute_terminated(*goals, [{}]).tolist() == [False]
+        assert relabel._compute_terminated(goals[0], goals[0], [{}]).tolist() == [True]
 
     def test_without_compute_terminated_transitions_end_as_they_were_stored(self) -> None:
         replay = Replay(10, relabel=Hindsight(ratio=1.0))
@@ -190,7 +192,12 @@ class TestRules:
         agent = SimpleNamespace(compute_reward=lambda achieved, desired, info: np.full(len(info), 7.0))
         relabel = Hindsight()
         relabel.attach(agent, envs.resolve(BitFlip(3)))
-        assert relabel._compute_reward is agent.compute_reward and relabel._compute_terminated is None
+        assert relabel._compute_reward is agent.compute_reward
+        goals = np.array([[0, 0, 1], [0, 1, 1]], np.int8)
+        assert relabel._compute_terminated(goals, goals[:1], [{}] * 2).tolist() == [True, False]  # the environment's
+        agent.compute_terminated = lambda achieved, desired, info: np.ones(len(info), bool)
+        relabel.attach(agent, envs.resolve(BitFlip(3)))
+        assert relabel._compute_terminated is agent.compute_terminated
 
     def test_goals_are_compared_as_precisely_as_they_are_stored(self) -> None:
         seen = []

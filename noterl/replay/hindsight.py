@@ -38,11 +38,11 @@ class Hindsight(Relabel):
     """Gives part of each batch another goal: one that was achieved in the same episode.
 
     For goal environments: their observations are a Dict of "observation", "achieved_goal" and "desired_goal". The new
-    goal takes the desired one's place in `observation` and `next_observation`, and reward and termination are what the
-    agent's `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated` say, or, where it defines no
-    `compute_reward`, the environment's own. They are called once for all rows of a batch: goals are arrays
-    `[n, ...]`, `info` is `n` empty dicts (infos are not stored), and they return `[n]`; a `compute_terminated` that
-    returns one bool instead is asked for each row. Without `compute_terminated` transitions terminate as they were
+    goal takes the desired one's place in `observation` and `next_observation`, and reward and termination are what
+    `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated` say: each the agent's, or, where it
+    defines none, the environment's own. They are called once for all rows of a batch: goals are arrays `[n, ...]`,
+    `info` is `n` empty dicts (infos are not stored), and they return `[n]`; a `compute_terminated` that returns one
+    bool instead is asked for each row. Where there is no `compute_terminated` transitions terminate as they were
     stored. What is achieved by a transition is its next observation's.
 
     Args:
@@ -81,26 +81,27 @@ class Hindsight(Relabel):
         self._compute_terminated: Rule | None = None
 
     def attach(self, agent: Any, source: EnvSource | None = None) -> None:
-        """Take the rule of rewards from an agent, or any object that has one, or else from where the agent trains.
+        """Take the rules of an agent, or any object that has them, or else of where the agent trains.
 
         Raises:
             ValueError: if neither has `compute_reward`, or the environment's would not know the goals.
         """
-        owner = agent
-        if source is not None and not callable(getattr(agent, "compute_reward", None)):
-            if set(source.shifts[0] or ()) & set(GOAL_KEYS[1:]):
+        reward, terminated = (_rule(agent, name) for name in ("compute_reward", "compute_terminated"))
+        if source is not None and set(source.shifts[0] or ()) & set(GOAL_KEYS[1:]):
+            if reward is None:
                 raise ValueError(
                     "relabel: the environment's goals are discrete values that do not start at zero, as those in the "
                     "memory do: define compute_reward in the agent"
                 )
-            owner = source.layer_with("compute_reward")
-        rule = getattr(owner, "compute_reward", None)
-        if not callable(rule):
+        elif source is not None:
+            reward = reward or _rule(source.layer_with("compute_reward"), "compute_reward")
+            terminated = terminated or _rule(source.layer_with("compute_terminated"), "compute_terminated")
+        if reward is None:
             raise ValueError(
                 "relabel: Hindsight needs compute_reward(achieved_goal, desired_goal, info), and neither the agent nor "
                 "the environment defines it"
             )
-        self._compute_reward, self._compute_terminated = rule, getattr(owner, "compute_terminated", None)
+        self._compute_reward, self._compute_terminated = reward, terminated
 
     def bind(self, storage: Storage, observation_space: spaces.Space[Any]) -> None:
         """Belong to a storage of a goal environment's observations.
@@ -187,6 +188,11 @@ class Hindsight(Relabel):
         if self.storage is None:
             raise RuntimeError("this Hindsight belongs to no memory yet: call Replay.build first")
         return self.storage
+
+
+def _rule(owner: Any, name: str) -> Rule | None:
+    rule = getattr(owner, name, None)
+    return rule if callable(rule) else None
 
 
 def _of_each(name: str, answer: Any, goals: Array) -> Array:

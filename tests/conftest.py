@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -31,8 +32,19 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if os.environ["KERAS_BACKEND"] == "jax":
+        _keep_what_is_compiled(config)
     hypothesis.settings.register_profile("noterl", deadline=None, derandomize=True, max_examples=50)
     hypothesis.settings.load_profile("noterl")
+
+
+def _keep_what_is_compiled(config: pytest.Config) -> None:
+    """Let JAX compile once what many tests' agents have in common; it halves the time of a run."""
+    folder = tempfile.TemporaryDirectory(prefix="noterl-jax-")
+    config.add_cleanup(folder.cleanup)
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder.name)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -222,6 +222,19 @@ def test_weights_set_from_outside_reach_the_next_action() -> None:
         assert agent.act(OBSERVATIONS[0]) == np.argmax(bias)
 
 
+@pytest.mark.parametrize("updates", [1, 3])
+def test_weights_handed_over_after_a_call_are_those_of_the_variables_bit_for_bit(updates: int) -> None:
+    agent = small_dqn(hidden=(64,))
+    for seed in range(3):
+        agent.acting.updated(agent.run_updates(random_batch(updates, 4, seed=seed), updates).weights)
+        agent.act(OBSERVATIONS)
+        handed = agent.acting._weights
+        agent.acting.stale = True
+        agent.act(OBSERVATIONS)
+        for weights, own in zip(handed, agent.acting._weights, strict=True):
+            np.testing.assert_array_equal(weights, own)
+
+
 def test_one_observation_gives_a_number_and_a_batch_an_array() -> None:
     agent = small_dqn()
     batch = agent.act(OBSERVATIONS)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from noterl.backends.brief import Brief
 from noterl.backends.common import GroupResult, must_loop, settle, split_loss
 from noterl.types import Batch
 
@@ -184,11 +185,11 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     program = _Program(agent, jit_compile)
 
     def run(batch: Batch, count: int) -> GroupResult:
-        whole, result = program.apply(batch, count)
-        if whole:
-            return GroupResult(*result, count)
-        located, result = program.locate(batch, count)
-        return GroupResult(*result, settle(lambda fewer: program.apply(batch, fewer)[0], located, count))
+        result = program.apply(batch, count)
+        if result is not None:
+            return result
+        located, given = program.locate(batch, count)
+        return GroupResult(*given, settle(lambda fewer: program.apply(batch, fewer) is not None, located, count))
 
     return run
 
@@ -208,20 +209,22 @@ class _Program:
     def __init__(self, agent: Agent, jit_compile: bool | str) -> None:
         self._agent, self._variables = agent, agent.all_variables
         self._moved: list[int] | None = None  # positions of the variables that an update assigns
+        self._brief = Brief(jnp.concatenate)
         compiled = _interpreted if jit_compile is False else jax.jit
         self._apply, self._locate = compiled(self._group), compiled(self._search)
 
-    def apply(self, batch: Batch, count: int) -> tuple[bool, tuple[dict, dict]]:
-        """Make the updates, and return True; or, if one of them is not finite, change nothing and return False."""
+    def apply(self, batch: Batch, count: int) -> GroupResult | None:
+        """Make the updates, and return what they gave; if one of them is not finite, change nothing and return None."""
         state = [variable._value for variable in self._variables]
         if self._moved is None:
             self._moved = self._find_moved(state, batch)
-        finite, moved, result = self._apply(state, batch, *self._numbers(count))
+        vector, moved, (logs, feedback) = self._apply(state, batch, *self._numbers(count))
+        finite, logs, weights = self._brief.read(np.asarray(vector), logs)
         if not finite:
-            return False, result
+            return None
         for position, value in zip(self._moved, moved, strict=True):
             self._variables[position]._value = value
-        return True, result
+        return GroupResult(logs, feedback, count, weights=weights)
 
     def locate(self, batch: Batch, count: int) -> tuple[int, tuple[dict, dict]]:
         """Return how many updates are finite, up to the first that is not, and what they gave; nothing is changed."""
@@ -265,7 +268,11 @@ class _Program:
             _, moved, finite, result = _repeat(numbered, moved, batch, count, start, stop=False)
         numbers = [value.ravel() for value in moved if jnp.issubdtype(value.dtype, jnp.inexact)]
         finite &= jnp.isfinite(jnp.concatenate(numbers)).all()  # of one array: each reduction has its price
-        return finite, moved, result
+        present = _with(state, positions, moved)
+        known = {id(variable): value for variable, value in zip(self._variables, present, strict=True)}
+        weights = [known[id(variable)].ravel() for variable in self._agent.acting.packed]
+        vector, logs = self._brief.write(finite.astype(jnp.float32)[None], result[0], weights)
+        return vector, moved, (logs, result[1])
 
     def _search(self, state: list[Any], batch: Batch, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
         def once(state: list[Any], row: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:

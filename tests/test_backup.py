@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +33,25 @@ from tests.doubles import RaisingEnv
 from tests.states import ROOT, assert_same_state, four_lanes, one_lane
 from tests.tape import Broken, Tape, broken, rewarded, taped
 
-# Trains two agents; writes a letter when each has begun to step, and is killed where the parent likes.
+# Trains an agent; writes its name when it has begun to step, and is killed where the parent likes.
 SCRIPT = """
-import sys, time
-from tests.test_backup import callbacks
-from tests.states import four_lanes, one_lane
-
-directory = sys.argv[1]
-for name, build, budget in (("one", one_lane, {"episodes": 20}), ("four", four_lanes, {"steps": 301, "num_envs": 4})):
-    agent = build()
-    agent.fit(**budget, callbacks=callbacks(f"{directory}/{name}", begun=name), verbose=0)
-    agent.save(f"{directory}/{name}.noterl")
+import sys
+from tests.test_backup import script
+script(sys.argv[1], sys.argv[2], begun=sys.argv[2])
 """
+
+RUNS: dict[str, tuple[Callable[[], noterl.DQN], dict[str, int]]] = {
+    "one": (one_lane, {"episodes": 20}),
+    "four": (four_lanes, {"steps": 301, "num_envs": 4}),
+}
+
+
+def script(directory: Any, name: str, begun: str = "") -> noterl.DQN:
+    """Train, as the killed script and as the one that goes on; with `begun`, slowly, and saying that it begins."""
+    build, budget = RUNS[name]
+    agent = build()
+    agent.fit(**budget, callbacks=callbacks(f"{directory}/{name}", begun), verbose=0)
+    return agent
 
 
 def callbacks(directory: Any, begun: str = "") -> list[Any]:
@@ -70,14 +79,11 @@ def callbacks(directory: Any, begun: str = "") -> list[Any]:
     ]
 
 
-def start(directory: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SCRIPT, str(directory)]
+def killed(directory: Path, name: str, seconds: float) -> None:
+    """Run the script in a process of its own, and kill it so many seconds after its first step."""
+    command = [sys.executable, "-c", SCRIPT, str(directory), name]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
-def kill_in(name: str, process: subprocess.Popen[str], seconds: float) -> None:
-    """Kill the process so many seconds after it began to train the agent of this name."""
+    process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     while (line := process.stdout.readline()) != f"{name}\n":
         assert line, "the script ended before it was killed"
@@ -89,16 +95,11 @@ def kill_in(name: str, process: subprocess.Popen[str], seconds: float) -> None:
 
 def test_killed_twice_and_run_again(tmp_path: Path) -> None:
     delays = np.random.default_rng().uniform(0.02, 0.2, 2)
-    for name, delay in zip(("one", "four"), delays, strict=True):
-        kill_in(name, start(tmp_path), delay)
-    process = start(tmp_path)
-    process.communicate(timeout=120)
-    assert process.returncode == 0
-    for name, build, budget in (("one", one_lane, {"episodes": 20}), ("four", four_lanes, {"steps": 301})):
-        whole = build()
-        heard = callbacks(tmp_path / "whole" / name)
-        whole.fit(**budget, num_envs=4 if name == "four" else 1, callbacks=heard, verbose=0)
-        assert_same_state(saving.read(tmp_path / f"{name}.noterl")["state"], whole)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(killed, [tmp_path] * 2, RUNS, delays))
+    for name in RUNS:
+        resumed, whole = script(tmp_path, name), script(tmp_path / "whole", name)
+        assert_same_state(resumed, whole)
         files = [
             sorted(file.name for file in (tmp_path / part / "files").iterdir()) for part in (name, f"whole/{name}")
         ]

@@ -251,15 +251,14 @@ class TestOptFinder:
 
 @noterl.register
 class DyingDQN(noterl.DQN):
-    """Kills the process that trains it, or raises."""
+    """Kills the process of the trial in which it is built anew, or raises when it should act."""
 
     def __init__(self, env: Any, *, deed: str = "raise", seed: int | None = None) -> None:
-        self.deed = deed
+        if deed == "kill" and multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
         super().__init__(env, hidden=(4,), seed=seed)
 
     def choose_actions(self, *arguments: Any) -> np.ndarray:
-        if self.deed == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
         raise RuntimeError("dying on purpose")
 
 

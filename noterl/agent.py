@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl import agent_lanes, agent_state, envs, optimizers, saving
+from noterl import agent_lanes, agent_state, building, envs, optimizers, saving
 from noterl.agent_setup import Setup, budget_of, checked_fit_arguments, loggers
 from noterl.algorithm import Algorithm, Defaults
 from noterl.callback import CallbackList, Events
@@ -149,7 +149,7 @@ class Agent(Algorithm):
             num_envs: environments stepped side by side in this process.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes; "auto" is 1 on a terminal, else 2.
             log_every: episodes between lines, 10 by default.
-            seed: start every generator, and the environments, afresh from it.
+            seed: start every generator, those in Keras's layers too, and the environments, afresh from it.
 
         Returns:
             The `History` of this call, which `agent.history` holds too.
@@ -173,9 +173,8 @@ class Agent(Algorithm):
         if self.on_policy is not None:
             self.on_policy.rollout.open(self.lanes.num_envs)
         if fresh:
-            self.generators.reseed(seed)
+            building.reseed(self, seed)
             self._by_hand = Generators(seed)("act")
-            self.explorer.generator = self.generators("exploration")
         self.history = history = History()
         self._verbose = int(verbose)
         self._callbacks = CallbackList([*heard.callbacks, history, *loggers(self._verbose, log_every, episodes, steps)])

@@ -141,6 +141,15 @@ def _meant_by(optimizer: Any, found: dict[str, Any]) -> list[keras.Variable]:
     return unique(variable for group in groups if optimizers.held_of(optimizer, group) for variable in group)
 
 
+def reseed(agent: Algorithm, seed: int | None) -> None:
+    """Start every generator of a built agent afresh: its own, and those that Keras's layers draw from."""
+    agent.generators.reseed(seed)
+    agent.explorer.generator = agent.generators("exploration")
+    for variable in agent.all_variables:
+        if variable.path.endswith("seed_generator_state"):
+            variable.assign(np.array([agent.generators("layers").integers(2**31), 0], variable.dtype))
+
+
 def unique(variables: Any) -> list[keras.Variable]:
     """Return the variables in order, each once."""
     return list({id(variable): variable for variable in variables}.values())

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import noterl
+from noterl import networks
+from noterl.backends import current
 from noterl.random import Generators, construction, network_generator
 from tests.states import assert_same_state, differences, one_lane
 
@@ -154,6 +156,16 @@ def test_layers_of_the_user_come_from_the_seed() -> None:
     assert differences(weights[0], weights[2])
 
 
+def test_a_seed_of_fit_is_the_seed_of_layers_too() -> None:
+    states = []
+    for seed, afresh in ((1, 7), (2, 7), (1, 8)):
+        agent = LayersAgent("CartPole-v1", seed=seed)
+        agent.fit(steps=1, seed=afresh, verbose=0)
+        found = [one for one in networks.variables(agent.q) if one.path.endswith("seed_generator_state")]
+        states.append([current().fetch(one).tolist() for one in found])
+    assert states[0] == states[1] != states[2] and len(states[0]) == 1
+
+
 @pytest.mark.backends("torch")
 def test_modules_of_the_user_come_from_the_seed() -> None:
     from torch import nn
@@ -199,6 +211,7 @@ def test_watching_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     watched.evaluate(episodes=2)
     watched.evaluate(episodes=2, deterministic=False, seed=4)
     watched.act(np.zeros(4, np.float32))
+    watched.act(np.zeros(4, np.float32), deterministic=False)
     watched.summary()
     watched.fit(steps=30, verbose=1)
     assert_same_state(silent, watched)

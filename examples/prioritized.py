@@ -1,0 +1,47 @@
+"""Find a reward that is earned once in four thousand episodes: prioritized sampling against uniform.
+
+In the Blind Cliffwalk one of two actions leads on and the other one ends the episode; only the last step is rewarded.
+The agent acts at random throughout and learns from its memory what each action is worth, until it is right.
+"""
+
+import os
+
+import keras
+import numpy as np
+
+import noterl
+from noterl.callbacks import LambdaCallback
+from noterl.envs import BlindCliffwalk
+from noterl.policies import EpsGreedyQPolicy
+from noterl.replay import Prioritized, Uniform
+
+EPISODES = min(50_000, int(os.environ.get("NOTERL_MAX_EPISODES", "50000")))
+STATES, GAMMA = 12, 0.9
+TRUTH = BlindCliffwalk(STATES).action_values(GAMMA)
+
+
+def train(sampler: Prioritized | Uniform) -> str:
+    agent = noterl.DQN(lambda: BlindCliffwalk(STATES), hidden=(), gamma=GAMMA, loss="squared", seed=1)
+    agent.compile(
+        optimizer=keras.optimizers.SGD(1.0),
+        policy=EpsGreedyQPolicy(1.0),
+        replay=noterl.Replay(100_000, sampler=sampler),
+        batch_size=32,
+        learning_starts=20_000,
+        update_every=8,
+        updates=8,
+        target_update=200,
+    )
+
+    def look(episode: int, logs: dict[str, float]) -> None:
+        if episode % 50 == 0:
+            values = agent.forward(keras.ops.eye(STATES))  # states are seen as one-hot vectors
+            if np.mean(np.square(keras.ops.convert_to_numpy(values) - TRUTH)) < 1e-3:
+                agent.stop("solved")
+
+    history = agent.fit(episodes=EPISODES, callbacks=[LambdaCallback(on_episode_end=look)], log_every=10_000)
+    return f"{agent.updates:,} updates ({history.stop_reason})"
+
+
+for name, sampler in (("uniform", Uniform()), ("prioritized", Prioritized(beta_steps=100_000))):
+    print(f"{name}: {train(sampler)}")

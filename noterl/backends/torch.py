@@ -251,24 +251,29 @@ class _Undo:
         self._agent = agent
         self._learning, self._needed = True, len(agent.optimizer_names) > 1
         self._versions: list[int] = []
-        self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._state: list[torch.Tensor] = []
+        self._saved: list[torch.Tensor] = []
         self._optimizers: list[tuple[torch.optim.Optimizer, dict[str, Any]]] = []
 
     def begin(self) -> None:
         """Note the state at the start of an update."""
         if self._versions and self._learning:
-            self._learning, self._saved, self._optimizers = False, [], []
+            self._learning, self._state, self._saved, self._optimizers = False, [], [], []
         if self._learning or self._needed:
-            tensors = [variable.value.detach() for variable in self._agent.all_variables]
+            # Not `value`, whose look into Keras's scopes costs more than to copy a small tensor.
+            self._state = [variable._value for variable in self._agent.all_variables]
+            self._versions = [tensor._version for tensor in self._state]
+            if len(self._saved) != len(self._state):
+                self._saved = [torch.empty_like(tensor) for tensor in self._state]
+            with torch.no_grad():  # into the same memory each time: to get new memory costs more than to fill it
+                torch._foreach_copy_(self._saved, self._state)
             native = [found for found in self._agent.optimizers.values() if isinstance(found, torch.optim.Optimizer)]
-            self._versions = [tensor._version for tensor in tensors]
-            self._saved = [(tensor, tensor.clone()) for tensor in tensors]
             self._optimizers = [(optimizer, copy.deepcopy(optimizer.state_dict())) for optimizer in native]
 
     def note(self) -> None:
         """Learn, before the first optimizer of an update is applied, whether anything has been assigned."""
         if self._learning and self._versions:
-            versions = [variable.value._version for variable in self._agent.all_variables]
+            versions = [variable._value._version for variable in self._agent.all_variables]
             self._needed |= versions != self._versions
 
     def may_be_needed(self, needed: bool) -> None:
@@ -278,8 +283,8 @@ class _Undo:
     def take_back(self) -> None:
         """Return to the state at the start of the update."""
         if self._learning or self._needed:
-            for tensor, value in self._saved:
-                tensor.copy_(value)
+            with torch.no_grad():
+                torch._foreach_copy_(self._state, self._saved)
             for optimizer, state in self._optimizers:
                 optimizer.load_state_dict(state)
 

@@ -345,23 +345,21 @@ TASKS = {
         source="noterl; without hindsight",
         learning=Learning(episodes=2_000),
     ),
-    "fetchreach-ddpg": Task(
-        algorithm="ddpg",
+    "fetchreach-sac": Task(
+        algorithm="sac",
         environment="gymnasium_robotics:FetchReach-v4",
         steps=20_000,
         settings={
             **OFF_POLICY,
-            "hidden": [256, 256, 256],
+            "hidden": [64, 64],
             "gamma": 0.95,
             "learning_rate": 1e-3,
-            "capacity": 100_000,
+            "capacity": 1_000_000,
             "learning_starts": 1_000,
-            "target_update": 0.05,
-            "noise": 0.1,
             "hindsight": HINDSIGHT,
         },
         return_range=(-50, 0),
-        source="noterl",
+        source="rl-zoo3, SAC with hindsight on FetchReach-v1, without a time feature",
         learning=Learning(median=-3, share=0.8, published="-1.7 ± 0.9 (TQC, FetchReach-v1); -17.6 ± 21.7 (Tianshou)"),
     ),
 }

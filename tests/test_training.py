@@ -75,8 +75,8 @@ def test_runs_of_other_settings_are_not_taken_over(stage: Stage, tmp_path: Path)
         ("cartpole-ppo", {"median": 499, "worst": 499}, False),
         ("reach2d-ddpg", {"median": -4, "worst": -4, "success": 0.94}, False),
         ("reach2d-ddpg", {"median": -4, "worst": -4, "success": 0.95}, True),
-        ("fetchreach-ddpg", {"median": -2, "worst": -50, "seed_means": [-2, -2, -3, -50, -2]}, True),
-        ("fetchreach-ddpg", {"median": -2, "worst": -50, "seed_means": [-2, -2, -3.1, -50, -2]}, False),
+        ("fetchreach-sac", {"median": -2, "worst": -50, "seed_means": [-2, -2, -3, -50, -2]}, True),
+        ("fetchreach-sac", {"median": -2, "worst": -50, "seed_means": [-2, -2, -3.1, -50, -2]}, False),
     ],
 )
 def test_what_is_asked_for_is_met_by_all_of_its_figures(name: str, reached: dict[str, Any], expected: bool) -> None:

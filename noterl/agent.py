@@ -252,6 +252,9 @@ class Agent(Algorithm):
     def save(self, path: str | Path, *, replay: bool = True) -> None:
         """Write everything into one file, whole or not at all; `replay=False` leaves the memory out.
 
+        During a `fit` a run goes on from it exactly where it was written at an episode's end or in `between_steps`: in
+        the hooks of a batch, the updates of its group are made already, and are not counted yet.
+
         Raises:
             OSError: if it cannot be written; an older file at `path` stays.
         """

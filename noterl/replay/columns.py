@@ -142,7 +142,7 @@ def reshape(value: Any, leading: tuple[int, ...]) -> Any:
     """Return `value`'s arrays [n, ...] with the first axis split into `leading`."""
     if isinstance(value, dict):
         return {name: reshape(part, leading) for name, part in value.items()}
-    return value.reshape(*leading, *value.shape[1:])
+    return value.reshape(leading + value.shape[1:])
 
 
 def flat(value: Array) -> Array:

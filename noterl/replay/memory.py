@@ -27,10 +27,6 @@ from noterl.replay.samplers import Sampler, Uniform
 from noterl.replay.storage import Storage
 from noterl.types import Batch
 
-# The others were known when the rows were drawn.
-_GATHERED = tuple(name for name in Batch._fields if name not in ("weight", "index"))
-
-
 @register
 class Replay(Configurable):
     """The last `capacity` transitions of all lanes, from which batches are drawn.
@@ -269,8 +265,16 @@ class Replay(Configurable):
         else:
             batch = self._gathered(storage, rows, gamma, self._n_step)
         shape = drawn.rows.shape
-        fields = {name: reshape(getattr(batch, name), shape) for name in _GATHERED}
-        return Batch(weight=drawn.weight, index=drawn.rows, **fields)
+        return Batch(
+            observation=reshape(batch.observation, shape),
+            action=reshape(batch.action, shape),
+            reward=reshape(batch.reward, shape),
+            next_observation=reshape(batch.next_observation, shape),
+            discount=reshape(batch.discount, shape),
+            weight=drawn.weight,
+            index=drawn.rows,
+            extra=reshape(batch.extra, shape),
+        )
 
     def feedback(self, index: Array, feedback: Mapping[str, Any]) -> None:
         """Take what the loss said of rows `[K, B]` that were drawn; of a row that occurs twice the last counts.

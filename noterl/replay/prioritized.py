@@ -131,7 +131,7 @@ class Prioritized(Sampler):
         """
         priorities = self._synchronized().values.take(rows)
         relative = priorities / np.minimum.reduce(priorities, -1, keepdims=True)
-        return np.power(relative, -self.current_beta).astype(np.float32)
+        return (relative**-self.current_beta).astype(np.float32)
 
     def probabilities(self, *, alpha: bool = True) -> Array:
         """Return the chance `[n]` of each row that may be drawn, the oldest first; see `Sampler`."""

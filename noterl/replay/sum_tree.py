@@ -62,12 +62,13 @@ class SumTree:
             self._loops.write(self._levels, index, values)
             return
         self._levels[0][index] = values
+        starts = np.arange(0, len(index) * BRANCHES, BRANCHES)
         for parts, sums in zip(self._parts, self._levels[1:], strict=True):
             if 2 * len(index) > len(parts):  # all sums of the level, and then of those above too
                 sums[:] = _added(parts)
             else:
                 index = index // BRANCHES
-                sums[index] = _added(parts.take(index, 0))
+                sums[index] = np.add.reduceat(parts.take(index, 0).ravel(), starts)
 
     def set_range(self, start: int, stop: int, values: Array | float) -> None:
         """Write values, or one for all, from `start` up to `stop`."""
@@ -121,14 +122,14 @@ class SumTree:
         """Return the sum of all values of the last level before each, and the total: one more than there are values."""
         if self._root is None:
             self._root = np.zeros(len(self._levels[-1]) + 1)
-            self._levels[-1].cumsum(out=self._root[1:])
+            np.add.accumulate(self._levels[-1], out=self._root[1:])
         return self._root
 
 
 def _added(parts: Array) -> Array:
     """Return the sum of each row's parts, in one order of additions however many rows there are.
 
-    For rows as short as these it takes a third of the time of a sum over the last axis.
+    For rows as short as these `reduceat` takes a third of the time of a sum over the last axis.
     """
     return np.add.reduceat(parts.ravel(), np.arange(0, parts.size, BRANCHES))
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .hyperparameter_scheduler import HyperparameterScheduler
     from .json_logger import JSONLogger
     from .learning_rate_scheduler import LearningRateScheduler
+    from .mlflow_logger import MLflowLogger
     from .optuna_pruning import OptunaPruning
     from .parquet_logger import ParquetLogger
     from .progress_bar import ProgressBar
@@ -59,6 +60,7 @@ __all__ = [
     "JSONLogger",
     "LambdaCallback",
     "LearningRateScheduler",
+    "MLflowLogger",
     "OptunaPruning",
     "ParquetLogger",
     "ProgressBar",
@@ -91,6 +93,7 @@ _HOMES = {
     "JSONLogger": "noterl.callbacks.json_logger",
     "LambdaCallback": "noterl.callback",
     "LearningRateScheduler": "noterl.callbacks.learning_rate_scheduler",
+    "MLflowLogger": "noterl.callbacks.mlflow_logger",
     "OptunaPruning": "noterl.callbacks.optuna_pruning",
     "ParquetLogger": "noterl.callbacks.parquet_logger",
     "ProgressBar": "noterl.callbacks.progress_bar",

@@ -52,6 +52,7 @@ ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "JSONLogger": lambda folder: {"path": folder / "log.jsonl", "flush_every": 3},
     "LambdaCallback": lambda folder: {"on_episode_end": lambda episode, logs: logs.update(double=2 * logs["reward"])},
     "LearningRateScheduler": lambda folder: {"schedule": lambda step: 1e-3 + step * 1e-6},
+    "MLflowLogger": lambda folder: {"tracking_uri": f"sqlite:///{folder}/runs.db", "flush_every": 3},
     "OptunaPruning": lambda folder: {"trial": Trial(), "every": 3},
     "ParquetLogger": lambda folder: {"path": folder / "log.parquet", "flush_every": 3},
     "RecordVideo": lambda folder: {"path": folder / "videos", "every": 4, "max_steps": 3},
@@ -76,7 +77,12 @@ ACTING: dict[str, str] = {
 HEARS_UPDATES: dict[str, str] = {"TerminateOnNaN": "looks whether each was applied"}
 
 # Packages that are not installed everywhere.
-NEEDS: dict[str, str] = {"OptunaPruning": "optuna", "ParquetLogger": "pyarrow", "WandbLogger": "wandb"}
+NEEDS: dict[str, str] = {
+    "MLflowLogger": "mlflow",
+    "OptunaPruning": "optuna",
+    "ParquetLogger": "pyarrow",
+    "WandbLogger": "wandb",
+}
 
 # Entries of a state that a clock fills, which no two runs share.
 CLOCKED = ("elapsed", "seconds", "time")
@@ -234,25 +240,24 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("within", [False, True], ids=["as an episode ends", "within an episode"])
-def test_all_in_one_list_restored_from_a_file_go_on_bit_for_bit(runs: Runs, within: bool, tmp_path: Path) -> None:
+def test_all_in_one_list_restored_from_a_file_go_on_bit_for_bit(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
 
-    def cut() -> None:
-        runs.agent.save(tmp_path / "cut.noterl")
-        shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    def cut(name: str) -> None:
+        runs.agent.save(tmp_path / f"{name}.noterl")
+        shutil.copytree(tmp_path / "whole", tmp_path / name)
 
-    last = probe(cut if not within else lambda: None)
-    if within:
-        last.between_steps = lambda: cut() if runs.agent.steps == 111 else None
+    last = probe(lambda: cut("as an episode ends"))
+    last.between_steps = lambda: cut("within an episode") if runs.agent.steps == 111 else None
     whole = runs.run(*together(tmp_path / "whole"), last)
-    runs.agent.restore(tmp_path / "cut.noterl")
-    middle = runs.agent.get_state()
-    assert any(middle["lanes"]["ledger"]["running"]) == within
-    left = EPISODES - middle["counters"]["episodes"]
-    resumed = runs.run(*together(tmp_path / "cut"), start=middle, episodes=left)
-    assert not differences(timeless(joined(resumed)), timeless(joined(whole)))
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    for name in ("as an episode ends", "within an episode"):
+        runs.agent.restore(tmp_path / f"{name}.noterl")
+        middle = runs.agent.get_state()
+        assert any(middle["lanes"]["ledger"]["running"]) == (name == "within an episode")
+        left = EPISODES - middle["counters"]["episodes"]
+        resumed = runs.run(*together(tmp_path / name), start=middle, episodes=left)
+        assert not differences(timeless(joined(resumed)), timeless(joined(whole))), name
+        assert rows(tmp_path / name) == rows(tmp_path / "whole"), name
 
 
 def test_the_lists_name_what_is_there() -> None:

@@ -1,4 +1,4 @@
-"""The callbacks that talk to other programs: Optuna and Weights & Biases."""
+"""The callbacks that talk to other programs: Optuna, Weights & Biases and MLflow."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import noterl
-from noterl.callbacks import LambdaCallback, OptunaPruning, WandbLogger
+from noterl.callback import CHECKPOINT
+from noterl.callbacks import LambdaCallback, MLflowLogger, OptunaPruning, WandbLogger
 from tests.tape import rewarded
 
 
@@ -200,6 +201,115 @@ class TestWandbLogger:
         ]
         assert found == [[[b"1", b"2"], [b"4", b"5"]], [[b"3", b"4"], [b"6"]]]
         assert all(logger.get_state()["id"] in file.name for file in files)
+
+
+class Client:
+    """What a client of MLflow is to us: runs by their names, in lists."""
+
+    runs: ClassVar[dict[str, Client]] = {}
+
+    def __init__(self, tracking_uri: str | None) -> None:
+        self.uri = tracking_uri
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        return SimpleNamespace(experiment_id="7") if name == "known" else None
+
+    def create_experiment(self, name: str) -> str:
+        return f"new {name}"
+
+    def create_run(self, experiment: str, run_name: str | None) -> Any:
+        identity = f"run {len(self.runs)}"
+        self.runs[identity] = SimpleNamespace(
+            uri=self.uri, experiment=experiment, name=run_name, params={}, metrics=[], writes=0, status="RUNNING"
+        )
+        return SimpleNamespace(info=SimpleNamespace(run_id=identity))
+
+    def log_batch(self, identity: str, metrics: Any = (), params: Any = ()) -> None:
+        assert len(metrics) <= 1000
+        self.runs[identity].params.update(params)
+        self.runs[identity].metrics += metrics
+        self.runs[identity].writes += bool(metrics)
+
+    def get_metric_history(self, identity: str, name: str) -> list[Any]:
+        return [point for point in self.runs[identity].metrics if point.key == name]
+
+    def update_run(self, identity: str, status: str) -> None:
+        self.runs[identity].status = status
+
+    set_terminated = update_run
+
+
+@pytest.fixture
+def tracked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    def metric(key: str, value: float, timestamp: int, step: int) -> Any:
+        assert timestamp > 1e12, "milliseconds"
+        return SimpleNamespace(key=key, value=value, step=step)
+
+    entities = SimpleNamespace(Metric=metric, Param=lambda key, value: (key, value))
+    monkeypatch.setattr(Client, "runs", {})
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client, entities=entities))
+    return Client.runs
+
+
+class TestMLflowLogger:
+    def test_rows_against_steps(self, tracked: dict[str, Any]) -> None:
+        add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update({"a:b": 2.0, "many": [1, 2]}))
+        logger = MLflowLogger("known", "first", parameters={"note": "x"}, tracking_uri="there", flush_every=2)
+        rewarded([4, 5, 6]).fit(episodes=3, callbacks=[add, logger], verbose=0)
+        run = tracked["run 0"]
+        assert (run.uri, run.experiment, run.name, run.status, run.writes) == ("there", "7", "first", "FINISHED", 2)
+        assert {"agent": "TapeAgent", "note": "x"}.items() <= run.params.items()
+        assert all(isinstance(value, str) for value in run.params.values())
+        points = {key: [point.value for point in run.metrics if point.key == key] for key in ("reward", "episode")}
+        assert points == {"reward": [4.0, 5.0, 6.0], "episode": [0.0, 1.0, 2.0]}
+        assert sorted({point.key for point in run.metrics}) == [
+            "a_b", "episode", "length", "reward", "steps", "time", "updates"
+        ]  # fmt: skip
+        assert [point.step for point in run.metrics if point.key == "reward"] == [1, 2, 3]
+
+    def test_a_restored_run_goes_on_and_logs_no_step_twice(self, tracked: dict[str, Any]) -> None:
+        first, second = MLflowLogger("x"), MLflowLogger("x")
+        agent = rewarded([0])
+        agent.fit(episodes=3, callbacks=[first], verbose=0)
+        second.set_state(first.get_state())
+        rewarded([0]).fit(episodes=5, callbacks=[second], verbose=0)  # plays the first three again
+        assert [point.step for point in tracked["run 0"].metrics if point.key == "reward"] == [1, 2, 3, 4, 5]
+        assert (list(tracked), tracked["run 0"].experiment) == (["run 0"], "new x")
+
+    def test_what_a_saved_agent_goes_on_after_is_written(self, tracked: dict[str, Any]) -> None:
+        logger, found = MLflowLogger(), []
+        look = LambdaCallback(on_episode_end=lambda episode, logs: found.append(logger.get_state()))
+        look.order = CHECKPOINT
+        rewarded([0]).fit(episodes=1, callbacks=[logger, look], verbose=0)
+        assert (found, tracked["run 0"].writes) == ([{"id": "run 0"}], 1)
+
+    def test_a_failure_is_told(self, tracked: dict[str, Any]) -> None:
+        broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))
+        with pytest.raises(ValueError, match="no number"):
+            rewarded([0]).fit(episodes=1, callbacks=[broken, MLflowLogger()], verbose=0)
+        assert tracked["run 0"].status == "FAILED"
+
+    def test_bad_arguments_and_a_missing_extra_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace())
+        with pytest.raises(ValueError, match=r"^flush_every must be a positive int, got 0$"):
+            MLflowLogger(flush_every=0)
+        monkeypatch.setitem(sys.modules, "mlflow", None)
+        with pytest.raises(ImportError, match=r'MLflowLogger needs an extra: pip install "noterl\[mlflow\]"'):
+            MLflowLogger()
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_the_real_one(self, tmp_path: Path) -> None:
+        mlflow = pytest.importorskip("mlflow")
+        uri = f"sqlite:///{tmp_path}/runs.db"
+        logger = MLflowLogger("cartpole", tracking_uri=uri)
+        agent = rewarded([4, 5, 6])
+        for _ in range(2):
+            agent.fit(episodes=2, callbacks=[logger], verbose=0)
+        client = mlflow.MlflowClient(tracking_uri=uri)
+        (run,) = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
+        points = client.get_metric_history(run.info.run_id, "reward")
+        assert [(point.step, point.value) for point in points] == [(1, 4.0), (2, 5.0), (3, 6.0), (4, 6.0)]
+        assert (run.info.status, run.data.params["agent"]) == ("FINISHED", "TapeAgent")
 
 
 def test_numbers_alone_are_logged(runs: list[Run]) -> None:

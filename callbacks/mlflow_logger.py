@@ -1,0 +1,133 @@
+"""Charts in MLflow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from noterl.callback import LOGGER, Callback
+from noterl.checks import check_positive
+from noterl.extras import require
+from noterl.tables import plain_row
+from noterl.types import Logs
+
+
+class MLflowLogger(Callback):
+    """Log the numbers of each finished episode to a run of MLflow, against environment steps.
+
+    The agent's arguments are the run's parameters. A restored agent goes on in the same run, in which steps that are
+    played again are not logged twice. No run is made the active one, so it goes along with what a script logs itself.
+
+    Args:
+        experiment: the name; made if need be.
+        name: of the run; one of MLflow's if not given.
+        parameters: further parameters of the run, beside the agent's arguments.
+        tracking_uri: where runs are kept, such as "sqlite:///runs.db" or a server; None for what MLflow is set to.
+        flush_every: finished episodes between writes; a crash loses those since the last.
+
+    Raises:
+        ValueError: if `flush_every` is no positive int.
+        ImportError: without the extra `mlflow`.
+
+    Example:
+    >>> from noterl.callbacks import MLflowLogger
+    >>> def local():
+    ...     return MLflowLogger("cartpole", tracking_uri="sqlite:///runs.db")
+    """
+
+    order = LOGGER
+
+    def __init__(
+        self,
+        experiment: str = "noterl",
+        name: str | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        tracking_uri: str | None = None,
+        flush_every: int = 10,
+    ) -> None:
+        self._mlflow = require("mlflow", "mlflow", "MLflowLogger")
+        self.experiment, self.name, self.tracking_uri = experiment, name, tracking_uri
+        self.parameters, self.flush_every = dict(parameters or {}), check_positive("flush_every", flush_every)
+        self._client: Any = None
+        self._id: str | None = None
+        self._pending: list[Any] = []
+        self._unwritten = 0
+        self._logged = -1  # the last step that the run knows of
+        self._failed = False
+
+    @property
+    def state_key(self) -> str:
+        """The class and the experiment's name."""
+        return f"{type(self).__name__}:{self.experiment}"
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Make the run, or go on with it."""
+        self._failed, self._pending, self._unwritten = False, [], 0
+        self._client = self._mlflow.MlflowClient(tracking_uri=self.tracking_uri)
+        if self._id is None:
+            self._id = self._new_run()
+        else:
+            self._client.update_run(self._id, status="RUNNING")
+        known = self._client.get_metric_history(self._id, "steps")
+        self._logged = max((point.step for point in known), default=-1)
+
+    def on_episode_end(self, episode: int, logs: Logs) -> None:
+        """Note the episode; one that the end of training cut short is passed over."""
+        if self._client is None or not logs.get("complete", True) or logs["steps"] <= self._logged:
+            return
+        now = int(time.time() * 1000)
+        row = {"episode": episode, **plain_row(logs)}
+        row.pop("complete", None)
+        self._pending += [
+            self._mlflow.entities.Metric(_allowed(name), float(value), now, logs["steps"])
+            for name, value in row.items()
+            if isinstance(value, int | float)
+        ]
+        self._unwritten += 1
+        if self._unwritten >= self.flush_every:
+            self._flush()
+
+    def on_exception(self, error: BaseException) -> None:
+        """Note that training failed."""
+        self._failed = True
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Write everything and close the run."""
+        if self._client is not None:
+            self._flush()
+            self._client.set_terminated(self._id, "FAILED" if self._failed else "FINISHED")
+            self._client = None
+
+    def get_state(self) -> dict[str, Any]:
+        """Return which run it is; what is not written yet is written, for a saved agent goes on after it."""
+        if self._client is not None:
+            self._flush()
+        return {"id": self._id}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state` returned."""
+        self._id = state["id"]
+
+    def _new_run(self) -> str:
+        found = self._client.get_experiment_by_name(self.experiment)
+        number = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
+        run = self._client.create_run(number, run_name=self.name)
+        arguments = {name: repr(value) if name == "env" else value for name, value in self.agent.get_config().items()}
+        given = {"agent": type(self.agent).__name__, **plain_row(arguments), **self.parameters}
+        self._client.log_batch(
+            run.info.run_id,
+            params=[self._mlflow.entities.Param(_allowed(name), str(value)) for name, value in given.items()],
+        )
+        return str(run.info.run_id)
+
+    def _flush(self) -> None:
+        for start in range(0, len(self._pending), 1000):  # MLflow takes no more at once
+            self._client.log_batch(self._id, metrics=self._pending[start : start + 1000])
+        self._pending, self._unwritten = [], 0
+
+
+def _allowed(name: str) -> str:
+    """Return a name without the characters that MLflow refuses."""
+    return "".join(character if character.isalnum() or character in "_-. /" else "_" for character in name)

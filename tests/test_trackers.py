@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -188,8 +189,9 @@ class TestWandbLogger:
         monkeypatch.setenv("WANDB_SILENT", "true")
         logger = WandbLogger("cartpole", mode="offline", folder=tmp_path)
         agent = rewarded([4, 5, 6])
-        for _ in range(2):
-            agent.fit(episodes=2, callbacks=[logger], verbose=0)
+        agent.fit(episodes=2, callbacks=[logger], verbose=0)
+        time.sleep(1.1)  # the package names folders after the second
+        agent.fit(episodes=2, callbacks=[logger], verbose=0)
         files = sorted(tmp_path.rglob("*.wandb"))
         # Protocol buffers of a key and its value as JSON, with a length between them.
         found = [

@@ -27,6 +27,7 @@ from noterl.replay.samplers import Sampler, Uniform
 from noterl.replay.storage import Storage
 from noterl.types import Batch
 
+
 @register
 class Replay(Configurable):
     """The last `capacity` transitions of all lanes, from which batches are drawn.

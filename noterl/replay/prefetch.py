@@ -4,11 +4,12 @@ Owns: the thread that does so, and that nobody notices but the clock. Only what 
 one group of updates: what was drawn does not depend on the updates in between, so nothing changes but the time it
 takes, and there is nothing to save.
 
-When it pays: where updates run on another device and gathering is a good part of the time. Eight updates of 2 ms there,
-on 32 stacks of four 84x84 frames each, took 25.4 ms in turn and 17.9 ms ahead (of 5 ms each: 51.4 and 41.8; the least
-of 20 rounds, two cores, the device a sleep; benchmarks/micro/test_replay.py). When not: updates on the same cores gain
-nothing and lose 6 to 33 % to the thread (medians of a busy machine); small observations are gathered in 1 to 4 % of a
-group's time; and a group that is one compiled call (`steps_per_execution="auto"`) has nothing to gather ahead.
+When it pays: where updates run on another device and gathering is a good part of the time. Eight updates of 5 ms there,
+on 32 stacks of four 84x84 frames each, took 48 ms in turn and 43 ms ahead, which is the time of the updates and of the
+first batch (two cores, the device a sleep; benchmarks/replay.py, and its README for the intervals). On the cores that
+gather it saves as much if one of them is idle, and nothing if all are busy. When not: small observations are gathered
+in less time than the thread takes (1 to 6 % of a group's time are lost); and a group that is one compiled call
+(`steps_per_execution="auto"`) has nothing to gather ahead.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from noterl.replay.columns import Array, gather
+from noterl.replay.columns import Array, gather, reshape
 from noterl.replay.storage import Storage
 from noterl.types import Batch
 
@@ -97,4 +97,19 @@ def assembled(storage: Storage, rows: Array, last: Array, reward: Array, discoun
         weight=None,
         index=rows,
         extra={name: gather(storage.extra[name], rows, leaf) for name, leaf in storage.extra_layout.items()},
+    )
+
+
+def grouped(batch: Batch, rows: Array, weight: Array) -> Batch:
+    """Return a batch `[K * B, ...]` of rows `[K, B]` as `[K, B, ...]`, with the weight of each."""
+    shape = rows.shape
+    return Batch(
+        observation=reshape(batch.observation, shape),
+        action=reshape(batch.action, shape),
+        reward=reshape(batch.reward, shape),
+        next_observation=reshape(batch.next_observation, shape),
+        discount=reshape(batch.discount, shape),
+        weight=weight,
+        index=rows,
+        extra=reshape(batch.extra, shape),
     )

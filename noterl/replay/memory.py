@@ -20,7 +20,7 @@ from noterl.replay.building import ExtraSpec, new_storage
 from noterl.replay.columns import Array, action_layout, flat, observation_layout, reshape
 from noterl.replay.disk import checked_folder
 from noterl.replay.drawing import Count, Feedback, draw_usable, pass_usable
-from noterl.replay.gathering import plain
+from noterl.replay.gathering import grouped, plain
 from noterl.replay.prefetch import ahead
 from noterl.replay.relabel import Drawn, Relabel
 from noterl.replay.samplers import Sampler, Uniform
@@ -265,17 +265,7 @@ class Replay(Configurable):
             batch = self._relabel.gather(rows, choices, gamma, self._n_step)
         else:
             batch = self._gathered(storage, rows, gamma, self._n_step)
-        shape = drawn.rows.shape
-        return Batch(
-            observation=reshape(batch.observation, shape),
-            action=reshape(batch.action, shape),
-            reward=reshape(batch.reward, shape),
-            next_observation=reshape(batch.next_observation, shape),
-            discount=reshape(batch.discount, shape),
-            weight=drawn.weight,
-            index=drawn.rows,
-            extra=reshape(batch.extra, shape),
-        )
+        return grouped(batch, drawn.rows, drawn.weight)
 
     def feedback(self, index: Array, feedback: Mapping[str, Any]) -> None:
         """Take what the loss said of rows `[K, B]` that were drawn; of a row that occurs twice the last counts.

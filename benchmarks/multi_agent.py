@@ -107,6 +107,7 @@ def draw(result: dict[str, Any]) -> Any:
         for curve in curves:
             axes.plot(steps, curve, color=line.get_color(), alpha=0.25, linewidth=0.8)
     axes.axhline(result["chance"], color="grey", linestyle=":", label="chance")
+    axes.set_ylim(bottom=1.3 * result["chance"])  # at first all are worse than chance, by far
     axes.set_xlabel("environment steps")
     axes.set_ylabel("return of the team")
     axes.set_title(f"{result['title']}: median and {result['seeds']} seeds")

@@ -20,8 +20,8 @@ SCALES = ("variance", "simple")
 class AdaBatch(Adapting):
     """Move what it is given by how much gradients differ between batches.
 
-    At each look `num_samples` batches are drawn as training draws them, and their gradients compared, in one compiled
-    call that changes nothing. With K gradients g_k of D numbers each and their mean G:
+    At each look `num_samples` batches are drawn as training draws them, and their gradients compared, in one call that
+    changes nothing, compiled as updates are. With K gradients g_k of D numbers each and their mean G:
 
     - `scale="variance"` measures what Note_rl does, mean over k and j of (g_kj - G_j)^2. It depends on the size of the
       gradients and of the network, so its target has to be found for each task.

@@ -89,7 +89,7 @@ class History(Callback):
                 axes.plot(range(window - 1, len(values)), _moving_average(values, window), label=f"mean of {window}")
                 axes.legend()
             axes.set(xlabel="episode", ylabel=name)
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.locator_params(axis="x", integer=True)
             axes.grid(alpha=0.3)
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -130,7 +130,7 @@ class Finder(ABC):
             axes.plot(x[kept], shown(values)[kept], marker=".", label=name)
         axes.set(xlabel=self.x_label(metric), ylabel=label, xscale=self.x_scale)
         if self.x_scale == "linear":
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.locator_params(axis="x", integer=True)
         if (marked := self.marked()) is not None:
             axes.axvline(marked, color="tab:gray", linestyle="--", label=f"suggestion {marked:.2g}")
         if y_lim is not None:

@@ -113,7 +113,7 @@ class Agent(Algorithm):
             ValueError: naming the argument that is not what it may be; nothing is changed then.
         """
         arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
-        head = self.head.bind(self.action_space)
+        head = building.bound_head(self)
         setup = Setup(self, head, arguments)
         on_policy = None
         if self.memory == "rollout":

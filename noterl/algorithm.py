@@ -85,7 +85,7 @@ class Algorithm(Configurable):
         self.view = View(self.source.observation_space)
         self.observation_dtype = self.view.dtype  # of what networks see: bytes stay bytes, all else is float32
         if hasattr(type(self), "head"):
-            self.head = self.head.bind(self.action_space)
+            self.head = building.bound_head(self)
         self.steps = self.updates = self.episodes = self.episodes_begun = 0
         self.stop_training, self.stop_reason = False, None
         self.trace_counts = {"update": 0, "forward": 0}
@@ -247,8 +247,9 @@ class Algorithm(Configurable):
         )
 
     def discount_factor(self) -> float:
-        """Return the hyperparameter "gamma", 1 where there is none."""
-        return float(self.hyperparameters["gamma"]) if "gamma" in self.hyperparameters else 1.0
+        """Return the hyperparameter "gamma", or a plain number of that name, 1 where there is neither."""
+        gamma = self.hyperparameters.get("gamma", self.__dict__.get("gamma"))
+        return float(gamma) if isinstance(gamma, Hyperparameter | int | float) else 1.0
 
     def due(self, before: int, ended: int) -> Due:
         """Return what falls due as the environment steps have come from `before` to `steps`, and episodes ended."""
@@ -337,8 +338,7 @@ class Algorithm(Configurable):
         early = self.schedule.learning_starts - self.steps
         if early <= 0:
             return self.select(observations, False, self.explorer, self.steps)
-        count = len(observations)
-        random = min(early, count)
+        random = min(early, count := len(observations))
         if waiting is not None:
             random = int(np.searchsorted(np.cumsum(~waiting), random, side="right"))
         if random == count:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import backends, envs, networks, optimizers, updating
+from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
 from noterl.on_policy import prepared
 from noterl.replay.columns import action_layout
@@ -100,6 +101,22 @@ def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
     elif isinstance(value, dict):
         for key, part in value.items():
             _collect(f"{name}/{key}", part, found)
+
+
+def bound_head(agent: Algorithm) -> Head:
+    """Return the agent's head, bound to its actions.
+
+    Raises:
+        ValueError: if its class does not say what an agent has to say.
+    """
+    name, head = type(agent).__name__, getattr(agent, "head", None)
+    if "action_space" not in vars(agent):
+        raise ValueError(f"{name}.__init__ must call super().__init__(env, seed=seed) before anything else")
+    if not isinstance(head, Head):
+        raise ValueError(f"head of {name} must be one of noterl.heads, such as noterl.heads.Q(), got {head!r}")
+    if agent.memory not in ("replay", "rollout"):
+        raise ValueError(f"memory of {name} must be 'replay' or 'rollout', got {agent.memory!r}")
+    return head.bind(agent.action_space)
 
 
 def build_optimizers(agent: Algorithm) -> None:

@@ -209,7 +209,9 @@ def clone(network: Network) -> Network:
         return _modules().clone_module(network)
     recipe = getattr(network, "noterl_recipe", None)
     if recipe is not None:
-        copied = _built(*recipe)
+        # Without a draw: the networks that are built after it are the same on every backend.
+        copied = _keras_network(*recipe)
+        copied.noterl_recipe = recipe
     elif isinstance(network, keras.Sequential) or type(network).__name__ == "Functional":
         copied = keras.models.clone_model(network)
     else:

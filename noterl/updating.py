@@ -98,5 +98,6 @@ def updated(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any],
     batch = agent.presented(batch)
     result = update(batch) if agent.update_period == 1 else update(batch, index)
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict):
-        return result
+        if isinstance(result[1], dict | None):
+            return result
     raise ValueError(f"update must return (logs, feedback), two dicts; {type(agent).__name__}'s gave {result!r}")

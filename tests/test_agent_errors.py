@@ -67,6 +67,25 @@ def test_the_constructor_refuses(case: str) -> None:
         noterl.DQN(env, **options)
 
 
+def network_only(agent: Any, env: Any, *, seed: int | None = None) -> None:
+    agent.q = noterl.networks.mlp(5, [4], 3)
+
+
+DECLARED = {
+    "no head": ({}, r"^head of Mine must be one of noterl\.heads, such as noterl\.heads\.Q\(\), got None$"),
+    "the class of a head": ({"head": noterl.heads.Q}, r"^head of Mine must be one of noterl\.heads.*, got <class"),
+    "another memory": ({"head": noterl.heads.Q(), "memory": "list"}, r"^memory of Mine must be 'replay' or.*'list'$"),
+    "no super": ({"head": noterl.heads.Q(), "__init__": network_only}, r"^Mine\.__init__ must call super\(\)"),
+}
+
+
+@pytest.mark.parametrize("case", DECLARED)
+def test_what_a_class_of_ones_own_forgot_is_named(case: str) -> None:
+    declared, message = DECLARED[case]
+    with pytest.raises(ValueError, match=message):
+        type("Mine", (noterl.Agent,), declared)((spaces.Box(-1, 1, (5,)), spaces.Discrete(3))).compile()
+
+
 def test_an_unknown_argument_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="gama"):
         noterl.DQN("CartPole-v1", gama=0.9)

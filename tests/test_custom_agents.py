@@ -314,7 +314,7 @@ def test_an_update_that_trains_what_is_frozen_is_refused() -> None:
         broken(update=update).build()
 
 
-@pytest.mark.parametrize("result", [lambda loss: loss, lambda loss: {"loss": loss, "other": loss}, lambda loss: None])
+@pytest.mark.parametrize("result", [lambda loss: loss, lambda loss: {"loss": loss}, lambda loss: ({}, [1])])
 def test_an_update_that_does_not_return_a_pair_is_refused(result: Any) -> None:
     def update(self, batch):
         return result(self.minimize(self.loss, self.q, "optimizer", batch)[0])

@@ -112,6 +112,16 @@ def test_values_are_part_of_the_state() -> None:
     assert float(agent.gamma) == 0.1 and device(agent.gamma) == float(np.float32(0.1))
 
 
+def test_a_plain_gamma_is_the_discount_too() -> None:
+    agent = small_dqn()
+    assert agent.discount_factor() == 0.9
+    del agent.hyperparameters["gamma"]
+    agent.__dict__["gamma"] = 0.5
+    assert agent.discount_factor() == 0.5
+    agent.__dict__["gamma"] = "a network of this name"
+    assert agent.discount_factor() == 1.0
+
+
 def test_names_are_unique() -> None:
     class Doubled(noterl.DQN):
         def __init__(self, env, *, seed=None):

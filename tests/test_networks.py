@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ from keras import layers, ops
 
 from noterl import networks
 from noterl.backends import current
+from noterl.random import construction
 from tests import reference_numpy as reference
 
 
@@ -193,6 +195,18 @@ BUILDS = {
     "subclassed": subclassed,
     "normalized": normalized,
 }
+
+
+@pytest.mark.parametrize("cloned", [False, True])
+def test_cloning_draws_nothing(cloned: bool) -> None:
+    with construction(3):
+        first = networks.dueling_mlp(4, [5], 2)
+        if cloned:
+            networks.clone(first)
+        second = networks.mlp(1, [], 3)
+    expected = np.random.Generator(np.random.PCG64(np.random.SeedSequence(3, spawn_key=(zlib.crc32(b"networks"),))))
+    expected.random(sum(weight.size for weight in networks.get_weights(first)))
+    np.testing.assert_allclose(networks.get_weights(second)[0][0], expected.uniform(-1, 1, 3).astype(np.float32))
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)

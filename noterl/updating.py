@@ -97,7 +97,7 @@ def updated(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any],
     update: Any = agent.update
     batch = agent.presented(batch)
     result = update(batch) if agent.update_period == 1 else update(batch, index)
-    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict):
-        if isinstance(result[1], dict | None):
-            return result
+    pair = isinstance(result, tuple) and len(result) == 2
+    if pair and isinstance(result[0], dict) and isinstance(result[1], dict | None):
+        return result
     raise ValueError(f"update must return (logs, feedback), two dicts; {type(agent).__name__}'s gave {result!r}")

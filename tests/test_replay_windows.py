@@ -186,7 +186,7 @@ def test_a_memory_on_disk_is_the_one_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_hold_a_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for memmap in (tmp_path / "absent", __file__, 3):
+    for memmap in (__file__, Path(__file__) / "inside", 3):
         with pytest.raises(ValueError, match="memmap must be"):
             Replay(50, memmap=memmap)
     replay = Replay(50, memmap=tmp_path)
@@ -195,6 +195,14 @@ def test_a_folder_that_cannot_hold_a_memory_is_refused(tmp_path: Path, monkeypat
     with pytest.raises(ValueError, match=r"capacity=50 needs \d+ bytes .* on the disk of memmap=.* only 100 bytes"):
         replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
     assert len(replay) == 0
+
+
+def test_a_folder_that_is_missing_is_made_when_it_is_needed(tmp_path: Path) -> None:
+    replay = Replay(50, memmap=tmp_path / "runs" / "memory")
+    assert list(tmp_path.iterdir()) == []
+    replay.build(spaces.Box(-99, 99, (3,)), spaces.Discrete(5))
+    assert [store(replay, step) for step in range(3)] == [0, 1, 2]
+    assert (tmp_path / "runs" / "memory").is_dir()
 
 
 def test_feedback_of_what_was_drawn_before_a_restore_is_not_taken() -> None:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from noterl.checks import check_positive
 from noterl.replay.columns import Layout, Leaf, action_layout, extra_layout, observation_layout
-from noterl.replay.disk import Allocate, on_disk, refuse_too_much
+from noterl.replay.disk import Allocate, on_disk, prepare
 from noterl.replay.frames import StackedStorage, Stacking
 from noterl.replay.machine import available_bytes
 from noterl.replay.storage import Storage, bookkeeping_bytes, storage_bytes
@@ -58,7 +58,7 @@ def new_storage(
         _refuse_too_much(capacity, large)
     else:
         _refuse_too_much(capacity, small)
-        refuse_too_much(folder, capacity, large - small)
+        prepare(folder, capacity, large - small)
         empty = on_disk(folder)
     if stacking is None:
         return Storage(capacity, stored, action, extra, empty)

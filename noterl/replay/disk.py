@@ -25,22 +25,25 @@ def checked_folder(memmap: Any) -> str | None:
     """Return the folder that `memmap` names; None stays None.
 
     Raises:
-        ValueError: if it is no folder that files can be written to, or the system cannot keep files without a name.
+        ValueError: if it is no folder that files can be written to, nor can be made one, or the system cannot keep
+            files without a name.
     """
     if memmap is None:
         return None
     if not isinstance(memmap, str | os.PathLike):
         raise ValueError(f"memmap must be None or the path of a folder, got {memmap!r}")
     folder = Path(memmap)
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"memmap must be a folder that exists and can be written to, got {str(folder)!r}")
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"memmap must be a folder that can be written to, got {str(folder)!r}")
     if os.name != "posix":
         raise ValueError(f"memmap must be None on this system, which cannot keep files without a name, got {memmap!r}")
     return str(folder)
 
 
-def refuse_too_much(folder: str, capacity: int, needed: int) -> None:
-    """Raise a ValueError with the figures if the disk has less room than is needed."""
+def prepare(folder: str, capacity: int, needed: int) -> None:
+    """Make the folder if it is missing; raise a ValueError with the figures if its disk lacks the room."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise ValueError(

@@ -48,7 +48,8 @@ class Replay(Configurable):
             another device (`noterl.replay.prefetch` has the figures). The rule of rewards for relabelling is asked on
             that thread, too. 0 gathers in turn.
         memmap: a folder, in files of which observations, actions and extra fields are to lie, for memories larger than
-            the machine's; the files have no names there and go when the memory goes. None keeps everything in memory.
+            the machine's; it is made if it is missing, and the files have no names there and go when the memory goes.
+            None keeps everything in memory.
 
     Raises:
         ValueError: if an argument is not what it may be.

@@ -108,7 +108,7 @@ def test_nothing_compiles_more_often_than_there_are_sizes(backend: str) -> None:
         (
             {"updates": "pass"},
             {"updates": Scale()},
-            r"updates cannot be adjusted: Schedule has no number 'updates'",
+            r"updates cannot be adjusted: UpdateSchedule has no number 'updates'",
         ),
         ({}, {"clip": RATE}, r"clip cannot be adjusted: DQN has the live numbers gamma, tau"),
         ({"optimizer": "sgd"}, {"beta1": RATE}, r"SGD has no rule 'beta_1'"),

@@ -104,7 +104,7 @@ def run(capacity, operations, look):
     return pair.replay
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(capacity=st.integers(1, 40), operations=operations)
 def test_any_sequence_of_operations_leaves_the_chances_of_a_plain_list(capacity, operations):
     replay = run(capacity, operations, look=False)

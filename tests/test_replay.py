@@ -29,7 +29,7 @@ operations = st.lists(st.one_of(adds, adds, adds, adds, adds, others), max_size=
 
 
 @pytest.mark.parametrize("name", SPACES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(capacity=st.integers(1, 12), operations=operations)
 def test_any_sequence_of_operations_leaves_what_a_plain_list_would_hold(name, capacity, operations):
     pair = Pair(capacity, SPACES[name])

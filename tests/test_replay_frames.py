@@ -120,7 +120,7 @@ def test_what_is_no_stack_is_refused() -> None:
             Replay(10, frame_stack=4).build(space, action)
     replay = Replay(10, frame_stack=4)
     replay.build(spaces.Box(0, 1, (8,)), action)
-    with pytest.raises(ValueError, match=r"not a stack of the last 4 frames.*noterl\.envs\.FrameStack"):
+    with pytest.raises(ValueError, match=r"not a stack of the last 4 frames side by side.*noterl\.envs\.FrameStack"):
         replay.add(0, np.arange(8), 0, 0.0, np.arange(8), False, False)
     assert len(replay) == 0
     zeros = FrameStackObservation(CountingEnv(7), 4, padding_type="zero")

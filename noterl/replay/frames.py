@@ -20,7 +20,7 @@ CHECKED = 100  # first transitions whose stacks are looked at
 
 
 class Stacking:
-    """How k frames lie in an observation: side by side in the last axis, oldest first, or along a first axis of k.
+    """How k frames lie in an observation: along a first axis of k, oldest first, or else side by side in the last axis.
 
     In a Dict space the part "observation" is stacked.
 
@@ -58,8 +58,9 @@ class Stacking:
             observation, next_observation = observation["observation"], next_observation["observation"]
         if not np.array_equal(self._cut(observation, 1, None), self._cut(next_observation, 0, -1)):
             raise ValueError(
-                f"frame_stack={self.frames}: an observation is not a stack of the last {self.frames} frames, the "
-                "newest last; wrap the environment in noterl.envs.FrameStack"
+                f"frame_stack={self.frames}: an observation is not a stack of the last {self.frames} frames "
+                f"{'along its first axis' if self.first else 'side by side in its last axis'}, the newest last; wrap "
+                "the environment in noterl.envs.FrameStack"
             )
         older = self._cut(observation, 0, -1)
         if starts and self.frames > 1 and not older.any() and np.any(self._cut(observation, -1, None)):

@@ -151,16 +151,6 @@ def test_the_same_tree_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
-@pytest.mark.parametrize("tree", [example_tree(), {"variables": [np.zeros(3, np.float32)]}, {}])
-def test_put_together_in_memory_or_in_the_file_the_bytes_are_the_same(
-    tree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saving.write(tmp_path / "memory", tree)
-    monkeypatch.setattr(saving, "_GATHERED", 0)
-    saving.write(tmp_path / "file", tree)
-    assert (tmp_path / "memory").read_bytes() == (tmp_path / "file").read_bytes()
-
-
 def test_other_programs_can_read_the_members(tmp_path: Path) -> None:
     tree = example_tree()
     saving.write(tmp_path / "a", tree)

@@ -113,3 +113,13 @@ def test_pieces_are_views_and_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert [len(part) for part in parts] == [4, 4, 4, 4, 4, 4, 1]
     assert all(np.shares_memory(part, array) for part in parts)
     np.testing.assert_array_equal(np.concatenate(parts), array)
+
+
+@pytest.mark.parametrize("tree", [{"variables": [np.ones((2, 3), np.float32)], "steps": np.arange(5)}, {"steps": 1}])
+def test_without_shards_the_bytes_are_the_same_put_together_in_memory_or_in_the_file(
+    tree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving.write(tmp_path / "memory", tree)
+    monkeypatch.setattr(saving, "_GATHERED", 0)
+    saving.write(tmp_path / "file", tree)
+    assert (tmp_path / "memory").read_bytes() == (tmp_path / "file").read_bytes()

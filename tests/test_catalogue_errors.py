@@ -119,7 +119,7 @@ def test_a_monitor_that_is_never_logged_is_named_with_what_is(
         monkeypatch.setitem(sys.modules, PACKAGES[name], sys)
     agent = taped(Tape())
     message = (
-        r"^monitor: the episode's logs have no 'rewrad'; they have complete, length, reward, steps, time, updates$"
+        r"^monitor: the episode's logs have no 'rewrad'; they have complete, length, loss, reward, steps, time, updates"
     )
     with pytest.raises(ValueError, match=message):
         agent.fit(episodes=3, callbacks=[MONITORS[name]()], verbose=0)

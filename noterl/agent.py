@@ -111,9 +111,11 @@ class Agent(Algorithm):
 
         Raises:
             ValueError: naming the argument that is not what it may be; nothing is changed then.
+            RuntimeError: while `fit` is running.
         """
         arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
         head = building.bound_head(self)
+        self._refuse_while_training("compile")
         setup = Setup(self, head, arguments)
         on_policy = None
         if self.memory == "rollout":
@@ -156,9 +158,11 @@ class Agent(Algorithm):
 
         Raises:
             ValueError: naming the argument that is not what it may be.
+            RuntimeError: while another `fit` of this agent is running.
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
             KeyboardInterrupt: after the step in progress is whole; the agent can be saved and go on.
         """
+        self._refuse_while_training("fit")
         heard = CallbackList(callbacks)
         verbose = checked_fit_arguments(episodes, steps, num_envs, verbose, log_every, heard)
         check_seed(seed)

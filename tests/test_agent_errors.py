@@ -303,15 +303,16 @@ def test_build_compiles_with_the_defaults() -> None:
     assert agent.replay.capacity == agent.defaults().capacity
 
 
-@pytest.mark.parametrize("method", ["restore", "set_state"])
-def test_another_state_is_refused_in_the_middle_of_a_fit(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["restore", "set_state", "compile", "fit"])
+def test_what_would_pull_the_ground_away_is_refused_in_the_middle_of_a_fit(method: str, tmp_path: Path) -> None:
     agent = noterl.DQN(CountingEnv, hidden=(4,), seed=0)
     agent.compile(replay=noterl.Replay(64), learning_starts=64)
     agent.save(tmp_path / "a.noterl")
     before = agent.get_state()
 
     def take(episode: int, logs: dict[str, Any]) -> None:
-        agent.restore(tmp_path / "a.noterl") if method == "restore" else agent.set_state(before)
+        given = {"restore": (tmp_path / "a.noterl",), "set_state": (before,), "fit": (None, 1)}.get(method, ())
+        getattr(agent, method)(*given)
 
     with pytest.raises(RuntimeError, match=f"{method} cannot be called while fit is running"):
         agent.fit(episodes=2, callbacks=[LambdaCallback(on_episode_end=take)], verbose=0)

@@ -128,7 +128,8 @@ def compared(of: dict[str, Any]) -> str:
     found = of["difference"]
     if found["low"] is None:
         return f"{found['difference']:+.0f}, {found['verdict']}"
-    return f"{found['difference']:+.0f} ({found['low']:+.0f} to {found['high']:+.0f}), {found['verdict']}"
+    verdict = "worse" if found["high"] < 0 else found["verdict"]
+    return f"{found['difference']:+.0f} ({found['low']:+.0f} to {found['high']:+.0f}), {verdict}"
 
 
 def draw(result: dict[str, Any]) -> Any:
@@ -143,8 +144,10 @@ def draw(result: dict[str, Any]) -> Any:
             low, median, high = np.percentile(curves, [25, 50, 75], axis=0)
             axes.plot(points(), median, color=colour, label=variant)
             axes.fill_between(points(), low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.set_xticks(range(0, STEPS + 1, 5_000))
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left")
     figure.supxlabel("environment steps")
-    figure.supylabel(f"return, mean of 10 episodes: median and quartiles of {result['seeds']} seeds")
+    figure.supylabel("mean return of 10 episodes")
+    figure.suptitle(f"DQN on CartPole-v1: median and quartiles of {result['seeds']} seeds")
     return figure

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from noterl.backends.brief import Brief
 from noterl.backends.common import GroupResult
 from noterl.backends.jax import _interpreted, _Scope
 from noterl.on_policy import prepared
@@ -43,51 +46,98 @@ def compile_prepare(agent: Agent, jit_compile: bool | str) -> Callable[[Batch], 
 
 
 def compile_minibatches(agent: Agent, jit_compile: bool | str) -> Callable[[Any, np.ndarray, int], GroupResult]:
-    """Return the function that makes `count` updates on minibatches, given as rows `[K, B]` of a prepared rollout."""
-    variables = agent.all_variables
+    """Return the function that makes `count` updates on minibatches, given as rows `[K, B]` of a prepared rollout.
 
-    def once(state: list[Any], batch: Batch) -> tuple[list[Any], tuple, dict]:
-        with _Scope(variables, state) as scope:
-            logs, _ = agent.update_once(batch)
-            enough = agent.enough(logs)
-        finite, ended = jnp.asarray(scope.finite), jnp.asarray(False if enough is None else enough)
-        applied = finite & ~ended
-        new = [
-            old if value is old else jnp.where(applied, value, old)
-            for value, old in zip(scope.values(), state, strict=True)
-        ]
-        return new, (applied, finite & ended), logs
-
-    def group(state: list[Any], data: Batch, rows: Any, count: Any) -> tuple:
-        agent.trace_counts["update"] += 1
-
-        def taken(k: Any) -> Batch:
-            index = jax.lax.dynamic_index_in_dim(rows, k, keepdims=False)
-            return jax.tree.map(lambda array: jnp.take(array, index, axis=0, mode="clip"), data)
-
-        shapes = jax.eval_shape(lambda state: once(state, taken(0)), state)[2]
-        results = jax.tree.map(lambda shape: jnp.zeros((rows.shape[0], *shape.shape), shape.dtype), shapes)
-
-        def unfinished(carry: tuple) -> Any:
-            return (carry[0] < count) & carry[1][0]
-
-        def body(carry: tuple) -> tuple:
-            k, _, made, state, results = carry
-            state, (applied, ended), logs = once(state, taken(k))
-            results = jax.tree.map(lambda stack, value: stack.at[k].set(value), results, logs)
-            return k + 1, (applied, ended), made + applied.astype(jnp.int32), state, results
-
-        zero, no = jnp.zeros((), jnp.int32), jnp.asarray(False)
-        carry = jax.lax.while_loop(unfinished, body, (zero, (jnp.asarray(True), no), zero, state, results))
-        return carry[3], (carry[2], carry[1][1]), carry[4]
-
-    compiled = _interpreted(group) if jit_compile is False else jax.jit(group)
+    Unless the agent may have enough of a rollout, all are made without a look, and finite numbers asked for once. Only
+    where there are others are they made one by one, up to the offending one.
+    """
+    variables, brief = agent.all_variables, Brief(jnp.concatenate)
+    compiled = _interpreted if jit_compile is False else jax.jit
+    unseen, seen = compiled(partial(_unseen, agent, brief)), compiled(partial(_seen, agent))
+    may_end = agent.enough(defaultdict(float)) is not None
 
     def run(data: Any, rows: np.ndarray, count: int) -> GroupResult:
-        state = [variable._value for variable in variables]
-        state, (applied, ended), logs = compiled(state, data, rows, np.int32(count))
+        arguments = [variable._value for variable in variables], data, rows, np.int32(count)
+        result = None
+        if not may_end:
+            state, vector, others = unseen(*arguments)
+            finite, logs, weights = brief.read(np.asarray(vector), others)
+            result = GroupResult(logs, {}, count, weights=weights) if finite else None
+        if result is None:
+            state, (applied, ended), logs = seen(*arguments)
+            result = GroupResult(logs, {}, int(applied), bool(ended))
         for variable, value in zip(variables, state, strict=True):
             variable._value = value
-        return GroupResult(logs, {}, int(applied), bool(ended))
+        return result
 
     return run
+
+
+def _unseen(agent: Agent, brief: Brief, state: list[Any], data: Batch, rows: Any, count: Any) -> tuple:
+    """Make `count` updates; return the state, the brief, and the logs that it leaves out."""
+    agent.trace_counts["update"] += 1
+    variables = agent.all_variables
+
+    def once(state: list[Any], k: Any) -> tuple[list[Any], Any, dict]:
+        with _Scope(variables, state) as scope:
+            logs, _ = agent.update_once(_taken(data, rows, k))
+        return scope.values(), jnp.asarray(scope.finite_losses), logs
+
+    def body(carry: tuple) -> tuple:
+        k, finite, state, results = carry
+        state, good, logs = once(state, k)
+        results = jax.tree.map(lambda stack, value: stack.at[k].set(value), results, logs)
+        return k + 1, finite & good, state, results
+
+    results = _stacks(lambda state: once(state, 0)[2], state, rows.shape[0])
+    start = (jnp.zeros((), jnp.int32), jnp.asarray(True), state, results)
+    _, finite, state, logs = jax.lax.while_loop(lambda carry: carry[0] < count, body, start)
+    known = {id(variable): value for variable, value in zip(variables, state, strict=True)}
+    weights = [known[id(variable)].ravel() for variable in agent.acting.packed]
+    vector, others = brief.write((finite & _all_finite(state)).astype(jnp.float32)[None], logs, weights)
+    return state, vector, others
+
+
+def _seen(agent: Agent, state: list[Any], data: Batch, rows: Any, count: Any) -> tuple:
+    """Make updates one by one; return the state, how many and whether the agent had enough of them, and their logs."""
+    agent.trace_counts["update"] += 1
+
+    def body(carry: tuple) -> tuple:
+        k, _, made, state, results = carry
+        state, (applied, ended), logs = _once(agent, state, _taken(data, rows, k))
+        results = jax.tree.map(lambda stack, value: stack.at[k].set(value), results, logs)
+        return k + 1, (applied, ended), made + applied.astype(jnp.int32), state, results
+
+    zero, no = jnp.zeros((), jnp.int32), jnp.asarray(False)
+    results = _stacks(lambda state: _once(agent, state, _taken(data, rows, 0))[2], state, rows.shape[0])
+    start = (zero, (jnp.asarray(True), no), zero, state, results)
+    carry = jax.lax.while_loop(lambda carry: (carry[0] < count) & carry[1][0], body, start)
+    return carry[3], (carry[2], carry[1][1]), carry[4]
+
+
+def _once(agent: Agent, state: list[Any], batch: Batch) -> tuple[list[Any], tuple, dict]:
+    """Make one update, or none if it is not finite or the agent has had enough of the rollout."""
+    with _Scope(agent.all_variables, state) as scope:
+        logs, _ = agent.update_once(batch)
+        enough = agent.enough(logs)
+    values = scope.values()
+    finite, ended = scope.finite & _all_finite(values), jnp.asarray(False if enough is None else enough)
+    applied = finite & ~ended
+    new = [old if value is old else jnp.where(applied, value, old) for value, old in zip(values, state, strict=True)]
+    return new, (applied, finite & ended), logs
+
+
+def _taken(data: Batch, rows: Any, k: Any) -> Batch:
+    index = jax.lax.dynamic_index_in_dim(rows, k, keepdims=False)
+    return jax.tree.map(lambda array: jnp.take(array, index, axis=0, mode="clip"), data)
+
+
+def _stacks(logs: Callable[[list[Any]], dict], state: list[Any], size: int) -> dict:
+    """Return zeros `[K, ...]` for the logs of K updates."""
+    return jax.tree.map(lambda shape: jnp.zeros((size, *shape.shape), shape.dtype), jax.eval_shape(logs, state))
+
+
+def _all_finite(values: list[Any]) -> Any:
+    # Of one array: each reduction has its price.
+    numbers = [value.ravel() for value in values if jnp.issubdtype(value.dtype, jnp.inexact)]
+    return jnp.isfinite(jnp.concatenate(numbers)).all()

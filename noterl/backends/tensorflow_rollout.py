@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
+from noterl.backends.brief import Brief
 from noterl.backends.common import GroupResult
-from noterl.backends.tensorflow import _finite
+from noterl.backends.tensorflow import _finite, _finite_losses
 from noterl.on_policy import prepared
 from noterl.types import Batch
 
@@ -29,59 +32,117 @@ def compile_prepare(agent: Agent, jit_compile: bool | str) -> Callable[[Batch], 
 
 
 def compile_minibatches(agent: Agent, jit_compile: bool | str) -> Callable[[Any, np.ndarray, int], GroupResult]:
-    """Return the function that makes `count` updates on minibatches, given as rows `[K, B]` of a prepared rollout."""
+    """Return the function that makes `count` updates on minibatches, given as rows `[K, B]` of a prepared rollout.
 
-    def group(data: Batch, rows: Any, count: Any) -> tuple:
-        agent.trace_counts["update"] += 1
-
-        def taken(k: Any) -> Batch:
-            return tf.nest.map_structure(lambda array: tf.gather(array, rows[k]), data)
-
-        traced = tf.function(lambda: _once(agent, taken(0))[2], autograph=False).get_concrete_function()
-        size = rows.shape[0]
-        results = tf.nest.map_structure(
-            lambda value: tf.zeros((size, *value.shape), value.dtype), traced.structured_outputs
-        )
-
-        def unfinished(k: Any, active: Any, ended: Any, made: Any, results: Any) -> Any:
-            return (k < count) & active
-
-        def body(k: Any, active: Any, ended: Any, made: Any, results: Any) -> tuple:
-            applied, ended, logs = _once(agent, taken(k))
-            results = tf.nest.map_structure(
-                lambda stack, value: tf.tensor_scatter_nd_update(stack, [[k]], value[None]), results, logs
-            )
-            return k + 1, applied, ended, made + tf.cast(applied, tf.int32), results
-
-        carry = tf.while_loop(
-            unfinished, body, (tf.constant(0), tf.constant(True), tf.constant(False), tf.constant(0), results)
-        )
-        return carry[3], carry[2], carry[4]
-
+    Unless the agent may have enough of a rollout, all are made without a look, and finite numbers asked for once. Only
+    where there are others are they made one by one, up to the offending one.
+    """
     if jit_compile is False:
         return lambda data, rows, count: _run_eagerly(agent, data, rows, count)
-    compiled = tf.function(group, jit_compile=True, autograph=False)
+    brief = Brief(lambda parts: tf.concat(parts, 0))
+    unseen, seen = (
+        tf.function(function, jit_compile=True, autograph=False)
+        for function in (partial(_unseen, agent, brief), partial(_seen, agent))
+    )
+    may_end = agent.enough(defaultdict(float)) is not None
 
     def run(data: Any, rows: np.ndarray, count: int) -> GroupResult:
-        applied, ended, logs = compiled(data, tf.constant(rows), tf.constant(count, tf.int32))
+        arguments = data, tf.constant(rows), tf.constant(count, tf.int32)
+        if not may_end:
+            vector, others = unseen(*arguments)
+            finite, logs, weights = brief.read(np.asarray(vector), others)
+            if finite:
+                return GroupResult(logs, {}, count, weights=weights)
+        applied, ended, logs = seen(*arguments)
         return GroupResult(logs, {}, int(applied), bool(ended))
 
     return run
 
 
+def _unseen(agent: Agent, brief: Brief, data: Batch, rows: Any, count: Any) -> tuple[Any, dict]:
+    """Make `count` updates, or none if one of them is not finite; return the brief, and the logs it leaves out."""
+    agent.trace_counts["update"] += 1
+    variables = [variable.value for variable in agent.all_variables]
+    old = [variable.read_value() for variable in variables]
+
+    def once(k: Any) -> tuple[Any, dict]:
+        _finite_losses.append(tf.constant(True))
+        try:
+            logs, _ = agent.update_once(_taken(data, rows, k))
+        finally:
+            finite = _finite_losses.pop()
+        return finite, logs
+
+    def body(k: Any, finite: Any, results: Any) -> tuple:
+        good, logs = once(k)
+        # Shifted in from the end, as in the groups of `noterl.backends.tensorflow`.
+        results = tf.nest.map_structure(lambda stack, value: tf.concat([stack[1:], value[None]], 0), results, logs)
+        return k + 1, finite & good, results
+
+    carry = (tf.constant(0), tf.constant(True), _stacks(lambda: once(0)[1], rows.shape[0]))
+    _, finite, logs = tf.while_loop(lambda k, finite, results: k < count, body, carry)
+    logs = tf.nest.map_structure(lambda stack: tf.roll(stack, count, 0), logs)
+    finite &= _all_finite(variables)
+    for variable, value in zip(variables, old, strict=True):
+        variable.assign(tf.where(finite, variable, value))
+    weights = [tf.reshape(variable.value, [-1]) for variable in agent.acting.packed]
+    return brief.write(tf.cast(finite, tf.float32)[None], logs, weights)
+
+
+def _seen(agent: Agent, data: Batch, rows: Any, count: Any) -> tuple[Any, Any, dict]:
+    """Make updates one by one; return how many, whether they ended because the agent had enough, and their logs."""
+    agent.trace_counts["update"] += 1
+
+    def unfinished(k: Any, active: Any, ended: Any, made: Any, results: Any) -> Any:
+        return (k < count) & active
+
+    def body(k: Any, active: Any, ended: Any, made: Any, results: Any) -> tuple:
+        applied, ended, logs = _once(agent, _taken(data, rows, k))
+        results = tf.nest.map_structure(
+            lambda stack, value: tf.tensor_scatter_nd_update(stack, [[k]], value[None]), results, logs
+        )
+        return k + 1, applied, ended, made + tf.cast(applied, tf.int32), results
+
+    results = _stacks(lambda: _once(agent, _taken(data, rows, 0))[2], rows.shape[0])
+    carry = tf.while_loop(
+        unfinished, body, (tf.constant(0), tf.constant(True), tf.constant(False), tf.constant(0), results)
+    )
+    return carry[3], carry[2], carry[4]
+
+
+def _taken(data: Batch, rows: Any, k: Any) -> Batch:
+    return tf.nest.map_structure(lambda array: tf.gather(array, rows[k]), data)
+
+
+def _stacks(logs: Callable[[], dict], size: int) -> dict:
+    """Return zeros `[K, ...]` for the logs of K updates, whose shapes are found without making one."""
+    traced = tf.function(logs, autograph=False).get_concrete_function()
+    return tf.nest.map_structure(lambda value: tf.zeros((size, *value.shape), value.dtype), traced.structured_outputs)
+
+
+def _all_finite(variables: list[Any]) -> Any:
+    finite = tf.constant(True)
+    for variable in variables:
+        if variable.dtype.is_floating:
+            finite &= tf.reduce_all(tf.math.is_finite(variable))
+    return finite
+
+
 def _once(agent: Agent, batch: Batch) -> tuple[Any, Any, dict]:
     """Make one update, or none if it is not finite or the agent has had enough of the rollout."""
-    old = [variable.value.read_value() for variable in agent.all_variables]
+    variables = [variable.value for variable in agent.all_variables]
+    old = [variable.read_value() for variable in variables]
     _finite.append(tf.constant(True))
     try:
         logs, _ = agent.update_once(batch)
     finally:
         finite = _finite.pop()
+    finite &= _all_finite(variables)
     enough = agent.enough(logs)
     ended = tf.constant(False) if enough is None else finite & enough
     applied = finite & ~ended
-    for variable, value in zip(agent.all_variables, old, strict=True):
-        variable.value.assign(tf.where(applied, variable.value, value))
+    for variable, value in zip(variables, old, strict=True):
+        variable.assign(tf.where(applied, variable, value))
     return applied, ended, logs
 
 

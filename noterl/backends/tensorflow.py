@@ -125,8 +125,9 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
         result = applied(batch, count)
         if result is not None:
             return result
-        located, given = locate(batch, count, agent.updates % agent.update_period)
-        return GroupResult(*given, settle(lambda fewer: applied(batch, fewer) is not None, int(located), count))
+        located, (logs, feedback) = locate(batch, count, agent.updates % agent.update_period)
+        fewer = settle(lambda some: applied(batch, some) is not None, int(located), count)
+        return GroupResult(logs, feedback, fewer)
 
     return run
 

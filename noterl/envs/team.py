@@ -196,7 +196,8 @@ def _bound(space: Space[Any], side: int) -> Any:
         return (space.low, space.high)[side]
     if isinstance(space, spaces.MultiBinary):
         return np.full(space.shape, side)
-    return side * (getattr(space, "nvec", getattr(space, "n", None)) - 1)
+    sizes: Any = space
+    return side * ((sizes.nvec if isinstance(space, spaces.MultiDiscrete) else sizes.n) - 1)
 
 
 def _action(numbers: Array, space: Space[Any]) -> Any:

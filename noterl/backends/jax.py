@@ -327,7 +327,8 @@ def _apart(batch: Batch, k: Any) -> Batch:
     """
     if not batch.extra:
         return _row(batch, k)
-    zeros = jax.tree.map(lambda array: jnp.zeros(array.shape[1:], array.dtype), batch)
+    # Interpreted, the batch is still NumPy's, with types that JAX has not.
+    zeros = jax.tree.map(lambda array: jnp.zeros(array.shape[1:], jax.dtypes.canonicalize_dtype(array.dtype)), batch)
     return jax.lax.cond(k >= 0, lambda: _row(batch, k), lambda: zeros)
 
 

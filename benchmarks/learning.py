@@ -85,7 +85,8 @@ def main(words: list[str] | None = None) -> None:
         result = module.run(arguments.seeds, **options)
         result = {**about(arguments, time.perf_counter() - begun, start), **result}
     else:
-        result = module.run(arguments.seeds, folder=folder, **options)
+        kept = readme.update if folder == RESULTS else lambda: None
+        result = module.run(arguments.seeds, folder=folder, kept=kept, **options)
     print(module.table(result))
     if folder:
         store(result, folder / f"{arguments.task}.json")

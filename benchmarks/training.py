@@ -10,6 +10,7 @@ import argparse
 import datetime
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,12 @@ class Training:
         peer_python: str,
         afresh: bool,
         folder: Path | None,
+        kept: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """Make the runs that `folder` does not hold, keep each there as it ends, and return the result of all."""
+        """Make the runs that `folder` does not hold, keep each there as it ends, and return the result of all.
+
+        `kept` is called whenever one has been kept.
+        """
         path = None if folder is None else folder / f"{self.name}.json"
         runs = [] if afresh or path is None else self.known(path, steps)
         made = {(each["who"], each["seed"]) for each in runs}
@@ -73,6 +78,7 @@ class Training:
                 print(f"seed {seed} {who}: {mean:.1f} in {found['seconds']:.0f} s", file=sys.stderr, flush=True)
                 if path is not None:
                     store(self.result(runs, steps), path)
+                    kept()
         return self.result(runs, steps)
 
     def known(self, path: Path, steps: int) -> list[dict[str, Any]]:

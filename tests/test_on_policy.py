@@ -16,7 +16,7 @@ from noterl.backends import current
 from noterl.replay import Prioritized, RatioScore
 from tests import reference_on_policy as reference
 from tests.doubles import RandomWalkEnv, branching_vector
-from tests.states import assert_same_state, differences
+from tests.states import assert_same_state
 
 OBSERVATIONS = spaces.Box(-9.0, 9.0, (3,), np.float32)
 SPACES = {

@@ -96,6 +96,7 @@ class TapeAgent(noterl.Agent):
         if not self._built:
             self.replay.build(self.observation_space, self.action_space)
             self.acting = SimpleNamespace(stale=False, target_moved=lambda: None, updated=lambda weights: None)
+            self.all_variables = []
             self._built = True
 
     def select(self, observations: np.ndarray, *_: Any) -> np.ndarray:

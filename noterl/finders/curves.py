@@ -99,7 +99,7 @@ def stands_out(values: Sequence[float], index: int, window: int, sma: int) -> bo
     Example:
     >>> from noterl.finders.curves import stands_out
     >>> values = [0.0, 1.0, 0.0, 1.0, 9.0, 10.0, 9.0, 10.0]
-    >>> stands_out(values, 7, 4, 4), stands_out(values, 4, 4, 1)
+    >>> stands_out(values, 7, 4, 4), stands_out(values, 3, 4, 1)
     (True, False)
     """
     means = window_means(values, window)

@@ -139,7 +139,7 @@ class TestFromRollouts:
             return on_policy_agent(**memory)
 
         def callbacks() -> list[Any]:
-            moved = {"batch": Scale(min=4, max=8, align=4), "lr": Rate(1e-4, 1e-4, 1e-2), "clip": Rate(0.05, 0.05, 0.4)}
+            moved = {"batch": Scale(min=2, max=8, align=2), "lr": Rate(1e-4, 1e-4, 1e-2), "clip": Rate(0.05, 0.05, 0.4)}
             adapt = Adapt(target_noise=0.01, num_samples=3, every=2, **moved)
             return [adapt, Checkpoint(tmp_path, 3, save_replay=True)]
 

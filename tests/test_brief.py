@@ -35,6 +35,16 @@ def test_what_was_written_comes_back(finite: bool, weights: list[np.ndarray]) ->
         assert flat is None
 
 
+def test_logs_of_another_type_all_stay_apart() -> None:
+    brief, doubles = Brief(np.concatenate), {"loss": np.array([0.5, 2.0])}
+    vector, apart = brief.write(np.ones(1, np.float32), doubles, WEIGHTS)
+    finite, logs, flat = brief.read(vector, apart)
+    assert finite
+    assert logs.keys() == {"loss"}
+    np.testing.assert_array_equal(logs["loss"], doubles["loss"])
+    np.testing.assert_array_equal(flat, np.concatenate(WEIGHTS))
+
+
 def test_a_loss_that_is_kept_does_not_keep_the_weights() -> None:
     brief = Brief(np.concatenate)
     vector, apart = brief.write(np.ones(1, np.float32), LOGS, [np.zeros(10_000, np.float32)])

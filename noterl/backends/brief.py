@@ -46,5 +46,6 @@ class Brief:
         """
         stop = len(vector) - self._weights
         # A copy, so that whoever keeps a loss does not keep the weights with it.
-        values = dict(zip(self._names, vector[1:stop].copy().reshape(len(self._names), -1), strict=True))
+        parts = np.split(vector[1:stop].copy(), len(self._names)) if self._names else []
+        values = dict(zip(self._names, parts, strict=True))
         return bool(vector[0]), {**values, **logs}, vector[stop:] if self._weights else None

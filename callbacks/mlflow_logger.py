@@ -9,7 +9,7 @@ from typing import Any
 from noterl.callback import LOGGER, Callback
 from noterl.checks import check_positive
 from noterl.extras import require
-from noterl.tables import plain_row
+from noterl.tables import agent_row, plain_row
 from noterl.types import Logs
 
 
@@ -114,8 +114,7 @@ class MLflowLogger(Callback):
         found = self._client.get_experiment_by_name(self.experiment)
         number = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
         run = self._client.create_run(number, run_name=self.name)
-        arguments = {name: repr(value) if name == "env" else value for name, value in self.agent.get_config().items()}
-        given = {"agent": type(self.agent).__name__, **plain_row(arguments), **self.parameters}
+        given = {**agent_row(self.agent), **self.parameters}
         self._client.log_batch(
             run.info.run_id,
             params=[self._mlflow.entities.Param(_allowed(name), str(value)) for name, value in given.items()],

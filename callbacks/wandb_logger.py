@@ -8,7 +8,7 @@ from typing import Any
 
 from noterl.callback import LOGGER, Callback
 from noterl.extras import require
-from noterl.tables import plain_row
+from noterl.tables import agent_row, plain_row
 from noterl.types import Logs
 
 
@@ -60,11 +60,10 @@ class WandbLogger(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Open the run, or go on with it."""
         self._failed = False
-        arguments = {name: repr(value) if name == "env" else value for name, value in self.agent.get_config().items()}
         self.run = self._wandb.init(
             project=self.project,
             name=self.name,
-            config={"agent": type(self.agent).__name__, **plain_row(arguments), **self.config},
+            config={**agent_row(self.agent), **self.config},
             mode=self.mode,
             dir=self.folder,
             id=self._id,

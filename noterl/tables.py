@@ -40,6 +40,12 @@ def plain_row(values: Mapping[str, Any]) -> Row:
     return row
 
 
+def agent_row(agent: Any) -> Row:
+    """Return what an agent was made of: its class, and the arguments that fit into a cell; of `env` its `repr`."""
+    arguments = {name: repr(value) if name == "env" else value for name, value in agent.get_config().items()}
+    return {"agent": type(agent).__name__, **plain_row(arguments)}
+
+
 def columns_of(rows: Iterable[Row]) -> list[str]:
     """Return the names of all columns, in the order in which they first occur."""
     return list(dict.fromkeys(name for row in rows for name in row))

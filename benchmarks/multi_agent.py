@@ -1,10 +1,11 @@
 """What the learning tasks of several agents share: MADDPG beside independent DDPG, at the same settings.
 
-A module of `learning_tasks` makes its `run`, `table` and `draw` of it.
+A module of `learning_tasks` makes what it offers of `task`.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,24 @@ SETTINGS = {
 }
 LEARNERS = {"MADDPG": False, "independent DDPG": True}
 EVALUATIONS, EPISODES, LAST_EPISODES = 10, 20, 100
+
+
+def task(title: str, make: Callable[[], Any], steps: int) -> tuple[Any, ...]:
+    """Return the `SEEDS`, `add_arguments`, `run`, `table` and `draw` of a module of `learning_tasks`.
+
+    Args:
+        title: of the figure.
+        make: makes the environment.
+        steps: environment steps of each run, unless the command line says otherwise.
+    """
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--steps", type=int, default=steps, help="environment steps of each run")
+
+    def run_task(seeds: int, *, steps: int) -> dict[str, Any]:
+        return run(title, make, seeds, steps)
+
+    return 3, add_arguments, run_task, table, draw
 
 
 def run(title: str, make: Callable[[], Any], seeds: int, steps: int) -> dict[str, Any]:

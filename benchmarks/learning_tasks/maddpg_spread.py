@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from benchmarks import multi_agent
-
-SEEDS = 3
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=40_000, help="environment steps of each run")
 
 
 def make() -> Any:
@@ -20,8 +13,4 @@ def make() -> Any:
     return simple_spread_v3.parallel_env(max_cycles=25)
 
 
-def run(seeds: int, *, steps: int) -> dict[str, Any]:
-    return multi_agent.run("simple_spread", make, seeds, steps)
-
-
-table, draw = multi_agent.table, multi_agent.draw
+SEEDS, add_arguments, run, table, draw = multi_agent.task("simple_spread", make, steps=40_000)

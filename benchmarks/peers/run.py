@@ -29,25 +29,35 @@ def algorithm_class(peer: str, algorithm: str) -> type:
     return getattr(stable_baselines3, algorithm.upper())
 
 
+def shared(settings: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return the arguments that all algorithms take."""
+    return {"policy_kwargs": {"net_arch": list(settings["hidden"])}, "seed": seed, "verbose": 0}
+
+
+def replaying(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of algorithms that have a replay memory."""
+    return {
+        "learning_rate": settings["learning_rate"],
+        "buffer_size": settings["capacity"],
+        "learning_starts": settings["learning_starts"],
+        "batch_size": settings["batch_size"],
+        "gamma": settings["gamma"],
+        "train_freq": settings["update_every"],
+        "gradient_steps": settings["updates"],
+    }
+
+
 def dqn(cls: type, task: Task, seed: int, steps: int) -> Any:
     settings = task.settings
     return cls(
         "MlpPolicy",
         task.environment,
-        learning_rate=settings["learning_rate"],
-        buffer_size=settings["capacity"],
-        learning_starts=settings["learning_starts"],
-        batch_size=settings["batch_size"],
-        gamma=settings["gamma"],
-        train_freq=settings["update_every"],
-        gradient_steps=settings["updates"],
+        **replaying(settings),
         target_update_interval=settings["target_update"],
         exploration_initial_eps=settings["exploration_start"],
         exploration_final_eps=settings["exploration_end"],
         exploration_fraction=min(1.0, settings["exploration_steps"] / steps),
-        policy_kwargs={"net_arch": list(settings["hidden"])},
-        seed=seed,
-        verbose=0,
+        **shared(settings, seed),
     )
 
 
@@ -70,9 +80,7 @@ def ppo(cls: type, task: Task, seed: int, steps: int) -> Any:
         gae_lambda=settings["gae_lambda"],
         clip_range=scheduled(settings["clip"]),
         ent_coef=settings["entropy_coefficient"],
-        policy_kwargs={"net_arch": list(settings["hidden"])},
-        seed=seed,
-        verbose=0,
+        **shared(settings, seed),
     )
 
 
@@ -87,17 +95,9 @@ def off_policy(cls: type, task: Task, seed: int, steps: int) -> Any:
     return cls(
         "MlpPolicy",
         task.environment,
-        learning_rate=settings["learning_rate"],
-        buffer_size=settings["capacity"],
-        learning_starts=settings["learning_starts"],
-        batch_size=settings["batch_size"],
-        gamma=settings["gamma"],
+        **replaying(settings),
         tau=settings["target_update"],
-        train_freq=settings["update_every"],
-        gradient_steps=settings["updates"],
-        policy_kwargs={"net_arch": list(settings["hidden"])},
-        seed=seed,
-        verbose=0,
+        **shared(settings, seed),
         **noise,
     )
 

@@ -266,12 +266,8 @@ class _Program:
             result = jax.tree.map(lambda value: value[None], result)
         else:
             _, moved, finite, result = _repeat(numbered, moved, batch, count, start, stop=False)
-        numbers = [value.ravel() for value in moved if jnp.issubdtype(value.dtype, jnp.inexact)]
-        finite &= jnp.isfinite(jnp.concatenate(numbers)).all()  # of one array: each reduction has its price
-        present = _with(state, positions, moved)
-        known = {id(variable): value for variable, value in zip(self._variables, present, strict=True)}
-        weights = [known[id(variable)].ravel() for variable in self._agent.acting.packed]
-        vector, logs = self._brief.write(finite.astype(jnp.float32)[None], result[0], weights)
+        finite &= all_finite(moved)
+        vector, logs = write_brief(self._agent, self._brief, finite, result[0], _with(state, positions, moved))
         return vector, moved, (logs, result[1])
 
     def _search(self, state: list[Any], batch: Batch, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
@@ -289,6 +285,19 @@ class _Program:
             return lambda state, row, number: once(state, row)
         branches = [partial(once, index=index) for index in range(period)]
         return lambda state, row, number: jax.lax.switch(number % period, branches, state, row)
+
+
+def all_finite(values: Sequence[Any]) -> Any:
+    """Return whether all floating values are finite; asked of one array, since each reduction has its price."""
+    numbers = [value.ravel() for value in values if jnp.issubdtype(value.dtype, jnp.inexact)]
+    return jnp.isfinite(jnp.concatenate(numbers)).all()
+
+
+def write_brief(agent: Agent, brief: Brief, finite: Any, logs: dict, state: Sequence[Any]) -> tuple[Any, dict]:
+    """Return the brief of a call that leaves this state, and the logs that are no part of it."""
+    known = {id(variable): value for variable, value in zip(agent.all_variables, state, strict=True)}
+    weights = [known[id(variable)].ravel() for variable in agent.acting.packed]
+    return brief.write(finite.astype(jnp.float32)[None], logs, weights)
 
 
 def _repeat(

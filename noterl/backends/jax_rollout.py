@@ -13,7 +13,7 @@ import numpy as np
 
 from noterl.backends.brief import Brief
 from noterl.backends.common import GroupResult
-from noterl.backends.jax import _interpreted, _Scope
+from noterl.backends.jax import _interpreted, _Scope, all_finite, write_brief
 from noterl.on_policy import prepared
 from noterl.types import Batch
 
@@ -76,10 +76,9 @@ def compile_minibatches(agent: Agent, jit_compile: bool | str) -> Callable[[Any,
 def _unseen(agent: Agent, brief: Brief, state: list[Any], data: Batch, rows: Any, count: Any) -> tuple:
     """Make `count` updates; return the state, the brief, and the logs that it leaves out."""
     agent.trace_counts["update"] += 1
-    variables = agent.all_variables
 
     def once(state: list[Any], k: Any) -> tuple[list[Any], Any, dict]:
-        with _Scope(variables, state) as scope:
+        with _Scope(agent.all_variables, state) as scope:
             logs, _ = agent.update_once(_taken(data, rows, k))
         return scope.values(), jnp.asarray(scope.finite_losses), logs
 
@@ -92,10 +91,7 @@ def _unseen(agent: Agent, brief: Brief, state: list[Any], data: Batch, rows: Any
     results = _stacks(lambda state: once(state, 0)[2], state, rows.shape[0])
     start = (jnp.zeros((), jnp.int32), jnp.asarray(True), state, results)
     _, finite, state, logs = jax.lax.while_loop(lambda carry: carry[0] < count, body, start)
-    known = {id(variable): value for variable, value in zip(variables, state, strict=True)}
-    weights = [known[id(variable)].ravel() for variable in agent.acting.packed]
-    vector, others = brief.write((finite & _all_finite(state)).astype(jnp.float32)[None], logs, weights)
-    return state, vector, others
+    return state, *write_brief(agent, brief, finite & all_finite(state), logs, state)
 
 
 def _seen(agent: Agent, state: list[Any], data: Batch, rows: Any, count: Any) -> tuple:
@@ -121,7 +117,7 @@ def _once(agent: Agent, state: list[Any], batch: Batch) -> tuple[list[Any], tupl
         logs, _ = agent.update_once(batch)
         enough = agent.enough(logs)
     values = scope.values()
-    finite, ended = scope.finite & _all_finite(values), jnp.asarray(False if enough is None else enough)
+    finite, ended = scope.finite & all_finite(values), jnp.asarray(False if enough is None else enough)
     applied = finite & ~ended
     new = [old if value is old else jnp.where(applied, value, old) for value, old in zip(values, state, strict=True)]
     return new, (applied, finite & ended), logs
@@ -135,9 +131,3 @@ def _taken(data: Batch, rows: Any, k: Any) -> Batch:
 def _stacks(logs: Callable[[list[Any]], dict], state: list[Any], size: int) -> dict:
     """Return zeros `[K, ...]` for the logs of K updates."""
     return jax.tree.map(lambda shape: jnp.zeros((size, *shape.shape), shape.dtype), jax.eval_shape(logs, state))
-
-
-def _all_finite(values: list[Any]) -> Any:
-    # Of one array: each reduction has its price.
-    numbers = [value.ravel() for value in values if jnp.issubdtype(value.dtype, jnp.inexact)]
-    return jnp.isfinite(jnp.concatenate(numbers)).all()

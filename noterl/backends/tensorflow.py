@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # The finite flags of the update that is being traced, narrowed by every `minimize` in it: of losses and gradients, and
 # of losses alone.
-_finite: list[Any] = []
-_finite_losses: list[Any] = []
+finite_numbers: list[Any] = []
+finite_losses: list[Any] = []
 
 _hard_copies: dict[tuple[int, ...], tuple[Any, list, list]] = {}
 
@@ -95,12 +95,12 @@ def minimize(
     with tf.GradientTape() as tape:
         loss, aux = split_loss(loss_fn(*args))
     gradients = tape.gradient(loss, [variable.value for variable in variables])
-    for flags in (_finite, _finite_losses):
+    for flags in (finite_numbers, finite_losses):
         if flags:
             flags[-1] &= tf.math.is_finite(loss)
     for gradient in gradients:
-        if gradient is not None and _finite:
-            _finite[-1] &= tf.reduce_all(tf.math.is_finite(gradient))
+        if gradient is not None and finite_numbers:
+            finite_numbers[-1] &= tf.reduce_all(tf.math.is_finite(gradient))
     optimizer.apply(gradients, variables)
     return loss, aux
 
@@ -179,31 +179,17 @@ def _group(agent: Agent, brief: Brief) -> Callable[..., tuple[Any, dict, dict]]:
     Whether all are finite is asked once, of their losses and of the state that they leave: a gradient that is not
     finite leaves no finite state. Looking at every gradient as it comes costs a fifth of a small update.
     """
-
-    def once(row: Batch, index: int = 0) -> tuple[Any, tuple[dict, dict]]:
-        _finite_losses.append(tf.constant(True))
-        try:
-            result = agent.update_once(row, index)
-        finally:
-            finite = _finite_losses.pop()
-        return finite, result
+    once = partial(flagged, finite_losses, agent)
 
     def group(batch: Batch, count: Any, start: Any) -> tuple[Any, dict, dict]:
         agent.trace_counts["update"] += 1
-        variables = [variable.value for variable in agent.all_variables]
-        old = [variable.read_value() for variable in variables]
+        old = [variable.value.read_value() for variable in agent.all_variables]
         if batch.reward.shape[0] == 1 and not must_loop(agent.all_variables):
             finite, result = _numbered(agent, once)(_row(batch, 0), start)
             result = tf.nest.map_structure(lambda value: value[None], result)
         else:
             _, finite, result = _repeat(_numbered(agent, once), batch, count, start, stop=False)
-        for variable in variables:
-            if variable.dtype.is_floating:
-                finite &= tf.reduce_all(tf.math.is_finite(variable))
-        for variable, value in zip(variables, old, strict=True):
-            variable.assign(tf.where(finite, variable, value))
-        weights = [tf.reshape(variable.value, [-1]) for variable in agent.acting.packed]
-        return *brief.write(tf.cast(finite, tf.float32)[None], result[0], weights), result[1]
+        return *conclude(agent, brief, finite, result[0], old), result[1]
 
     return group
 
@@ -224,12 +210,36 @@ def _search(agent: Agent) -> Callable[..., tuple[Any, tuple[dict, dict]]]:
 
 def _once(agent: Agent, row: Batch, index: int = 0) -> tuple[Any, tuple[dict, dict]]:
     """Make one update; return whether its losses and gradients are finite, and what it gave."""
-    _finite.append(tf.constant(True))
+    return flagged(finite_numbers, agent, row, index)
+
+
+def flagged(flags: list[Any], agent: Agent, row: Batch, index: int = 0) -> tuple[Any, tuple[dict, dict]]:
+    """Make one update; return what `minimize` narrowed a flag of this list to, and what the update gave."""
+    flags.append(tf.constant(True))
     try:
         result = agent.update_once(row, index)
     finally:
-        finite = _finite.pop()
+        finite = flags.pop()
     return finite, result
+
+
+def all_finite(variables: Sequence[Any]) -> Any:
+    """Return whether all floating variables are finite."""
+    finite = tf.constant(True)
+    for variable in variables:
+        if variable.dtype.is_floating:
+            finite &= tf.reduce_all(tf.math.is_finite(variable))
+    return finite
+
+
+def conclude(agent: Agent, brief: Brief, finite: Any, logs: dict, old: Sequence[Any]) -> tuple[Any, dict]:
+    """Keep what updates left if all is finite, else go back to `old`; return the brief and the logs it leaves out."""
+    variables = [variable.value for variable in agent.all_variables]
+    finite &= all_finite(variables)
+    for variable, value in zip(variables, old, strict=True):
+        variable.assign(tf.where(finite, variable, value))
+    weights = [tf.reshape(variable.value, [-1]) for variable in agent.acting.packed]
+    return brief.write(tf.cast(finite, tf.float32)[None], logs, weights)
 
 
 def _numbered(agent: Agent, once: Callable[..., Any]) -> Callable[[Batch, Any], tuple[Any, tuple[dict, dict]]]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from noterl.backends.brief import Brief
 from noterl.backends.common import GroupResult
-from noterl.backends.tensorflow import _finite, _finite_losses
+from noterl.backends.tensorflow import all_finite, conclude, finite_losses, finite_numbers, flagged
 from noterl.on_policy import prepared
 from noterl.types import Batch
 
@@ -62,15 +62,10 @@ def compile_minibatches(agent: Agent, jit_compile: bool | str) -> Callable[[Any,
 def _unseen(agent: Agent, brief: Brief, data: Batch, rows: Any, count: Any) -> tuple[Any, dict]:
     """Make `count` updates, or none if one of them is not finite; return the brief, and the logs it leaves out."""
     agent.trace_counts["update"] += 1
-    variables = [variable.value for variable in agent.all_variables]
-    old = [variable.read_value() for variable in variables]
+    old = [variable.value.read_value() for variable in agent.all_variables]
 
     def once(k: Any) -> tuple[Any, dict]:
-        _finite_losses.append(tf.constant(True))
-        try:
-            logs, _ = agent.update_once(_taken(data, rows, k))
-        finally:
-            finite = _finite_losses.pop()
+        finite, (logs, _) = flagged(finite_losses, agent, _taken(data, rows, k))
         return finite, logs
 
     def body(k: Any, finite: Any, results: Any) -> tuple:
@@ -82,11 +77,7 @@ def _unseen(agent: Agent, brief: Brief, data: Batch, rows: Any, count: Any) -> t
     carry = (tf.constant(0), tf.constant(True), _stacks(lambda: once(0)[1], rows.shape[0]))
     _, finite, logs = tf.while_loop(lambda k, finite, results: k < count, body, carry)
     logs = tf.nest.map_structure(lambda stack: tf.roll(stack, count, 0), logs)
-    finite &= _all_finite(variables)
-    for variable, value in zip(variables, old, strict=True):
-        variable.assign(tf.where(finite, variable, value))
-    weights = [tf.reshape(variable.value, [-1]) for variable in agent.acting.packed]
-    return brief.write(tf.cast(finite, tf.float32)[None], logs, weights)
+    return conclude(agent, brief, finite, logs, old)
 
 
 def _seen(agent: Agent, data: Batch, rows: Any, count: Any) -> tuple[Any, Any, dict]:
@@ -120,24 +111,12 @@ def _stacks(logs: Callable[[], dict], size: int) -> dict:
     return tf.nest.map_structure(lambda value: tf.zeros((size, *value.shape), value.dtype), traced.structured_outputs)
 
 
-def _all_finite(variables: list[Any]) -> Any:
-    finite = tf.constant(True)
-    for variable in variables:
-        if variable.dtype.is_floating:
-            finite &= tf.reduce_all(tf.math.is_finite(variable))
-    return finite
-
-
 def _once(agent: Agent, batch: Batch) -> tuple[Any, Any, dict]:
     """Make one update, or none if it is not finite or the agent has had enough of the rollout."""
     variables = [variable.value for variable in agent.all_variables]
     old = [variable.read_value() for variable in variables]
-    _finite.append(tf.constant(True))
-    try:
-        logs, _ = agent.update_once(batch)
-    finally:
-        finite = _finite.pop()
-    finite &= _all_finite(variables)
+    finite, (logs, _) = flagged(finite_numbers, agent, batch)
+    finite &= all_finite(variables)
     enough = agent.enough(logs)
     ended = tf.constant(False) if enough is None else finite & enough
     applied = finite & ~ended

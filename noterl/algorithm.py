@@ -382,10 +382,7 @@ class Algorithm(Configurable):
         updating.check(self)
         building.build_store(self)
         building.build_optimizers(self)
-        found = [variable for network in self.networks().values() for variable in networks.variables(network)]
-        found += self.hyperparameters.values()
-        found += [variable for name in self.optimizer_names for variable in optimizers.variables(self.optimizers[name])]
-        self.all_variables = unique(found)
+        self.all_variables = building.variables(self)
         if self.on_policy is not None:
             self.on_policy.build()
         else:

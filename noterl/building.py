@@ -120,7 +120,7 @@ def bound_head(agent: Algorithm) -> Head:
 
 
 def build_optimizers(agent: Algorithm) -> None:
-    """Build each optimizer for what it trains; an `update` of the user's own is run once on zeros, and undone.
+    """Build each optimizer for what it trains; an `update` of the user's own is rehearsed on zeros, and undone.
 
     Raises:
         ValueError: if there is nothing to train, or an optimizer that `update` never names.
@@ -138,9 +138,13 @@ def build_optimizers(agent: Algorithm) -> None:
     saved = [backends.current().fetch(variable) for variable in found]
     discovered: dict[str, list[keras.Variable]] = {}
     agent._discovered = discovered
-    try:
+
+    def updates() -> None:
         for index in range(agent.update_period):
             updating.updated(agent, zeros(agent), index)
+
+    try:
+        backends.current().rehearse(agent, variables(agent), updates)
     finally:
         agent._discovered = None
         for variable, value in zip(found, saved, strict=True):
@@ -156,6 +160,14 @@ def _meant_by(optimizer: Any, found: dict[str, Any]) -> list[keras.Variable]:
     """Return what a torch optimizer was made to train: the networks it holds, so that a target need not be frozen."""
     groups = [networks.trainable_variables(network) for network in found.values()]
     return unique(variable for group in groups if optimizers.held_of(optimizer, group) for variable in group)
+
+
+def variables(agent: Algorithm) -> list[keras.Variable]:
+    """Return every variable of an agent, each once: of its networks, its hyperparameters and its optimizers."""
+    found = [variable for network in agent.networks().values() for variable in networks.variables(network)]
+    found += agent.hyperparameters.values()
+    found += [variable for name in agent.optimizer_names for variable in optimizers.variables(agent.optimizers[name])]
+    return unique(found)
 
 
 def reseed(agent: Algorithm, seed: int | None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from noterl import backends
+from noterl.initial_weights import initial_weights
 from noterl.pairing import paired
 from noterl.random import network_generator
 
@@ -285,38 +286,6 @@ class LogStd(keras.layers.Layer):
         return keras.ops.concatenate([mean, keras.ops.zeros_like(mean) + self.log_std], axis=-1)
 
 
-def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
-    """Draw the first weights of the network that `plan` describes, in the place of `weights`."""
-    layers = plan[1] if plan[0] == "sequential" else []
-    gains = iter([layer[-1] for layer in layers if layer[0] in ("dense", "convolution")])
-    drawn: list[np.ndarray] = []
-    gain, fan_in = None, 1
-    for weight in weights:
-        if weight.ndim > 1:  # a kernel; the bias of its layer follows
-            gain, fan_in = next(gains, None), int(np.prod(weight.shape[:-1]))
-        if gain is None:
-            drawn.append(fan_in_uniform(weight.shape, fan_in, generator))
-        else:
-            drawn.append(orthogonal(weight.shape, gain, generator) if weight.ndim > 1 else np.zeros_like(weight))
-    if layers and layers[-1][0] == "log_std":
-        drawn[-1] = np.full_like(drawn[-1], layers[-1][1])
-    return drawn
-
-
-def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> np.ndarray:
-    """Draw a kernel whose columns or rows are orthogonal and of length `gain` (Saxe et al., 2014)."""
-    rows, columns = int(np.prod(shape[:-1])), shape[-1]
-    basis, triangle = np.linalg.qr(generator.standard_normal((max(rows, columns), min(rows, columns))))
-    basis = basis * np.sign(np.diag(triangle))  # or the draw would not be uniform
-    return (gain * (basis if rows >= columns else basis.T)).reshape(shape).astype("float32")
-
-
-def fan_in_uniform(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
-    """Draw a layer's kernel or bias uniformly from ±1/sqrt(fan_in) (Lillicrap et al., 2016, section 7)."""
-    limit = 1.0 / np.sqrt(fan_in)
-    return generator.uniform(-limit, limit, shape).astype("float32")
-
-
 def _modules() -> Any:
     """Return the torch backend, which alone knows what to do with a torch module."""
     if backends.choose() != "torch":
@@ -340,29 +309,39 @@ def _built(plan: tuple, shape: tuple[int, ...]) -> Network:
 
 
 def _keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
+    """Build the network with kernels of zeros: the agent draws them, and Keras's own draws would be compiled on JAX."""
+    made: list[keras.layers.Layer] = []
+
+    def stacked(shape: tuple[int, ...], layers: Sequence[tuple]) -> keras.Sequential:
+        some = [_keras_layer(layer) for layer in layers]
+        made.extend(some)
+        return keras.Sequential([keras.Input(shape), *some])
+
     if plan[0] == "sequential":
-        return keras.Sequential([keras.Input(shape), *map(_keras_layer, plan[1])])
-    _, trunk_layers, stream, outputs = plan
-    trunk = keras.Sequential([keras.Input(shape), *map(_keras_layer, trunk_layers or [("flatten",)])])
-    features = trunk.output_shape[1:]
-    heads = [
-        keras.Sequential([keras.Input(features), *map(_keras_layer, [*stream, ("dense", units, "linear")])])
-        for units in (1, outputs)
-    ]
-    network = Dueling(trunk, *heads)
-    network(np.zeros((1, *shape), "float32"))
+        network = stacked(shape, plan[1])
+    else:
+        _, trunk_layers, stream, outputs = plan
+        trunk = stacked(shape, trunk_layers or [("flatten",)])
+        heads = [stacked(trunk.output_shape[1:], [*stream, ("dense", units, "linear")]) for units in (1, outputs)]
+        network = Dueling(trunk, *heads)
+        network(np.zeros((1, *shape), "float32"))
+    for layer in made:
+        if hasattr(layer, "kernel_initializer"):  # for whoever builds the network again from its config
+            layer.kernel_initializer = keras.initializers.GlorotUniform()
     return network
 
 
 def _keras_layer(layer: tuple) -> keras.layers.Layer:
     kind, *rest = layer
     if kind == "dense":
-        return keras.layers.Dense(rest[0], activation=rest[1])
+        return keras.layers.Dense(rest[0], activation=rest[1], kernel_initializer="zeros")
     if kind == "log_std":
         return LogStd()
     if kind == "convolution":
         filters, size, stride, activation, *_ = rest
-        return keras.layers.Conv2D(filters, size, stride, activation=activation, data_format="channels_last")
+        return keras.layers.Conv2D(
+            filters, size, stride, activation=activation, data_format="channels_last", kernel_initializer="zeros"
+        )
     if kind == "scale":
         return keras.layers.Rescaling(rest[0])
     return keras.layers.Flatten(data_format="channels_last")

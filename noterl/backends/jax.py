@@ -176,6 +176,20 @@ def _minimize_eagerly(
     return result
 
 
+def rehearse(agent: Agent, known: Sequence[keras.Variable], function: Callable[[], None]) -> None:
+    """Call `function` for what it notes about the agent; no number is computed, which would compile each operation."""
+
+    def run() -> tuple:
+        with _Scope(known, [variable._value for variable in known]):
+            function()
+        return ()
+
+    if agent.jit_compile is False:
+        function()
+    else:
+        jax.eval_shape(run)
+
+
 def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, int], GroupResult]:
     """Return the function that runs `count` updates on a group's batches `[K, B, ...]` as one call.
 

@@ -105,6 +105,11 @@ def minimize(
     return loss, aux
 
 
+def rehearse(agent: Agent, known: Sequence[keras.Variable], function: Callable[[], None]) -> None:
+    """Call `function` for what it notes about the agent."""
+    function()
+
+
 def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, int], GroupResult]:
     """Return the function that runs `count` updates on a group's batches `[K, B, ...]` as one call.
 

@@ -189,6 +189,11 @@ def _fused_adam(
     optimizer.iterations.value.add_(1)
 
 
+def rehearse(agent: Agent, known: Sequence[keras.Variable], function: Callable[[], None]) -> None:
+    """Call `function` for what it notes about the agent."""
+    function()
+
+
 def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, int], GroupResult]:
     """Return the function that runs `count` updates on a group's batches `[K, B, ...]`."""
     device = device_name()

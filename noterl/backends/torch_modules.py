@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from noterl.initial_weights import initial_weights
+
 _adopted = WeakIdKeyDictionary()
 _variables: weakref.WeakKeyDictionary[nn.Module, list[keras.Variable]] = weakref.WeakKeyDictionary()
 
@@ -136,8 +138,6 @@ def build_module(plan: tuple, shape: tuple[int, ...], generator: np.random.Gener
         value, _ = _sequence([*stream, ("dense", 1, "linear")], features)
         advantage, _ = _sequence([*stream, ("dense", outputs, "linear")], features)
         module = Dueling(trunk, value, advantage)
-    from noterl.networks import initial_weights
-
     set_module_weights(module, initial_weights(plan, module_weights(module), generator))
     return module.to(_device())
 

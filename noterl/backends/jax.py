@@ -18,6 +18,7 @@ import numpy as np
 
 from noterl.backends.brief import Brief
 from noterl.backends.common import GroupResult, must_loop, settle, split_loss
+from noterl.backends.finite import witnesses
 from noterl.types import Batch
 
 if TYPE_CHECKING:
@@ -303,8 +304,7 @@ class _Program:
 
 def all_finite(values: Sequence[Any]) -> Any:
     """Return whether all floating values are finite; asked of one array, since each reduction has its price."""
-    numbers = [value.ravel() for value in values if jnp.issubdtype(value.dtype, jnp.inexact)]
-    return jnp.isfinite(jnp.concatenate(numbers)).all()
+    return jnp.isfinite(jnp.concatenate([value.ravel() for value in witnesses(values)])).all()
 
 
 def write_brief(agent: Agent, brief: Brief, finite: Any, logs: dict, state: Sequence[Any]) -> tuple[Any, dict]:

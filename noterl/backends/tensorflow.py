@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from noterl.backends.brief import Brief
 from noterl.backends.common import GroupResult, must_loop, pack, settle, split_loss, unpack
+from noterl.backends.finite import witnesses
 from noterl.types import Batch
 
 if TYPE_CHECKING:
@@ -231,9 +232,8 @@ def flagged(flags: list[Any], agent: Agent, row: Batch, index: int = 0) -> tuple
 def all_finite(variables: Sequence[Any]) -> Any:
     """Return whether all floating variables are finite."""
     finite = tf.constant(True)
-    for variable in variables:
-        if variable.dtype.is_floating:
-            finite &= tf.reduce_all(tf.math.is_finite(variable))
+    for value in witnesses(variables):
+        finite &= tf.reduce_all(tf.math.is_finite(value))
     return finite
 
 

@@ -260,8 +260,11 @@ def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
 
 
 def variables(optimizer: Any) -> list[keras.Variable]:
-    """Return every variable of an optimizer: what a compiled update must know. Native torch ones have none."""
-    if _is_torch(optimizer):
+    """Return every variable of an optimizer: what a compiled update must know.
+
+    Native torch ones have none, nor has a function that has yet to make the optimizer.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
         return []
     live = (getattr(optimizer, rule, None) for rule in _LIVE_RULES)
     return [*optimizer.variables, *(rule for rule in live if isinstance(rule, Hyperparameter))]

@@ -68,13 +68,15 @@ def _unseen(agent: Agent, brief: Brief, data: Batch, rows: Any, count: Any) -> t
         finite, (logs, _) = flagged(finite_losses, agent, _taken(data, rows, k))
         return finite, logs
 
+    traced = tf.function(once, autograph=False).get_concrete_function(tf.constant(0))
+
     def body(k: Any, finite: Any, results: Any) -> tuple:
-        good, logs = once(k)
+        good, logs = traced(k)
         # Shifted in from the end, as in the groups of `noterl.backends.tensorflow`.
         results = tf.nest.map_structure(lambda stack, value: tf.concat([stack[1:], value[None]], 0), results, logs)
         return k + 1, finite & good, results
 
-    carry = (tf.constant(0), tf.constant(True), _stacks(lambda: once(0)[1], rows.shape[0]))
+    carry = (tf.constant(0), tf.constant(True), _stacks(traced.structured_outputs[1], rows.shape[0]))
     _, finite, logs = tf.while_loop(lambda k, finite, results: k < count, body, carry)
     logs = tf.nest.map_structure(lambda stack: tf.roll(stack, count, 0), logs)
     return conclude(agent, brief, finite, logs, old)
@@ -87,14 +89,17 @@ def _seen(agent: Agent, data: Batch, rows: Any, count: Any) -> tuple[Any, Any, d
     def unfinished(k: Any, active: Any, ended: Any, made: Any, results: Any) -> Any:
         return (k < count) & active
 
+    traced = tf.function(lambda k: _once(agent, _taken(data, rows, k)), autograph=False)
+    traced = traced.get_concrete_function(tf.constant(0))
+
     def body(k: Any, active: Any, ended: Any, made: Any, results: Any) -> tuple:
-        applied, ended, logs = _once(agent, _taken(data, rows, k))
+        applied, ended, logs = traced(k)
         results = tf.nest.map_structure(
             lambda stack, value: tf.tensor_scatter_nd_update(stack, [[k]], value[None]), results, logs
         )
         return k + 1, applied, ended, made + tf.cast(applied, tf.int32), results
 
-    results = _stacks(lambda: _once(agent, _taken(data, rows, 0))[2], rows.shape[0])
+    results = _stacks(traced.structured_outputs[2], rows.shape[0])
     carry = tf.while_loop(
         unfinished, body, (tf.constant(0), tf.constant(True), tf.constant(False), tf.constant(0), results)
     )
@@ -105,10 +110,9 @@ def _taken(data: Batch, rows: Any, k: Any) -> Batch:
     return tf.nest.map_structure(lambda array: tf.gather(array, rows[k]), data)
 
 
-def _stacks(logs: Callable[[], dict], size: int) -> dict:
-    """Return zeros `[K, ...]` for the logs of K updates, whose shapes are found without making one."""
-    traced = tf.function(logs, autograph=False).get_concrete_function()
-    return tf.nest.map_structure(lambda value: tf.zeros((size, *value.shape), value.dtype), traced.structured_outputs)
+def _stacks(logs: dict, size: int) -> dict:
+    """Return zeros `[K, ...]` for the logs of K updates like this one."""
+    return tf.nest.map_structure(lambda value: tf.zeros((size, *value.shape), value.dtype), logs)
 
 
 def _once(agent: Agent, batch: Batch) -> tuple[Any, Any, dict]:

@@ -111,7 +111,7 @@ def minimize(
     traces: TracedGradients | None = agent.backend_state.get("traces")
     traced = traces.find(loss_fn, variables, optimizer, args) if traces is not None else None
     if traced is not None:
-        loss, aux, gradients = traced(args)
+        loss, aux, gradients = traced()
     else:
         loss, aux = split_loss(loss_fn(*args))
         gradients = list(torch.autograd.grad(loss, [variable.value for variable in variables], allow_unused=True))
@@ -161,23 +161,25 @@ def _fused_adam(
     it: torch's formula with epsilon / sqrt(1 - beta_2^t) is Keras's.
     """
     indices = [optimizer._get_variable_index(variable) for variable in variables]
+    # Not `value`, whose look into Keras's scopes costs more than a small operation.
+    weights = [variable._value for variable in variables]
     # The kernel walks memory, not indices: a convolution's gradient may lie in another order than its kernel.
     gradients = [
-        gradient if gradient.stride() == variable.value.stride() else torch.empty_like(variable.value).copy_(gradient)
-        for gradient, variable in zip(gradients, variables, strict=True)
+        gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
+        for gradient, weight in zip(gradients, weights, strict=True)
     ]
     if optimizer.global_clipnorm:
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         gradients = torch._foreach_mul(gradients, torch.clamp(optimizer.global_clipnorm / norm, max=1.0))
-    step = int(optimizer.iterations.value) + 1
+    step = int(optimizer.iterations._value) + 1
     beta_1, beta_2 = float(optimizer.beta_1), float(optimizer.beta_2)
     torch._fused_adam_(
-        [variable.value for variable in variables],
+        weights,
         gradients,
-        [optimizer._momentums[index].value for index in indices],
-        [optimizer._velocities[index].value for index in indices],
+        [optimizer._momentums[index]._value for index in indices],
+        [optimizer._velocities[index]._value for index in indices],
         [],
-        [torch.tensor(float(step))] * len(variables),
+        [torch.tensor(float(step))] * len(weights),
         lr=float(optimizer.learning_rate),
         beta1=beta_1,
         beta2=beta_2,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 traces_in_progress: list[Callable[..., Any]] = []
 
-Gradient = Callable[[tuple], tuple[torch.Tensor, Any, list[torch.Tensor | None]]]
+# (leaves of the arguments of a loss) -> (loss, aux, gradients)
+Gradient = Callable[[list[torch.Tensor]], tuple[torch.Tensor, Any, list[torch.Tensor | None]]]
 
 
 class TracedGradients:
@@ -43,8 +45,8 @@ class TracedGradients:
 
     def find(
         self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], optimizer: Any, args: tuple
-    ) -> Gradient | None:
-        """Return the traced gradient for this call, or None where it must run eagerly.
+    ) -> Callable[[], tuple[torch.Tensor, Any, list[torch.Tensor | None]]] | None:
+        """Return the traced gradient of this call, or None where it must run eagerly.
 
         Only a method of the agent is traced: what another function closes over may differ at every call, and a trace
         would hold on to what it saw.
@@ -56,7 +58,8 @@ class TracedGradients:
         key = (function, trained, structure, tuple(map(_signature, leaves)))
         if key not in self._known:
             self._known[key] = self._traced(loss_fn, variables, args, leaves, structure)
-        return self._known[key]
+        gradient = self._known[key]
+        return None if gradient is None else partial(gradient, leaves)
 
     def _traced(
         self,
@@ -90,8 +93,8 @@ class TracedGradients:
         program = self._program(pure, loss_fn, state, leaves)
         if program is None:
             return None
-        gradient = _gradient(program, state, shape)
-        if not _same(_undone(lambda: gradient(args), state), eager):
+        gradient = _gradient(program, shape)
+        if not _same(_undone(lambda: gradient(leaves), state), eager):
             _say(loss_fn, "gives other numbers when it is traced")
             return None
         self._agent.trace_counts["update"] += 1
@@ -100,6 +103,7 @@ class TracedGradients:
     def _program(
         self, pure: Callable, loss_fn: Callable, state: list[torch.Tensor], leaves: list[torch.Tensor]
     ) -> Callable | None:
+        """Return `pure` as a function of the leaves alone, which reads what it needs of the state."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         examples = [*(tensor.clone() for tensor in state), *leaves]
@@ -107,24 +111,28 @@ class TracedGradients:
         try:
             # The random state is put back: tracing runs the function once more than an eager run would.
             with torch.random.fork_rng(devices=[]):
-                module = _slimmed(make_fx(pure)(*examples))
+                module, used = _slimmed(make_fx(pure)(*examples))
+                examples = [examples[k] for k in used]
+                if not self._inductor:
+                    program = _without_python(module, examples)
             if self._inductor:
-                return torch._inductor.compile(module, examples)
+                program = torch._inductor.compile(module, examples)
         except Exception as error:  # whatever a user's loss does that cannot be traced, it can be run
             _say(loss_fn, f"cannot be traced ({type(error).__name__}: {error})")
             return None
         finally:
             traces_in_progress.pop()
-        # Not the module itself: its call looks for hooks that nobody set.
-        return module.forward
+        read = [state[k] for k in used if k < len(state)]
+        taken = [k - len(state) for k in used if k >= len(state)]
+        return lambda leaves: program(*read, *[leaves[k] for k in taken])
 
 
-def _gradient(program: Callable, state: list[torch.Tensor], shape: dict[str, Any]) -> Gradient:
+def _gradient(program: Callable, shape: dict[str, Any]) -> Gradient:
     count, used = shape["aux"].num_leaves, shape["used"]
 
-    def gradient(args: tuple) -> tuple[torch.Tensor, Any, list[torch.Tensor | None]]:
+    def gradient(leaves: list[torch.Tensor]) -> tuple[torch.Tensor, Any, list[torch.Tensor | None]]:
         with torch.no_grad():
-            loss, *rest = program(*state, *pytree.tree_leaves(args))
+            loss, *rest = program(leaves)
         gradients = iter(rest[count:])
         aux = pytree.tree_unflatten(rest[:count], shape["aux"])
         return loss, aux, [next(gradients) if used_here else None for used_here in used]
@@ -132,8 +140,12 @@ def _gradient(program: Callable, state: list[torch.Tensor], shape: dict[str, Any
     return gradient
 
 
-def _slimmed(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Drop operations that do nothing where no gradient is recorded: each costs as much as a small one that does."""
+def _slimmed(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[int]]:
+    """Drop operations that do nothing where no gradient is recorded: each costs as much as a small one that does.
+
+    Returns:
+        the module, and the positions of its inputs that it needs; the others are dropped.
+    """
     aten = torch.ops.aten
     for node in module.graph.nodes:
         if node.target in (aten.detach.default, aten.alias.default):
@@ -141,8 +153,35 @@ def _slimmed(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         elif node.target is aten.t.default and getattr(node.args[0], "target", None) is aten.t.default:
             node.replace_all_uses_with(node.args[0].args[0])
     module.graph.eliminate_dead_code()
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    used = [position for position, node in enumerate(inputs) if node.users]
+    for node in inputs:
+        if not node.users:
+            module.graph.erase_node(node)
     module.recompile()
-    return module
+    return module, used
+
+
+def _without_python(module: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable:
+    """Return the operations as a TorchScript program: called from C++, small ones cost half of what they do in Python.
+
+    Nothing is fused, so that the first call gives the bits of all later ones. Where TorchScript is not to be had, the
+    operations are called one by one.
+    """
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as a file format TorchScript is on its way out
+            script = torch.jit.trace(module.eval(), tuple(examples), check_trace=False)
+            script = torch.jit.freeze(script, optimize_numerics=False)
+    except Exception:  # whatever TorchScript lacks
+        # Not the module itself: its call looks for hooks that nobody set.
+        return module.forward
+
+    def run(*tensors: torch.Tensor) -> Any:
+        with torch.jit.optimized_execution(False):
+            return script(*tensors)
+
+    return run
 
 
 def _eager(

@@ -6,8 +6,12 @@ With JIT_COMPILE=1 the agent is compiled with `jit_compile=True` instead of "aut
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,6 +19,7 @@ import numpy as np
 
 import noterl
 from benchmarks.evaluation import FIRST_SEED, Clock, evaluate, evaluations, report, versions
+from benchmarks.processes import ROOT
 from benchmarks.tasks import TASKS, Task
 from noterl import callbacks, envs
 from noterl.noise import GaussianWhiteNoiseProcess
@@ -152,16 +157,27 @@ def run(task: Task, seed: int, steps: int) -> dict[str, Any]:
     }
 
 
+def unfinished(*about: Any) -> Path:
+    """Return the file that keeps a run on the way: one that is killed goes on there when it is asked for again."""
+    words = json.dumps([*about, os.environ["KERAS_BACKEND"]], default=asdict, sort_keys=True)
+    folder = ROOT / "benchmarks" / "unfinished"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.noterl"
+
+
 def learn(task: Task, seed: int, steps: int, points: int) -> dict[str, Any]:
     """Train, evaluated at `points` places on the way and after the end; evaluation changes nothing of the run."""
     agent = ALGORITHMS[task.algorithm](task, seed, steps)
+    path = unfinished(task, seed, steps, points)
     episodes = task.learning.episodes
     budget: dict[str, Any] = {"steps": steps} if episodes is None else {"episodes": episodes}
     (unit, total), played = *budget.items(), evaluations(task)
     evaluating = callbacks.Evaluate(every=max(1, total // points), unit=unit, episodes=20, num_envs=20)
+    backup = callbacks.BackupAndRestore(path, save_freq=120)
     history = agent.fit(
-        **budget, num_envs=task.settings.get("num_envs", 1), callbacks=[*listeners(task), evaluating], verbose=0
+        **budget, num_envs=task.settings.get("num_envs", 1), callbacks=[*listeners(task), evaluating, backup], verbose=0
     )
+    path.unlink(missing_ok=True)
     found = agent.evaluate(episodes=played, num_envs=min(played, 20), seed=FIRST_SEED)
     returns = found["returns"].tolist()
     if task.learning.peers:

@@ -40,13 +40,14 @@ def twins(given: Sequence[networks.Network] | None, build: Callable[[], networks
     """Return two critics that differ in their weights: those given, or two that are built.
 
     Raises:
-        ValueError: if not two are given, or the lesser of both would be no better than either: their weights are equal.
+        ValueError: if what is given are not two networks, or the lesser of both would be no better than either: their
+            weights are equal.
     """
     if given is None:
         return [build(), build()]
     if not isinstance(given, list | tuple) or len(given) != 2:
         raise ValueError(f"critics must be two networks, got {given!r}")
-    first, second = map(networks.get_weights, given)
+    first, second = (networks.get_weights(networks.checked("critics", critic)) for critic in given)
     if len(first) == len(second) and all(map(np.array_equal, first, second)):
         raise ValueError("critics must differ in their initial weights, but the two networks given are equal")
     return list(given)

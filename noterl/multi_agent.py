@@ -82,7 +82,8 @@ class MultiAgent(Agent):
     def act(self, observation: Any, *, deterministic: bool = True) -> tuple[Any, ...]:
         """Return every agent's action, a tuple, for a tuple, a list or (by name) a dict of their observations.
 
-        Batches of observations, `[N, ...]` of every agent, give batches of actions.
+        Batches of observations, `[N, ...]` of every agent, give batches of actions. What is drawn where `deterministic`
+        is False comes from a generator of its own, as in `Agent.act`.
 
         Raises:
             ValueError: if it holds not one for every agent, or not of their shapes.
@@ -96,7 +97,8 @@ class MultiAgent(Agent):
             observation = [observation[name] for name in self.names]
         seen = self._team.joined_observations(observation)
         self.acting.stale = True
-        actions = self.act_on(np.atleast_2d(seen), deterministic, self.explorer, self.steps)
+        explorer = self.explorer if deterministic else self.explorer.twin(self._by_hand)
+        actions = self.act_on(np.atleast_2d(seen), deterministic, explorer, self.steps)
         return self._team.actions(actions[0]) if seen.ndim == 1 else self._team.batched_actions(actions)
 
     def outputs(self, observation: Any) -> Any:

@@ -192,6 +192,17 @@ def is_network(value: Any) -> bool:
     return isinstance(value, keras.layers.Layer | keras.Variable | keras.random.SeedGenerator) or is_module(value)
 
 
+def checked(name: str, network: Any) -> Network:
+    """Return a network that was given as the argument `name`.
+
+    Raises:
+        ValueError: naming the argument, if it is no network.
+    """
+    if not is_network(network):
+        raise ValueError(f"{name} must be a Keras model or, with the torch backend, a torch.nn.Module, got {network!r}")
+    return network
+
+
 def is_module(value: Any) -> bool:
     """Whether `value` is a `torch.nn.Module` (of any process; frameworks are not imported to find out)."""
     return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__) and not isinstance(

@@ -13,6 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import spaces
 
 from noterl import backends
 from noterl.backends.common import GroupResult
@@ -144,7 +145,10 @@ class Replayed(OnPolicy):
         fields = zeros(agent).extra
         self._fields = [name for name in fields if name not in ("continues", "ended")]
         spec = {name: (tuple(fields[name].shape[1:]), np.float32) for name in self._fields}
-        self._replay.build(agent.view.space, agent.action_space, extra_spec=spec)
+        # What was prepared is remembered: bytes and ints that were normalised are numbers.
+        seen = spaces.Box(-np.inf, np.inf, agent.observation_shape, np.float32)
+        space = seen if agent.observation_dtype == np.float32 else agent.view.space
+        self._replay.build(space, agent.action_space, extra_spec=spec)
         agent.trace_counts.setdefault("prepare", 0)
         self._prepare = backends.rollout_programs().compile_prepare(agent, agent.jit_compile)
         self._update = backends.current().compile_update(agent, agent.jit_compile)

@@ -152,6 +152,14 @@ def test_twin_critics_differ_from_the_start() -> None:
         assert not np.array_equal(first[0], second[0])
 
 
+@pytest.mark.parametrize("kind", [noterl.DDPG, noterl.TD3, noterl.SAC])
+def test_what_is_no_network_is_named(kind: Any) -> None:
+    critics = {"critic": 1} if kind is noterl.DDPG else {"critics": [1, 2]}
+    for arguments in ({"actor": 1}, critics):
+        with pytest.raises(ValueError, match=f"{next(iter(arguments))} must be a Keras model .* got 1"):
+            kind(CONTINUOUS, hidden=(4,), **arguments)
+
+
 def test_a_box_is_scaled_for_critics_whatever_its_bounds() -> None:
     """A shifted and stretched action space is the same task: the same numbers come out."""
     low, high = np.array([-1.0, -1.0], np.float32), np.array([1.0, 1.0], np.float32)

@@ -225,6 +225,10 @@ def test_acting_is_in_numpy_and_speaks_the_environments_words(half: noterl.MADDP
     np.testing.assert_allclose(many[1], [answer, answer], rtol=1e-6)
     outputs = current().fetch(half.outputs(ops.convert_to_tensor(np.eye(6, dtype=np.float32))))
     np.testing.assert_allclose(half.acting(np.eye(6, dtype=np.float32)), outputs, rtol=1e-4, atol=1e-6)
+    before = copied(half.get_state())
+    explored = [half.act(batch, deterministic=False)[1].tolist() for _ in range(3)]
+    assert len({str(answers) for answers in explored}) == 3
+    assert_same_state(before, half)  # what is drawn by hand, training does not miss
     with pytest.raises(ValueError, match="observation must hold one for each of the agents"):
         half.act((2,))
     with pytest.raises(ValueError, match="observation of agent 'listener' must have the shape"):
@@ -304,6 +308,15 @@ class TestWhatIsRefused:
     def test_networks_for_other_agents(self) -> None:
         with pytest.raises(ValueError, match="actors must be a network for each of the 3 agents"):
             noterl.MADDPG(TEAM, actors=[noterl.networks.mlp(2, [4], 3)])
+        with pytest.raises(ValueError, match=r"critics must be a Keras model .* got 1"):
+            noterl.MADDPG(TEAM, critics=[1, 2, 3])
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("independent", "no"), ("shared", 1), ("temperature", 0.0), ("logit_penalty", -1.0)]
+    )
+    def test_arguments_that_are_none(self, name: str, value: Any) -> None:
+        with pytest.raises(ValueError, match=f"{name} must be .* got {value!r}"):
+            noterl.MADDPG(TEAM, **{name: value})
 
     def test_another_teams_environment(self, half: noterl.MADDPG) -> None:
         with pytest.raises(ValueError, match="env has the team"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import noterl
 from noterl.normalization import Moments, Normalizers
@@ -107,6 +108,31 @@ def test_an_agent_learns_and_acts_by_its_moments_saves_them_and_evaluation_leave
     assert_same_state(before, again)
     with pytest.raises(ValueError, match="normalises"):
         agent(normalize_observation=False, normalize_reward=False).set_state(before)
+
+
+class BytesEnv(RandomWalkEnv):
+    """A walk whose position and noise are told in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (2,), np.uint8)
+
+    def _observation(self) -> np.ndarray:
+        return np.clip(128 + 20 * super()._observation(), 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("replay", [None, noterl.Replay(50)])
+def test_bytes_are_numbers_once_they_are_normalised(replay: Any) -> None:
+    made = noterl.PPO(BytesEnv, hidden=(4,), rollout_steps=5, epochs=1, normalize_observation=True, seed=1)
+    made.compile(batch_size=10, replay=replay)
+    made.fit(steps=40, num_envs=2, verbose=0)
+    moments, observation = made.normalizers.observation, np.array([[100, 140]], np.uint8)
+    seen = (observation - moments.mean) / np.sqrt(moments.variance + 1e-8)
+    expected = made.acting(seen.astype(np.float32))[0, 0]
+    assert abs(expected) > 1e-4 and made.act(observation)[0, 0] == expected
+    if replay is not None:
+        learned = made.replay.gather(made.replay.draw(1, 10, generator=np.random.default_rng(1)), gamma=0.9)
+        assert np.any(learned.observation % 1 != 0) and np.any(learned.observation < 0)
 
 
 def test_images_are_not_normalised() -> None:

@@ -274,11 +274,22 @@ def test_what_compile_refuses(settings: dict[str, Any], message: str) -> None:
         ({"optimizers": 3}, "optimizers must be 1 or 2, got 3"),
         ({"clip": -1.0}, "clip must be a finite number"),
         ({"gamma": 1.5}, "gamma must be a finite number"),
+        ({"network": 1}, r"network must be a pair \(actor, critic\), got 1"),
+        ({"network": (1, 2)}, "network must be a Keras model .* got 1"),
+        ({"shared": "no"}, "shared must be True or False, got 'no'"),
+        ({"normalize_observation": "no"}, "normalize_observation must be True or False"),
+        ({"normalize_reward": 3}, "normalize_reward must be True or False"),
+        ({"normalize_advantage": 2}, "normalize_advantage must be True or False"),
     ],
 )
 def test_what_the_constructor_refuses(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         noterl.PPO("CartPole-v1", **arguments)
+
+
+def test_the_deviation_starts_at_a_number() -> None:
+    with pytest.raises(ValueError, match="log_std must be a finite number, got nan"):
+        noterl.PPO("Pendulum-v1", log_std=float("nan"))
 
 
 @pytest.mark.parametrize("arguments", [{"rollout_steps": 0}, {"epochs": 1.5}])

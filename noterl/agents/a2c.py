@@ -15,6 +15,7 @@ from typing import Any
 from noterl import losses
 from noterl.agent import Defaults
 from noterl.agents.ppo import ActorCritic, Number
+from noterl.checks import check_bool
 from noterl.registry import register
 from noterl.types import Batch
 
@@ -62,7 +63,8 @@ class A2C(ActorCritic):
         **architecture: Any,
     ) -> None:
         super().__init__(env, seed=seed, **architecture)
-        self.rollout_steps, self.epochs, self.normalize_advantage = rollout_steps, 1, bool(normalize_advantage)
+        self.rollout_steps, self.epochs = rollout_steps, 1
+        self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.gae_lambda = self.hyperparameter("gae_lambda", gae_lambda, minimum=0.0, maximum=1.0)
         self.entropy_coefficient = self.hyperparameter("entropy_coefficient", entropy_coefficient)

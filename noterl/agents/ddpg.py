@@ -67,8 +67,12 @@ class DDPG(Agent):
     ) -> None:
         super().__init__(env, seed=seed)
         inputs, outputs = self.observation_size, self.action_size
-        self.actor = networks.mlp(self.observation_shape, hidden, outputs) if actor is None else actor
-        self.critic = networks.mlp(inputs + outputs, hidden, 1) if critic is None else critic
+        self.actor = (
+            networks.mlp(self.observation_shape, hidden, outputs) if actor is None else networks.checked("actor", actor)
+        )
+        self.critic = (
+            networks.mlp(inputs + outputs, hidden, 1) if critic is None else networks.checked("critic", critic)
+        )
         self.target_actor = networks.clone(self.actor)
         self.target_critic = networks.clone(self.critic)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

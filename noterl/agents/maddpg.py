@@ -16,6 +16,7 @@ from typing import Any
 
 from noterl import heads, losses, networks
 from noterl.agent import Defaults
+from noterl.checks import check_bool
 from noterl.multi_agent import MultiAgent
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
@@ -47,8 +48,8 @@ class MADDPG(MultiAgent):
         critics: for each agent a network `[B, all observations + all actions] -> [B, 1]` of your own; its agent comes
             first, then the others, those with equal spaces side by side.
         gamma: discount factor, 0 to 1. Live.
-        temperature: of the Gumbel-softmax, above 0: lower brings gradients nearer to those of a hard choice, and makes
-            them noisier. Live.
+        temperature: of the Gumbel-softmax, at least 1e-6: lower brings gradients nearer to those of a hard choice, and
+            makes them noisier. Live.
         logit_penalty: weight of the mean square of logits in the actors' loss, at least 0. Live.
         seed: see `noterl.Agent`.
 
@@ -83,8 +84,9 @@ class MADDPG(MultiAgent):
     ) -> None:
         super().__init__(env, seed=seed)
         self.groups = self._groups_of_equals()
+        check_bool("independent", independent)
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]
-        chosen = self.groups if shared else list(range(len(self.names)))
+        chosen = self.groups if check_bool("shared", shared) else list(range(len(self.names)))
         sizes = [observed + acted for observed, acted in zip(self.observation_size, self.action_size, strict=True)]
         self.actors, self.actor_of = self._each(
             "actors", actors, chosen, lambda i: networks.mlp(self.observation_shape[i], hidden, self.action_size[i])
@@ -95,7 +97,7 @@ class MADDPG(MultiAgent):
         self.target_actors = [networks.clone(actor) for actor in self.actors]
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
-        self.temperature = self.hyperparameter("temperature", temperature, minimum=0.0)
+        self.temperature = self.hyperparameter("temperature", temperature, minimum=1e-6)
         self.logit_penalty = self.hyperparameter("logit_penalty", logit_penalty, minimum=0.0)
         uniform = sum(part.size for part in self.head.parts if isinstance(part, heads.Categorical))
         self.random_spec = {"gumbel": ((uniform,), "uniform")} if uniform else {}
@@ -119,7 +121,9 @@ class MADDPG(MultiAgent):
                 raise ValueError(f"{name} must be a network for each of the {len(self.names)} agents, got {given!r}")
             chosen = [[id(network) for network in given].index(id(network)) for network in given]
         first = sorted(set(chosen))
-        return [build(i) if given is None else given[i] for i in first], [first.index(i) for i in chosen]
+        return [build(i) if given is None else networks.checked(name, given[i]) for i in first], [
+            first.index(i) for i in chosen
+        ]
 
     def defaults(self) -> Defaults:
         """Return the paper's settings (its appendix), and the norm that its authors' code clips gradients to."""

@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
 from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
+from noterl.checks import check_bool, check_number
 from noterl.normalization import Normalizers
 from noterl.registry import register
 from noterl.schedules import Schedule
@@ -65,24 +67,29 @@ class ActorCritic(Agent):
         seed: int | None = None,
     ) -> None:
         super().__init__(env, seed=seed)
-        if normalize_observation and self.is_image:
+        if check_bool("normalize_observation", normalize_observation) and self.is_image:
             raise ValueError("normalize_observation is for vectors; networks scale images themselves")
-        if normalize_observation or normalize_reward:
+        if check_bool("normalize_reward", normalize_reward) or normalize_observation:
             shape = self.observation_shape if normalize_observation else None
-            self.normalizers = Normalizers(shape, bool(normalize_reward))
+            self.normalizers = Normalizers(shape, normalize_reward)
+        if normalize_observation:
+            self.observation_dtype = np.dtype(np.float32)  # of bytes, too
         continuous = isinstance(self.action_space, spaces.Box)
         head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
         self.head = head
+        shared = self.is_image if shared is None else check_bool("shared", shared)
+        rules: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
         if network is not None:
-            self.actor, self.critic = network
+            if not isinstance(network, list | tuple) or len(network) != 2:
+                raise ValueError(f"network must be a pair (actor, critic), got {network!r}")
+            self.actor, self.critic = (networks.checked("network", each) for each in network)
             return
         means = head.size // 2 if continuous else head.size
-        rules: Any = {"gain": 0.01, "log_std": log_std if continuous else None}
         if self.is_image:
             self.actor = networks.nature_cnn(self.observation_shape, means, **rules)
         else:
             self.actor = networks.mlp(self.observation_shape, hidden, means, activation=activation, **rules)
-        if self.is_image if shared is None else shared:
+        if shared:
             self.critic = networks.beside(self.actor, 1, gain=1.0)
         elif self.is_image:
             self.critic = networks.nature_cnn(self.observation_shape, 1, gain=1.0)
@@ -173,7 +180,8 @@ class PPO(ActorCritic):
         if optimizers not in (1, 2):
             raise ValueError(f"optimizers must be 1 or 2, got {optimizers!r}")
         self.optimizer_names = ("optimizer",) if optimizers == 1 else ("actor", "critic")
-        self.rollout_steps, self.epochs, self.normalize_advantage = rollout_steps, epochs, bool(normalize_advantage)
+        self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)
+        self.rollout_steps, self.epochs = rollout_steps, epochs
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.gae_lambda = self.hyperparameter("gae_lambda", gae_lambda, minimum=0.0, maximum=1.0)
         self.clip = self.hyperparameter("clip", clip, minimum=0.0)

@@ -44,8 +44,8 @@ class SAC(Agent):
         critics: two networks of your own, `[B, observation + A] -> [B, 1]`, for Discrete actions
             `[B, observation] -> [B, A]`; their initial weights must differ.
         gamma: discount factor, 0 to 1. Live.
-        temperature: weight of the entropy, above 0: "auto" learns it, a number or schedule (live) fixes it. The higher,
-            the more random the policy.
+        temperature: weight of the entropy, at least 0: "auto" learns it, a number or schedule (live) fixes it. The
+            higher, the more random the policy.
         target_entropy: that the learned temperature holds; minus the number of values in an action by default, for
             Discrete actions 0.98 of the greatest entropy there is.
         seed: see `noterl.Agent`.
@@ -84,7 +84,9 @@ class SAC(Agent):
         self.head: Any = head.bind(self.action_space)
         self.random_spec = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
         outputs, inputs = (size, self.observation_size) if self.discrete else (2 * size, self.observation_size + size)
-        self.actor = networks.mlp(self.observation_shape, hidden, outputs) if actor is None else actor
+        self.actor = (
+            networks.mlp(self.observation_shape, hidden, outputs) if actor is None else networks.checked("actor", actor)
+        )
         self.critics = twins(critics, lambda: networks.mlp(inputs, hidden, size if self.discrete else 1))
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -74,7 +74,9 @@ class TD3(Agent):
     ) -> None:
         super().__init__(env, seed=seed)
         inputs, outputs = self.observation_size, self.action_size
-        self.actor = networks.mlp(self.observation_shape, hidden, outputs) if actor is None else actor
+        self.actor = (
+            networks.mlp(self.observation_shape, hidden, outputs) if actor is None else networks.checked("actor", actor)
+        )
         self.critics = twins(critics, lambda: networks.mlp(inputs + outputs, hidden, 1))
         self.target_actor = networks.clone(self.actor)
         self.target_critics = [networks.clone(critic) for critic in self.critics]

@@ -1,11 +1,15 @@
 # Every target works on a fresh machine: it makes the environment in $(VENV) when that is missing or pyproject.toml has
-# changed. Variables: BACKEND=tensorflow|jax|torch (demo: jax; test and bench: all), PYTHON, VENV, PEERS, PYTEST_ARGS.
+# changed. Variables: BACKEND=tensorflow|jax|torch (demo: jax; test and bench: all), WORKERS (processes that test), PYTHON,
+# VENV, PEERS, PYTEST_ARGS.
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
 BACKEND ?=
+WORKERS ?= 2
 PYTEST_ARGS ?=
 
+# A file's tests stay in one process: they share agents.
+pytest := -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 known := tensorflow jax torch
 ifneq ($(filter-out $(known),$(BACKEND)),)
 $(error BACKEND must be one of $(known), not "$(BACKEND)")
@@ -37,10 +41,10 @@ demo: $(VENV)/.installed-$(demo_backend)
 test: lint type $(backends:%=test-%)
 
 test-backend-free: $(VENV)/.installed-dev
-	$(python) -m pytest --backend-free $(PYTEST_ARGS)
+	$(python) $(pytest) --backend-free $(PYTEST_ARGS)
 
 test-%: test-backend-free $(VENV)/.installed-dev $(VENV)/.installed-%
-	KERAS_BACKEND=$* $(python) -m pytest -m "not backend_free" $(PYTEST_ARGS)
+	KERAS_BACKEND=$* $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(python) -m ruff check .

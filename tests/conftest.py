@@ -39,10 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _keep_what_is_compiled(config: pytest.Config) -> None:
-    """Let JAX compile once what many tests' agents have in common; it halves the time of a run."""
+    """Let JAX compile once what many tests' agents have in common; it halves the time of a run.
+
+    Each process that tests has a folder of its own, since JAX may read what another has only half written.
+    """
     folder = tempfile.TemporaryDirectory(prefix="noterl-jax-")
     config.add_cleanup(folder.cleanup)
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder.name)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 

@@ -153,6 +153,7 @@ def summarize(task: Task, runs: list[dict[str, Any]]) -> dict[str, Any]:
                 peer: figures.difference(
                     *([float(np.mean(each["returns"])) for each in side] for side in (some, of[peer])),
                     task.return_range[1] - task.return_range[0],
+                    task.learning.seeds if task.learning else figures.FEWEST,
                 )
                 for peer in of
                 if not peer.startswith("noterl-")

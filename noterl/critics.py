@@ -33,7 +33,18 @@ def q_values(critics: Sequence[networks.Network], observation: Tensor, action: T
     size = int(np.prod(observation.shape[1:]))
     flat = ops.reshape(ops.cast(observation, "float32"), (-1, size))
     inputs = ops.concatenate([flat, ops.cast(action, "float32")], axis=-1)  # [B, D + A]
-    return [critic(inputs)[:, 0] for critic in critics]
+    return [column(critic(inputs)) for critic in critics]
+
+
+def column(values: Tensor) -> Tensor:
+    """Return a critic's values `[B]` of its outputs `[B, 1]`.
+
+    Raises:
+        ValueError: if it has other outputs, of which the rest would be dropped.
+    """
+    if len(values.shape) != 2 or values.shape[1] != 1:
+        raise ValueError(f"a critic must return one number for each row, [B, 1], got {tuple(values.shape)}")
+    return values[:, 0]
 
 
 def twins(given: Sequence[networks.Network] | None, build: Callable[[], networks.Network]) -> list[networks.Network]:

@@ -160,6 +160,17 @@ def test_what_is_no_network_is_named(kind: Any) -> None:
             kind(CONTINUOUS, hidden=(4,), **arguments)
 
 
+def test_a_critic_of_several_numbers_is_refused_before_training() -> None:
+    mlp = noterl.networks.mlp
+    agents = [
+        noterl.DDPG(CONTINUOUS, critic=mlp(7, [4], 2)),
+        noterl.PPO(CONTINUOUS, network=(mlp(5, [4], 2, log_std=0.0), mlp(5, [4], 2))),
+    ]
+    for agent in agents:
+        with pytest.raises(ValueError, match=r"a critic must return one number for each row, \[B, 1\], got \(2, 2\)"):
+            agent.build()
+
+
 def test_a_box_is_scaled_for_critics_whatever_its_bounds() -> None:
     """A shifted and stretched action space is the same task: the same numbers come out."""
     low, high = np.array([-1.0, -1.0], np.float32), np.array([1.0, 1.0], np.float32)

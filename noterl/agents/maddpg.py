@@ -17,6 +17,7 @@ from typing import Any
 from noterl import heads, losses, networks
 from noterl.agent import Defaults
 from noterl.checks import check_bool
+from noterl.critics import column
 from noterl.multi_agent import MultiAgent
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
@@ -228,4 +229,4 @@ class MADDPG(MultiAgent):
             for values, sizes in kinds
             for other in self.inputs[agent]
         ]
-        return critics[self.critic_of[agent]](ops.concatenate(parts, axis=-1))[:, 0]
+        return column(critics[self.critic_of[agent]](ops.concatenate(parts, axis=-1)))

@@ -22,6 +22,7 @@ from gymnasium import spaces
 from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
 from noterl.checks import check_bool, check_number
+from noterl.critics import column
 from noterl.normalization import Normalizers
 from noterl.registry import register
 from noterl.schedules import Schedule
@@ -102,7 +103,7 @@ class ActorCritic(Agent):
 
     def value(self, observation: Any) -> Any:
         """Return the values `[B]` of observations `[B, ...]`."""
-        return self.critic(observation)[:, 0]
+        return column(self.critic(observation))
 
     def log_prob(self, observation: Any, action: Any) -> Any:
         """Return the log-probabilities `[B]` of actions `[B, ...]` for observations `[B, ...]`."""

@@ -232,9 +232,8 @@ class Algorithm(Configurable):
 
     @property
     def is_image(self) -> bool:
-        """Whether observations are images `[height, width, channels]` of at least 36x36 bytes."""
-        shape = self.observation_shape
-        return self.observation_dtype == np.uint8 and len(shape) == 3 and min(shape[:2]) >= 36
+        """Whether observations are bytes of images that `noterl.networks.nature_cnn` takes."""
+        return self.observation_dtype == np.uint8 and networks.is_image_shape(self.observation_shape)
 
     def networks(self) -> dict[str, Any]:
         """Return the agent's networks, variables and seed generators by the names of their attributes."""

@@ -1,4 +1,4 @@
-"""Critics: networks that value the actions of continuous spaces, `[B, D + A] -> [B, 1]`."""
+"""Critics: networks that value actions: one `[B, D + A] -> [B, 1]`, or all that are Discrete `[B, D] -> [B, A]`."""
 
 from __future__ import annotations
 
@@ -45,6 +45,17 @@ def column(values: Tensor) -> Tensor:
     if len(values.shape) != 2 or values.shape[1] != 1:
         raise ValueError(f"a critic must return one number for each row, [B, 1], got {tuple(values.shape)}")
     return values[:, 0]
+
+
+def rows(values: Tensor, actions: int) -> Tensor:
+    """Return a critic's values of all Discrete actions, `[B, A]`, as they are.
+
+    Raises:
+        ValueError: if it has other outputs, which would be broadcast.
+    """
+    if len(values.shape) != 2 or values.shape[1] != actions:
+        raise ValueError(f"a critic must return a number for each action, [B, {actions}], got {tuple(values.shape)}")
+    return values
 
 
 def twins(given: Sequence[networks.Network] | None, build: Callable[[], networks.Network]) -> list[networks.Network]:

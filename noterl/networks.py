@@ -8,7 +8,7 @@ as of Lillicrap et al. (2016), which is what PyTorch's layers do; on-policy agen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,14 @@ backends.choose()
 
 import keras  # noqa: E402  (the backend is chosen first)
 
+from noterl.keras_networks import keras_network  # noqa: E402
+
 Network = Any
 
 _DENSE = ("Dense", "Linear")
+
+# The height and width that the convolutions of `nature_cnn` leave one pixel of.
+LEAST_PIXELS = 36
 
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "elu", "silu", "gelu", "linear")
 
@@ -99,22 +104,35 @@ def nature_cnn(
     """Build the convolutional network of Mnih et al. (2015).
 
     Three convolutions (32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1), then 512 units, ReLU throughout.
-    Observations are `[B, height, width, channels]` with values 0 to 255; the network divides by 255. `gain` and
-    `log_std` are those of `mlp`, for a network that is not dueling.
+    Observations are `[B, height, width, channels]` with values 0 to 255; the network divides by 255. Those of a `shape`
+    (channels, height, width), as `gymnasium.wrappers.FrameStackObservation` makes them, are transposed first. `gain`
+    and `log_std` are those of `mlp`, for a network that is not dueling.
 
     Raises:
         ValueError: if the images are smaller than 36x36, the least these convolutions leave a pixel of.
     """
-    if len(shape) != 3 or min(shape[:2]) < 36:
+    if not is_image_shape(shape):
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
     _check_sizes(shape=tuple(shape), outputs=(outputs,))
     trunk: list[tuple] = [("scale", 1 / 255)]
+    trunk += [("channels_last",)] if shape[0] < LEAST_PIXELS else []
     trunk += [("convolution", *sizes, "relu", _hidden_gain(gain)) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
     trunk += [("flatten",)]
     if dueling:
         return _built(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
     layers = [*trunk, ("dense", 512, "relu", _hidden_gain(gain)), ("dense", int(outputs), "linear", gain)]
     return _built(("sequential", layers + ([] if log_std is None else [("log_std", float(log_std))])), tuple(shape))
+
+
+def is_image_shape(shape: tuple[int, ...]) -> bool:
+    """Whether observations of this shape are images that `nature_cnn` takes, their channels last or else first.
+
+    Example:
+    >>> from noterl import networks
+    >>> [networks.is_image_shape(shape) for shape in ((84, 84, 3), (4, 84, 84), (84, 84), (3, 32, 32))]
+    [True, True, False, False]
+    """
+    return len(shape) == 3 and max(min(shape[:2]), min(shape[1:])) >= LEAST_PIXELS
 
 
 def beside(network: Network, outputs: int, *, gain: float | None = None) -> Network:
@@ -192,6 +210,11 @@ def is_network(value: Any) -> bool:
     return isinstance(value, keras.layers.Layer | keras.Variable | keras.random.SeedGenerator) or is_module(value)
 
 
+def given(name: str, network: Any, build: Callable[[], Network]) -> Network:
+    """Return the network that was given as the argument `name`, or where that is None the one that `build` makes."""
+    return build() if network is None else checked(name, network)
+
+
 def checked(name: str, network: Any) -> Network:
     """Return a network that was given as the argument `name`.
 
@@ -222,7 +245,7 @@ def clone(network: Network) -> Network:
     recipe = getattr(network, "noterl_recipe", None)
     if recipe is not None:
         # Without a draw: the networks that are built after it are the same on every backend.
-        copied = _keras_network(*recipe)
+        copied = keras_network(*recipe)
         copied.noterl_recipe = recipe
     elif isinstance(network, keras.Sequential) or type(network).__name__ == "Functional":
         copied = keras.models.clone_model(network)
@@ -269,34 +292,6 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
             variable.assign(weight)
 
 
-@keras.saving.register_keras_serializable("noterl")
-class Dueling(keras.Model):
-    """The dueling head as a Keras model: `value + advantage - mean(advantage)` over a shared trunk."""
-
-    def __init__(self, trunk: keras.Sequential, value: keras.Sequential, advantage: keras.Sequential) -> None:
-        super().__init__()
-        self.trunk, self.value, self.advantage = trunk, value, advantage
-
-    def call(self, observation: Any) -> Any:
-        """Return the Q values `[B, A]`."""
-        features = self.trunk(observation)
-        advantage = self.advantage(features)
-        return self.value(features) + advantage - keras.ops.mean(advantage, axis=-1, keepdims=True)
-
-
-@keras.saving.register_keras_serializable("noterl")
-class LogStd(keras.layers.Layer):
-    """Puts trained numbers `[A]` beside its inputs `[B, A]`, the same in every row: outputs `[B, 2 A]`."""
-
-    def build(self, input_shape: tuple) -> None:
-        """Make the numbers."""
-        self.log_std = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="log_std")
-
-    def call(self, mean: Any) -> Any:
-        """Return `[B, 2 A]`."""
-        return keras.ops.concatenate([mean, keras.ops.zeros_like(mean) + self.log_std], axis=-1)
-
-
 def _modules() -> Any:
     """Return the torch backend, which alone knows what to do with a torch module."""
     if backends.choose() != "torch":
@@ -313,49 +308,10 @@ def _built(plan: tuple, shape: tuple[int, ...]) -> Network:
     native = getattr(backends.current(), "build_module", None)
     if native is not None:
         return native(plan, shape, generator)
-    network = _keras_network(plan, shape)
+    network = keras_network(plan, shape)
     network.set_weights(initial_weights(plan, network.get_weights(), generator))
     network.noterl_recipe = (plan, shape)
     return network
-
-
-def _keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
-    """Build the network with kernels of zeros: the agent draws them, and Keras's own draws would be compiled on JAX."""
-    made: list[keras.layers.Layer] = []
-
-    def stacked(shape: tuple[int, ...], layers: Sequence[tuple]) -> keras.Sequential:
-        some = [_keras_layer(layer) for layer in layers]
-        made.extend(some)
-        return keras.Sequential([keras.Input(shape), *some])
-
-    if plan[0] == "sequential":
-        network = stacked(shape, plan[1])
-    else:
-        _, trunk_layers, stream, outputs = plan
-        trunk = stacked(shape, trunk_layers or [("flatten",)])
-        heads = [stacked(trunk.output_shape[1:], [*stream, ("dense", units, "linear")]) for units in (1, outputs)]
-        network = Dueling(trunk, *heads)
-        network(np.zeros((1, *shape), "float32"))
-    for layer in made:
-        if hasattr(layer, "kernel_initializer"):  # for whoever builds the network again from its config
-            layer.kernel_initializer = keras.initializers.GlorotUniform()
-    return network
-
-
-def _keras_layer(layer: tuple) -> keras.layers.Layer:
-    kind, *rest = layer
-    if kind == "dense":
-        return keras.layers.Dense(rest[0], activation=rest[1], kernel_initializer="zeros")
-    if kind == "log_std":
-        return LogStd()
-    if kind == "convolution":
-        filters, size, stride, activation, *_ = rest
-        return keras.layers.Conv2D(
-            filters, size, stride, activation=activation, data_format="channels_last", kernel_initializer="zeros"
-        )
-    if kind == "scale":
-        return keras.layers.Rescaling(rest[0])
-    return keras.layers.Flatten(data_format="channels_last")
 
 
 def _rebuilt(network: keras.Model) -> keras.Model:

@@ -171,6 +171,14 @@ def test_a_critic_of_several_numbers_is_refused_before_training() -> None:
             agent.build()
 
 
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_a_critic_of_other_actions_is_refused_before_training(outputs: int) -> None:
+    critics = [noterl.networks.mlp(5, [4], outputs) for _ in range(2)]
+    agent = noterl.SAC((CONTINUOUS[0], spaces.Discrete(3)), hidden=(4,), critics=critics)
+    with pytest.raises(ValueError, match=rf"a critic must return a number for each action, \[B, 3\], .* {outputs}\)"):
+        agent.build()
+
+
 def test_a_box_is_scaled_for_critics_whatever_its_bounds() -> None:
     """A shifted and stretched action space is the same task: the same numbers come out."""
     low, high = np.array([-1.0, -1.0], np.float32), np.array([1.0, 1.0], np.float32)

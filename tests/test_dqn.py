@@ -46,7 +46,7 @@ def test_an_environment_it_cannot_learn_is_refused_by_name(env: Any, message: st
         ({"hidden": 8}, "hidden"),
         ({"double": 1}, "double must be True or False, got 1"),
         ({"dueling": "no"}, "dueling must be True or False, got 'no'"),
-        ({"network": "mlp"}, "a network is a Keras model"),
+        ({"network": "mlp"}, "network must be a Keras model"),
         ({"network": keras.layers.Dense(3)}, "has no variables yet"),
         ({"seed": -1}, "seed must be a non-negative int"),
         ({"seed": 1.5}, "seed must be a non-negative int"),
@@ -130,13 +130,15 @@ def test_images_are_updated_the_same_however_the_group_is_split(image_agent: not
     assert differences(start, states[0])
 
 
-def test_images_are_trained_on_from_the_environment_to_the_update() -> None:
-    agent = noterl.DQN(lambda: ImageEnv((36, 36, 2)), seed=1)
+@pytest.mark.parametrize("shape", [(36, 36, 2), (2, 36, 36)])
+def test_images_are_trained_on_from_the_environment_to_the_update(shape: tuple[int, ...]) -> None:
+    agent = noterl.DQN(lambda: ImageEnv(shape), seed=1)
+    assert networks.get_weights(agent.q)[0].shape == (8, 8, 2, 32)
     agent.compile(replay=noterl.Replay(100), batch_size=4, learning_starts=10, update_every=5, updates=2)
     agent.fit(steps=30, verbose=0)
     assert agent.updates == 8
     assert agent.gather(agent.draw(1)).observation.dtype == np.uint8
-    assert agent.act(np.zeros((36, 36, 2), np.uint8)) in range(4)
+    assert agent.act(np.zeros(shape, np.uint8)) in range(4)
 
 
 @pytest.mark.parametrize("variant", [{}, {"double": True, "dueling": True}, {"loss": "squared"}], ids=str)

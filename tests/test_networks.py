@@ -113,6 +113,22 @@ def test_images_are_scaled_and_flattened_by_rows_columns_and_channels(size: tupl
     np.testing.assert_allclose(run(network, images.astype(np.float32)), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dueling", [False, True])
+def test_images_with_their_channels_first_are_the_same_images(dueling: bool) -> None:
+    last, first = (networks.nature_cnn(shape, 2, dueling=dueling) for shape in ((44, 37, 3), (3, 44, 37)))
+    networks.set_weights(first, networks.get_weights(last))
+    images = np.random.default_rng(0).integers(0, 256, (2, 44, 37, 3), dtype=np.uint8)
+    expected = run(last, images)
+    assert np.abs(expected).max() > 0
+    for network in (first, networks.clone(first)):
+        np.testing.assert_allclose(run(network, np.moveaxis(images, -1, 1)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_critic_beside_an_actor_transposes_too() -> None:
+    actor = networks.nature_cnn((3, 44, 37), 2, gain=0.01)
+    assert shapes(networks.beside(actor, 1, gain=1.0)) == [*shapes(actor)[:-2], (512, 1), (1,)]
+
+
 def test_initial_weights_are_uniform_by_the_inputs_of_their_layer() -> None:
     for network in (networks.mlp(100, (200,), 50), networks.nature_cnn((36, 36, 4), 3)):
         limit = 0.0
@@ -146,6 +162,7 @@ def test_networks_built_outside_an_agent_differ() -> None:
         (lambda: networks.mlp(4, [8], 2, activation="swish2"), "activation"),
         (lambda: networks.dueling_mlp(4, [8], 2, activation=None), "activation"),
         (lambda: networks.nature_cnn((35, 84, 4), 2), "36x36"),
+        (lambda: networks.nature_cnn((4, 35, 84), 2), "36x36"),
         (lambda: networks.nature_cnn((84, 84), 2), "height, width, channels"),
         (lambda: networks.nature_cnn((84, 84, 4), 0), "outputs"),
     ],

@@ -272,6 +272,7 @@ def test_what_compile_refuses(settings: dict[str, Any], message: str) -> None:
     ("arguments", "message"),
     [
         ({"optimizers": 3}, "optimizers must be 1 or 2, got 3"),
+        ({"optimizers": True}, "optimizers must be 1 or 2, got True"),
         ({"clip": -1.0}, "clip must be a finite number"),
         ({"gamma": 1.5}, "gamma must be a finite number"),
         ({"network": 1}, r"network must be a pair \(actor, critic\), got 1"),
@@ -293,13 +294,24 @@ def test_the_deviation_starts_at_a_number() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"rollout_steps": 0}, {"epochs": 1.5}])
-def test_what_is_refused_before_anything_is_compiled(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(arguments))} must be a positive int"):
-        noterl.PPO("CartPole-v1", **arguments).compile()
+def test_the_length_of_rollouts_is_checked(arguments: dict[str, Any]) -> None:
+    (name,) = arguments
+    with pytest.raises(ValueError, match=f"{name} must be a positive int"):
+        noterl.PPO("CartPole-v1", **arguments)
+    agent = noterl.PPO("CartPole-v1")
+    setattr(agent, name, arguments[name])
+    with pytest.raises(ValueError, match=f"{name} must be a positive int"):
+        agent.compile()
 
 
-def test_images_get_the_shared_network_of_mnih() -> None:
-    agent = noterl.PPO((spaces.Box(0, 255, (36, 36, 1), np.uint8), spaces.Discrete(2)), seed=1)
+def test_an_actor_critic_of_rollouts_checks_their_length() -> None:
+    with pytest.raises(ValueError, match="rollout_steps must be a positive int"):
+        noterl.A2C("CartPole-v1", rollout_steps=-5)
+
+
+@pytest.mark.parametrize("shape", [(36, 36, 1), (1, 36, 36)])
+def test_images_get_the_shared_network_of_mnih(shape: tuple[int, ...]) -> None:
+    agent = noterl.PPO((spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(2)), seed=1)
     actor, critic = (noterl.networks.variables(network) for network in (agent.actor, agent.critic))
     assert all(ours is theirs for ours, theirs in zip(actor[:-2], critic[:-2], strict=True)) and len(actor) == 10
     assert isinstance(agent.head, heads.Categorical) and agent.defaults().batch_size == 256

@@ -15,7 +15,7 @@ from typing import Any
 from noterl import losses
 from noterl.agent import Defaults
 from noterl.agents.ppo import ActorCritic, Number
-from noterl.checks import check_bool
+from noterl.checks import check_bool, check_positive
 from noterl.registry import register
 from noterl.types import Batch
 
@@ -63,7 +63,7 @@ class A2C(ActorCritic):
         **architecture: Any,
     ) -> None:
         super().__init__(env, seed=seed, **architecture)
-        self.rollout_steps, self.epochs = rollout_steps, 1
+        self.rollout_steps, self.epochs = check_positive("rollout_steps", rollout_steps), 1
         self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.gae_lambda = self.hyperparameter("gae_lambda", gae_lambda, minimum=0.0, maximum=1.0)

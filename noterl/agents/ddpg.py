@@ -67,12 +67,8 @@ class DDPG(Agent):
     ) -> None:
         super().__init__(env, seed=seed)
         inputs, outputs = self.observation_size, self.action_size
-        self.actor = (
-            networks.mlp(self.observation_shape, hidden, outputs) if actor is None else networks.checked("actor", actor)
-        )
-        self.critic = (
-            networks.mlp(inputs + outputs, hidden, 1) if critic is None else networks.checked("critic", critic)
-        )
+        self.actor = networks.given("actor", actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
+        self.critic = networks.given("critic", critic, lambda: networks.mlp(inputs + outputs, hidden, 1))
         self.target_actor = networks.clone(self.actor)
         self.target_critic = networks.clone(self.critic)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -34,7 +34,8 @@ class DQN(Agent):
         env: see `noterl.Agent`.
         double: choose the next action by the online network, value it by the target network. Less overestimation.
         dueling: split the network into a value and an advantage stream.
-        hidden: units of each hidden layer, for vector observations; images get the network of the Nature paper.
+        hidden: units of each hidden layer, for vector observations; images (bytes, channels
+            last or first) get the network of the Nature paper.
         network: a network `[B, observation] -> [B, actions]` of your own, instead of `hidden`.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Live.
         loss: "huber", or "squared" for 0.5 e^2.
@@ -71,7 +72,7 @@ class DQN(Agent):
             raise ValueError(f"loss must be one of {', '.join(_LOSSES)}, got {loss!r}")
         self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
         self.error_loss = _LOSSES[loss]
-        self.q = self._network(hidden, dueling) if network is None else network
+        self.q = networks.given("network", network, lambda: self._network(hidden, dueling))
         self.target_q = networks.clone(self.q)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 

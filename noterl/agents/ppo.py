@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
-from noterl.checks import check_bool, check_number
+from noterl.checks import check_bool, check_number, check_positive
 from noterl.critics import column
 from noterl.normalization import Normalizers
 from noterl.registry import register
@@ -178,11 +178,12 @@ class PPO(ActorCritic):
         **architecture: Any,
     ) -> None:
         super().__init__(env, seed=seed, **architecture)
-        if optimizers not in (1, 2):
+        if isinstance(optimizers, bool) or optimizers not in (1, 2):
             raise ValueError(f"optimizers must be 1 or 2, got {optimizers!r}")
         self.optimizer_names = ("optimizer",) if optimizers == 1 else ("actor", "critic")
         self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)
-        self.rollout_steps, self.epochs = rollout_steps, epochs
+        self.rollout_steps = check_positive("rollout_steps", rollout_steps)
+        self.epochs = check_positive("epochs", epochs)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.gae_lambda = self.hyperparameter("gae_lambda", gae_lambda, minimum=0.0, maximum=1.0)
         self.clip = self.hyperparameter("clip", clip, minimum=0.0)

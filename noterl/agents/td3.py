@@ -74,9 +74,7 @@ class TD3(Agent):
     ) -> None:
         super().__init__(env, seed=seed)
         inputs, outputs = self.observation_size, self.action_size
-        self.actor = (
-            networks.mlp(self.observation_shape, hidden, outputs) if actor is None else networks.checked("actor", actor)
-        )
+        self.actor = networks.given("actor", actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
         self.critics = twins(critics, lambda: networks.mlp(inputs + outputs, hidden, 1))
         self.target_actor = networks.clone(self.actor)
         self.target_critics = [networks.clone(critic) for critic in self.critics]

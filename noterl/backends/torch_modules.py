@@ -94,6 +94,14 @@ class Scale(nn.Module):
         return observation.float() * self.factor
 
 
+class ChannelsLast(nn.Module):
+    """Brings images `[B, C, H, W]` into the order of `Convolutions`."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Return `[B, H, W, C]`."""
+        return observation.permute(0, 2, 3, 1)
+
+
 class Float(nn.Module):
     """Takes bytes as numbers, as Keras's layers do; what is float32 passes as it is."""
 
@@ -161,6 +169,9 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
             shape = ((shape[0] - size) // stride + 1, (shape[1] - size) // stride + 1, filters)
         elif kind == "scale":
             modules.append(Scale(rest[0]))
+        elif kind == "channels_last":
+            modules.append(ChannelsLast())
+            shape = (*shape[1:], shape[0])
         elif kind == "log_std":
             modules.append(LogStd(shape[-1]))
         elif kind == "float":

@@ -1,0 +1,79 @@
+"""The Keras models that `noterl.networks` builds on TensorFlow and JAX; on torch they are native modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import keras  # isort: skip  (noterl.networks has chosen the backend by now)
+
+
+def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
+    """Build the network with kernels of zeros: the agent draws them, and Keras's own draws would be compiled on JAX."""
+    made: list[keras.layers.Layer] = []
+
+    def stacked(shape: tuple[int, ...], layers: Sequence[tuple]) -> keras.Sequential:
+        some = [_keras_layer(layer) for layer in layers]
+        made.extend(some)
+        return keras.Sequential([keras.Input(shape), *some])
+
+    if plan[0] == "sequential":
+        network = stacked(shape, plan[1])
+    else:
+        _, trunk_layers, stream, outputs = plan
+        trunk = stacked(shape, trunk_layers or [("flatten",)])
+        heads = [stacked(trunk.output_shape[1:], [*stream, ("dense", units, "linear")]) for units in (1, outputs)]
+        network = Dueling(trunk, *heads)
+        network(np.zeros((1, *shape), "float32"))
+    for layer in made:
+        if hasattr(layer, "kernel_initializer"):  # for whoever builds the network again from its config
+            layer.kernel_initializer = keras.initializers.GlorotUniform()
+    return network
+
+
+def _keras_layer(layer: tuple) -> keras.layers.Layer:
+    kind, *rest = layer
+    if kind == "dense":
+        return keras.layers.Dense(rest[0], activation=rest[1], kernel_initializer="zeros")
+    if kind == "log_std":
+        return LogStd()
+    if kind == "convolution":
+        filters, size, stride, activation, *_ = rest
+        return keras.layers.Conv2D(
+            filters, size, stride, activation=activation, data_format="channels_last", kernel_initializer="zeros"
+        )
+    if kind == "scale":
+        return keras.layers.Rescaling(rest[0])
+    if kind == "channels_last":
+        return keras.layers.Permute((2, 3, 1))
+    return keras.layers.Flatten(data_format="channels_last")
+
+
+@keras.saving.register_keras_serializable("noterl")
+class Dueling(keras.Model):
+    """The dueling head as a Keras model: `value + advantage - mean(advantage)` over a shared trunk."""
+
+    def __init__(self, trunk: keras.Sequential, value: keras.Sequential, advantage: keras.Sequential) -> None:
+        super().__init__()
+        self.trunk, self.value, self.advantage = trunk, value, advantage
+
+    def call(self, observation: Any) -> Any:
+        """Return the Q values `[B, A]`."""
+        features = self.trunk(observation)
+        advantage = self.advantage(features)
+        return self.value(features) + advantage - keras.ops.mean(advantage, axis=-1, keepdims=True)
+
+
+@keras.saving.register_keras_serializable("noterl")
+class LogStd(keras.layers.Layer):
+    """Puts trained numbers `[A]` beside its inputs `[B, A]`, the same in every row: outputs `[B, 2 A]`."""
+
+    def build(self, input_shape: tuple) -> None:
+        """Make the numbers."""
+        self.log_std = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="log_std")
+
+    def call(self, mean: Any) -> Any:
+        """Return `[B, 2 A]`."""
+        return keras.ops.concatenate([mean, keras.ops.zeros_like(mean) + self.log_std], axis=-1)

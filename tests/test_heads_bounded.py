@@ -148,3 +148,34 @@ def test_far_out_the_log_probability_stays_finite_and_exact() -> None:
     assert FETCH(scaled).tolist() == [[1.0], [-1.0]]
     # log(1 - tanh(u)^2) -> log 4 - 2 |u|
     np.testing.assert_allclose(FETCH(log_probability), -0.5 * np.log(2 * np.pi) - np.log(4) + 120, rtol=1e-6)
+
+
+def test_log_probabilities_of_given_actions_are_those_of_the_squashed_density() -> None:
+    """Against the change of variables in float64, written out; at the bounds of the float32 next to 1."""
+    head = SquashedGaussian().bind(UNEVEN)
+    rng = np.random.default_rng(5)
+    values, actions = rng.normal(size=(64, 6)), rng.uniform(-0.99, 0.99, size=(64, 3))
+    values[:4, 3:] = 3.5  # beyond the clip
+    actions[4], actions[5] = [1.0, -1.0, 0.0], [-0.5, 1.0, 1.0]
+    actions = actions.astype(np.float32).astype(np.float64)
+    inside = np.clip(actions, -1 + 2.0**-24, 1 - 2.0**-24)
+    unsquashed, std = 0.5 * np.log((1 + inside) / (1 - inside)), np.exp(np.clip(values[:, 3:], -20, 2))
+    density = -0.5 * ((unsquashed - values[:, :3]) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+    expected = (density - np.log((1 - inside) * (1 + inside))).sum(axis=1)
+    np.testing.assert_allclose(FETCH(head.log_prob(tensor(values), tensor(actions))), expected, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(FETCH(head.log_prob(tensor(values), tensor(actions)[:, :, None])), expected, rtol=2e-5)
+
+
+def test_log_probabilities_of_samples_are_those_that_came_with_them() -> None:
+    head = SquashedGaussian().bind(UNEVEN)
+    rng = np.random.default_rng(6)
+    values, noise = tensor(rng.normal(size=(64, 6)) * 0.5), tensor(rng.normal(size=(64, 3)))
+    scaled, log_probability = head.sample(values, noise)
+    np.testing.assert_allclose(FETCH(head.log_prob(values, scaled)), FETCH(log_probability), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("bound", [-1.0, 1.0])
+def test_at_the_bounds_log_probabilities_stay_finite(bound: float) -> None:
+    head = SquashedGaussian().bind(spaces.Box(-1.0, 1.0, (1,)))
+    values = tensor([[0.0, 0.0], [9.0, -1.0], [-9.0, -1.0], [0.0, -30.0]])
+    assert np.isfinite(FETCH(head.log_prob(values, tensor(np.full((4, 1), bound))))).all()

@@ -22,6 +22,9 @@ from keras import ops  # noqa: E402  (the backend is chosen first)
 
 Tensor = Any
 
+# The float32 next to 1.
+_INSIDE = 1.0 - float(np.finfo(np.float32).epsneg)
+
 
 class Bounded(Head):
     """Base of the heads here."""
@@ -128,10 +131,32 @@ class SquashedGaussian(Bounded):
             values: the network's outputs `[B, 2 A]`.
             noise: standard normal numbers `[B, A]`; gradients flow past them (the reparametrisation trick).
         """
-        mean, log_std = values[:, : self.size], ops.clip(values[:, self.size :], *self.log_std_range)
+        mean, log_std = self._parameters(values)
         unsquashed = mean + ops.exp(log_std) * noise
-        gaussian = -0.5 * ops.square(noise) - log_std - 0.5 * math.log(2 * math.pi)
-        return ops.tanh(unsquashed), ops.sum(gaussian - _log_slope(unsquashed), axis=-1)
+        return ops.tanh(unsquashed), _log_density(noise, log_std, unsquashed)
+
+    def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
+        """Return the log-probabilities `[B]` of scaled actions `[B, A]`, as `sample` gives them, for losses.
+
+        Of an action of the environment it is that of `scaled(action)`. At the bounds the tanh has no inverse: actions
+        count as at most the float32 next to 1, which keeps the result finite.
+
+        Args:
+            values: the network's outputs `[B, 2 A]`.
+            action: in [-1, 1].
+        """
+        mean, log_std = self._parameters(values)
+        unsquashed = ops.arctanh(ops.clip(ops.reshape(action, (-1, self.size)), -_INSIDE, _INSIDE))
+        return _log_density((unsquashed - mean) * ops.exp(-log_std), log_std, unsquashed)
+
+    def _parameters(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        return values[:, : self.size], ops.clip(values[:, self.size :], *self.log_std_range)
+
+
+def _log_density(noise: Tensor, log_std: Tensor, unsquashed: Tensor) -> Tensor:
+    """Return the log-density `[B]` of `tanh(unsquashed)`, where `noise` is how many deviations `unsquashed` is off."""
+    gaussian = -0.5 * ops.square(noise) - log_std - 0.5 * math.log(2 * math.pi)
+    return ops.sum(gaussian - _log_slope(unsquashed), axis=-1)
 
 
 def _log_slope(unsquashed: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from noterl.checks import check_int, finite, non_negative
 from noterl.registry import Configurable, register
 
@@ -27,7 +29,13 @@ class Schedule(Configurable):
     """
 
     def __call__(self, step: int = 0) -> float:
-        """Return the value after `step` environment steps."""
+        """Return the value after `step` environment steps.
+
+        Raises:
+            ValueError: if `step` is no number of at least 0: before its first step a run has no value.
+        """
+        if type(step) is not int or step < 0:
+            non_negative("step", step)
         return float(self.value(step))
 
     def value(self, step: int) -> float:
@@ -139,7 +147,7 @@ class Piecewise(Schedule):
         parts: numbers or schedules, one more than there are boundaries.
 
     Raises:
-        ValueError: if the boundaries do not increase or the numbers of both do not fit.
+        ValueError: if one of them is no list, the boundaries do not increase or the numbers of both do not fit.
 
     Example:
     >>> from noterl.schedules import Linear, Piecewise
@@ -149,6 +157,9 @@ class Piecewise(Schedule):
     """
 
     def __init__(self, boundaries: Sequence[int], parts: Sequence[Number]) -> None:
+        for name, given in (("boundaries", boundaries), ("parts", parts)):
+            if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
+                raise ValueError(f"{name} must be a list, got {given!r}")
         self.boundaries = [check_int("boundaries", boundary) for boundary in boundaries]
         if any(later <= earlier for earlier, later in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ValueError(f"boundaries must increase, got {boundaries!r}")

@@ -62,12 +62,27 @@ def test_a_file_holds_them(schedule: Schedule, values: dict[int, float]) -> None
         (lambda: Piecewise([10, 10], [1, 2, 3]), r"boundaries must increase, got \[10, 10\]"),
         (lambda: Piecewise([0], [1, 2]), "boundaries must be an int of at least 1, got 0"),
         (lambda: Piecewise([10], [1]), "parts must be 2, one more than boundaries, got 1"),
+        (lambda: Piecewise(10, [1, 2]), "boundaries must be a list, got 10"),
+        (lambda: Piecewise([10], 1), "parts must be a list, got 1"),
+        (lambda: Piecewise([10], "12"), "parts must be a list, got '12'"),
         (lambda: Piecewise([10], [1, None]), "constant must be a finite number, got None"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("step", [-1, -0.5, "3", None, math.nan, True, [1]])
+@pytest.mark.parametrize(("schedule", "values"), SCHEDULES.values(), ids=SCHEDULES)
+def test_there_is_no_value_before_the_first_step(schedule: Schedule, values: dict[int, float], step: Any) -> None:
+    with pytest.raises(ValueError) as raised:
+        schedule(step)
+    assert str(raised.value) == f"step must be a finite number of at least 0, got {step!r}"
+
+
+def test_steps_of_numpy_are_steps() -> None:
+    assert Linear(1.0, 0.0, 10)(np.int64(5)) == Linear(1.0, 0.0, 10)(np.float32(5)) == 0.5
 
 
 def test_a_schedule_of_ones_own_says_its_value() -> None:

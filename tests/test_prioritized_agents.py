@@ -118,6 +118,30 @@ def test_a_loss_that_does_not_feed_back_what_is_needed_is_named(kind: Any, score
         agent.fit(steps=20, verbose=0)
 
 
+class Misshapen(noterl.DQN):
+    """Feeds back something else than an error for each transition."""
+
+    def shaped(self, errors: Any) -> Any:
+        raise NotImplementedError
+
+    def loss(self, batch: Any) -> Any:
+        loss, feedback = super().loss(batch)
+        return loss, {name: self.shaped(errors) for name, errors in feedback.items()}
+
+
+@pytest.mark.parametrize(
+    ("shaped", "shape"),
+    [(keras.ops.mean, r"\(\)"), (lambda errors: errors[:3], r"\(3,\)"), (lambda errors: errors[None], r"\(1, 4\)")],
+)
+def test_feedback_that_is_not_one_for_each_transition_is_refused_by_name(shaped: Any, shape: str) -> None:
+    agent = Misshapen("CartPole-v1", hidden=(4,), seed=1)
+    agent.__dict__["shaped"] = shaped
+    agent.compile(replay=Replay(64, sampler=Prioritized()), batch_size=4, learning_starts=8, update_every=4)
+    with pytest.raises(ValueError, match=rf"td_error must be \[B\].*\(4,\), got the shape {shape}$"):
+        agent.fit(steps=20, verbose=0)
+    assert (agent.replay.get_state()["sampler"]["scores"] == 7.0).all()
+
+
 def test_ratio_score_learns_from_an_agents_own_feedback() -> None:
     class WithRatio(noterl.DQN):
         def loss(self, batch: Any) -> Any:

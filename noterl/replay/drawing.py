@@ -113,7 +113,11 @@ class Feedback:
         self._count.fill(0)
 
     def give(self, sampler: Sampler, index: Array, feedback: Mapping[str, Any]) -> None:
-        """Hand feedback `[K, B]` to the sampler: each row once, with its last value, if it is still what was drawn."""
+        """Hand feedback `[K, B]` to the sampler: each row once, with its last value, if it is still what was drawn.
+
+        Raises:
+            ValueError: naming the field that has not a value for each row.
+        """
         rows = np.asarray(index).reshape(-1)
         order = np.arange(len(rows))
         self._position[rows] = order  # of equal rows the last one stays
@@ -124,6 +128,9 @@ class Feedback:
         for name in sampler.feedback_fields:
             if name in feedback:
                 value = np.asarray(feedback[name])
+                if value.shape[:depth] != np.shape(index):
+                    drawn, fed = np.shape(index)[-1:], value.shape[depth - 1 :]
+                    raise ValueError(f"{name} must be [B], a number for each transition: {drawn}, got the shape {fed}")
                 values[name] = value.reshape(-1, *value.shape[depth:])[wanted]
         if values and wanted.size:
             sampler.feedback(rows[wanted], values)

@@ -15,7 +15,7 @@ import numpy as np
 from noterl import agent_lanes, saving
 from noterl.checks import check_positive
 from noterl.random import Generators, check_seed
-from noterl.saving_files import replacing
+from noterl.saving_files import checked_path, replacing
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -39,7 +39,7 @@ def animate(agent: Agent, path: str | Path, env: Any, max_steps: int | None, fps
         ValueError: for another ending, or an environment that renders no frames.
         ImportError: if `.mp4` is asked for and the extra is not installed.
     """
-    path = Path(path)
+    path = Path(checked_path(path))
     if path.suffix.lower() not in (".gif", ".mp4"):
         raise ValueError(f"path must end in .gif or .mp4, got {str(path)!r}")
     check_positive("fps", fps)

@@ -111,7 +111,7 @@ def reading(path: PathLike) -> Iterator[BinaryIO]:
         FileError: if what is read is not what it should be.
         OSError: if there is no such file or it cannot be read, naming `path`.
     """
-    text = _text(path)
+    text = checked_path(path)
     try:
         if os.path.exists(text) and not os.path.isfile(text) and not os.path.isdir(text):
             raise FileError("it is a device, pipe or socket")
@@ -131,7 +131,7 @@ def reading(path: PathLike) -> Iterator[BinaryIO]:
 
 def _target(path: PathLike) -> str:
     """Return the absolute path behind symbolic links, so that a link keeps pointing where it did."""
-    text = _text(path)
+    text = checked_path(path)
     target = os.path.realpath(text)
     if os.path.isdir(target) or text.endswith(os.sep):
         raise IsADirectoryError(errno.EISDIR, "path must name a file, this is a directory", text)
@@ -140,7 +140,12 @@ def _target(path: PathLike) -> str:
     return target
 
 
-def _text(path: PathLike) -> str:
+def checked_path(path: PathLike) -> str:
+    """Return the path as a str.
+
+    Raises:
+        ValueError: if `path` is no path.
+    """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError(f"path must be the path of a file, got {path!r}")

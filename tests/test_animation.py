@@ -144,6 +144,9 @@ def test_what_is_wrong_is_said_before_anything_is_played(agent: Any, tmp_path: P
     for path in ("a.png", "a", "gif"):
         with pytest.raises(ValueError, match=r"path must end in \.gif or \.mp4"):
             agent.animate(tmp_path / path)
+    for nothing in (3, None, ""):
+        with pytest.raises(ValueError, match=rf"path must be the path of a file, got {nothing!r}"):
+            agent.animate(nothing)
     for arguments, message in (
         ({"fps": 0}, "fps must be a positive int"),
         ({"max_steps": 0}, "max_steps must be a positive int"),

@@ -31,7 +31,9 @@ def name_raiser(handler: Callable[..., None], error: BaseException) -> None:
     if isinstance(error, Exception):
         callback = getattr(handler, "__self__", None)
         owner = "" if callback is None else f"{callback.state_key}."
-        error.add_note(f"raised by the callback {owner}{getattr(handler, '__name__', handler)}")
+        note = f"raised by the callback {owner}{getattr(handler, '__name__', handler)}"
+        if note not in getattr(error, "__notes__", ()):  # a callback may raise one and the same error again
+            error.add_note(note)
 
 
 def call_all(*parts: Callable[[], None]) -> None:

@@ -84,3 +84,16 @@ def test_a_function_that_raises_is_named_too() -> None:
     with pytest.raises(Broken) as raised:
         rewarded([0]).fit(episodes=1, callbacks=[LambdaCallback(on_episode_end=complain)], verbose=0)
     assert raised.value.__notes__[0] == "raised by the callback complain"
+
+
+def test_an_error_that_is_raised_again_and_again_names_its_raiser_once() -> None:
+    error = Broken("on purpose")
+
+    class Grudge(Callback):
+        def on_episode_end(self, episode, logs):
+            raise error
+
+    for _ in range(3):
+        with pytest.raises(Broken):
+            rewarded([0]).fit(episodes=1, callbacks=[Grudge()], verbose=0)
+    assert error.__notes__ == ["raised by the callback Grudge.on_episode_end"]

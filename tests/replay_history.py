@@ -224,14 +224,6 @@ class History:
     def drawable(self) -> list[Added]:
         return [each for each in self.live if each.generation not in self.hidden]
 
-    def stack(self, added: Added) -> list[int]:
-        """The frames that the memory has for a transition."""
-        numbers, at = [added.shown[-1]], added
-        for _ in range((self.layout.frames or 1) - 1):
-            at = at.before or at
-            numbers = [at.shown[-1], *numbers]
-        return numbers
-
     def look(self) -> None:
         """Hold everything that can be seen of the memory against the model."""
         self.replay.check()
@@ -255,7 +247,7 @@ class History:
         expected = [self._expected(each, None) for each in self.live]
         np.testing.assert_array_equal(batch.reward[0], np.array([each[0] for each in expected], np.float32))
         np.testing.assert_array_equal(batch.discount[0], np.array([each[1] for each in expected], np.float32))
-        stacks = [self.stack(each) for each in self.live]
+        stacks = [each.shown for each in self.live]
         for seen, numbers in (
             (batch.observation, stacks),
             (batch.next_observation, [each[2] for each in expected]),
@@ -301,8 +293,7 @@ class History:
             if over or at.after is None or step == self.n_step - 1:
                 break
             at = at.after
-        following = [*self.stack(at), at.following[-1]][1:]
-        return total, 0.0 if over else discount, following
+        return total, 0.0 if over else discount, at.following
 
     def _look_at_chances(self, drawable: list[Added]) -> None:
         scores = [np.float64(np.float32(each.score)) + 1e-7 for each in drawable]
@@ -346,7 +337,7 @@ class History:
         assert source is None or source in episode[episode.index(each) :]
         total, discount, following = self._expected(each, goal)
         assert batch.reward[place] == np.float32(total) and batch.discount[place] == np.float32(discount)
-        for seen, numbers in ((batch.observation, self.stack(each)), (batch.next_observation, following)):
+        for seen, numbers in ((batch.observation, each.shown), (batch.next_observation, following)):
             wanted = self.layout.observation(numbers) | {"desired_goal": [OWN_GOAL if goal is None else goal]}
             for name, part in wanted.items():
                 np.testing.assert_array_equal(seen[name][place], part)
@@ -356,8 +347,8 @@ class History:
         places = [episode.index(one) for one in triplet]
         assert each in triplet and places[0] < places[1] < places[2]
         assert batch.reward[place].tolist() == [np.float32(one.reward) for one in triplet[:2]]
-        stacks = [self.stack(one) for one in triplet]
+        stacks = [one.shown for one in triplet]
         wanted = self.layout.delivered(stacks[:2])
         np.testing.assert_array_equal(batch.observation[place], wanted)
-        last = [*stacks[2], triplet[2].following[-1]][1:]
-        np.testing.assert_array_equal(batch.next_observation[place], self.layout.delivered([stacks[1], last]))
+        last = self.layout.delivered([stacks[1], triplet[2].following])
+        np.testing.assert_array_equal(batch.next_observation[place], last)

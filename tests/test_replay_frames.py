@@ -72,12 +72,68 @@ def test_batches_are_those_of_a_memory_that_stores_whole_stacks(name: str, n_ste
     assert name == "goals" or sizes[1] * frames == sizes[0]
 
 
-def test_a_stack_begins_with_the_oldest_frame_there_is() -> None:
+def test_a_stack_keeps_its_frames_when_their_transitions_are_gone() -> None:
     env = FrameStack(CountingEnv(100), 3)
     replay = Replay(5, frame_stack=3)
     replay.build(env.observation_space, env.action_space)
     play(env, [replay], 8)  # the second lane's episode: steps 3 to 7 are left, the last of 8
-    steps = replay._storage.observations(replay._storage.live_rows())[:, 1::2]
+    assert shown(replay) == [[1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7]]
+    replay.drop_oldest(2)
+    assert shown(replay) == [[3, 4, 5], [4, 5, 6], [5, 6, 7]]
+    replay.drop_oldest(2)
+    other = Replay(5, frame_stack=3)
+    other.build(env.observation_space, env.action_space)
+    other.set_state(replay.get_state())
+    assert shown(replay) == shown(other) == [[5, 6, 7]]
+
+
+def shown(replay: Replay) -> Any:
+    """The stacks of a memory of `CountingEnv`, the oldest first."""
+    storage = replay._storage
+    following = storage.next_observations(storage.live_rows())[:, 1::2].tolist()
+    stacks = storage.observations(storage.live_rows())[:, 1::2].tolist()
+    assert following == [[*stack[1:], stack[-1] + 1] for stack in stacks]
+    return stacks
+
+
+@pytest.mark.parametrize("through_a_state", [False, True])
+def test_a_lane_that_was_reset_without_a_word_begins_an_episode_though_the_newest_frame_is_the_same(
+    through_a_state: bool,
+) -> None:
+    replay, other = Replay(9, frame_stack=2), Replay(9, frame_stack=2)
+    for each in (replay, other):
+        each.build(spaces.Box(0, 9, (2,)), spaces.Discrete(2))
+    replay.add(0, [1, 2], 0, 0.0, [2, 3], False, False)
+    if through_a_state:
+        other.set_state(replay.get_state())
+        replay = other
+    replay.add(0, [3, 3], 0, 0.0, [3, 4], False, False)
+    replay.add(0, [3, 4], 0, 0.0, [4, 5], False, False)
+    storage = replay._storage
+    assert storage.observations(storage.live_rows()).tolist() == [[1, 2], [3, 3], [3, 4]]
+    assert storage.next_row(storage.live_rows()).tolist() == [-1, 2, -1]
+
+
+def test_a_state_without_the_frames_before_its_rows_is_taken_and_a_wrong_one_is_refused() -> None:
+    env = FrameStack(CountingEnv(100), 3)
+    replay, other = (Replay(5, frame_stack=3) for _ in range(2))
+    for each in (replay, other):
+        each.build(env.observation_space, env.action_space)
+    play(env, [replay], 8)
+    state = replay.get_state()
+    with pytest.raises(ValueError, match="older frames belong to no row's beginning"):
+        other.set_state({**state, "past": {**state["past"], "age": np.array([1])}})
+    with pytest.raises(ValueError, match=r"\['past', 'frames'\] must hold 1 rows of float32\[2, 2\]"):
+        other.set_state({**state, "past": {**state["past"], "frames": [np.zeros((1, 3, 2), np.float32)]}})
+    plain = Replay(5)
+    plain.build(spaces.Box(0, np.inf, (2,)), env.action_space)
+    with pytest.raises(ValueError, match="of a replay memory with a frame_stack"):
+        plain.set_state(state)
+    assert len(other) == 0
+    del state["past"]  # as it was saved before there was any
+    other.set_state(state)
+    other.check()
+    steps = other._storage.observations(other._storage.live_rows())[:, 1::2]
     assert steps.tolist() == [[3, 3, 3], [3, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7]]
 
 
@@ -102,8 +158,7 @@ def test_a_hundred_thousand_atari_stacks_take_a_tenth_of_that() -> None:
         replay.add(0, stacks[start], 1, start, stacks[start + 1], False, start == 199)
     batch = replay.sample(1, 32, generator=np.random.default_rng(0), gamma=0.9)
     for start, observation in zip(batch.reward[0].astype(int), batch.observation[0], strict=True):
-        oldest = [max(start + i, 3) for i in range(4)]  # frames before an episode's first newest one were never stored
-        np.testing.assert_array_equal(observation, frames[oldest].transpose(1, 2, 0))
+        np.testing.assert_array_equal(observation, stacks[start])
     assert 0.70e9 < replay.nbytes <= 0.75e9
     assert 0.65e9 < resident() - before <= 0.75e9
 

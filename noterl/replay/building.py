@@ -14,8 +14,10 @@ from gymnasium import spaces
 from noterl.checks import check_positive
 from noterl.replay.columns import Layout, Leaf, action_layout, extra_layout, observation_layout
 from noterl.replay.disk import Allocate, on_disk, prepare
-from noterl.replay.frames import StackedStorage, Stacking
+from noterl.replay.frames import Stacking
 from noterl.replay.machine import available_bytes
+from noterl.replay.past import past_bytes
+from noterl.replay.stacks import StackedStorage
 from noterl.replay.storage import Storage, bookkeeping_bytes, storage_bytes
 
 ExtraSpec = Mapping[str, tuple[tuple[int, ...], Any]]
@@ -39,11 +41,12 @@ def bytes_needed(
     >>> round(bytes_needed(1_000_000, frames, spaces.Discrete(18), frame_stack=4) / 1e9, 2)
     7.08
     """
-    observation = observation_layout(observation_space)
+    observation, kept = observation_layout(observation_space), 0
+    check_positive("capacity", capacity)
     if frame_stack is not None:
-        observation = Stacking(observation, check_positive("frame_stack", frame_stack)).layout
-    layouts = observation, action_layout(action_space), extra_layout(extra_spec)
-    return storage_bytes(check_positive("capacity", capacity), *layouts)
+        stacking = Stacking(observation, check_positive("frame_stack", frame_stack))
+        observation, kept = stacking.layout, past_bytes(capacity, stacking.frame, stacking.frames)
+    return kept + storage_bytes(capacity, observation, action_layout(action_space), extra_layout(extra_spec))
 
 
 def new_storage(
@@ -53,6 +56,8 @@ def new_storage(
     stacking = None if frames is None else Stacking(observation, frames)
     stored = observation if stacking is None else stacking.layout
     large, small = storage_bytes(capacity, stored, action, extra), bookkeeping_bytes(capacity)
+    if stacking is not None:
+        large += past_bytes(capacity, stacking.frame, stacking.frames)
     empty: Allocate = np.empty
     if folder is None:
         _refuse_too_much(capacity, large)

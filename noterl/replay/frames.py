@@ -1,8 +1,7 @@
-"""Stacks of frames of which each frame is stored once.
+"""How a stack of frames lies in an observation.
 
-Owns: how a stack lies in an observation, and putting it together again when rows are sampled. The environment stacks
-what the agent sees (`noterl.envs.FrameStack`, or gymnasium's `FrameStackObservation`); here only the newest frame of
-each observation is kept, and the older ones are those of the transitions before it in its episode.
+Owns: cutting it, and putting it together. The environment stacks what the agent sees (`noterl.envs.FrameStack`, or
+gymnasium's `FrameStackObservation`); `noterl.replay.stacks` keeps each frame once.
 """
 
 from __future__ import annotations
@@ -12,11 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl.replay.columns import Array, Layout, Leaf
-from noterl.replay.disk import Allocate
-from noterl.replay.storage import Storage
-
-CHECKED = 100  # first transitions whose stacks are looked at
+from noterl.replay.columns import Array, Layout, Leaf, Leaves
 
 
 class Stacking:
@@ -30,6 +25,12 @@ class Stacking:
 
     Raises:
         ValueError: if it cannot be a stack of k frames.
+
+    Attributes:
+        whole: the layout of an observation, with its stack.
+        leaf: that of the stack alone.
+        layout: the layout of an observation with one frame in place of the stack.
+        frame: that of the frame alone.
     """
 
     def __init__(self, layout: Layout, frames: int) -> None:
@@ -43,14 +44,33 @@ class Stacking:
                 f"side by side in the last one (noterl.envs.FrameStack makes them), got {layout}"
             )
         self.size = shape[-1] // frames  # of a frame, in the last axis
-        frame = Leaf(shape[1:] if self.first else (*shape[:-1], self.size), leaf.dtype, leaf.delivered)
-        self.layout: Layout = {**layout, "observation": frame} if isinstance(layout, Mapping) else frame
+        self.whole, self.leaf = layout, leaf
+        self.frame = Leaf(shape[1:] if self.first else (*shape[:-1], self.size), leaf.dtype, leaf.delivered)
+        self.layout: Layout = {**layout, "observation": self.frame} if isinstance(layout, Mapping) else self.frame
 
     def newest(self, observation: Any) -> Any:
         """Return the observation with the newest frame in place of the stack."""
         if self.nested:
             return {**observation, "observation": self._cut(observation["observation"], -1, None)}
         return self._cut(observation, -1, None)
+
+    def frame_in(self, observations: Any) -> Any:
+        """Return the frames of a table or of a batch of observations, which have a frame in place of the stack."""
+        if not self.nested:
+            return observations
+        return (observations.tables if isinstance(observations, Leaves) else observations)["observation"]
+
+    def older(self, observation: Any) -> Array | None:
+        """Return the frames `[k - 1, ...]` before the newest, as stored; None if all are like the newest."""
+        stack = np.asarray(observation["observation"] if self.nested else observation, self.leaf.dtype)
+        if self.first:
+            older = stack[:-1]
+        else:
+            sides = stack[..., : -self.size].reshape(*stack.shape[:-1], self.frames - 1, self.size)
+            older = np.moveaxis(sides, -2, 0)
+        # Bytes are compared, so that NaN equals itself.
+        repeated = older.tobytes() == (self.frames - 1) * self._cut(stack, -1, None).tobytes()
+        return None if repeated else older
 
     def check(self, observation: Any, next_observation: Any, starts: bool) -> None:
         """Raise a ValueError unless the one stack follows from the other, and a first one repeats its first frame."""
@@ -90,70 +110,3 @@ class Stacking:
         if self.first:
             return stack[-1] if (start, stop) == (-1, None) else stack[start:stop]
         return stack[..., start * self.size : None if stop is None else stop * self.size]
-
-
-class StackedStorage(Storage):
-    """A storage that keeps one frame of every stack.
-
-    Where the frames before a row's own were overwritten, or belong to transitions that were never stored here, the
-    oldest that is there stands for them: the same as at the start of an episode.
-
-    Args:
-        stacking: how the observations are stacked.
-        capacity: see `Storage`.
-        action: see `Storage`.
-        extra: see `Storage`.
-        empty: see `Storage`.
-    """
-
-    def __init__(
-        self, stacking: Stacking, capacity: int, action: Leaf, extra: Mapping[str, Leaf], empty: Allocate
-    ) -> None:
-        super().__init__(capacity, stacking.layout, action, extra, empty)
-        self._stacking = stacking
-
-    def add(
-        self,
-        lane: int,
-        observation: Any,
-        action: Any,
-        reward: float,
-        next_observation: Any,
-        terminated: bool,
-        truncated: bool,
-        extra: Mapping[str, Any] | None = None,
-    ) -> int:
-        """Store one transition of stacked observations; see `Replay.add`."""
-        stacking = self._stacking
-        if self.count < CHECKED:
-            stacking.check(observation, next_observation, lane not in self.heads)
-        frame, following = stacking.newest(observation), stacking.newest(next_observation)
-        return super().add(lane, frame, action, reward, following, terminated, truncated, extra)
-
-    def observations(self, rows: Array) -> Any:
-        """Return the stacked observations of rows [n], as delivered."""
-        episodes = self.episodes
-        before, newest = episodes.before(rows), self._stacking.frames - 1
-        return self._stacked(
-            lambda i: episodes.shifted(rows, -np.minimum(before, newest - i)), super().observations(rows)
-        )
-
-    def next_observations(self, rows: Array) -> Any:
-        """Return the true next observations of rows [n], stacked, as delivered."""
-        episodes = self.episodes
-        before, newest = episodes.before(rows), self._stacking.frames - 1
-        return self._stacked(
-            lambda i: episodes.shifted(rows, -np.minimum(before, newest - 1 - i)), super().next_observations(rows)
-        )
-
-    def _stacked(self, row_of: Callable[[int], Array], newest: Any) -> Any:
-        """Return stacks of `newest` [n, ...] with, before it, the frames of the rows that `row_of(i)` names."""
-        nested, last = self._stacking.nested, self._stacking.frames - 1
-        table: Any = self.observation.tables["observation"] if nested else self.observation  # type: ignore[union-attr]
-        frame = newest["observation"] if nested else newest
-
-        def frame_of(i: int) -> Array:
-            return frame if i == last else table.take(row_of(i), axis=0, mode="clip")
-
-        stack = self._stacking.stacked(frame_of, len(frame))
-        return {**newest, "observation": stack} if nested else stack

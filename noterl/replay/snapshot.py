@@ -36,6 +36,7 @@ def get_state(storage: Storage) -> dict[str, Any]:
             "lane": np.array(lanes, BOOKKEEPING["lane"]),
             "age": storage.generation(heads) - storage.begin,
         },
+        **_past(storage, successor),
     }
 
 
@@ -54,6 +55,7 @@ def checked(storage: Storage, state: Mapping[str, Any]) -> Callable[[], None]:
     lanes = _array(state, ("heads", "lane"), np.dtype(np.int32), None)
     ages = _array(state, ("heads", "age"), np.dtype(np.int64), lanes.shape)
     hidden = _array(state, ("hidden",), np.dtype(np.int64), None)
+    first, frames = _checked_past(storage, state, distance)
     ended = np.concatenate(columns["terminated"]) | np.concatenate(columns["truncated"])
     fault = broken_link(distance, np.concatenate(columns["lane"]), ended, lanes, ages) or broken_mask(hidden, length)
     if fault:
@@ -68,6 +70,7 @@ def checked(storage: Storage, state: Mapping[str, Any]) -> Callable[[], None]:
         storage.count = count
         storage.heads.update(zip(lanes.tolist(), ((begin + ages) % storage.capacity).tolist(), strict=True))
         storage.mask.hide(begin + hidden, count)
+        storage.restored((begin + first) % storage.capacity, frames)
 
     return take
 
@@ -97,6 +100,8 @@ def check(storage: Storage) -> None:
     fault = fault or broken_mask(storage.mask.hidden(begin) - begin, length)
     assert fault is None, fault
     allowed = storage.eligible
+    if storage.past is not None:
+        storage.past.check()
     masked = 0 if allowed is None else length - int(allowed[rows].sum())
     assert masked == length - storage.drawable, "the mask by row is not that by generation"
     if not storage.knows_episodes:
@@ -162,6 +167,36 @@ def _distances(storage: Storage, successor: Array) -> Array:
 def _successors(storage: Storage) -> Array:
     """Return the links of the live rows, in order of age [n]."""
     return np.concatenate(_segments(storage, storage.successor))
+
+
+def _past(storage: Storage, successor: Array) -> dict[str, Any]:
+    """Return the older frames of stacks, and the ages of the rows they belong to."""
+    if storage.past is None:
+        return {}
+    rows = storage.live_rows()
+    followed = np.zeros(storage.capacity, np.bool_)
+    followed[successor[successor >= 0]] = True
+    age = np.flatnonzero((storage.past.slot[rows] > 0) & ~followed[rows])
+    return {"past": {"age": age, "frames": [storage.past.table[storage.past.slot[rows[age]]]]}}
+
+
+def _checked_past(storage: Storage, state: Mapping[str, Any], distance: Array) -> tuple[Array, Any]:
+    """Return the ages of rows that have older frames, and those frames.
+
+    Of files from before these were saved every episode begins with the first frame they have.
+    """
+    past = storage.past
+    if past is None and "past" in state:
+        raise ValueError("the state is of a replay memory with a frame_stack, this one has none")
+    if past is None or "past" not in state:
+        return np.empty(0, np.int64), []
+    age = _array(state, ("past", "age"), np.dtype(np.int64), None)
+    frames = _checked(state, ("past", "frames"), past.layout, len(age))
+    fault = broken_mask(age, len(distance))
+    followed = np.flatnonzero(distance) + distance[distance != 0]
+    if fault or np.isin(age, followed).any():
+        raise ValueError("the state of a replay memory contradicts itself: older frames belong to no row's beginning")
+    return age, np.concatenate(frames)
 
 
 def _columns(storage: Storage) -> dict[str, Any]:

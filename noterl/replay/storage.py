@@ -22,6 +22,7 @@ from noterl.replay.columns import Array, Layout, Leaf, Table, allocate, gather, 
 from noterl.replay.disk import Allocate
 from noterl.replay.episodes import Episodes
 from noterl.replay.mask import Mask
+from noterl.replay.past import Past
 
 FIRST_SLOTS = 16
 
@@ -61,7 +62,10 @@ class Storage:
         count: transitions ever added; the newest live generation is one less.
         epoch: grows when the rows are emptied or replaced, and generations say nothing of what was before.
         mask: the rows that must not be drawn.
+        past: the older frames of stacks, where observations are stacks.
     """
+
+    past: Past | None = None
 
     def __init__(
         self, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf], empty: Allocate = np.empty
@@ -230,6 +234,9 @@ class Storage:
     def next_row(self, rows: Array) -> Array:
         """Return the rows of the transitions that follow rows [n] in their episodes, -1 where none does (yet)."""
         return np.maximum(self.successor.take(rows), -1)
+
+    def restored(self, rows: Array, frames: Any) -> None:
+        """Take the older frames of rows [n] that were saved, `past` has their layout; all else was taken."""
 
     def observations(self, rows: Array) -> Any:
         """Return the observations of rows [n], as delivered."""

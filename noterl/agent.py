@@ -7,7 +7,6 @@ tree in `agent_state.py`, gradients in `backends/`.
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from noterl import agent_lanes, agent_state, building, envs, optimizers, saving
 from noterl.agent_setup import Setup, budget_of, checked_fit_arguments, loggers
 from noterl.algorithm import Algorithm, Defaults
 from noterl.callback import CallbackList, Events
+from noterl.checks import check_bool
 from noterl.envs.from_zero import shift
 from noterl.history import History
 from noterl.loop import Loop, evaluate
@@ -25,6 +25,7 @@ from noterl.noise import NoiseProcess
 from noterl.on_policy import OnPolicy, Replayed
 from noterl.policies import Policy
 from noterl.random import Generators, check_seed
+from noterl.terminal import say
 
 __all__ = ["Agent", "Defaults", "load"]
 
@@ -164,7 +165,7 @@ class Agent(Algorithm):
         """
         self._refuse_while_training("fit")
         heard = CallbackList(callbacks)
-        verbose = checked_fit_arguments(episodes, steps, num_envs, verbose, log_every, heard)
+        verbose = checked_fit_arguments(env, episodes, steps, num_envs, verbose, log_every, heard)
         check_seed(seed)
         source = agent_lanes.find_source(self, env)
         self.build()
@@ -199,7 +200,9 @@ class Agent(Algorithm):
 
     def stop(self, reason: str) -> None:
         """End training after the transition in progress; the reason stands in `stop_reason` and `History`."""
-        self.stop_training, self.stop_reason = True, str(reason)
+        if not isinstance(reason, str):
+            raise ValueError(f"reason must be a str, got {reason!r}")
+        self.stop_training, self.stop_reason = True, reason
 
     def evaluate(
         self,
@@ -243,6 +246,7 @@ class Agent(Algorithm):
         Raises:
             ValueError: if the observation has neither the shape of one nor of a batch.
         """
+        check_bool("deterministic", deterministic)
         self.build()
         single = self.view.axes(observation) == 0
         observed, acted = self.source.shifts
@@ -262,6 +266,7 @@ class Agent(Algorithm):
         Raises:
             OSError: if it cannot be written; an older file at `path` stays.
         """
+        check_bool("replay", replay)
         self.build()
         saving.write(path, agent_state.document(self, replay=replay))
 
@@ -345,7 +350,7 @@ class Agent(Algorithm):
     def say(self, message: str) -> None:
         """Tell the user something, unless `fit` was asked to be silent."""
         if self._verbose:
-            print(f"noterl: {message}", file=sys.stderr)
+            say(f"noterl: {message}")
 
     def _refuse_while_training(self, method: str) -> None:
         if self._training:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import numbers
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from noterl import optimizers
+from noterl.algorithm import Algorithm
 from noterl.callback import Budget, Callback, CallbackList
-from noterl.checks import check_int, check_positive
+from noterl.checks import check_int_or_word, check_positive
 from noterl.due import UpdateSchedule
 from noterl.heads import Head
 from noterl.noise import NoiseProcess
@@ -34,6 +37,7 @@ class Setup:
 
     def __init__(self, agent: Agent, head: Head, arguments: dict[str, Any]) -> None:
         """Check everything; nothing of the agent is touched."""
+        _check_declared(agent)
         defaults = agent.defaults()
         self.arguments = arguments
         self.policy = _policy(arguments, defaults.policy, head)
@@ -45,13 +49,29 @@ class Setup:
         else:
             self.replay, self.schedule = _from_rollouts(arguments, defaults, agent.replays_rollouts)
         self.jit_compile = arguments.get("jit_compile", "auto")
-        if self.jit_compile != "auto" and not isinstance(self.jit_compile, bool):
+        if not isinstance(self.jit_compile, bool | str) or self.jit_compile not in ("auto", True, False):
             raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
-        self.steps_per_execution = arguments.get("steps_per_execution", "auto")
-        if self.steps_per_execution != "auto":
-            check_int("steps_per_execution", self.steps_per_execution, word="auto")
+        size = arguments.get("steps_per_execution", "auto")
+        self.steps_per_execution = check_int_or_word("steps_per_execution", size, "auto")
         optimizer = arguments.get("optimizer", defaults.optimizer)
         self.optimizers = optimizers.resolve(optimizer, agent.optimizer_names, defaults.learning_rate)
+
+
+def _check_declared(agent: Agent) -> None:
+    """Raise a ValueError if what the agent's class says of itself is not what it may be."""
+    name, names, spec = type(agent).__name__, agent.optimizer_names, agent.random_spec
+    words = isinstance(names, tuple | list) and all(isinstance(each, str) for each in names)
+    if not words or not names or len(set(names)) < len(names):
+        raise ValueError(
+            f'optimizer_names of {name} must be different names such as ("actor", "critic"), got {names!r}'
+        )
+    if len(names) > 1 and type(agent).update is Algorithm.update:
+        raise ValueError(
+            f"optimizer_names of {name} must be one name unless {name} defines update: its loss is minimized by the "
+            f"first of them alone, got {names!r}"
+        )
+    if not isinstance(spec, Mapping):
+        raise ValueError(f"random_spec of {name} must be a dict of name -> (shape, distribution), got {spec!r}")
 
 
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
@@ -137,21 +157,25 @@ def _exploration(head: Head) -> str:
 
 
 def checked_fit_arguments(
-    episodes: Any, steps: Any, num_envs: Any, verbose: Any, log_every: Any, callbacks: CallbackList
+    env: Any, episodes: Any, steps: Any, num_envs: Any, verbose: Any, log_every: Any, callbacks: CallbackList
 ) -> int:
     """Check what `fit` is given and return the verbosity as a number.
 
     Raises:
         ValueError: naming the argument that is not what it may be.
     """
+    if isinstance(env, numbers.Number):
+        raise ValueError(
+            f"env, the first argument of fit, must be an environment, got {env!r}: write fit(episodes={env})"
+        )
     for name, value in (("episodes", episodes), ("steps", steps), ("num_envs", num_envs), ("log_every", log_every)):
         if value is not None:
             check_positive(name, value)
     if episodes is None and steps is None and not callbacks.stops_training:
         raise ValueError("episodes or steps must be given, or a callback that stops training, such as EarlyStopping")
-    if verbose == "auto":
+    if isinstance(verbose, str) and verbose == "auto":
         return 1 if shows_bars() else 2
-    if verbose not in (0, 1, 2) or isinstance(verbose, bool):
+    if not isinstance(verbose, numbers.Integral) or isinstance(verbose, bool) or verbose not in (0, 1, 2):
         raise ValueError(f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}")
     return int(verbose)
 

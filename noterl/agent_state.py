@@ -6,7 +6,7 @@ layout, so that a file knows no backend.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -162,7 +162,13 @@ def document(agent: Agent, *, replay: bool) -> dict[str, Any]:
 
 
 def build(file: dict[str, Any], custom_objects: dict[str, type] | None) -> Agent:
-    """Build the agent that a document describes, with classes from `custom_objects` and the registry alone."""
+    """Build the agent that a document describes, with classes from `custom_objects` and the registry alone.
+
+    Raises:
+        ValueError: if `custom_objects` is no dict, or the document does not describe an agent.
+    """
+    if not isinstance(custom_objects, Mapping | None):
+        raise ValueError(f"custom_objects must be a dict of classes by their names, or None, got {custom_objects!r}")
     _check_document(file)
     kind = registry.lookup(file["class"], custom_objects)
     from noterl.agent import Agent

@@ -141,7 +141,12 @@ def build_optimizers(agent: Algorithm) -> None:
 
     def updates() -> None:
         for index in range(agent.update_period):
-            updating.updated(agent, zeros(agent), index)
+            logs, _ = updating.updated(agent, zeros(agent), index)
+            strange = [name for name in logs if not isinstance(name, str)]
+            if strange:
+                raise ValueError(
+                    f"update must return logs whose names are str, {type(agent).__name__}'s has {strange!r}"
+                )
 
     try:
         backends.current().rehearse(agent, variables(agent), updates)

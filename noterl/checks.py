@@ -29,6 +29,15 @@ def check_int(name: str, value: Any, *, least: int = 1, word: str | None = None)
     return int(value)
 
 
+def check_int_or_word(name: str, value: Any, word: str) -> int | str:
+    """Return the value as a positive int, or the word that stands for another number.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    return word if isinstance(value, str) and value == word else check_int(name, value, word=word)
+
+
 def check_positive(name: str, value: Any, *, none: bool = False) -> Any:
     """Return the value as a positive int; with `none`, None is allowed too.
 
@@ -111,7 +120,7 @@ def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     Raises:
         ValueError: if it is none of them.
     """
-    if value not in allowed:
+    if not (isinstance(value, str) and value in allowed):
         raise ValueError(f"{name} must be {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, got {value!r}")
     return str(value)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl.checks import check_int
+from noterl.checks import check_int, check_int_or_word
 
 
 class Due(NamedTuple):
@@ -37,14 +37,11 @@ class UpdateSchedule:
         updates: int | str,
         target_update: int | float | None,
     ) -> None:
-        self.batch_size: Any = batch_size if batch_size == "rollout" else check_int("batch_size", batch_size, least=1)
+        rollout = isinstance(batch_size, str) and batch_size == "rollout"
+        self.batch_size: Any = batch_size if rollout else check_int("batch_size", batch_size)
         self.learning_starts = check_int("learning_starts", learning_starts, least=0)
-        self.update_every = (
-            update_every
-            if update_every == "episode"
-            else check_int("update_every", update_every, least=1, word="episode")
-        )
-        self.updates = updates if updates == "pass" else check_int("updates", updates, least=1, word="pass")
+        self.update_every = check_int_or_word("update_every", update_every, "episode")
+        self.updates = check_int_or_word("updates", updates, "pass")
         self.hard_copy_every, self.tau = _target(target_update)
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 from noterl import backends
 from noterl.backends.common import GroupResult, InterruptGuard, NonFiniteError, bucket
 from noterl.callback import Events, Handlers
-from noterl.checks import check_positive
+from noterl.checks import check_bool, check_positive
 from noterl.delivery import call_all, deliver, name_raiser, noted_on
 from noterl.evaluation import Evaluation
 from noterl.types import Batch, Logs, Transition
@@ -343,6 +343,7 @@ def evaluate(
     """Play whole episodes; see `Agent.evaluate`."""
     for name, value in (("episodes", episodes), ("num_envs", num_envs)):
         check_positive(name, value)
+    check_bool("deterministic", deterministic)
     result: dict[str, Any] = {}
 
     def play() -> None:

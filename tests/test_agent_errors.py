@@ -75,6 +75,23 @@ DECLARED = {
     "no head": ({}, r"^head of Mine must be one of noterl\.heads, such as noterl\.heads\.Q\(\), got None$"),
     "the class of a head": ({"head": noterl.heads.Q}, r"^head of Mine must be one of noterl\.heads.*, got <class"),
     "another memory": ({"head": noterl.heads.Q(), "memory": "list"}, r"^memory of Mine must be 'replay' or.*'list'$"),
+    "random_spec": ({"head": noterl.heads.Q(), "random_spec": 3}, r"^random_spec of Mine must be a dict of.*, got 3$"),
+    "no optimizer": (
+        {"head": noterl.heads.Q(), "optimizer_names": ()},
+        r"^optimizer_names of Mine must be different names.*, got \(\)$",
+    ),
+    "letters": (
+        {"head": noterl.heads.Q(), "optimizer_names": "abc"},
+        r"^optimizer_names of Mine must be different names.*, got 'abc'$",
+    ),
+    "an optimizer twice": (
+        {"head": noterl.heads.Q(), "optimizer_names": ["a", "a"]},
+        r"^optimizer_names of Mine must be different names.*, got \['a', 'a'\]$",
+    ),
+    "an optimizer for nothing": (
+        {"head": noterl.heads.Q(), "optimizer_names": ("a", "b"), "loss": lambda self, batch: 0.0},
+        r"^optimizer_names of Mine must be one name unless Mine defines update.*, got \('a', 'b'\)$",
+    ),
     "no super": ({"head": noterl.heads.Q(), "__init__": network_only}, r"^Mine\.__init__ must call super\(\)"),
 }
 
@@ -84,6 +101,16 @@ def test_what_a_class_of_ones_own_forgot_is_named(case: str) -> None:
     declared, message = DECLARED[case]
     with pytest.raises(ValueError, match=message):
         type("Mine", (noterl.Agent,), declared)((spaces.Box(-1, 1, (5,)), spaces.Discrete(3))).compile()
+
+
+def test_logs_whose_names_are_no_words_are_refused() -> None:
+    class Numbered(noterl.DQN):
+        def update(self, batch: Any) -> Any:
+            loss, feedback = self.minimize(self.loss, self.q, "optimizer", batch)
+            return {"loss": loss, 3: loss}, feedback
+
+    with pytest.raises(ValueError, match=r"update must return logs whose names are str, Numbered's has \[3\]"):
+        Numbered("CartPole-v1", hidden=(4,), seed=1).build()
 
 
 def test_an_unknown_argument_is_a_type_error() -> None:
@@ -108,11 +135,19 @@ COMPILE: dict[str, tuple[dict[str, Any], str]] = {
     "learning_starts": ({"learning_starts": -1}, r"learning_starts must be an int of at least 0, got -1"),
     "update_every": ({"update_every": 0}, r"update_every must be an int of at least 1 or 'episode', got 0"),
     "update_every text": ({"update_every": "step"}, r"update_every must be .*, got 'step'"),
+    "update_every array": ({"update_every": np.array([1, 2])}, r"update_every must be .*, got array\(\[1, 2\]\)"),
+    "updates array": ({"updates": np.array([1, 2])}, r"updates must be .*, got array\(\[1, 2\]\)"),
+    "batch array": ({"batch_size": np.array([1, 2])}, r"batch_size must be .*, got array\(\[1, 2\]\)"),
     "updates": ({"updates": 1.5}, r"updates must be an int of at least 1 or 'pass', got 1\.5"),
     "target_update zero": ({"target_update": 0}, r"target_update must be .*, got 0"),
     "target_update fraction": ({"target_update": 1.5}, r"target_update must be .*, got 1\.5"),
     "jit_compile text": ({"jit_compile": "yes"}, r"jit_compile must be 'auto', True or False, got 'yes'"),
     "jit_compile number": ({"jit_compile": 1}, r"jit_compile must be 'auto', True or False, got 1"),
+    "jit_compile array": ({"jit_compile": np.array([1, 2])}, r"jit_compile must be .*, got array\(\[1, 2\]\)"),
+    "steps_per_execution array": (
+        {"steps_per_execution": np.array([1, 2])},
+        r"steps_per_execution must be .*, got array",
+    ),
     "steps_per_execution": ({"steps_per_execution": 0}, r"steps_per_execution must be .*, got 0"),
     "steps_per_execution text": ({"steps_per_execution": "all"}, r"steps_per_execution must be .*, got 'all'"),
     "optimizer class": ({"optimizer": keras.optimizers.Adam}, r"optimizer .*must be a keras\.optimizers\.Optimizer"),
@@ -177,6 +212,8 @@ FIT: dict[str, tuple[dict[str, Any], str]] = {
     "steps text": ({"steps": "100"}, r"steps must be a positive int, got '100'"),
     "num_envs": ({"steps": 1, "num_envs": 0}, r"num_envs must be a positive int, got 0"),
     "verbose": ({"steps": 1, "verbose": 3}, r"verbose must be 'auto', 0, 1 or 2, got 3"),
+    "verbose array": ({"steps": 1, "verbose": np.array([1, 2])}, r"verbose must be .*, got array\(\[1, 2\]\)"),
+    "episodes as env": ({"env": 10}, r"^env, the first argument of fit, must be .*, got 10: write fit\(episodes=10\)$"),
     "verbose bool": ({"steps": 1, "verbose": True}, r"verbose must be 'auto', 0, 1 or 2, got True"),
     "verbose text": ({"steps": 1, "verbose": "loud"}, r"verbose must be .*, got 'loud'"),
     "log_every": ({"steps": 1, "log_every": 0}, r"log_every must be a positive int, got 0"),
@@ -250,13 +287,28 @@ def test_evaluate_and_act_refuse(agent: Any) -> None:
         ({"seed": -4}, r"seed must be a non-negative int or None, got -4"),
         ({"env": "Acrobot-v1"}, r"env has the observation_space"),
         ({"env": 3}, r"env must be"),
+        ({"deterministic": "x"}, r"deterministic must be True or False, got 'x'"),
+        ({"deterministic": None}, r"deterministic must be True or False, got None"),
     ):
         with pytest.raises(ValueError, match=message):
             agent.evaluate(**arguments)
+    with pytest.raises(ValueError, match=r"deterministic must be True or False, got 1"):
+        agent.act(np.zeros(4), deterministic=1)
     for observation in (np.zeros(3), np.zeros((2, 3)), np.float32(1), np.zeros((1, 1, 4))):
         with pytest.raises(ValueError, match=r"observation must have the shape \(4,\) or \(N, \*\(4,\)\)"):
             agent.act(observation)
     assert_same_state(before, agent)
+
+
+def test_save_and_stop_refuse(agent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"replay must be True or False, got 'x'"):
+        agent.save(tmp_path / "a.noterl", replay="x")
+    assert list(tmp_path.iterdir()) == []
+    before = agent.stop_training, agent.stop_reason
+    for reason in (3, None):
+        with pytest.raises(ValueError, match=rf"reason must be a str, got {reason}"):
+            agent.stop(reason)
+    assert (agent.stop_training, agent.stop_reason) == before
 
 
 def test_rules_that_are_none_are_refused(agent: Any) -> None:

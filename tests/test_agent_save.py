@@ -222,6 +222,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return agent, path
 
 
+@pytest.mark.parametrize("given", [3, "x", [1]])
+def test_custom_objects_are_classes_by_name(given: Any, trained: Any) -> None:
+    with pytest.raises(ValueError) as raised:
+        noterl.load(trained[1], custom_objects=given)
+    assert str(raised.value) == f"custom_objects must be a dict of classes by their names, or None, got {given!r}"
+
+
 def test_a_loaded_agent_writes_the_same_file(trained: Any, tmp_path: Path) -> None:
     noterl.load(trained[1]).save(tmp_path / "again.noterl")
     assert (tmp_path / "again.noterl").read_bytes() == trained[1].read_bytes()

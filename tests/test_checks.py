@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from noterl.checks import check_int, check_number, check_positive, check_word
+from noterl.checks import check_int, check_int_or_word, check_number, check_positive, check_word
 
 pytestmark = pytest.mark.backend_free
 
@@ -71,5 +71,16 @@ def test_numbers_out_of_bounds_are_named(value: Any, bounds: dict[str, Any], wor
 
 def test_words() -> None:
     assert check_word("unit", "steps", ("episodes", "steps", "seconds")) == "steps"
-    with pytest.raises(ValueError, match=r"^unit must be 'episodes', 'steps' or 'seconds', got 'days'$"):
-        check_word("unit", "days", ("episodes", "steps", "seconds"))
+    for other in ("days", np.array([1, 2]), np.array(["steps", "days"]), 3, None):
+        with pytest.raises(ValueError) as raised:
+            check_word("unit", other, ("episodes", "steps", "seconds"))
+        assert str(raised.value) == f"unit must be 'episodes', 'steps' or 'seconds', got {other!r}"
+
+
+def test_a_word_may_stand_for_a_number() -> None:
+    assert check_int_or_word("updates", "pass", "pass") == "pass"
+    assert check_int_or_word("updates", np.int64(3), "pass") == 3
+    for other in ("episode", 0, None, np.array([1, 2])):
+        with pytest.raises(ValueError) as raised:
+            check_int_or_word("updates", other, "pass")
+        assert str(raised.value) == f"updates must be an int of at least 1 or 'pass', got {other!r}"

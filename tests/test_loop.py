@@ -139,6 +139,13 @@ class TestVectorBudgets:
         assert capsys.readouterr().err.count(message) == 1
         assert updates_of(tape) == 9
 
+    def test_what_is_said_stands_on_a_line_of_its_own(self, tape: Tape, capsys: pytest.CaptureFixture[str]) -> None:
+        self.agent(tape, AutoresetMode.SAME_STEP).fit(steps=10, verbose=1)
+        lines = [line.split("\r")[-1] for line in capsys.readouterr().err.split("\n")]
+        message = "noterl: the budget ended within a step of the vector environment: "
+        assert sum(line.startswith(message) for line in lines) == 1
+        assert "10/10" in lines[-2]  # the bar goes on below it
+
     def test_a_silent_fit_says_nothing(self, tape: Tape, capsys: pytest.CaptureFixture[str]) -> None:
         self.agent(tape, AutoresetMode.SAME_STEP).fit(steps=10, verbose=0)
         assert capsys.readouterr() == ("", "")

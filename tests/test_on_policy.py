@@ -273,6 +273,7 @@ def test_what_compile_refuses(settings: dict[str, Any], message: str) -> None:
     [
         ({"optimizers": 3}, "optimizers must be 1 or 2, got 3"),
         ({"optimizers": True}, "optimizers must be 1 or 2, got True"),
+        ({"optimizers": np.array([1, 2])}, r"optimizers must be 1 or 2, got array"),
         ({"clip": -1.0}, "clip must be a finite number"),
         ({"gamma": 1.5}, "gamma must be a finite number"),
         ({"network": 1}, r"network must be a pair \(actor, critic\), got 1"),

@@ -178,7 +178,7 @@ class PPO(ActorCritic):
         **architecture: Any,
     ) -> None:
         super().__init__(env, seed=seed, **architecture)
-        if isinstance(optimizers, bool) or optimizers not in (1, 2):
+        if isinstance(optimizers, bool) or not isinstance(optimizers, int | np.integer) or optimizers not in (1, 2):
             raise ValueError(f"optimizers must be 1 or 2, got {optimizers!r}")
         self.optimizer_names = ("optimizer",) if optimizers == 1 else ("actor", "critic")
         self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)

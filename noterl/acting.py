@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from noterl import backends, networks
+from noterl.building import unique
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -24,6 +25,9 @@ NUMPY_WEIGHTS_LIMIT = 2_000_000
 
 # Up to this many weights are handed over as one array; beyond, copying them twice costs more than it saves.
 LARGEST_PACKED = 2**14
+
+# Of observations, at which the NumPy copy is compared with the network.
+PROBED_SCALES = (1, 10, 1_000)
 
 Step = Callable[[np.ndarray, list[np.ndarray]], np.ndarray]
 
@@ -143,22 +147,31 @@ class Actor:
         return joined if sum(np.prod(v.shape) for v in found) <= NUMPY_WEIGHTS_LIMIT else None
 
     def _agrees(self, program: Step, width: int | None = None) -> bool:
-        """Whether the copy gives what `forward` gives, and goes on doing so when its weights change.
+        """Whether the copy gives what `forward` gives, and goes on doing so when variables of the agent change.
 
-        The second half tells a network from its target, which starts out equal. With a `width` only so many of
-        `forward`'s outputs are there.
+        The second half tells a network from its target, which starts out equal, and finds what `forward` does beside
+        the network and cannot be seen yet: a scale of 1, a bias of 0. With a `width` only so many of `forward`'s
+        outputs are there.
         """
-        probe, rng = self._probe(8), np.random.default_rng(1)
-        saved = [backends.current().fetch(variable) for variable in self._variables]
+        return self._same_at_all_scales(program, width) and self._same_elsewhere(program, width)
+
+    def _same_elsewhere(self, program: Step, width: int | None) -> bool:
+        """Whether they are the same with other values of the agent's networks and hyperparameters."""
+        rng, fetch, live = np.random.default_rng(1), backends.current().fetch, self._agent.hyperparameters.values()
+        found = unique(part for one in self._agent.networks().values() for part in networks.variables(one))
+        saved = [(variable, fetch(variable)) for variable in found if keras.backend.is_float_dtype(variable.dtype)]
+        before = [(number, float(number)) for number in live]
         try:
-            if not self._same(program, probe, width):
-                return False
-            for variable, value in zip(self._variables, saved, strict=True):
+            for variable, value in saved:
                 variable.assign(value + rng.normal(size=value.shape).astype(value.dtype))
-            return self._same(program, probe, width)
+            for number, _ in before:
+                number.restore(number.another())
+            return self._same_at_all_scales(program, width)
         finally:
-            for variable, value in zip(self._variables, saved, strict=True):
+            for variable, value in saved:
                 variable.assign(value)
+            for number, host in before:
+                number.restore(host)
 
     def _probe(self, count: int) -> np.ndarray:
         """Return observations `[N, ...]` as good as any."""
@@ -166,6 +179,12 @@ class Actor:
         if self._agent.observation_dtype == np.uint8:
             return rng.integers(256, size=shape, dtype=np.uint8)
         return rng.normal(size=shape).astype(np.float32)
+
+    def _same_at_all_scales(self, program: Step, width: int | None) -> bool:
+        """Whether they are the same for observations small and large, which bounds within `forward` would cut off."""
+        probe = self._probe(8)
+        scales = (1,) if probe.dtype == np.uint8 else PROBED_SCALES
+        return all(self._same(program, probe * probe.dtype.type(scale), width) for scale in scales)
 
     def _same(self, program: Step, probe: np.ndarray, width: int | None) -> bool:
         weights = [backends.current().fetch(variable) for variable in self._variables]

@@ -7,7 +7,6 @@ Owns: networks, optimizers and live hyperparameters of an agent, and building th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from noterl.backends.common import GroupResult, split_loss
 from noterl.building import find_networks, unique
 from noterl.due import Due, LossMean, UpdateSchedule
 from noterl.heads import Head, random_actions
-from noterl.hyperparameters import Hyperparameter
+from noterl.hyperparameters import Hyperparameter, discount_factor
 from noterl.loop import LARGEST_CALL, call_size
 from noterl.noise import Explorer, NoiseProcess
 from noterl.normalization import Normalizers
@@ -99,6 +98,7 @@ class Algorithm(Configurable):
         # The losses of the update in progress, and while optimizers are built what each of them trains.
         self._minimized: list[Any] | None = None
         self._discovered: dict[str, list[keras.Variable]] | None = None
+        self._returned: Sequence[updating.Returned] = ()
         self._trained: list[keras.Variable] = []
         self.backend_state: dict[str, Any] = {}  # what a backend keeps for this agent
         self._groups: dict[tuple[int, ...], tuple[Sequence[Any], list[keras.Variable]]] = {}
@@ -163,7 +163,10 @@ class Algorithm(Configurable):
         return None
 
     def update_target(self) -> None:
-        """Move target networks: called at `target_update` steps, or after every update for Polyak averaging."""
+        """Move target networks: called at `target_update` steps, or after every update for Polyak averaging.
+
+        `noterl.networks.copy(network, target)` moves a target the whole way, or by Polyak's coefficient, `self.tau`.
+        """
 
     def defaults(self) -> Defaults:
         """Return what `compile` takes for the arguments it is not given.
@@ -245,11 +248,6 @@ class Algorithm(Configurable):
             variable for network in self.networks().values() for variable in networks.trainable_variables(network)
         )
 
-    def discount_factor(self) -> float:
-        """Return the hyperparameter "gamma", or a plain number of that name, 1 where there is neither."""
-        gamma = self.hyperparameters.get("gamma", self.__dict__.get("gamma"))
-        return float(gamma) if isinstance(gamma, Hyperparameter | int | float) else 1.0
-
     def due(self, before: int, ended: int) -> Due:
         """Return what falls due as the environment steps have come from `before` to `steps`, and episodes ended."""
         if self.on_policy is not None:
@@ -282,7 +280,7 @@ class Algorithm(Configurable):
             while len(drawn) < updates:  # several passes fall due at once where several episodes end in one tick
                 drawn = drawn.joined(self.replay.draw_pass(size, generator=generator))
         # Settled for the whole group: into how many calls it is cut must not matter.
-        drawn.gamma = self.discount_factor()
+        drawn.gamma = discount_factor(self)
         return drawn
 
     def gather(self, drawn: Any) -> Any:
@@ -307,7 +305,10 @@ class Algorithm(Configurable):
         return self._groups[key][1]
 
     def follow_schedules(self) -> None:
-        """Bring what follows a schedule to its value at this step; the loop does so before a group of updates."""
+        """Bring what follows a schedule to its value at this step; the loop does so before a group of updates.
+
+        Rules of optimizers that were set as plain attributes become live here.
+        """
         for follow in self._followers:
             follow(self.steps)
 
@@ -387,10 +388,6 @@ class Algorithm(Configurable):
         else:
             self._update = backends.current().compile_update(self, self.jit_compile)
         self._followers = [live.follow for live in self.hyperparameters.values() if live.schedule is not None]
-        self._followers += [
-            partial(optimizers.follow, optimizer)
-            for optimizer in self.optimizers.values()
-            if optimizers.schedule_of(optimizer) is not None
-        ]
+        self._followers += [part for one in self.optimizers.values() for part in optimizers.followers(one)]
         self.acting = Actor(self)  # type: ignore[arg-type]
         self._built = True

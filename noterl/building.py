@@ -33,6 +33,7 @@ _NOT_NETWORKS = {
     "_groups",
     "_minimized",
     "_discovered",
+    "_returned",
     "backend_state",
     "hyperparameters",
     "optimizers",
@@ -137,16 +138,18 @@ def build_optimizers(agent: Algorithm) -> None:
     found = unique(variable for network in agent.networks().values() for variable in networks.variables(network))
     saved = [backends.current().fetch(variable) for variable in found]
     discovered: dict[str, list[keras.Variable]] = {}
+    returned: list[updating.Returned] = []
     agent._discovered = discovered
 
     def updates() -> None:
         for index in range(agent.update_period):
-            logs, _ = updating.updated(agent, zeros(agent), index)
+            logs, feedback = updating.updated(agent, zeros(agent), index)
             strange = [name for name in logs if not isinstance(name, str)]
             if strange:
                 raise ValueError(
                     f"update must return logs whose names are str, {type(agent).__name__}'s has {strange!r}"
                 )
+            returned.append(updating.Returned(frozenset({*logs, "loss"}), frozenset(feedback or ())))
 
     try:
         backends.current().rehearse(agent, variables(agent), updates)
@@ -154,6 +157,7 @@ def build_optimizers(agent: Algorithm) -> None:
         agent._discovered = None
         for variable, value in zip(found, saved, strict=True):
             variable.assign(value)
+    agent._returned = returned[-agent.update_period :]  # an `update` may be rehearsed more than once
     unused = [name for name in agent.optimizer_names if name not in discovered]
     if unused:
         raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")

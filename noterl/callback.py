@@ -88,7 +88,10 @@ class Callback:
 
     @property
     def state_key(self) -> str:
-        """The name under which a save file keeps this callback's state; unique within a list."""
+        """The name under which a save file keeps this callback's state; unique within a list.
+
+        Several callbacks of one class that leave it at the class's name are told apart by their order in the list.
+        """
         return type(self).__name__
 
     def get_state(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends.common import NonFiniteError
+from noterl.hyperparameters import discount_factor
 from noterl.random import Generators
 from noterl.types import Batch
 from noterl.updating import DISTRIBUTIONS, updated
@@ -115,7 +116,7 @@ class GradientNoise:
         if agent.replay is None:
             return self._minibatches(batch_size)
         drawn = agent.replay.draw(samples, batch_size, generator=generator)
-        drawn.gamma = agent.discount_factor()
+        drawn.gamma = discount_factor(agent)
         batch = agent.gather(drawn)
         extra = {
             name: DISTRIBUTIONS[distribution](generator, (samples, batch_size, *shape))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from noterl import backends
+from noterl.checks import check_number
 from noterl.schedules import Schedule
 
 backends.choose()
@@ -43,6 +44,8 @@ class Hyperparameter(keras.Variable):
     def __init__(
         self, value: float | Schedule, name: str, *, minimum: float | None = None, maximum: float | None = None
     ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"name of a hyperparameter must be a word, got {name!r}")
         self.schedule = value if isinstance(value, Schedule) else None
         value = value(0) if isinstance(value, Schedule) else value
         self._bounds = (-math.inf if minimum is None else minimum, math.inf if maximum is None else maximum)
@@ -64,6 +67,14 @@ class Hyperparameter(keras.Variable):
         self._host = self._checked(value, self.name)
         return super().assign(np.float32(self._host))
 
+    def another(self) -> float:
+        """Return another value that it may have."""
+        low, high = self._bounds
+        if math.isfinite(high - low):
+            middle = (low + high) / 2
+            return middle if middle != self._host else (middle + high) / 2
+        return self._host + 1 if high == math.inf else self._host - 1
+
     def follow(self, step: int) -> None:
         """Take the schedule's value after `step` environment steps, if there is a schedule."""
         if self.schedule is not None and self.schedule(step) != self._host:
@@ -78,6 +89,8 @@ class Hyperparameter(keras.Variable):
         return self._host
 
     def _checked(self, value: Any, name: str) -> float:
+        if isinstance(value, bool | np.bool_ | str | bytes):  # which `float` would take
+            raise ValueError(f"{name} must be a number, got {value!r}")
         try:
             number = float(value)
         except (TypeError, ValueError) as error:
@@ -87,3 +100,13 @@ class Hyperparameter(keras.Variable):
             bounds = "" if self._bounds == (-math.inf, math.inf) else f" from {low} to {high}"
             raise ValueError(f"{name} must be a finite number{bounds}, got {value!r}")
         return number
+
+
+def discount_factor(agent: Any) -> float:
+    """Return the agent's hyperparameter "gamma", or a plain number of that name, 1 where there is neither.
+
+    Raises:
+        ValueError: if the attribute of that name is something else, by which no memory would discount.
+    """
+    gamma = agent.hyperparameters.get("gamma", getattr(agent, "gamma", 1.0))
+    return float(gamma) if isinstance(gamma, Hyperparameter) else check_number("gamma", gamma, low=0.0, high=1.0)

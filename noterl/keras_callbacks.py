@@ -51,8 +51,9 @@ class KerasCallback(Callback):
         self._epoch, self._epoch_open, self._failed = 0, False, False
         self._keeps_backup = "BackupAndRestore" in kind
         for event, hooks in _BATCH_HOOKS.items():
-            if any(_overrides(callback, hook) for hook in hooks):
-                setattr(self, event, self._batch_hook(hooks[0]))
+            heard = [hook for hook in hooks if _overrides(callback, hook)]
+            if heard:
+                setattr(self, event, self._batch_hook(heard[0]))
         if self._keeps_backup:
             warnings.warn(
                 "keras.callbacks.BackupAndRestore restores weights only: the optimizer, the replay memory and the "
@@ -123,7 +124,12 @@ class KerasCallback(Callback):
 
     def _batch_hook(self, name: str) -> Callable[[int, Logs], None]:
         hook = getattr(self.callback, name)
-        return lambda batch, logs: hook(batch, dict(logs))
+
+        def told(batch: int, logs: Logs) -> None:
+            hook(batch, dict(logs))
+
+        told.__name__ = f"{self.state_key}.{name}"  # what an error says of it
+        return told
 
 
 def _overrides(callback: Any, hook: str) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl import backends
+from noterl import backends, updating
 from noterl.backends.common import GroupResult, InterruptGuard, NonFiniteError, bucket
 from noterl.callback import Events, Handlers
 from noterl.checks import check_bool, check_positive
@@ -247,7 +247,8 @@ class Loop:
         logs = {name: backends.current().fetch(value).tolist() for name, value in result.logs.items()}
         for k in range(count):
             self.agent.updates = first + k
-            self._fire_batch(k < result.finite, {name: values[k] for name, values in logs.items()})
+            own = updating.spoken(self.agent, first + k, {name: values[k] for name, values in logs.items()})
+            self._fire_batch(k < result.finite, own)
 
     def _fire_batch(self, applied: bool, logs: Logs) -> None:
         agent, number = self.agent, self.agent.updates

@@ -8,12 +8,15 @@ as of Lillicrap et al. (2016), which is what PyTorch's layers do; on-policy agen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
 from noterl import backends
+from noterl.checks import finite, non_negative, probability
 from noterl.initial_weights import initial_weights
 from noterl.pairing import paired
 from noterl.random import network_generator
@@ -25,6 +28,8 @@ import keras  # noqa: E402  (the backend is chosen first)
 from noterl.keras_networks import keras_network  # noqa: E402
 
 Network = Any
+
+_coefficient: ContextVar[Any] = ContextVar("coefficient", default=1.0)
 
 _DENSE = ("Dense", "Linear")
 
@@ -59,16 +64,17 @@ def mlp(
         A network `[B, inputs] -> [B, outputs]`; with `log_std` `[B, 2 * outputs]`.
 
     Raises:
-        ValueError: if a size is not a positive int, or the activation unknown.
+        ValueError: if a size is not a positive int, the activation unknown, or `gain` or `log_std` no such number.
 
     Example:
     >>> from noterl import networks
     >>> [weight.shape for weight in networks.get_weights(networks.mlp(4, [8], 2))]
     [(4, 8), (8,), (8, 2), (2,)]
     """
-    shape = (inputs,) if isinstance(inputs, int | np.integer) else tuple(inputs)
+    shape = _shape(inputs)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     _check_activation(activation)
+    _check_last(gain, log_std)
     layers: list[tuple] = [("flatten",)] if len(shape) > 1 else []
     layers += [("dense", int(units), activation, _hidden_gain(gain)) for units in hidden]
     layers += [("dense", int(outputs), "linear", gain)]
@@ -84,7 +90,7 @@ def dueling_mlp(
     All but the last hidden layer are shared; the value and the advantage stream have one hidden layer each, of the
     last size: `q = value + advantage - mean(advantage)`. Arguments, shapes and errors as in `mlp`.
     """
-    shape = (inputs,) if isinstance(inputs, int | np.integer) else tuple(inputs)
+    shape = _shape(inputs)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     _check_activation(activation)
     trunk: list[tuple] = [("flatten",)] if len(shape) > 1 else []
@@ -111,9 +117,10 @@ def nature_cnn(
     Raises:
         ValueError: if the images are smaller than 36x36, the least these convolutions leave a pixel of.
     """
+    _check_sizes(shape=shape, outputs=(outputs,))
     if not is_image_shape(shape):
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
-    _check_sizes(shape=tuple(shape), outputs=(outputs,))
+    _check_last(gain, log_std)
     trunk: list[tuple] = [("scale", 1 / 255)]
     trunk += [("channels_last",)] if shape[0] < LEAST_PIXELS else []
     trunk += [("convolution", *sizes, "relu", _hidden_gain(gain)) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
@@ -256,14 +263,31 @@ def clone(network: Network) -> Network:
     return copied
 
 
+@contextmanager
+def averaging(coefficient: Any) -> Iterator[None]:
+    """Let what `copy` is asked for as a whole step be one of this length: Polyak's coefficient."""
+    token = _coefficient.set(coefficient)
+    try:
+        yield
+    finally:
+        _coefficient.reset(token)
+
+
 def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
     """Move `target` towards `source`: `target <- tau * source + (1 - tau) * target`.
 
-    `tau` of exactly 1 is a hard copy. Works on the host and inside a compiled update.
+    A plain `tau` of 1 is a hard copy, or under `compile(target_update=0.005)`, where the loop asks for `update_target`
+    after every gradient update, the move by that coefficient. Works on the host and inside a compiled update.
 
     Raises:
-        ValueError: if the networks differ in the shapes of their weights.
+        ValueError: if one of them is no network, they differ in the shapes of their weights, or a plain `tau` is not
+            between 0 and 1.
     """
+    checked("source", source), checked("target", target)
+    if isinstance(tau, np.generic) or not hasattr(tau, "dtype"):
+        probability("tau", tau)
+    if isinstance(tau, int | float) and tau == 1.0:
+        tau = _coefficient.get()
     sources, targets = paired(source, target, variables)
     backends.current().copy_variables(sources, targets, tau)
 
@@ -335,6 +359,17 @@ def _check_sizes(**sizes: Sequence[Any]) -> None:
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name} must hold positive ints, got {value!r}")
+
+
+def _shape(inputs: Any) -> tuple[int, ...]:
+    return tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
+
+
+def _check_last(gain: Any, log_std: Any) -> None:
+    if gain is not None:
+        non_negative("gain", gain)
+    if log_std is not None:
+        finite("log_std", log_std)
 
 
 def _check_activation(activation: str) -> None:

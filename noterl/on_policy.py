@@ -18,6 +18,7 @@ from gymnasium import spaces
 from noterl import backends
 from noterl.backends.common import GroupResult
 from noterl.checks import check_positive
+from noterl.hyperparameters import discount_factor
 from noterl.replay import Replay
 from noterl.replay.rollout import Rollout
 from noterl.types import Batch
@@ -83,7 +84,7 @@ class OnPolicy:
 
     def prepared(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]`, on the device."""
-        gamma, normalizers = self._agent.discount_factor(), self._agent.normalizers
+        gamma, normalizers = discount_factor(self._agent), self._agent.normalizers
         rollout = self.rollout.batch(gamma=gamma)
         return self._prepare(rollout if normalizers is None else normalizers.rollout(rollout, gamma))
 
@@ -163,7 +164,7 @@ class Replayed(OnPolicy):
         self._remember()
         generator = self._agent.generators("sampler")
         drawn = self._replay.draw(updates, min(self.batch_size, len(self._replay)), generator=generator)
-        drawn.gamma = self._agent.discount_factor()
+        drawn.gamma = discount_factor(self._agent)
         return drawn
 
     def gather(self, drawn: Any) -> Any:

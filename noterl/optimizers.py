@@ -5,8 +5,10 @@ Owns: the difference between a Keras optimizer and a native torch one, outside t
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -67,6 +69,7 @@ def _own(optimizer: Any, name: str) -> Any:
                 f"optimizer: {kind} needs the torch backend, but this process runs on {backends.choose()}: set "
                 "KERAS_BACKEND=torch before Keras is imported, or pass a keras.optimizers.Optimizer"
             )
+        _refuse_closures(optimizer)
         return optimizer
     raise ValueError(
         f"optimizer for {name!r} must be a keras.optimizers.Optimizer, its name, or with KERAS_BACKEND=torch a "
@@ -112,6 +115,7 @@ def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
         optimizer = optimizer([variable.value for variable in variables])
         if not _is_torch(optimizer):
             raise ValueError(f"optimizer: the function must return a torch.optim.Optimizer, got {optimizer!r}")
+        _refuse_closures(optimizer)
     held = {id(variable) for variable in held_of(optimizer, variables)}
     missing = [variable.name for variable in variables if id(variable) not in held]
     if missing:
@@ -130,10 +134,32 @@ def _make_live(optimizer: keras.optimizers.Optimizer) -> None:
     """Turn rules that Keras would bake into a trace into variables; eager torch reads plain numbers each time."""
     if backends.choose() == "torch":
         return
+    optimizer.noterl_live = {}
     for rule, (minimum, maximum) in _LIVE_RULES.items():
         value = getattr(optimizer, rule, None)
         if isinstance(value, float | int) and not isinstance(value, bool):
-            setattr(optimizer, rule, Hyperparameter(value, rule, minimum=minimum, maximum=maximum))
+            live = optimizer.noterl_live[rule] = Hyperparameter(value, rule, minimum=minimum, maximum=maximum)
+            setattr(optimizer, rule, live)
+
+
+def followers(optimizer: Any) -> list[Callable[[int], None]]:
+    """Return what the loop calls with the steps so far, before each group of updates."""
+    scheduled = [partial(follow, optimizer)] if schedule_of(optimizer) is not None else []
+    live = [lambda step: keep_live(optimizer)] if getattr(optimizer, "noterl_live", None) else []
+    return [*scheduled, *live]
+
+
+def keep_live(optimizer: Any) -> None:
+    """Take numbers that were set in the place of live rules (`optimizer.beta_1 = 0.5`), which a trace would not see.
+
+    Raises:
+        ValueError: naming the rule, if the number is out of bounds; the rule stays as it was.
+    """
+    for rule, live in getattr(optimizer, "noterl_live", {}).items():
+        value = getattr(optimizer, rule)
+        if value is not live:
+            setattr(optimizer, rule, live)
+            live.assign(value)
 
 
 def _is_torch(optimizer: Any) -> bool:
@@ -145,6 +171,18 @@ def _makes_torch(optimizer: Any) -> bool:
     if isinstance(optimizer, type):
         return any(base.__module__.startswith("torch.optim") for base in optimizer.__mro__)
     return callable(optimizer)
+
+
+def _refuse_closures(optimizer: Any) -> None:
+    """Raise a ValueError for a torch optimizer, or a class of them, that takes the loss several times in a step."""
+    step = getattr(optimizer, "step", None)
+    closure = inspect.signature(step).parameters.get("closure") if callable(step) else None
+    if closure is not None and closure.default is closure.empty:
+        name = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
+        raise ValueError(
+            f"optimizer must take one gradient for each of its steps, got torch's {name}: its step must be given a "
+            "closure that takes the loss again"
+        )
 
 
 def get_rule(optimizer: Any, rule: str) -> float:
@@ -204,6 +242,7 @@ def get_state(optimizer: Any, layout: Layout) -> dict[str, Any]:
     """
     if _is_torch(optimizer):
         return _torch_state(optimizer)
+    keep_live(optimizer)
     fetch = backends.current().fetch
     axes = layout(optimizer._trainable_variables)
     slots = {
@@ -249,6 +288,7 @@ def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
     if _is_torch(optimizer):
         _set_torch_state(optimizer, state)
         return
+    keep_live(optimizer)
     axes = layout(optimizer._trainable_variables)
     for name, found in _slots(optimizer).items():
         for variable, value, order in zip(found, state["slots"][name], axes, strict=True):

@@ -84,6 +84,24 @@ class _Recorder(type):
         cls._initialize(instance, args, kwargs)
         return instance
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The arguments of the class; keywords that `__init__` passes on are those of the class it extends."""
+        found: dict[str, inspect.Parameter] = {}
+        rest: list[inspect.Parameter] = []
+        for init in (vars(kind)["__init__"] for kind in cls.__mro__[:-1] if "__init__" in vars(kind)):
+            own = list(inspect.signature(init).parameters.values())[1:]
+            rest = [each for each in own if each.kind is inspect.Parameter.VAR_KEYWORD]
+            if found:  # they are reached by keyword
+                named = [each for each in own if each.kind is not inspect.Parameter.VAR_POSITIONAL]
+                own = [each if each in rest else each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in named]
+            for each in own:
+                if each not in rest:
+                    found.setdefault(each.name, each)
+            if not rest:
+                break
+        return inspect.Signature([*found.values(), *rest])
+
     def _initialize(cls, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         instance.__init__(*args, **kwargs)
 

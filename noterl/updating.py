@@ -7,11 +7,13 @@ what is compiled or traced stays a function of its arguments.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from noterl import networks
 from noterl.types import Batch
 
 import keras  # isort: skip  (noterl.backends has chosen by now)
@@ -23,6 +25,13 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.nda
     "normal": lambda generator, shape: generator.standard_normal(shape, np.float32),
     "uniform": lambda generator, shape: generator.random(shape, np.float32),
 }
+
+
+class Returned(NamedTuple):
+    """The names of what one of the updates within a period returns."""
+
+    logs: frozenset[str]
+    feedback: frozenset[str]
 
 
 def check(agent: Algorithm) -> None:
@@ -80,9 +89,12 @@ def update_once(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, A
     finally:
         agent._minimized = None
     if agent.schedule.polyak and index == agent.update_period - 1:
-        agent.update_target()
+        with networks.averaging(agent.tau):
+            agent.update_target()
     if "loss" not in logs:
         logs = {"loss": sum(minimized[1:], minimized[0]), **logs}
+    if agent.update_period > 1:
+        logs, feedback = _completed(agent, batch, logs, feedback or {})
     numbers = {
         name: keras.ops.convert_to_tensor(value, "float32")
         for name, value in logs.items()
@@ -90,6 +102,29 @@ def update_once(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, A
     }
     wanted = agent.drawn_from.feedback_fields
     return {**logs, **numbers}, {name: value for name, value in (feedback or {}).items() if name in wanted}
+
+
+def _completed(
+    agent: Algorithm, batch: Batch, logs: dict[str, Any], feedback: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what every update within the period returns: NaN, which no memory takes, where this one is silent."""
+    names = sorted(log_names(agent) - logs.keys())
+    fields = sorted(frozenset[str]().union(*(each.feedback for each in agent._returned)) - feedback.keys())
+    nothing = keras.ops.full_like(batch.weight, math.nan) if fields else None  # [B]
+    return {**logs, **dict.fromkeys(names, math.nan)}, {**feedback, **dict.fromkeys(fields, nothing)}
+
+
+def log_names(agent: Algorithm) -> frozenset[str]:
+    """Return the names of all that updates log."""
+    return frozenset({"loss"}).union(*(each.logs for each in agent._returned))
+
+
+def spoken(agent: Algorithm, number: int, logs: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the logs that the update of this number returns; others stand for updates of other kinds."""
+    if len(agent._returned) < 2:
+        return logs
+    own = agent._returned[number % agent.update_period].logs
+    return {name: value for name, value in logs.items() if name in own}
 
 
 def updated(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:

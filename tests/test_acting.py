@@ -175,6 +175,38 @@ def test_what_is_no_single_network_falls_back() -> None:
     assert_acts_as_the_network(agent)
 
 
+class Beside(TargetFirst):
+    """Does something beside its network that cannot be seen at first."""
+
+    def __init__(self, env: Any, *, kind: str, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.kind = kind
+        self.scale = self.hyperparameter("scale", 1.0)
+        self.share = self.hyperparameter("share", noterl.schedules.Linear(1.0, 0.0, steps=10), minimum=0.0, maximum=1.0)
+        self.bias = keras.Variable(np.zeros(3, "float32"), name="bias")
+
+    def forward(self, observation):
+        if self.kind.startswith("bounded"):
+            bound = float(self.kind.removeprefix("bounded by "))
+            observation = ops.clip(observation, -bound, bound)
+        values = super().forward(observation)
+        return {"scaled": values * self.scale, "shared": values * self.share, "shifted": values + self.bias}.get(
+            self.kind, values
+        )
+
+
+@pytest.mark.parametrize("kind", ["scaled", "shared", "shifted", "bounded by 5", "bounded by 100"])
+def test_what_forward_does_beside_the_network_is_not_missed(kind: str) -> None:
+    agent = Beside(VECTOR, kind=kind, seed=1)
+    agent.act(OBSERVATIONS)
+    assert not agent.acting.in_numpy
+    assert (float(agent.scale), float(agent.share)) == (1.0, 1.0), "looking for the network left its mark"
+    assert not current().fetch(agent.bias).any()
+    agent.scale = -1.0
+    agent.bias.assign([0.0, 0.0, 100.0])
+    assert_acts_as_the_network(agent, 300 * OBSERVATIONS)
+
+
 class SetWeights(noterl.Callback):
     """Changes the weights between two actions."""
 

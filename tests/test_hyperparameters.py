@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,8 +13,8 @@ from keras import ops
 
 import noterl
 from noterl.backends import current
-from noterl.hyperparameters import Hyperparameter
-from tests.batches import VECTOR, random_batch, small_dqn
+from noterl.hyperparameters import Hyperparameter, discount_factor
+from tests.batches import VECTOR, Corridor, random_batch, small_dqn
 
 
 def device(parameter: Hyperparameter) -> float:
@@ -64,7 +65,10 @@ def test_no_loss_holds_on_to_a_number(jit_compile, backend: str) -> None:
     assert current().fetch(result.logs["loss"]).tolist() == [0.25, 0.25]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), "much", None, [1.0, 2.0]])
+NO_NUMBERS = [float("nan"), float("inf"), -float("inf"), "much", "0.5", b"1", True, np.True_, None, [1.0, 2.0]]
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS)
 def test_what_is_no_finite_number_is_refused_and_changes_nothing(value) -> None:
     rate = Hyperparameter(0.25, "rate")
     with pytest.raises(ValueError, match="rate must be a"):
@@ -114,12 +118,29 @@ def test_values_are_part_of_the_state() -> None:
 
 def test_a_plain_gamma_is_the_discount_too() -> None:
     agent = small_dqn()
-    assert agent.discount_factor() == 0.9
+    assert discount_factor(agent) == 0.9
     del agent.hyperparameters["gamma"]
-    agent.__dict__["gamma"] = 0.5
-    assert agent.discount_factor() == 0.5
-    agent.__dict__["gamma"] = "a network of this name"
-    assert agent.discount_factor() == 1.0
+    for number in (0.5, np.float32(0.5), 1):
+        agent.__dict__["gamma"] = number
+        assert discount_factor(agent) == number
+    for other in ("0.5", True, 1.5, noterl.schedules.Linear(1.0, 0.0, steps=10), np.array([0.5])):
+        agent.__dict__["gamma"] = other
+        with pytest.raises(ValueError, match="gamma must be a finite number of at least 0 and at most 1"):
+            discount_factor(agent)
+    del agent.__dict__["gamma"]
+    assert discount_factor(agent) == 1.0
+
+
+@pytest.mark.parametrize("name", [None, "", 3])
+def test_a_name_is_a_word(name: Any) -> None:
+    with pytest.raises(ValueError, match="name of a hyperparameter must be a word"):
+        small_dqn().hyperparameter(name, 1.0)
+
+
+@pytest.mark.parametrize(("low", "high", "value"), [(0, 1, 0.5), (0, 1, 1.0), (0, None, 0.0), (None, 1, 1.0)])
+def test_another_value_lies_within_the_bounds(low: float | None, high: float | None, value: float) -> None:
+    other = Hyperparameter(value, "rate", minimum=low, maximum=high).another()
+    assert other != value and (low is None or other >= low) and (high is None or other <= high)
 
 
 def test_names_are_unique() -> None:
@@ -153,6 +174,40 @@ def test_rules_are_read_back_and_bounded(optimizer) -> None:
         assert noterl.optimizers.get_rule(agent.optimizer, rule) == 0.125
     with pytest.raises(ValueError, match="beta_2"):
         agent.set_rule("beta_2", 1.5)
+
+
+def test_a_rule_set_as_a_plain_attribute_takes_effect() -> None:
+    """As in Keras, where it is no variable and read when the update is traced."""
+
+    def trained(change: bool, part: Any = None) -> list[np.ndarray]:
+        agent = small_dqn(lambda: Corridor(), optimizer=keras.optimizers.Adam(1e-2))
+        agent.fit(steps=64, verbose=0)
+        if change:
+            agent.optimizer.beta_1 = 0.0
+            assert noterl.optimizers.get_rule(agent.optimizer, "beta_1") == 0.0
+            assert part is None or part(agent)["optimizers"]["optimizer"]["rules"]["beta_1"] == 0.0
+        elif part is not None:
+            agent.set_rule("beta_1", 0.0)
+        agent.fit(steps=64, verbose=0)
+        assert agent.trace_counts["update"] <= 1 or current().__name__.endswith("torch")
+        return noterl.networks.get_weights(agent.q)
+
+    plain, by_rule = trained(True), trained(False, part=noterl.DQN.get_state)
+    for left, right, other in zip(plain, by_rule, trained(False), strict=True):
+        np.testing.assert_array_equal(left, right)
+        assert not np.array_equal(left, other)
+    for left, right in zip(plain, trained(True, part=noterl.DQN.get_state), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_bad_rule_set_as_a_plain_attribute_is_refused() -> None:
+    agent = small_dqn(lambda: Corridor(), optimizer=keras.optimizers.Adam(1e-2))
+    agent.optimizer.beta_1 = 2.0
+    if current().__name__.endswith("torch"):
+        pytest.skip("eager torch reads the optimizer's own numbers")
+    with pytest.raises(ValueError, match="beta_1 must be a finite number"):
+        agent.fit(steps=64, verbose=0)
+    assert noterl.optimizers.get_rule(agent.optimizer, "beta_1") == pytest.approx(0.9)
 
 
 def test_the_users_optimizer_is_left_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -118,6 +119,31 @@ def test_a_config_builds_the_object_again() -> None:
         again = Part.from_config(part.get_config())
         assert again.get_config() == part.get_config() and again.size == 3
     assert Part(3, 4, 5, name="x").get_config() == {"size": 3, "rest": (4, 5), "name": "x"}
+
+
+class Wrapped(Part):
+    def __init__(self, factor: float, **passed_on: Any) -> None:
+        super().__init__(3, **passed_on)
+
+
+class Whole(Bigger):
+    def __init__(self, depth: int, **passed_on: Any) -> None:
+        super().__init__(**passed_on)
+
+
+def test_a_class_says_its_arguments() -> None:
+    class Bare(Configurable):
+        pass
+
+    found = {kind: str(inspect.signature(kind)) for kind in (Bare, Part, Bigger, Wrapped, Whole)}
+    assert found == {
+        Bare: "()",
+        Part: "(size: 'int', *rest: 'int', name: 'str' = 'part', **options: 'Any')",
+        Bigger: "(factor: 'float' = 2.0)",
+        Wrapped: "(factor: 'float', *, size: 'int', name: 'str' = 'part', **options: 'Any')",
+        Whole: "(depth: 'int', *, factor: 'float' = 2.0)",
+    }
+    assert list(inspect.signature(noterl.Replay).parameters)[:4] == ["capacity", "sampler", "relabel", "n_step"]
 
 
 def test_a_config_is_a_copy() -> None:

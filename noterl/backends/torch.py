@@ -6,6 +6,7 @@ Owns: taking and applying gradients, groups of updates, and the forward pass, on
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from noterl.backends.torch_trace import TracedGradients, is_traceable, traces_in
 from noterl.networks import is_module
 from noterl.random import Generators
 from noterl.types import Batch
+from noterl.updating import log_names
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -214,12 +216,18 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
                 rows.append(noise.seeded(batches[k], index) if noise.needed else agent.update_once(batches[k], index))
             except NonFiniteError as error:
                 undo.take_back()
-                rows.append(({"loss": torch.tensor(error.loss)}, {}))
-                return GroupResult({"loss": _stacked(rows, 0, "loss")}, {}, k)
+                return _broken_off(agent, rows, error)
         logs = {name: _stacked(rows, 0, name) for name in rows[0][0]}
         return GroupResult(logs, {name: _stacked(rows, 1, name) for name in rows[0][1]}, count)
 
     return group
+
+
+def _broken_off(agent: Agent, rows: list[tuple[dict, dict]], error: NonFiniteError) -> GroupResult:
+    """Return what updates gave up to one that was taken back, of which its loss alone is known."""
+    failed = dict.fromkeys(log_names(agent), torch.tensor(math.nan)) | {"loss": torch.tensor(error.loss)}
+    logs = {name: _stacked([*rows, (failed, {})], 0, name) for name in failed}
+    return GroupResult(logs, {}, len(rows))
 
 
 def _to_device(batch: Batch, device: str) -> Batch:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from noterl.backends.common import GroupResult, NonFiniteError
-from noterl.backends.torch import _Noise, _stacked, _to_device, _Undo, device_name
+from noterl.backends.torch import _broken_off, _Noise, _stacked, _to_device, _Undo, device_name
 from noterl.backends.torch_trace import TracedGradients, is_traceable
 from noterl.on_policy import prepared
 from noterl.types import Batch
@@ -46,8 +46,7 @@ def compile_minibatches(agent: Agent, jit_compile: bool | str) -> Callable[[Any,
                 logs, feedback = noise.seeded(batch, 0) if noise.needed else agent.update_once(batch)
             except NonFiniteError as error:
                 undo.take_back()
-                found.append(({"loss": torch.tensor(error.loss)}, {}))
-                return GroupResult({"loss": _stacked(found, 0, "loss")}, {}, k)
+                return _broken_off(agent, found, error)
             found.append((logs, feedback))
             enough = agent.enough(logs)
             undo.may_be_needed(enough is not None)

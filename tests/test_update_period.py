@@ -1,0 +1,109 @@
+"""Updates that differ within a period: what each returns, and nothing else, reaches hooks and memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import noterl
+from noterl import networks
+from noterl.backends.common import NonFiniteError
+from noterl.replay import Prioritized
+from tests.batches import Corridor
+
+
+class Delayed(noterl.Agent):
+    """Its second network rests in two of three updates, and says nothing then; the first one feeds back."""
+
+    memory, head = "replay", noterl.heads.Q()
+    optimizer_names = ("often", "seldom")
+    update_period = 3
+
+    def __init__(self, env: Any, *, speaks: int = 2, spoils: int | None = None, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.q, self.other = (networks.mlp(self.observation_size, (4,), self.action_size) for _ in range(2))
+        self.speaks, self.spoils = speaks, spoils
+        self.count = keras.Variable(np.float32(0), trainable=False, name="count")
+
+    def forward(self, observation: Any) -> Any:
+        return self.q(observation)
+
+    def update(self, batch: Any, index: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        self.count.assign_add(1.0)
+        loss, _ = self.minimize(self.error, self.q, "often", batch)
+        logs, feedback = {"loss": loss, f"at {index}": 10.0 + index}, None
+        if index == self.speaks:
+            logs["seldom"], _ = self.minimize(self.rare, self.other, "seldom", batch)
+            feedback = {"td_error": 100.0 * ops.ones_like(batch.weight)}
+        return logs, feedback
+
+    def error(self, batch: Any) -> Any:
+        bad = 0.0 if self.spoils is None else ops.where(self.count > self.spoils, np.nan, 0.0)
+        return ops.mean(ops.square(self.q(batch.observation))) + bad
+
+    def rare(self, batch: Any) -> Any:
+        return ops.mean(ops.square(self.other(batch.observation) - 1.0))
+
+
+class Look(noterl.Callback):
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, dict[str, float]]] = []
+
+    def on_batch_end(self, batch: int, logs: dict[str, float]) -> None:
+        self.seen.append((batch, dict(logs)))
+
+
+def delayed(steps_per_execution: Any = "auto", **arguments: Any) -> Delayed:
+    agent = Delayed(lambda: Corridor(), seed=1, **arguments)
+    agent.compile(
+        replay=noterl.Replay(64, sampler=Prioritized()),
+        batch_size=4,
+        learning_starts=8,
+        update_every=4,
+        updates=4,
+        steps_per_execution=steps_per_execution,
+    )
+    return agent
+
+
+@pytest.mark.parametrize("speaks", [0, 2])
+def test_each_update_says_what_it_returned(speaks: int) -> None:
+    agent, look = delayed(speaks=speaks), Look()
+    agent.fit(steps=24, callbacks=[look], verbose=0)
+    assert [number for number, _ in look.seen] == list(range(agent.updates)) and agent.updates >= 16
+    for number, logs in look.seen:
+        assert set(logs) == {"loss", f"at {number % 3}"} | ({"seldom"} if number % 3 == speaks else set())
+        assert logs[f"at {number % 3}"] == 10.0 + number % 3
+        assert np.isfinite(list(logs.values())).all()
+
+
+def test_priorities_come_from_those_that_feed_back() -> None:
+    agent = delayed()
+    agent.fit(steps=9, verbose=0)
+    equal = agent.replay.effective_sample_size()
+    agent.fit(steps=20, verbose=0)
+    assert equal == pytest.approx(9) and agent.replay.effective_sample_size() < len(agent.replay) - 0.5
+
+
+def test_calls_of_every_size_give_the_same() -> None:
+    states = []
+    for size in (1, 3, "auto"):
+        agent = delayed(size)
+        agent.fit(steps=20, verbose=0)
+        states.append([*networks.get_weights(agent.q), *networks.get_weights(agent.other)])
+    for other in states[1:]:
+        for left, right in zip(states[0], other, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_an_update_that_fails_says_what_it_can() -> None:
+    agent, look = delayed(spoils=5), Look()
+    with pytest.raises(NonFiniteError):
+        agent.fit(steps=24, callbacks=[look], verbose=0)
+    assert agent.updates == 5 and [number for number, _ in look.seen] == list(range(6))
+    number, logs = look.seen[-1]
+    assert set(logs) == {"loss", f"at {number % 3}", "seldom"} and np.isnan(logs["loss"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,49 @@ def test_what_is_no_stack_is_refused() -> None:
     for frames in (0, 1.5, True):
         with pytest.raises(ValueError, match="frame_stack must be a positive int"):
             Replay(10, frame_stack=frames)
+
+
+def stack_of_squares(numbers: list[int], last: bool) -> Any:
+    """Frames of 3 x 6, told by numbers: a stack of three fits along both of its axes."""
+    frames = [np.arange(18).reshape(3, 6) * number for number in numbers]
+    return (np.concatenate(frames, -1) if last else np.stack(frames)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("blank", [0, 1, 4])
+@pytest.mark.parametrize("last", [True, False])
+def test_where_both_axes_fit_the_first_observations_say_which_it_is(last: bool, blank: int, nested: bool) -> None:
+    frames = [0] * (blank + 3) + list(range(1, 9))
+    stacks = [stack_of_squares(frames[start : start + 3], last) for start in range(len(frames) - 2)]
+    box = spaces.Box(0, 255, stacks[0].shape, np.uint8)
+    space = spaces.Dict({"observation": box, "place": spaces.Discrete(9)}) if nested else box
+    replay, other = (Replay(7, frame_stack=3) for _ in range(2))
+    for each in (replay, other):
+        each.build(space, spaces.Discrete(2))
+    for step, (stack, following) in enumerate(pairwise(stacks)):
+        pair = [{"observation": part, "place": 3} if nested else part for part in (stack, following)]
+        replay.add(0, pair[0], 0, 0.0, pair[1], False, False)
+        other.set_state(replay.get_state())
+        for each in (replay, other):
+            each.check()
+            rows = each._storage.live_rows()
+            seen = [each._storage.observations(rows), each._storage.next_observations(rows)]
+            start = max(0, step - 6)
+            for batch, wanted in zip(seen, (stacks[start : step + 1], stacks[start + 1 : step + 2]), strict=True):
+                assert_same(batch["observation"] if nested else batch, np.array(wanted))
+        assert_same(other.get_state(), replay.get_state())
+    with pytest.raises(ValueError, match="not a stack of the last 3 frames"):
+        wrong = {"observation": stacks[3][::-1, ::-1], "place": 3} if nested else stacks[-1][::-1, ::-1]
+        replay.add(0, wrong, 0, 0.0, pair[0], False, False)
+
+
+def test_the_environments_own_stacks_of_as_many_rows_as_frames_are_taken() -> None:
+    env = FrameStack(gymnasium.wrappers.ReshapeObservation(CountingEnv(9), (2, 1)), 2)
+    replay = Replay(20, frame_stack=2)
+    replay.build(env.observation_space, env.action_space)
+    assert env.observation_space.shape == (2, 1, 2)
+    play(env, [replay], 12)
+    assert len(replay) == 20
 
 
 def test_the_environment_shows_its_last_frames() -> None:

@@ -22,6 +22,7 @@ class Stacking:
     Args:
         layout: of the observation, with its stack.
         frames: k.
+        last: whether they lie in the last axis, although the first one is of k, too.
 
     Raises:
         ValueError: if it cannot be a stack of k frames.
@@ -31,13 +32,14 @@ class Stacking:
         leaf: that of the stack alone.
         layout: the layout of an observation with one frame in place of the stack.
         frame: that of the frame alone.
+        other: how else they may lie, for all that the shape says; None if in no other way.
     """
 
-    def __init__(self, layout: Layout, frames: int) -> None:
+    def __init__(self, layout: Layout, frames: int, last: bool = False) -> None:
         self.frames, self.nested = frames, isinstance(layout, Mapping)
         leaf = layout.get("observation") if isinstance(layout, Mapping) else layout
         shape = leaf.shape if isinstance(leaf, Leaf) else ()
-        self.first = bool(shape) and shape[0] == frames
+        self.first = bool(shape) and shape[0] == frames and not last
         if not isinstance(leaf, Leaf) or not shape or not (self.first or shape[-1] % frames == 0):
             raise ValueError(
                 f"frame_stack={frames} needs observations that are stacks of {frames} frames, along a first axis or "
@@ -47,22 +49,24 @@ class Stacking:
         self.whole, self.leaf = layout, leaf
         self.frame = Leaf(shape[1:] if self.first else (*shape[:-1], self.size), leaf.dtype, leaf.delivered)
         self.layout: Layout = {**layout, "observation": self.frame} if isinstance(layout, Mapping) else self.frame
+        # Along a single axis the two are the same.
+        both = self.first and len(shape) > 1 and shape[-1] % frames == 0
+        self.other = Stacking(layout, frames, last=True) if both else None
 
     def newest(self, observation: Any) -> Any:
         """Return the observation with the newest frame in place of the stack."""
-        if self.nested:
-            return {**observation, "observation": self._cut(observation["observation"], -1, None)}
-        return self._cut(observation, -1, None)
+        frame = self._cut(self.part(observation), -1, None)
+        return {**observation, "observation": frame} if self.nested else frame
 
-    def frame_in(self, observations: Any) -> Any:
-        """Return the frames of a table or of a batch of observations, which have a frame in place of the stack."""
+    def part(self, observations: Any) -> Any:
+        """Return what is stacked of an observation, of a batch of them or of a table; with stacks or with frames."""
         if not self.nested:
             return observations
         return (observations.tables if isinstance(observations, Leaves) else observations)["observation"]
 
-    def older(self, observation: Any) -> Array | None:
+    def older(self, stack: Any) -> Array | None:
         """Return the frames `[k - 1, ...]` before the newest, as stored; None if all are like the newest."""
-        stack = np.asarray(observation["observation"] if self.nested else observation, self.leaf.dtype)
+        stack = np.asarray(stack, self.leaf.dtype)
         if self.first:
             older = stack[:-1]
         else:
@@ -72,18 +76,27 @@ class Stacking:
         repeated = older.tobytes() == (self.frames - 1) * self._cut(stack, -1, None).tobytes()
         return None if repeated else older
 
+    def follows(self, stack: Any, next_stack: Any) -> bool:
+        """Return whether the next stack is this one without its oldest frame, and with a newer one."""
+        return np.array_equal(self._cut(stack, 1, None), self._cut(next_stack, 0, -1))
+
+    def newest_of(self, stacks: Array) -> Array:
+        """Return the newest frames [n, ...] of stacks [n, ...]."""
+        return stacks[:, -1] if self.first else stacks[..., -self.size :]
+
     def check(self, observation: Any, next_observation: Any, starts: bool) -> None:
         """Raise a ValueError unless the one stack follows from the other, and a first one repeats its first frame."""
-        if self.nested:
-            observation, next_observation = observation["observation"], next_observation["observation"]
-        if not np.array_equal(self._cut(observation, 1, None), self._cut(next_observation, 0, -1)):
+        stack = self.part(observation)
+        if not self.follows(stack, self.part(next_observation)):
+            axis = "along its first axis" if self.first else "side by side in its last axis"
+            if self.other is not None:
+                axis += ", nor side by side in its last one"
             raise ValueError(
-                f"frame_stack={self.frames}: an observation is not a stack of the last {self.frames} frames "
-                f"{'along its first axis' if self.first else 'side by side in its last axis'}, the newest last; wrap "
-                "the environment in noterl.envs.FrameStack"
+                f"frame_stack={self.frames}: an observation is not a stack of the last {self.frames} frames {axis}, "
+                "the newest last; wrap the environment in noterl.envs.FrameStack"
             )
-        older = self._cut(observation, 0, -1)
-        if starts and self.frames > 1 and not older.any() and np.any(self._cut(observation, -1, None)):
+        older = self._cut(stack, 0, -1)
+        if starts and self.frames > 1 and not older.any() and np.any(self._cut(stack, -1, None)):
             raise ValueError(
                 f"frame_stack={self.frames}: a first observation is filled up with zeros; it must repeat its frame "
                 "(noterl.envs.FrameStack does, and FrameStackObservation with padding_type='reset')"

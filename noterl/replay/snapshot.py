@@ -48,14 +48,15 @@ def checked(storage: Storage, state: Mapping[str, Any]) -> Callable[[], None]:
     """
     begin, count = _bounds(storage, state)
     length = count - begin
-    layouts = _layouts(storage)
+    observation, past = storage.saved_as(state)
+    layouts = {**_layouts(storage), "observation": observation}
     columns = {name: _checked(state, ("columns", name), layouts[name], length) for name in layouts}
     distance = _array(state, ("distance",), np.dtype(np.int64), (length,))
-    apart = _checked(state, ("apart",), storage.observation_layout, int((distance == 0).sum()))
+    apart = _checked(state, ("apart",), observation, int((distance == 0).sum()))
     lanes = _array(state, ("heads", "lane"), np.dtype(np.int32), None)
     ages = _array(state, ("heads", "age"), np.dtype(np.int64), lanes.shape)
     hidden = _array(state, ("hidden",), np.dtype(np.int64), None)
-    first, frames = _checked_past(storage, state, distance)
+    first, frames = _checked_past(past, state, distance)
     ended = np.concatenate(columns["terminated"]) | np.concatenate(columns["truncated"])
     fault = broken_link(distance, np.concatenate(columns["lane"]), ended, lanes, ages) or broken_mask(hidden, length)
     if fault:
@@ -63,6 +64,7 @@ def checked(storage: Storage, state: Mapping[str, Any]) -> Callable[[], None]:
 
     def take() -> None:
         storage.clear()
+        storage.restore_as(state)
         storage.begin = storage.count = begin
         for name, table in _columns(storage).items():
             _fill(storage, table, columns[name])
@@ -180,18 +182,17 @@ def _past(storage: Storage, successor: Array) -> dict[str, Any]:
     return {"past": {"age": age, "frames": [storage.past.table[storage.past.slot[rows[age]]]]}}
 
 
-def _checked_past(storage: Storage, state: Mapping[str, Any], distance: Array) -> tuple[Array, Any]:
-    """Return the ages of rows that have older frames, and those frames.
+def _checked_past(layout: Leaf | None, state: Mapping[str, Any], distance: Array) -> tuple[Array, Any]:
+    """Return the ages of rows that have older frames, and those frames; `layout` is None where there are no stacks.
 
     Of files from before these were saved every episode begins with the first frame they have.
     """
-    past = storage.past
-    if past is None and "past" in state:
+    if layout is None and "past" in state:
         raise ValueError("the state is of a replay memory with a frame_stack, this one has none")
-    if past is None or "past" not in state:
+    if layout is None or "past" not in state:
         return np.empty(0, np.int64), []
     age = _array(state, ("past", "age"), np.dtype(np.int64), None)
-    frames = _checked(state, ("past", "frames"), past.layout, len(age))
+    frames = _checked(state, ("past", "frames"), layout, len(age))
     fault = broken_mask(age, len(distance))
     followed = np.flatnonzero(distance) + distance[distance != 0]
     if fault or np.isin(age, followed).any():

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl.replay.columns import Array, Layout, Leaf, Leaves
+from noterl.replay.columns import Array, Layout, Leaf, Leaves, Table
 from noterl.replay.disk import Allocate
 from noterl.replay.frames import Stacking
 from noterl.replay.past import Past, past_layout
@@ -38,7 +38,7 @@ class StackedStorage(Storage):
         self, stacking: Stacking, capacity: int, action: Leaf, extra: Mapping[str, Leaf], empty: Allocate
     ) -> None:
         super().__init__(capacity, stacking.layout, action, extra, empty)
-        self._stacking = stacking
+        self._stacking = self._built_for = stacking
         self.past = Past(capacity, past_layout(stacking.frame, stacking.frames), empty)
         self._expected: dict[int, bytes] = {}  # lane -> the next observation of its newest transition
 
@@ -59,9 +59,10 @@ class StackedStorage(Storage):
         extra: Mapping[str, Any] | None = None,
     ) -> int:
         """Store one transition of stacked observations; see `Replay.add`."""
-        stacking, heads = self._stacking, self.heads
+        heads = self.heads
         if self.count < CHECKED:
-            stacking.check(observation, next_observation, lane not in heads)
+            self._look_at(observation, next_observation, lane not in heads)
+        stacking = self._stacking
         frame, following = stacking.newest(observation), stacking.newest(next_observation)
         row = self.count % self.capacity
         self._vacate(row)
@@ -69,7 +70,7 @@ class StackedStorage(Storage):
         if lane in heads and self._expected.get(lane) != _bytes(observation, stacking.whole):
             self.interrupt(lane)
         if lane not in heads:
-            older = stacking.older(observation)
+            older = stacking.older(stacking.part(observation))
             if older is not None:
                 self.past.keep(row, older)
         super().add(lane, frame, action, reward, following, terminated, truncated, extra)
@@ -106,6 +107,15 @@ class StackedStorage(Storage):
         self.past.clear()
         self._expected.clear()
 
+    def saved_as(self, state: Mapping[str, Any]) -> tuple[Layout, Leaf | None]:
+        """Return the layouts of observations and of older frames in a state: frames may lie in either axis there."""
+        stacking = self._stacking_of(state)
+        return stacking.layout, past_layout(stacking.frame, stacking.frames)
+
+    def restore_as(self, state: Mapping[str, Any]) -> None:
+        """Let frames lie as they do in a state; there are none here."""
+        self._lie(self._stacking_of(state))
+
     def restored(self, rows: Array, frames: Array) -> None:
         """Take the frames `[n, k - 1, ...]` before those of rows `[n]`; all else was taken."""
         for row, older in zip(rows.tolist(), frames, strict=True):
@@ -114,7 +124,7 @@ class StackedStorage(Storage):
         if not lanes:
             return
         stacking, apart = self._stacking, self.apart[-1 - self.successor[heads]]
-        stacks = self._stacked(heads, stacking.frame_in(apart), 1)
+        stacks = self._stacked(heads, stacking.part(apart), 1)
         for place, lane in enumerate(lanes):
             shown = {**apart[place].tables, "observation": stacks[place]} if stacking.nested else stacks[place]
             self._expected[lane] = _bytes(shown, stacking.whole)
@@ -122,12 +132,12 @@ class StackedStorage(Storage):
     def observations(self, rows: Array) -> Any:
         """Return the stacked observations of rows [n], as delivered."""
         newest = super().observations(rows)
-        return self._with_stacks(newest, self._stacked(rows, self._stacking.frame_in(newest), 0))
+        return self._with_stacks(newest, self._stacked(rows, self._stacking.part(newest), 0))
 
     def next_observations(self, rows: Array) -> Any:
         """Return the true next observations of rows [n], stacked, as delivered."""
         newest = super().next_observations(rows)
-        return self._with_stacks(newest, self._stacked(rows, self._stacking.frame_in(newest), 1))
+        return self._with_stacks(newest, self._stacked(rows, self._stacking.part(newest), 1))
 
     def _with_stacks(self, newest: Any, stacks: Array) -> Any:
         return {**newest, "observation": stacks} if self._stacking.nested else stacks
@@ -140,7 +150,7 @@ class StackedStorage(Storage):
     def _frames_before(self, rows: Array) -> Callable[[int], Array]:
         """Return what returns the frames [n, ...], as stored, so many steps before those of rows [n]: 0 to k - 1."""
         episodes, past, most = self.episodes, self.past, self._stacking.frames - 1
-        table = self._stacking.frame_in(self.observation)
+        table = self._stacking.part(self.observation)
         before = episodes.before(rows)
         short = (before < most).nonzero()[0]
         slot = past.slot[episodes.shifted(rows[short], -before[short])]
@@ -157,6 +167,50 @@ class StackedStorage(Storage):
 
         return frame_of
 
+    def _look_at(self, observation: Any, next_observation: Any, starts: bool) -> None:
+        """Check one of the first transitions; what fits along both axes is settled by the first that fits along one."""
+        part, other = self._stacking.part, self._stacking.other
+        stack, following = part(observation), part(next_observation)
+        if other is not None and not self._stacking.follows(stack, following):
+            rows = self.live_rows()
+            pairs = zip(part(self.observations(rows)), part(self.next_observations(rows)), strict=True)
+            if other.follows(stack, following) and all(other.follows(*pair) for pair in pairs):
+                self._turn(other)
+        self._stacking.check(observation, next_observation, starts)
+
+    def _turn(self, stacking: Stacking) -> None:
+        """Let frames lie as `stacking` says, in the same memory, those of the few rows that there are as well."""
+        rows, here = self.live_rows(), self._stacking
+        apart = rows[self.successor[rows] < 0]
+        slots = -1 - self.successor[apart]
+        stacks = self._stacked(rows, here.part(self.observation)[rows], 0)
+        following = self._stacked(apart, here.part(self.apart)[slots], 1)
+        self._lie(stacking)
+        stacking.part(self.observation)[rows] = stacking.newest_of(stacks)
+        stacking.part(self.apart)[slots] = stacking.newest_of(following)
+        for row, stack in zip(rows.tolist(), stacks, strict=True):
+            older = stacking.older(stack)
+            if older is not None:  # looked at where an episode begins with the row
+                self.past.keep(row, older)
+
+    def _lie(self, stacking: Stacking) -> None:
+        """Let rows that are yet to be written, or written again, have frames as `stacking` says."""
+        if stacking is not self._stacking:
+            self.observation, self.apart = (_shaped(table, stacking) for table in (self.observation, self.apart))
+            self._stacking, self.observation_layout = stacking, stacking.layout
+            self.past = Past(self.capacity, past_layout(stacking.frame, stacking.frames), self._empty)
+
+    def _stacking_of(self, state: Mapping[str, Any]) -> Stacking:
+        """Return how frames lie in a state, as far as it can be told."""
+        saved: Any = state.get("columns", {})
+        saved = saved.get("observation") if isinstance(saved, Mapping) else None
+        if self._stacking.nested and isinstance(saved, Mapping):
+            saved = saved.get("observation")
+        first = saved[0] if isinstance(saved, list | tuple) and saved else None
+        choices = [each for each in (self._built_for, self._built_for.other) if each is not None]
+        fitting = [each for each in choices if getattr(first, "shape", (0,))[1:] == each.frame.shape]
+        return (fitting or choices)[0]
+
     def _vacate(self, row: int) -> None:
         """Let the transition that is overwritten next die, after what its successor shows of it was kept."""
         if self.count - self.begin == self.capacity:
@@ -164,9 +218,16 @@ class StackedStorage(Storage):
             if successor < 0:
                 self._release(row)
             elif self._stacking.frames > 1:
-                self.past.pass_on(row, successor, self._stacking.frame_in(self.observation)[row])
+                self.past.pass_on(row, successor, self._stacking.part(self.observation)[row])
             self.begin = max(self.begin, self.count - self.capacity + 1)
         self.past.release(row)
+
+
+def _shaped(table: Table, stacking: Stacking) -> Table:
+    """Return a table of the same memory in which frames lie as `stacking` says."""
+    part: Array = stacking.part(table)
+    part = part.reshape(len(part), *stacking.frame.shape)
+    return Leaves({**table.tables, "observation": part}) if isinstance(table, Leaves) else part
 
 
 def _bytes(observation: Any, layout: Layout) -> bytes:

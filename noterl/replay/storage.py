@@ -235,6 +235,13 @@ class Storage:
         """Return the rows of the transitions that follow rows [n] in their episodes, -1 where none does (yet)."""
         return np.maximum(self.successor.take(rows), -1)
 
+    def saved_as(self, state: Mapping[str, Any]) -> tuple[Layout, Leaf | None]:
+        """Return the layouts that observations, and the older frames of stacks, must have in a state."""
+        return self.observation_layout, None
+
+    def restore_as(self, state: Mapping[str, Any]) -> None:
+        """Let observations lie as they do in a state; the storage is empty."""
+
     def restored(self, rows: Array, frames: Any) -> None:
         """Take the older frames of rows [n] that were saved, `past` has their layout; all else was taken."""
 

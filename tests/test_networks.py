@@ -165,6 +165,12 @@ def test_networks_built_outside_an_agent_differ() -> None:
         (lambda: networks.nature_cnn((4, 35, 84), 2), "36x36"),
         (lambda: networks.nature_cnn((84, 84), 2), "height, width, channels"),
         (lambda: networks.nature_cnn((84, 84, 4), 0), "outputs"),
+        (lambda: networks.nature_cnn(None, 2), "shape must be a sequence of positive ints.*got None"),
+        (lambda: networks.mlp(None, [8], 2), "inputs must hold positive ints, got None"),
+        (lambda: networks.dueling_mlp(2.5, [8], 2), r"inputs must hold positive ints, got 2\.5"),
+        (lambda: networks.mlp(4, [8], 2, gain=-1), "gain must be a finite number of at least 0, got -1"),
+        (lambda: networks.nature_cnn((84, 84, 4), 2, gain="x"), "gain must be a finite number.*got 'x'"),
+        (lambda: networks.mlp(4, [8], 2, log_std=np.nan), "log_std must be a finite number, got nan"),
     ],
 )
 def test_a_bad_size_is_refused_by_name(build: Any, name: str) -> None:
@@ -278,6 +284,22 @@ def test_copying_moves_by_tau(tau: float) -> None:
         np.testing.assert_allclose(after, expected, rtol=1e-6, atol=1e-7)
     for before, after in zip(new, networks.get_weights(source), strict=True):
         assert np.array_equal(before, after)
+
+
+@pytest.mark.parametrize("tau", [2, -1, np.nan, "x", None, True, np.float32(1.5)])
+def test_copying_moves_by_a_number_between_0_and_1(tau: Any) -> None:
+    source, target = filled(networks.mlp(4, [5], 2), 1.0), filled(networks.mlp(4, [5], 2), 2.0)
+    with pytest.raises(ValueError) as raised:
+        networks.copy(source, target, tau)
+    assert str(raised.value) == f"tau must be a number between 0 and 1, got {tau!r}"
+    assert all((weight == 2.0).all() for weight in networks.get_weights(target))
+
+
+def test_what_is_no_network_is_not_copied() -> None:
+    network = networks.mlp(4, [5], 2)
+    for pair, name in (((network, 3), "target"), ((None, network), "source")):
+        with pytest.raises(ValueError, match=rf"^{name} must be a Keras model or.*got {[3, None][name == 'source']}$"):
+            networks.copy(*pair)
 
 
 def test_copies_do_not_share_storage() -> None:

@@ -310,6 +310,19 @@ def test_a_class_of_torch_makes_an_optimizer() -> None:
         built(keras.optimizers.Adam)
 
 
+@pytest.mark.parametrize("how", ["instance", "class", "function"])
+def test_an_optimizer_that_takes_the_loss_again_is_refused(how: str) -> None:
+    agent = NativeDQN(VECTOR, seed=3)
+    given = {
+        "instance": lambda: torch.optim.LBFGS(agent.q.parameters()),
+        "class": lambda: torch.optim.LBFGS,
+        "function": lambda: lambda parameters: torch.optim.LBFGS(parameters, max_iter=3),
+    }[how]()
+    with pytest.raises(ValueError, match=r"^optimizer must take one gradient.*got torch's LBFGS: .*closure"):
+        agent.compile(given, replay=noterl.Replay(100), batch_size=8)
+        agent.build()
+
+
 def test_an_optimizer_of_other_parameters_is_refused() -> None:
     stranger = torch.optim.Adam(network().parameters())
     with pytest.raises(ValueError, match=r"optimizer holds other parameters than the agent trains: 0\.weight"):

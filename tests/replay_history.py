@@ -116,6 +116,7 @@ class History:
         self.hidden: set[int] = set()  # generations
         self.open: dict[int, Added] = {}
         self.now: dict[int, list[int]] = {}  # lane -> what it shows
+        self.drawn: list[tuple[Any, list[Added]]] = []  # rows that the loss has yet to speak of
         self.number = self.count = 0
         self.largest: float | None = None
 
@@ -201,6 +202,27 @@ class History:
         if final:
             self.largest = max([*final.values(), self.largest or 0.0])
 
+    def draw(self, count: int) -> None:
+        """Draw rows, of which the loss will say something later."""
+        if self.prioritized and self.replay.drawable:
+            generator = np.random.default_rng(self.count)
+            rows = self.replay.draw(1, min(count, self.replay.drawable), generator=generator).rows
+            by_row = {each.generation % self.capacity: each for each in self.live}
+            self.drawn.append((rows, [by_row[row] for row in rows[0].tolist()]))
+
+    def late(self, score: float) -> None:
+        """Feed back what the loss says of the oldest rows that were drawn for it."""
+        if not self.drawn:
+            return
+        rows, drawn = self.drawn.pop(0)
+        errors = score + np.arange(len(drawn), dtype=np.float32)
+        self.replay.feedback(rows, {"td_error": errors[None]})
+        final = {each: error for each, error in zip(drawn, errors.tolist(), strict=True) if each in self.live}
+        for each, error in final.items():
+            each.score = error
+        if final:
+            self.largest = max([*final.values(), self.largest or 0.0])
+
     def clear(self) -> None:
         self.replay.clear()
         self.live, self.open, self.hidden, self.largest = [], {}, set(), None
@@ -214,6 +236,7 @@ class History:
                 other.add(step % 2, observation, 0, 0.0, observation, step == 4, False)
             other.keep([other.capacity - 1] if len(other) == other.capacity else [])
             other._storage.episodes  # noqa: B018  (what it knows is then of another past)
+        self.drawn.clear()
         other.set_state(self.replay.get_state())
         assert_same(other.get_state(), self.replay.get_state())
         self.replay = other

@@ -120,6 +120,43 @@ def test_feedback_for_a_row_overwritten_meanwhile_is_lost():
     np.testing.assert_array_equal(replay.sampler.get_state()["scores"], [3, 4, 7, 7])
 
 
+@pytest.mark.parametrize("given", ["index", "part", "copy", "rows"])
+def test_feedback_for_a_row_overwritten_meanwhile_is_lost_though_the_new_one_was_drawn_too(given):
+    replay = filled(4, 4)
+    generator = np.random.default_rng(0)
+    drawn = replay.draw_pass(4, generator=generator)
+    batch = replay.gather(drawn, gamma=0.9)
+    for step in range(4, 7):
+        store(replay, step)
+    later = replay.draw_pass(4, generator=generator)
+    index = {"index": batch.index, "part": batch.index[:, :3], "copy": batch.index.copy(), "rows": drawn[0:1].rows}[
+        given
+    ]
+    errors = index.astype(np.float32) + 1
+    replay.feedback(index, {"td_error": errors})
+    assert replay.sampler.get_state()["scores"].tolist() == [4 if 3 in index else 7, 7, 7, 7]
+    replay.feedback(later.rows, {"td_error": np.full((1, 4), 2, np.float32)})
+    assert replay.sampler.get_state()["scores"].tolist() == [2, 2, 2, 2]
+
+
+def test_what_was_drawn_is_remembered_for_as_long_as_it_is_held():
+    replay = filled(4, 4)
+    held = [draw(replay, 2, 3, seed) for seed in range(5)]
+    assert len(replay._feedback._draws) == 5
+    del held[1:]
+    assert len(replay._feedback._draws) == 1
+    replay.feedback(held[0].tolist(), {"td_error": np.full((2, 3), 2, np.float32)})
+    assert 2 in replay.sampler.get_state()["scores"]
+
+
+@pytest.mark.parametrize("index", [[[0, 3]], [[0, 9]], [[-1]], [[0.0]], [["a"]]])
+def test_feedback_for_rows_that_were_never_drawn_is_refused(index):
+    replay = filled(8, 4)
+    replay._feedback.note(np.array([[0, 1, 2]]))
+    with pytest.raises(ValueError, match=r"index must be that of a batch .* rows that were never drawn"):
+        replay.feedback(np.array(index), {"td_error": np.ones((1, len(index[0])))})
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_errors_that_are_not_finite_change_nothing(bad):
     replay = filled(10, 4)

@@ -6,8 +6,9 @@ about.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,7 +94,10 @@ def _mask(relabel: Relabel, rows: Array) -> Array:
 
 
 class Feedback:
-    """What was drawn last from each row, so that feedback is never taken for another transition's.
+    """When each batch was drawn, so that feedback is never taken for another transition's.
+
+    A batch is known by the array that its `index` is, or is a part of, for as long as somebody holds it. Of a copy, the
+    batch that is still held and has the same rows counts, or else the last draw of each row.
 
     Args:
         storage: whose rows.
@@ -101,36 +105,76 @@ class Feedback:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._count = np.zeros(storage.capacity, np.int64)  # how many there were when the row was last drawn
+        self._draws: dict[int, _Draw] = {}  # by the id of the array
+        self._last = np.zeros(storage.capacity, np.int64)  # as `_Draw.count`; 0 for rows that were never drawn
         self._position = np.zeros(storage.capacity, np.int64)  # scratch
 
     def note(self, rows: Array) -> None:
         """Remember that these live rows `[K, B]` were drawn."""
-        self._count[rows] = self._storage.count
+        whole, draws, count = _owner(rows), self._draws, self._storage.count + 1
+        key = id(whole)
+        draws[key] = _Draw(weakref.ref(whole, lambda _: draws.pop(key, None)), rows.shape, count)
+        self._last[rows] = count
 
     def forget(self) -> None:
         """Accept no feedback but for what is drawn from now on."""
-        self._count.fill(0)
+        for key, draw in list(self._draws.items()):
+            self._draws[key] = draw._replace(count=1)
+        np.minimum(self._last, 1, out=self._last)
 
     def give(self, sampler: Sampler, index: Array, feedback: Mapping[str, Any]) -> None:
         """Hand feedback `[K, B]` to the sampler: each row once, with its last value, if it is still what was drawn.
 
         Raises:
-            ValueError: naming the field that has not a value for each row.
+            ValueError: if a row was never drawn, or naming the field that has not a value for each row.
         """
-        rows = np.asarray(index).reshape(-1)
+        index = np.asarray(index)
+        rows = index.reshape(-1)
+        drawn = self._drawn(index, rows)
         order = np.arange(len(rows))
         self._position[rows] = order  # of equal rows the last one stays
-        current = self._storage.generation(rows) < self._count[rows]
+        current = self._storage.generation(rows) < drawn - 1
         wanted = (current & (self._position[rows] == order)).nonzero()[0]
-        depth = np.ndim(index)
         values = {}
         for name in sampler.feedback_fields:
             if name in feedback:
                 value = np.asarray(feedback[name])
-                if value.shape[:depth] != np.shape(index):
-                    drawn, fed = np.shape(index)[-1:], value.shape[depth - 1 :]
-                    raise ValueError(f"{name} must be [B], a number for each transition: {drawn}, got the shape {fed}")
-                values[name] = value.reshape(-1, *value.shape[depth:])[wanted]
+                if value.shape[: index.ndim] != index.shape:
+                    rows_of, fed = index.shape[-1:], value.shape[index.ndim - 1 :]
+                    raise ValueError(
+                        f"{name} must be [B], a number for each transition: {rows_of}, got the shape {fed}"
+                    )
+                values[name] = value.reshape(-1, *value.shape[index.ndim :])[wanted]
         if values and wanted.size:
             sampler.feedback(rows[wanted], values)
+
+    def _drawn(self, index: Array, rows: Array) -> Any:
+        """Return the `_Draw.count` of all, or of each row."""
+        known = self._draws.get(id(_owner(index)))
+        if known is not None:
+            return known.count
+        for draw in reversed(list(self._draws.values())):
+            whole = draw.array()
+            if whole is not None and draw.shape == index.shape and np.array_equal(whole.reshape(-1), rows):
+                return draw.count
+        valid = rows.dtype.kind in "iu" and ((rows >= 0) & (rows < self._storage.capacity)).all()
+        last = self._last[rows] if valid else None
+        if last is None or not last.all():
+            raise ValueError(
+                "index must be that of a batch that sample, draw or draw_pass of this memory returned, got rows that "
+                f"were never drawn: {index!r}"
+            )
+        return last
+
+
+class _Draw(NamedTuple):
+    """The array that holds the rows of a draw, their shape, and one more than had been added by then."""
+
+    array: weakref.ref[Array]
+    shape: tuple[int, ...]
+    count: int
+
+
+def _owner(array: Array) -> Any:
+    """Return the array whose memory this one looks at."""
+    return array.base if isinstance(array.base, np.ndarray) else array

@@ -271,7 +271,11 @@ class Replay(Configurable):
     def feedback(self, index: Array, feedback: Mapping[str, Any]) -> None:
         """Take what the loss said of rows `[K, B]` that were drawn; of a row that occurs twice the last counts.
 
-        Rows that were overwritten since they were drawn are left out.
+        Rows overwritten since they were drawn are left out: `index` is the batch's own, or a part of it (of a copy the
+        draw may have to be guessed). Without a sampler that has `feedback_fields` this does nothing.
+
+        Raises:
+            ValueError: if a row was never drawn, or a field has not a value for each row.
         """
         if self._feedback is not None:
             self._feedback.give(self._sampler, index, feedback)

@@ -25,6 +25,7 @@ from noterl.noise import NoiseProcess
 from noterl.on_policy import OnPolicy, Replayed
 from noterl.policies import Policy
 from noterl.random import Generators, check_seed
+from noterl.replay.claiming import claim
 from noterl.terminal import say
 
 __all__ = ["Agent", "Defaults", "load"]
@@ -54,6 +55,8 @@ class Agent(Algorithm):
         observation_spaces: kinds of observation space it takes.
         random_spec: random numbers that an update takes, by name: (their shape for each row of a batch, "normal" for
             standard normal or "uniform" for those in [0, 1)). They stand in `batch.extra`.
+        replays_rollouts: whether rollouts, with what `prepare` returned, may go to a replay memory that `compile` gets.
+        extra_spec: name -> (shape, dtype) of what `prepare` returns of rollouts; found out where it is not said.
         update_period: where updates differ, as with policies that are updated at every n-th only, n. `update` is then
             given a second argument, `updates % n`, an int that Python may branch on.
         steps: environment steps so far.
@@ -121,6 +124,8 @@ class Agent(Algorithm):
         on_policy = None
         if self.memory == "rollout":
             on_policy = OnPolicy(self) if setup.replay is None else Replayed(self, setup.replay)
+        if setup.replay is not None:
+            claim(setup.replay, self)
         self._setup, self._built = setup, False
         self.optimizers = dict(setup.optimizers)
         self.head, self.policy, self.noise = head, setup.policy, setup.noise

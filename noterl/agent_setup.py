@@ -70,6 +70,16 @@ def _check_declared(agent: Agent) -> None:
             f"optimizer_names of {name} must be one name unless {name} defines update: its loss is minimized by the "
             f"first of them alone, got {names!r}"
         )
+    if agent.extra_spec and agent.memory == "replay":
+        raise ValueError(
+            f"extra_spec of {name} names fields of rollouts, which `prepare` returns; a replay memory stores what the "
+            f"environment gives, and random numbers for an update are those of random_spec; got {agent.extra_spec!r}"
+        )
+    pairs = isinstance(agent.extra_spec, Mapping) and all(
+        isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], tuple) for each in agent.extra_spec.values()
+    )
+    if not pairs:
+        raise ValueError(f"extra_spec of {name} must be a dict of name -> (shape, dtype), got {agent.extra_spec!r}")
     if not isinstance(spec, Mapping):
         raise ValueError(f"random_spec of {name} must be a dict of name -> (shape, distribution), got {spec!r}")
 
@@ -102,7 +112,8 @@ def _from_rollouts(
         if name in arguments and not (name == "replay" and replays):
             raise ValueError(
                 f"{name} must not be given to an agent that learns from rollouts: it learns from each one when it is "
-                f"complete, in `epochs` passes, and then forgets it; got {arguments[name]!r}"
+                f"complete, in `epochs` passes, and then forgets it (`replays_rollouts` says whether its class takes a "
+                f"replay memory); got {arguments[name]!r}"
             )
     size = arguments.get("batch_size", defaults.batch_size)
     return replay, UpdateSchedule(batch_size=size, learning_starts=0, update_every=1, updates=1, target_update=None)

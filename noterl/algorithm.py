@@ -54,7 +54,8 @@ class Algorithm(Configurable):
     memory: str = "replay"
     rollout_steps: int = 128
     epochs: int = 4
-    replays_rollouts: bool = False
+    replays_rollouts: bool = True
+    extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] = {}
     head: Head
     optimizer_names: tuple[str, ...] = ("optimizer",)
     action_spaces: tuple[str, ...] = ("Discrete",)

@@ -56,9 +56,31 @@ class OnPolicy:
     def build(self) -> None:
         """Compile; the agent's variables are known."""
         agent, programs = self._agent, backends.rollout_programs()
+        if agent.extra_spec:
+            self._prepared_fields()
         agent.trace_counts.setdefault("prepare", 0)
         self._prepare = programs.compile_prepare(agent, agent.jit_compile)
         self._update = programs.compile_minibatches(agent, agent.jit_compile)
+
+    def _prepared_fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """Return name -> (shape, dtype) of what `prepare` returns, which is what `extra_spec` says, if it is there.
+
+        Raises:
+            ValueError: if `extra_spec` says something else.
+        """
+        from noterl.building import zeros
+
+        fields = {name: field for name, field in zeros(self._agent).extra.items() if name not in ("continues", "ended")}
+        found: dict[str, tuple[tuple[int, ...], Any]] = {
+            name: (tuple(field.shape[1:]), np.float32) for name, field in fields.items()
+        }
+        for name, (shape, _) in self._agent.extra_spec.items():
+            if name not in found or tuple(shape) != found[name][0]:
+                got = f"of the shape {found[name][0]}" if name in found else f"not among {', '.join(found) or 'none'}"
+                raise ValueError(
+                    f"extra_spec says {name!r} of the shape {shape}, but in what prepare returns it is {got}"
+                )
+        return found
 
     @property
     def batch_size(self) -> int:
@@ -134,18 +156,17 @@ class Replayed(OnPolicy):
         super().__init__(agent)
         if replay.relabel is not None:
             raise ValueError(f"replay must not relabel what was prepared already, got {replay!r}")
+        if replay.n_step > 1:
+            raise ValueError(f"replay must have n_step=1, its returns were prepared already, got {replay!r}")
         if agent.enough(defaultdict(float)) is not None:
             raise ValueError("replay cannot be given to an agent that may have enough of a rollout (`target_kl`)")
         self._replay = replay
 
     def build(self) -> None:
         """Allocate the memory and compile; the agent's variables are known."""
-        from noterl.building import zeros
-
         agent = self._agent
-        fields = zeros(agent).extra
-        self._fields = [name for name in fields if name not in ("continues", "ended")]
-        spec = {name: (tuple(fields[name].shape[1:]), np.float32) for name in self._fields}
+        spec = self._prepared_fields()
+        self._fields = list(spec)
         # What was prepared is remembered: bytes and ints that were normalised are numbers.
         seen = spaces.Box(-np.inf, np.inf, agent.observation_shape, np.float32)
         space = seen if agent.observation_dtype == np.float32 else agent.view.space

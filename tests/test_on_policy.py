@@ -276,7 +276,8 @@ def test_what_compile_refuses(settings: dict[str, Any], message: str) -> None:
         ({"optimizers": np.array([1, 2])}, r"optimizers must be 1 or 2, got array"),
         ({"clip": -1.0}, "clip must be a finite number"),
         ({"gamma": 1.5}, "gamma must be a finite number"),
-        ({"network": 1}, r"network must be a pair \(actor, critic\), got 1"),
+        ({"network": 1}, "network must be a Keras model .* got 1"),
+        ({"network": (1, 2, 3)}, r"network must be an actor, or a pair \(actor, critic\), got"),
         ({"network": (1, 2)}, "network must be a Keras model .* got 1"),
         ({"shared": "no"}, "shared must be True or False, got 'no'"),
         ({"normalize_observation": "no"}, "normalize_observation must be True or False"),
@@ -397,3 +398,5 @@ class TestRememberingRollouts:
             noterl.A2C("CartPole-v1").compile(replay=noterl.Replay(100))
         with pytest.raises(ValueError, match="replay must not relabel"):
             ppo("discrete").compile(replay=noterl.Replay(100, relabel=noterl.replay.Hindsight()))
+        with pytest.raises(ValueError, match="replay must have n_step=1, its returns were prepared already"):
+            ppo("discrete").compile(replay=noterl.Replay(100, n_step=3))

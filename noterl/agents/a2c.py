@@ -49,6 +49,8 @@ class A2C(ActorCritic):
     4
     """
 
+    replays_rollouts = False  # its policy gradient is of actions of the present policy
+
     def __init__(
         self,
         env: Any,

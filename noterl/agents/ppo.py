@@ -40,7 +40,8 @@ class ActorCritic(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, for vectors; images get the network of Mnih et al. (2015), shared.
-        network: `(actor, critic)` of your own instead: `[B, observation] -> [B, outputs of the head]` and `-> [B, 1]`.
+        network: an actor `[B, observation] -> [B, outputs of the head]` of your own instead, or a pair of it and a
+            critic `-> [B, 1]`.
         shared: whether actor and critic share all layers but the last; by default only for images.
         activation: of the hidden layers.
         log_std: where the logarithms of the standard deviations start, for a Box; they do not depend on observations.
@@ -59,7 +60,7 @@ class ActorCritic(Agent):
         env: Any,
         *,
         hidden: Sequence[int] = (64, 64),
-        network: tuple[Any, Any] | None = None,
+        network: Any = None,
         shared: bool | None = None,
         activation: str = "tanh",
         log_std: float = 0.0,
@@ -78,24 +79,24 @@ class ActorCritic(Agent):
         continuous = isinstance(self.action_space, spaces.Box)
         head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
         self.head = head
-        shared = self.is_image if shared is None else check_bool("shared", shared)
+        pair = isinstance(network, list | tuple)
+        if pair and len(network) != 2:
+            raise ValueError(f"network must be an actor, or a pair (actor, critic), got {network!r}")
+        actor, critic = network if pair else (network, None)
+        shared = self.is_image and actor is None if shared is None else check_bool("shared", shared)
         rules: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
-        if network is not None:
-            if not isinstance(network, list | tuple) or len(network) != 2:
-                raise ValueError(f"network must be a pair (actor, critic), got {network!r}")
-            self.actor, self.critic = (networks.checked("network", each) for each in network)
-            return
         means = head.size // 2 if continuous else head.size
-        if self.is_image:
-            self.actor = networks.nature_cnn(self.observation_shape, means, **rules)
-        else:
-            self.actor = networks.mlp(self.observation_shape, hidden, means, activation=activation, **rules)
-        if shared:
-            self.critic = networks.beside(self.actor, 1, gain=1.0)
-        elif self.is_image:
-            self.critic = networks.nature_cnn(self.observation_shape, 1, gain=1.0)
-        else:
-            self.critic = networks.mlp(self.observation_shape, hidden, 1, activation=activation, gain=1.0)
+
+        def built(outputs: int, **rules: Any) -> Any:
+            if self.is_image:
+                return networks.nature_cnn(self.observation_shape, outputs, **rules)
+            return networks.mlp(self.observation_shape, hidden, outputs, activation=activation, **rules)
+
+        def beside() -> Any:
+            return networks.beside(self.actor, 1, gain=1.0) if shared else built(1, gain=1.0)
+
+        self.actor = networks.given("network", actor, lambda: built(means, **rules))
+        self.critic = networks.given("network", critic, beside)
 
     def forward(self, observation: Any) -> Any:
         """Return what the head takes: logits, or means and logarithms of standard deviations."""
@@ -156,8 +157,6 @@ class PPO(ActorCritic):
     >>> agent.updates
     4
     """
-
-    replays_rollouts = True
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ class Cosine(Schedule):
         """Return the value on the curve."""
         if step >= self.steps:
             return self.end
-        return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        return self.start + (self.end - self.start) * 0.5 * (1 - math.cos(math.pi * step / self.steps))
 
 
 @register
@@ -184,4 +184,4 @@ def linear(start: float, end: float, steps: int, step: int) -> float:
 
 def exponential(start: float, end: float, decay_rate: float, step: int) -> float:
     """Return what `Exponential(start, decay_rate, end)` says at `step`."""
-    return end + (start - end) * math.exp(-decay_rate * step)
+    return start + (start - end) * math.expm1(-decay_rate * step)  # exactly `start` at step 0

@@ -81,6 +81,13 @@ def test_there_is_no_value_before_the_first_step(schedule: Schedule, values: dic
     assert str(raised.value) == f"step must be a finite number of at least 0, got {step!r}"
 
 
+@pytest.mark.parametrize(("start", "end"), [(1e-2, 1e-3), (0.1, 0.7), (3e-4, 1e-5)])
+def test_they_begin_and_end_exactly_where_they_say(start: float, end: float) -> None:
+    for schedule in (Linear(start, end, steps=100), Cosine(start, end, steps=100), Exponential(start, 0.3, end=end)):
+        assert schedule(0) == start
+    assert Linear(start, end, steps=100)(100) == Cosine(start, end, steps=100)(100) == end
+
+
 def test_steps_of_numpy_are_steps() -> None:
     assert Linear(1.0, 0.0, 10)(np.int64(5)) == Linear(1.0, 0.0, 10)(np.float32(5)) == 0.5
 

@@ -184,4 +184,4 @@ def linear(start: float, end: float, steps: int, step: int) -> float:
 
 def exponential(start: float, end: float, decay_rate: float, step: int) -> float:
     """Return what `Exponential(start, decay_rate, end)` says at `step`."""
-    return start + (start - end) * math.expm1(-decay_rate * step)  # exactly `start` at step 0
+    return end + (start - end) * math.exp(-decay_rate * step) if step > 0 else start

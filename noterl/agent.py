@@ -25,7 +25,6 @@ from noterl.noise import NoiseProcess
 from noterl.on_policy import OnPolicy, Replayed
 from noterl.policies import Policy
 from noterl.random import Generators, check_seed
-from noterl.replay.claiming import claim
 from noterl.terminal import say
 
 __all__ = ["Agent", "Defaults", "load"]
@@ -124,8 +123,7 @@ class Agent(Algorithm):
         on_policy = None
         if self.memory == "rollout":
             on_policy = OnPolicy(self) if setup.replay is None else Replayed(self, setup.replay)
-        if setup.replay is not None:
-            claim(setup.replay, self)
+        setup.claim(self)
         self._setup, self._built = setup, False
         self.optimizers = dict(setup.optimizers)
         self.head, self.policy, self.noise = head, setup.policy, setup.noise

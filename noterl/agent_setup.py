@@ -16,6 +16,7 @@ from noterl.heads import Head
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay
+from noterl.replay.claiming import claim
 from noterl.terminal import shows_bars
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class Setup:
         self.steps_per_execution = check_int_or_word("steps_per_execution", size, "auto")
         optimizer = arguments.get("optimizer", defaults.optimizer)
         self.optimizers = optimizers.resolve(optimizer, agent.optimizer_names, defaults.learning_rate)
+
+    def claim(self, agent: Agent) -> None:
+        """Let the memory be the agent's; nothing else is refused after it."""
+        if self.replay is not None:
+            claim(self.replay, agent)
 
 
 def _check_declared(agent: Agent) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,31 @@ def test_an_agent_learns_the_same_from_frames_as_from_whole_stacks(mode: Autores
         assert agent.updates > 100
         weights.append(agent.get_state()["variables"])
     assert_same_state({"replay": None, "variables": weights[1]}, {"replay": None, "variables": weights[0]})
+
+
+def test_a_memory_belongs_to_one_agent() -> None:
+    replay = Replay(64)
+    first, second = (noterl.DQN("CartPole-v1", hidden=(4,), seed=1) for _ in range(2))
+    first.compile(replay=replay, batch_size=8)
+    with pytest.raises(ValueError, match="replay must belong to one agent alone, got the memory of another DQN"):
+        second.compile(replay=replay, batch_size=8)
+    first.compile(replay=replay, batch_size=4)
+    first.compile(batch_size=4)
+    second.compile(replay=replay, batch_size=8)  # nobody's any more
+    with pytest.raises(ValueError, match="replay must belong to one agent alone"):
+        first.compile(replay=replay)
+    del second
+    gc.collect()
+    first.compile(replay=replay)
+    assert first.replay is replay
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_more_memory_than_there_is_is_refused_when_compiling(on_disk: bool, tmp_path: Path) -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+    folder = tmp_path / "missing" if on_disk else None
+    with pytest.raises(ValueError, match=r"capacity=10000000000000 needs \d+ bytes"):
+        agent.compile(replay=Replay(10**13, memmap=folder))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="frame_stack=3 needs observations that are stacks of 3 frames"):
+        agent.compile(replay=Replay(100, frame_stack=3))

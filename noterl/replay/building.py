@@ -6,6 +6,7 @@ Owns: which storage serves which arguments, and that a request for more than the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gymnasium import spaces
 
 from noterl.checks import check_positive
 from noterl.replay.columns import Layout, Leaf, action_layout, extra_layout, observation_layout
-from noterl.replay.disk import Allocate, on_disk, prepare
+from noterl.replay.disk import Allocate, check_disk, on_disk
 from noterl.replay.frames import Stacking
 from noterl.replay.machine import available_bytes
 from noterl.replay.past import past_bytes
@@ -49,25 +50,32 @@ def bytes_needed(
     return kept + storage_bytes(capacity, observation, action_layout(action_space), extra_layout(extra_spec))
 
 
-def new_storage(
+def check_room(
     capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf], frames: int | None, folder: str | None
-) -> Storage:
-    """Return a storage, stacked where there are frames, on disk where there is a folder; refuse what has no room."""
+) -> None:
+    """Raise a ValueError with the figures if there is no room for these rows, in memory or in the folder on disk."""
     stacking = None if frames is None else Stacking(observation, frames)
     stored = observation if stacking is None else stacking.layout
     large, small = storage_bytes(capacity, stored, action, extra), bookkeeping_bytes(capacity)
     if stacking is not None:
         large += past_bytes(capacity, stacking.frame, stacking.frames)
+    _refuse_too_much(capacity, large if folder is None else small)
+    if folder is not None:
+        check_disk(folder, capacity, large - small)
+
+
+def new_storage(
+    capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf], frames: int | None, folder: str | None
+) -> Storage:
+    """Return a storage, stacked where there are frames, on disk where there is a folder; refuse what has no room."""
+    check_room(capacity, observation, action, extra, frames, folder)
     empty: Allocate = np.empty
-    if folder is None:
-        _refuse_too_much(capacity, large)
-    else:
-        _refuse_too_much(capacity, small)
-        prepare(folder, capacity, large - small)
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
         empty = on_disk(folder)
-    if stacking is None:
-        return Storage(capacity, stored, action, extra, empty)
-    return StackedStorage(stacking, capacity, action, extra, empty)
+    if frames is None:
+        return Storage(capacity, observation, action, extra, empty)
+    return StackedStorage(Stacking(observation, frames), capacity, action, extra, empty)
 
 
 def _refuse_too_much(capacity: int, needed: int) -> None:

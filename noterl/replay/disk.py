@@ -33,7 +33,7 @@ def checked_folder(memmap: Any) -> str | None:
     if not isinstance(memmap, str | os.PathLike):
         raise ValueError(f"memmap must be None or the path of a folder, got {memmap!r}")
     folder = Path(memmap)
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    there = _nearest(folder)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(f"memmap must be a folder that can be written to, got {str(folder)!r}")
     if os.name != "posix":
@@ -41,10 +41,14 @@ def checked_folder(memmap: Any) -> str | None:
     return str(folder)
 
 
-def prepare(folder: str, capacity: int, needed: int) -> None:
-    """Make the folder if it is missing; raise a ValueError with the figures if its disk lacks the room."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
+def _nearest(folder: str | Path) -> Path:
+    """Return the folder, or of those above it the nearest that there is."""
+    return next(path for path in (Path(folder), *Path(folder).absolute().parents) if path.exists())
+
+
+def check_disk(folder: str, capacity: int, needed: int) -> None:
+    """Raise a ValueError with the figures if the disk of a folder, which may be missing yet, lacks the room."""
+    free = shutil.disk_usage(_nearest(folder)).free
     if needed > free:
         raise ValueError(
             f"capacity={capacity} needs {needed} bytes ({needed / 1e9:.2f} GB) on the disk of memmap={folder!r}, but "

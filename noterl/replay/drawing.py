@@ -106,7 +106,7 @@ class Feedback:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._draws: dict[int, _Draw] = {}  # by the id of the array
-        self._last = np.zeros(storage.capacity, np.int64)  # as `_Draw.count`; 0 for rows that were never drawn
+        self._last = np.zeros(storage.capacity, np.int64)  # as `_Draw.added`; 0 for rows that were never drawn
         self._position = np.zeros(storage.capacity, np.int64)  # scratch
 
     def note(self, rows: Array) -> None:
@@ -119,7 +119,7 @@ class Feedback:
     def forget(self) -> None:
         """Accept no feedback but for what is drawn from now on."""
         for key, draw in list(self._draws.items()):
-            self._draws[key] = draw._replace(count=1)
+            self._draws[key] = draw._replace(added=1)
         np.minimum(self._last, 1, out=self._last)
 
     def give(self, sampler: Sampler, index: Array, feedback: Mapping[str, Any]) -> None:
@@ -149,14 +149,14 @@ class Feedback:
             sampler.feedback(rows[wanted], values)
 
     def _drawn(self, index: Array, rows: Array) -> Any:
-        """Return the `_Draw.count` of all, or of each row."""
+        """Return the `_Draw.added` of all, or of each row."""
         known = self._draws.get(id(_owner(index)))
         if known is not None:
-            return known.count
+            return known.added
         for draw in reversed(list(self._draws.values())):
             whole = draw.array()
             if whole is not None and draw.shape == index.shape and np.array_equal(whole.reshape(-1), rows):
-                return draw.count
+                return draw.added
         valid = rows.dtype.kind in "iu" and ((rows >= 0) & (rows < self._storage.capacity)).all()
         last = self._last[rows] if valid else None
         if last is None or not last.all():
@@ -172,7 +172,7 @@ class _Draw(NamedTuple):
 
     array: weakref.ref[Array]
     shape: tuple[int, ...]
-    count: int
+    added: int
 
 
 def _owner(array: Array) -> Any:

@@ -61,10 +61,7 @@ class Replay(Configurable):
         >>> replay = Replay(1000)
         >>> replay.build(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2))
         >>> for step in range(10):
-        ...     observation, next_observation = np.full(3, step / 10), np.full(3, (step + 1) / 10)
-        ...     row = replay.add(0, observation, 1, 0.5, next_observation, step == 9, False)
-        >>> len(replay)
-        10
+        ...     row = replay.add(0, np.full(3, step / 10), 1, 0.5, np.full(3, (step + 1) / 10), step == 9, False)
         >>> batch = replay.sample(2, 4, generator=np.random.default_rng(0), gamma=0.99)
         >>> batch.observation.shape, batch.reward.shape
         ((2, 4, 3), (2, 4))
@@ -101,6 +98,7 @@ class Replay(Configurable):
         self._storage: Storage | None = None
         self._count: Count | None = None
         self._feedback: Feedback | None = None
+        self.owner: Any = None  # `noterl.replay.claiming` says whose it is
 
     @property
     def sampler(self) -> Sampler:
@@ -374,6 +372,8 @@ class Replay(Configurable):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take what `get_state` said: what is sampled and overwritten from here on is the same.
+
+        What is formed at sampling is not part of it: `n_step` and `relabel` stay as they are here.
 
         Raises:
             ValueError: if the state is of another capacity or other spaces, or contradicts itself; nothing is changed

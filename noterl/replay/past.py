@@ -45,7 +45,7 @@ class Past:
     def __init__(self, capacity: int, layout: Leaf, empty: Allocate) -> None:
         self.layout, self._empty = layout, empty
         self.slot = np.zeros(capacity, np.int32)
-        self._slot_cells: Any = memoryview(self.slot)
+        self._slot_cells: Any = memoryview(self.slot)  # type: ignore[arg-type]
         self.table = empty((FIRST_SLOTS, *layout.shape), layout.dtype)
         self._free: list[int] = []
         self._slots = 1  # slots ever handed out, and the one that is not used

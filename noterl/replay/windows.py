@@ -78,5 +78,7 @@ def effective_sample_size(sampler: Sampler, storage: Storage, alpha: bool, by_la
 
 
 def _kish(chances: Array) -> float:
-    """Return (sum of p)^2 / sum of p^2."""
-    return float(chances.sum() ** 2 / np.square(chances).sum()) if len(chances) else 0.0
+    """Return (sum of p)^2 / sum of p^2, which is their number if they are all the same, to the last bit."""
+    if not len(chances) or (chances == chances[0]).all():
+        return float(len(chances))
+    return float(chances.sum() ** 2 / np.square(chances).sum())

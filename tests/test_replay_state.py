@@ -4,9 +4,10 @@ import sys
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from noterl.replay import Replay
-from tests.replay_model import assert_same, built, filled, store
+from tests.replay_model import SPACES, assert_same, built, filled, store
 
 pytestmark = pytest.mark.backend_free
 
@@ -47,6 +48,16 @@ def test_state_holds_live_rows_only_and_copies_no_big_array():
     assert all(np.shares_memory(piece, replay._storage.observation) for piece in columns["observation"])
     replay = filled(20, 3)
     assert [len(piece) for piece in replay.get_state()["columns"]["observation"]] == [3]
+
+
+def test_a_state_says_nothing_of_what_is_formed_at_sampling():
+    far, near = Replay(20, n_step=3), built(20)
+    far.build(SPACES["vector"], spaces.Discrete(5))
+    for step in range(33):
+        store(far, step)
+    near.set_state(far.get_state())
+    plain, same = (each.sample(2, 8, generator=np.random.default_rng(0), gamma=0.9) for each in (near, filled(20, 33)))
+    assert_same(list(plain), list(same))
 
 
 def test_an_unbuilt_memory_has_an_empty_state():

@@ -398,5 +398,3 @@ class TestRememberingRollouts:
             noterl.A2C("CartPole-v1").compile(replay=noterl.Replay(100))
         with pytest.raises(ValueError, match="replay must not relabel"):
             ppo("discrete").compile(replay=noterl.Replay(100, relabel=noterl.replay.Hindsight()))
-        with pytest.raises(ValueError, match="replay must have n_step=1, its returns were prepared already"):
-            ppo("discrete").compile(replay=noterl.Replay(100, n_step=3))

@@ -96,6 +96,11 @@ def test_an_agent_learns_the_same_from_frames_as_from_whole_stacks(mode: Autores
     assert_same_state({"replay": None, "variables": weights[1]}, {"replay": None, "variables": weights[0]})
 
 
+def test_returns_of_several_steps_are_not_for_rollouts_whose_returns_were_prepared() -> None:
+    with pytest.raises(ValueError, match="replay must have n_step=1, its returns were prepared already"):
+        noterl.PPO("CartPole-v1", hidden=(4,)).compile(replay=Replay(100, n_step=3))
+
+
 def test_a_memory_belongs_to_one_agent() -> None:
     replay = Replay(64)
     first, second = (noterl.DQN("CartPole-v1", hidden=(4,), seed=1) for _ in range(2))

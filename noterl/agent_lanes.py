@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from noterl import envs
 from noterl.collect import Lanes, TeamLanes, VectorLanes
+from noterl.collect.common import warn_afresh
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -58,35 +59,40 @@ def prepare(agent: Agent, source: envs.EnvSource, num_envs: int | None, *, fresh
     relabel = getattr(agent.replay, "relabel", None)
     if relabel is not None:
         relabel.attach(agent, source)
-    if source.vector is not None:
-        _prepare_vector(agent, source, num_envs)
-        return
     lanes, saved = agent.lanes, agent._restored.get("lanes")
-    present = lanes.num_envs if lanes is not None else len(saved["lanes"]) if saved else 1
-    count = present if num_envs is None else num_envs
-    if lanes is not None and (fresh or lanes.native or lanes.source is not source or count != present):
+    if source.num_envs is not None:
+        count = source.num_envs
+        if num_envs not in (None, count):
+            raise ValueError(f"num_envs is {num_envs}, but env is a vector environment of {count}")
+    else:
+        present = lanes.num_envs if lanes is not None else len(saved["lanes"]) if saved else 1
+        count = present if num_envs is None else num_envs
+    if lanes is not None and lanes.native and lanes.source is source:
+        if fresh:
+            agent.lanes = None  # the vector environment itself stays: it need not be made again to be reset
+    elif lanes is not None and (fresh or lanes.source is not source or count != lanes.num_envs):
         park(agent)
     if agent.lanes is None:
         agent.lanes = _new_lanes(agent, source, count)
         saved, whose = agent._restored.pop("lanes", None), agent._restored.pop("source", None)
-        if saved and not fresh and len(saved["lanes"]) == count and whose in (None, source):
-            agent.lanes.set_state(saved)
+        if saved and not fresh and whose in (None, source):
+            _bring_back(agent.lanes, saved)
 
 
-def _new_lanes(agent: Any, source: envs.EnvSource, count: int) -> Lanes:
+def _new_lanes(agent: Any, source: envs.EnvSource, count: int) -> Lanes | VectorLanes:
+    if source.vector is not None:
+        return VectorLanes(source, agent.generators)
     if source.team is None:
         return Lanes(source, count, agent.generators)
     return TeamLanes(source, count, agent.generators, agent.team_reward)
 
 
-def _prepare_vector(agent: Agent, source: envs.EnvSource, num_envs: int | None) -> None:
-    if num_envs not in (None, source.num_envs):
-        raise ValueError(f"num_envs is {num_envs}, but env is a vector environment of {source.num_envs}")
-    lanes = VectorLanes(source, agent.generators)
-    if agent.lanes is not None and agent.lanes.source is not source:
-        drop(agent)
-    agent.lanes = lanes
-    agent._restored.pop("lanes", None)
+def _bring_back(lanes: Lanes | VectorLanes, saved: dict[str, Any]) -> None:
+    """Let the episodes that were saved go on; those of another number of lanes do not, for that was asked for."""
+    if ("vector" in saved) != lanes.native:
+        warn_afresh("each environment", "one of the two runs has a vector environment, the other has not")
+    elif lanes.native or len(saved["lanes"]) == lanes.num_envs:
+        lanes.set_state(saved)
 
 
 def park(agent: Agent) -> None:

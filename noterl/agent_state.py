@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from noterl import agent_lanes, backends, envs, networks, optimizers, registry, saving
-from noterl.collect.lanes import check_state as check_lanes
+from noterl.collect.state import check_state as check_lanes
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

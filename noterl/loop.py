@@ -60,7 +60,6 @@ class Loop:
         self._over: list[int] = []  # those of them whose episode is over
         self._failed = False
         self._started = perf_counter()
-        self._surplus_said = False
 
     def run(self) -> None:
         """Train until the budget is spent, a callback stops it, or something is raised; every begin gets its end."""
@@ -157,7 +156,7 @@ class Loop:
         attributes = agent.__dict__  # past the agent's own __setattr__, which costs half a microsecond
         for position, transition in enumerate(transitions):
             if position and self._spent():
-                self._discard(transitions[position:])
+                self._put_off(transitions[position:])
                 break
             self.store.add(*transition)
             attributes["steps"] += 1
@@ -170,17 +169,13 @@ class Loop:
         agent = self.agent
         return agent.steps >= self.last_step or agent.episodes + len(self._over) >= self.last_episode
 
-    def _discard(self, surplus: tuple[Transition, ...]) -> None:
-        """Drop what a native vector environment stepped beyond the budget."""
-        for transition in surplus:
-            self.lanes.discard(transition.lane)
-            self.store.interrupt(transition.lane)
-        if not self._surplus_said:
-            self._surplus_said = True
-            self.agent.say(
-                f"the budget ended within a step of the vector environment: {len(surplus)} of its transitions were "
-                "discarded"
-            )
+    def _put_off(self, surplus: tuple[Transition, ...]) -> None:
+        """Leave what a native vector environment stepped beyond the budget to the next `fit`."""
+        self.lanes.put_off(surplus)
+        self.agent.say(
+            f"the budget ended within a step of the vector environment: {len(surplus)} of its transitions are left to "
+            "the next fit"
+        )
 
     def _learn(self, updates: int) -> None:
         """Run one group: draw it as one, update in as few calls as may be, feed its priorities back as one."""

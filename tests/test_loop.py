@@ -135,7 +135,9 @@ class TestVectorBudgets:
         assert agent.steps == len(agent.replay) == 10
         assert CountedEnv.stepped == 12
         assert history.stop_reason == "steps"
-        message = "the budget ended within a step of the vector environment: 2 of its transitions were discarded"
+        message = (
+            "the budget ended within a step of the vector environment: 2 of its transitions are left to the next fit"
+        )
         assert capsys.readouterr().err.count(message) == 1
         assert updates_of(tape) == 9
 
@@ -167,10 +169,12 @@ class TestVectorBudgets:
         assert lengths == [(2, 3.0), (2, 3.0), (2, 3.0), (1, 1.0)]
 
     @pytest.mark.parametrize("mode", AutoresetMode)
-    def test_a_second_fit_adds(self, tape: Tape, mode: AutoresetMode) -> None:
+    def test_a_second_fit_adds_and_takes_the_surplus_first(self, tape: Tape, mode: AutoresetMode) -> None:
         agent = self.agent(tape, mode)
         agent.fit(steps=10, verbose=0)
-        agent.fit(steps=9, verbose=0)
+        agent.fit(steps=2, verbose=0)
+        assert agent.steps == len(agent.replay) == CountedEnv.stepped == 12
+        agent.fit(steps=7, verbose=0)
         assert agent.steps == len(agent.replay) == 19
         agent.replay.check()
 

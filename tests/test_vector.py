@@ -158,13 +158,13 @@ class TestFits:
         assert run([{"seed": 9}])[0] == twice[0][: len(run([{"seed": 9}])[0])]
 
     @MODES
-    def test_every_fit_resets(self, mode: AutoresetMode) -> None:
+    def test_episodes_go_on_in_the_next_fit(self, mode: AutoresetMode) -> None:
         agent = build(vector_of([lambda: CountingEnv(5)] * 2, mode), lambda o: np.zeros(len(o), int))
         agent.fit(steps=4, verbose=0)
         agent.fit(steps=4, verbose=0)
         agent.replay.check()
         assert [[entry[0] for entry in lane] for lane in memories(agent, 2)] == [
-            [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+            [[0.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]
         ] * 2
 
     def test_one_that_a_factory_made_serves_several_fits(self) -> None:

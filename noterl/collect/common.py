@@ -1,15 +1,18 @@
 """What every collector checks and counts.
 
-Owns: the checks of what an environment returns, and the ledger of the episodes in flight.
+Owns: the checks of what an environment returns, the ledger of the episodes in flight, and how one is brought back.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+
+from noterl import envs
 
 
 class InvalidStepError(ValueError):
@@ -86,3 +89,34 @@ class Ledger:
         """Take what `get_state` returned."""
         self.returns, self.lengths = list(state["returns"]), list(state["lengths"])
         self.numbers, self.running = list(state["numbers"]), list(state["running"])
+
+
+def resume(environment: Any, saved: dict[str, Any], past: list[Any], *, over: bool) -> str | None:
+    """Bring one environment to where it was; return why that failed, or None.
+
+    Args:
+        environment: the environment.
+        saved: "seed" of its last reset, its "observation", and what it said of itself as "environment", or None.
+        past: the actions since the reset.
+        over: whether the last of them ended the episode.
+    """
+    try:
+        if saved["environment"] is not None:
+            envs.set_state(environment, saved["environment"])
+            return None
+        observation = envs.replay(environment, saved["seed"], past[:-1] if over else past)
+        if over and observation is not None:
+            observation = environment.step(past[-1])[0]
+    except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
+        return f"{type(error).__name__}: {error}"
+    return None if envs.equal(observation, saved["observation"]) else "it gives other observations"
+
+
+def warn_afresh(what: str, fault: str) -> None:
+    """Say that what was saved of an episode in flight cannot be brought back."""
+    warnings.warn(
+        f"{what} cannot be brought back to where it was ({fault}): it starts afresh and the run goes on inexactly "
+        "(noterl.envs.check says why)",
+        RuntimeWarning,
+        stacklevel=3,
+    )

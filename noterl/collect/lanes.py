@@ -6,15 +6,14 @@ stepped lane by lane, so that a budget may end and a run go on in the middle of 
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
 from noterl import envs
-from noterl.collect.common import Checker, Ledger
-from noterl.observation import View, fits, present
+from noterl.collect.common import Checker, Ledger, resume, warn_afresh
+from noterl.observation import View, present
 from noterl.types import Transition
 
 if TYPE_CHECKING:
@@ -140,75 +139,13 @@ class Lanes:
             self._past[lane] = saved["actions"].tolist() if self._discrete else list(saved["actions"])
             if self.ledger.numbers[lane] < 0:
                 continue
-            fault = self._resume(lane, saved)
+            past = self._past[lane]
+            over = not self.ledger.running[lane] and bool(past)  # the last action ended the episode
+            fault = resume(self._environments[lane], saved, past, over=over)
             if fault is not None:
                 self.ledger.running[lane] = False
-                warnings.warn(
-                    f"environment {lane} cannot be brought back to where it was ({fault}): it starts afresh and the "
-                    "run goes on inexactly (noterl.envs.check says why)",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-
-    def _resume(self, lane: int, saved: dict[str, Any]) -> str | None:
-        """Bring one environment to where it was; return why that failed, or None."""
-        environment = self._environments[lane]
-        try:
-            if saved["environment"] is not None:
-                envs.set_state(environment, saved["environment"])
-                return None
-            observation = self._replay(lane)
-        except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
-            return f"{type(error).__name__}: {error}"
-        return None if envs.equal(observation, saved["observation"]) else "it gives other observations"
-
-    def _replay(self, lane: int) -> Any:
-        environment, past = self._environments[lane], self._past[lane]
-        if self.ledger.running[lane] or not past:
-            return envs.replay(environment, self._seeds[lane], past)
-        # The last action ended the episode.
-        before = envs.replay(environment, self._seeds[lane], past[:-1])
-        return None if before is None else environment.step(past[-1])[0]
+                warn_afresh(f"environment {lane}", fault)
 
     def close(self) -> None:
         """Close the environments that were made here."""
         self.source.close()
-
-
-def check_state(state: Any, source: EnvSource) -> None:
-    """Refuse what `Lanes.set_state` could not take; it comes from a file, and is taken only when the next `fit` begins.
-
-    Raises:
-        ValueError: if it is not what `Lanes.get_state` returns for environments of these spaces.
-    """
-    try:
-        lanes, ledger = state["lanes"], state["ledger"]
-        right = len(lanes) > 0 and type(state["cursor"]) is int and 0 <= state["cursor"] <= len(lanes)
-        right &= all(len(ledger[name]) == len(lanes) for name in ("returns", "lengths", "numbers", "running"))
-        right &= all(type(running) is bool for running in ledger["running"])
-        right &= all(type(number) is int and number >= -1 for name in ("lengths", "numbers") for number in ledger[name])
-        right &= all(type(value) is float for value in ledger["returns"])
-        right &= all(ledger["numbers"][lane] >= 0 for lane, running in enumerate(ledger["running"]) if running)
-        space = source.observation_space
-        for lane in lanes:
-            right &= type(lane["seed"]) is int and 0 <= lane["seed"] < 2**31
-            right &= fits(space, lane["observation"])
-            if source.team is not None:
-                right &= np.shape(lane["earned"]) == (len(source.team),) and lane["earned"].dtype == np.float64
-            right &= isinstance(lane["environment"], dict | None) and _are_actions(lane["actions"], source.action_space)
-        if state["actions"] is not None:
-            right &= len(state["actions"]) == len(lanes) and state["cursor"] < len(lanes)
-            right &= _are_actions(state["actions"], source.action_space)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"the state of the environments is malformed: {error!r}") from error
-    if not right:
-        raise ValueError("the state of the environments is malformed, or of environments with other spaces")
-
-
-def _are_actions(actions: np.ndarray, space: spaces.Space[Any]) -> bool:
-    """Say whether an array holds actions of the space, `[n, ...]`; none at all may be of any dtype."""
-    if not actions.size:
-        return actions.ndim > 0
-    if not isinstance(space, spaces.Discrete):
-        return actions.shape[1:] == space.shape and actions.dtype == space.dtype
-    return actions.ndim == 1 and actions.dtype.kind == "i" and bool((actions >= 0).all() and (actions < space.n).all())

@@ -11,8 +11,10 @@ import time
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
+from noterl.envs.classic import layers
+from noterl.envs.from_zero import VectorFromZero
 from noterl.envs.membership import faults
 from noterl.envs.report import Notes, Report
 
@@ -30,6 +32,17 @@ def autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> str:
     if name not in MODES:
         raise ValueError(f"env: metadata['autoreset_mode'] must say one of {MODES}, got {mode!r}")
     return str(name)
+
+
+def stepped_here(vector: VectorEnv[Any, Any, Any]) -> SyncVectorEnv | None:
+    """Return what steps the environments, where they can be brought back one by one; else None.
+
+    They cannot where they are out of reach, nor where a wrapper around all of them, or a class derived from
+    gymnasium's, may hold what nobody can ask for.
+    """
+    *around, base = layers(vector)
+    plain = type(base) is SyncVectorEnv and all(type(layer) is VectorFromZero for layer in around)
+    return base if plain else None
 
 
 def check_vector(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, seed: int) -> Report:

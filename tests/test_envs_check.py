@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 
 from noterl.envs import check
 from tests import doubles
@@ -336,6 +338,23 @@ class TestCheck:
         assert report.steps == 90
         assert report.episodes > 3
         assert f"autoreset mode: {mode}" in str(report)
+
+    @pytest.mark.parametrize(
+        ("make", "resumable", "words"),
+        [
+            (lambda: SyncVectorEnv([lambda: gymnasium.make(CARTPOLE)] * 2), "replay", None),
+            (lambda: SyncVectorEnv([doubles.StatefulEnv] * 2), "state", None),
+            (lambda: SyncVectorEnv([doubles.CountingEnv] * 2), None, "in one of its environments: reset"),
+            (lambda: gymnasium.make_vec(CARTPOLE, 2), None, "a restored run starts them afresh"),
+        ],
+    )
+    def test_how_a_vector_is_restored(self, make, resumable, words):
+        report = check(make, steps=60)
+        assert (report.ok, report.resumable) == (True, resumable)
+        assert len(report.warnings) == (words is not None)
+        assert words is None or words in report.warnings[0]
+        how = {"replay": "exactly, by replaying", "state": "exactly, by its own", None: "not exactly"}[resumable]
+        assert f"an episode in flight is restored {how}" in str(report)
 
     def test_disabled_lanes_are_reset_by_mask(self):
         vector, masks = doubles.branching_vector(2, "Disabled"), []

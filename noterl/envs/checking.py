@@ -18,12 +18,12 @@ from gymnasium.vector import VectorEnv
 
 from noterl.envs.from_zero import FromZero
 from noterl.envs.membership import faults, flag_fault, reward_fault
-from noterl.envs.opening import name_of, open_env
+from noterl.envs.opening import name_of, open_env, vector_builder
 from noterl.envs.report import Notes, Report
 from noterl.envs.source import EnvSource, source_of
 from noterl.envs.spaces import convert, show
 from noterl.envs.state import equal, get_state, has_state_methods, set_state
-from noterl.envs.vector_checking import check_vector
+from noterl.envs.vector_checking import check_vector, stepped_here
 
 # A step above this bounds the run below 200 steps/s in each lane, whatever the learner does.
 _SLOW_MICROSECONDS = 5_000.0
@@ -62,6 +62,7 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
     opened, build, owned = open_env(env)
     if isinstance(opened, VectorEnv):
         report = check_vector(opened, Report(name_of(opened)), steps, seed)
+        _check_parts(opened, report, steps, seed)
     else:
         examiner = Examiner(opened, build, owned)
         examiner.run(episodes, steps, seed)
@@ -69,6 +70,27 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
     if owned:
         opened.close()
     return report
+
+
+def _check_parts(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, seed: int) -> None:
+    """Find out on another of its environments whether episodes of a vector environment are restored exactly."""
+    if stepped_here(vector) is None:
+        report.warnings.append(
+            "nothing says where its episodes are, so a restored run starts them afresh; those of a SyncVectorEnv "
+            "without wrappers around it, and of num_envs= scalar environments, may go on exactly"
+        )
+        return
+    try:
+        build = vector_builder(vector)
+        examiner = Examiner(build(None), build, True)
+    except Exception as error:
+        report.warnings.append(f"no environment like those in it can be made, to see if it can be restored: {error}")
+        return
+    examiner.run(0, steps, seed)
+    examiner.env.close()
+    report.resumable = examiner.report.resumable
+    for texts, found in ((report.errors, examiner.report.errors), (report.warnings, examiner.report.warnings)):
+        texts.extend(f"in one of its environments: {text}" for text in found)
 
 
 class Stop(Exception):
@@ -102,11 +124,12 @@ class Examiner:
         self._times: list[float] = []
 
     def run(self, episodes: int, steps: int, seed: int) -> None:
-        """Play, then reset with the same seed, then resume; stop where the environment leaves no way on."""
+        """Play, if any episodes, then reset with the same seed, then resume; stop where there is no way on."""
         twin = None
         try:
             self._check_spaces(seed)
-            self._play(episodes, steps, seed)
+            if episodes:
+                self._play(episodes, steps, seed)
             twin = self._make_twin()
             self._check_exactness(twin, min(steps, _REPLAYED_STEPS), seed)
         except Stop:

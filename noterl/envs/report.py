@@ -20,6 +20,7 @@ class Report:
         warnings: what is likely a mistake, or costs exactness or speed.
         resumable: how an episode in flight is restored exactly: "state" by the environment's own `get_state` and
             `set_state`, "replay" by its seed and actions, None not at all (a restored run starts the episode afresh).
+            Of a vector environment, how each lane's is.
         step_microseconds: the median time of one step; of all lanes together for a vector environment.
         episodes: how many episodes ended.
         steps: how many steps were taken.
@@ -52,8 +53,7 @@ class Report:
         lines += [f"  warning: {text}" for text in self.warnings]
         if self.autoreset_mode is not None:
             lines.append(f"  autoreset mode: {self.autoreset_mode}")
-        else:
-            lines.append(f"  an episode in flight is restored {resumed}")
+        lines.append(f"  an episode in flight is restored {resumed}")
         lines.append(f"  {self.episodes} episodes ended in {self.steps} steps of {self.step_microseconds:.3g} µs")
         return "\n".join(lines)
 

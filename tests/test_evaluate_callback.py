@@ -234,6 +234,9 @@ class TestSchedulers:
         class Two(TapeAgent):
             optimizer_names = ("actor", "critic")
 
+            def update(self, batch: Any) -> tuple[dict[str, Any], None]:
+                raise NotImplementedError  # updates are made up
+
         adams = {name: keras.optimizers.Adam(0.5) for name in Two.optimizer_names}
         agent = rewarded([0], Two, optimizer=adams)
         scheduler = LearningRateScheduler(lambda steps: 0.25, optimizer="critic")

@@ -269,7 +269,6 @@ class Agent(Algorithm):
         Raises:
             OSError: if it cannot be written; an older file at `path` stays.
         """
-        check_bool("replay", replay)
         self.build()
         saving.write(path, agent_state.document(self, replay=replay))
 

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from noterl import agent_lanes, backends, envs, networks, optimizers, registry, saving
+from noterl.checks import check_bool
 from noterl.collect.state import check_state as check_lanes
 
 if TYPE_CHECKING:
@@ -142,7 +143,12 @@ def _take_replay(agent: Agent, state: dict[str, Any]) -> None:
 
 
 def document(agent: Agent, *, replay: bool) -> dict[str, Any]:
-    """Return what a file holds: how to build the agent, and its state."""
+    """Return what a file holds: how to build the agent, and its state.
+
+    Raises:
+        ValueError: if `replay` is no bool.
+    """
+    check_bool("replay", replay)
     config = agent.get_config()
     config.update({"env": None} if "env" in config else {})
     arguments = dict(agent._setup.arguments) if agent._setup else {}

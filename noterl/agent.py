@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 
 from noterl import agent_lanes, agent_state, building, envs, optimizers, saving
 from noterl.agent_setup import Setup, budget_of, checked_fit_arguments, loggers
@@ -19,6 +18,7 @@ from noterl.algorithm import Algorithm, Defaults
 from noterl.callback import CallbackList, Events
 from noterl.checks import check_bool
 from noterl.envs.from_zero import shift
+from noterl.heads import one_of
 from noterl.history import History
 from noterl.loop import Loop, evaluate
 from noterl.noise import NoiseProcess
@@ -258,7 +258,7 @@ class Agent(Algorithm):
         explorer = self.explorer if deterministic else self.explorer.twin(self._by_hand)
         actions = self.act_on(seen[None] if single else seen, deterministic, explorer, self.steps)
         actions = shift(actions, acted, +1)
-        return actions[0].item() if single and np.ndim(actions[0]) == 0 else actions[0] if single else actions
+        return one_of(actions, 0, self.action_space) if single else actions
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:
         """Write everything into one file, whole or not at all; `replay=False` leaves the memory out.

@@ -14,6 +14,7 @@ import numpy as np
 
 from noterl import agent_lanes, saving
 from noterl.checks import check_positive
+from noterl.heads import one_of
 from noterl.random import Generators, check_seed
 from noterl.saving_files import checked_path, replacing
 
@@ -77,10 +78,8 @@ class _Episode:
         observation, _ = environment.reset(seed=self._seed)
         yield _frame(environment)
         for _ in range(self._max_steps) if self._max_steps is not None else itertools.count():
-            action = agent.act_on(agent.view(observation)[None], True, agent.explorer, agent.steps)[0]
-            observation, gained, terminated, truncated, _ = environment.step(
-                action.item() if np.ndim(action) == 0 else action
-            )
+            actions = agent.act_on(agent.view(observation)[None], True, agent.explorer, agent.steps)
+            observation, gained, terminated, truncated, _ = environment.step(one_of(actions, 0, agent.action_space))
             self.reward += float(gained)
             yield _frame(environment)
             if terminated or truncated:

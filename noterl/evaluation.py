@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noterl.heads import one_of
 from noterl.random import Generators
 
 if TYPE_CHECKING:
@@ -74,10 +75,10 @@ class Evaluation:
         lanes = [lane for lane, episode in enumerate(playing) if episode is not None]
         observations = agent.view.stack([playing[lane][1] for lane in lanes])  # type: ignore[index]
         actions = agent.act_on(observations, self._deterministic, self._explorer, agent.steps)
-        for lane, action in zip(lanes, actions, strict=True):
+        for row, lane in enumerate(lanes):
             number = playing[lane][0]  # type: ignore[index]
             observation, reward, terminated, truncated, info = self._environments[lane].step(
-                action.item() if np.ndim(action) == 0 else action
+                one_of(actions, row, agent.action_space)
             )
             self._returns[number] += float(reward)
             if self._by_agent is not None:

@@ -167,3 +167,30 @@ def test_from_a_vector_environment_to_scalar_ones_and_back() -> None:
     agent.replay.check()
     agent.close()
     env.close()
+
+
+class Scalar(gymnasium.Env):
+    """Takes a single number, which must be what the space calls a member, without a word."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Box(-2, 1, ())
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert type(action) is np.ndarray and action.dtype == np.float32
+        assert self.action_space.contains(action)
+        return np.full(1, action / 2, np.float32), 0.0, bool(action > 0.8), False, {}
+
+
+def test_an_action_that_is_a_single_number_is_an_array_of_no_axes() -> None:
+    first, second = (noterl.PPO(Scalar, hidden=(4,), seed=3, rollout_steps=64) for _ in range(2))
+    first.fit(steps=11, num_envs=2, verbose=0)
+    second.set_state(first.get_state())
+    for agent in (first, second):
+        agent.fit(steps=10, verbose=0)
+    assert_same_state(first, second)
+    first.evaluate(episodes=1, deterministic=False)
+    action = first.act(np.zeros(1, np.float32))
+    assert type(action) is np.ndarray and action.shape == () and Scalar.action_space.contains(action)
+    assert first.act(np.zeros((3, 1), np.float32)).shape == (3,)

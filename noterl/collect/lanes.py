@@ -74,8 +74,14 @@ class Lanes:
 
     def begin_round(self, actions: np.ndarray) -> None:
         """Take one action for every lane."""
-        self.actions = actions.tolist() if self._discrete else actions
+        self.actions = self._single(actions)
         self.cursor = 0
+
+    def _single(self, actions: np.ndarray) -> Any:
+        """Return actions `[N, ...]` so that each is what its space has; see `noterl.heads.one_of`."""
+        if self._discrete:
+            return actions.tolist()
+        return [actions[lane, ...] for lane in range(len(actions))] if actions.ndim == 1 else actions
 
     def tick(self, step: int) -> tuple[Transition, ...]:
         """Step the next lane of the round and return its transition.
@@ -131,12 +137,12 @@ class Lanes:
         """Bring the environments to where they were; a lane that does not get there starts afresh, with a warning."""
         self.ledger.set_state(state["ledger"])
         actions = state["actions"]
-        self.actions = actions if actions is None or not self._discrete else actions.tolist()
+        self.actions = None if actions is None else self._single(actions)
         self.cursor = state["cursor"]
         for lane, saved in enumerate(state["lanes"]):
             self._observations[lane] = saved["observation"]
             self._seeds[lane] = saved["seed"]
-            self._past[lane] = saved["actions"].tolist() if self._discrete else list(saved["actions"])
+            self._past[lane] = list(self._single(saved["actions"]))
             if self.ledger.numbers[lane] < 0:
                 continue
             past = self._past[lane]

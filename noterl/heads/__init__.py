@@ -5,7 +5,7 @@ heads with a distribution also say its log-probabilities and entropy, on `keras.
 several agents.
 """
 
-from noterl.heads.base import Head, Q, random_actions
+from noterl.heads.base import Head, Q, one_of, random_actions
 from noterl.heads.bounded import Bounded, Deterministic, SquashedGaussian
 from noterl.heads.joint import Joint
 from noterl.heads.stochastic import Categorical, Gaussian
@@ -19,5 +19,6 @@ __all__ = [
     "Joint",
     "Q",
     "SquashedGaussian",
+    "one_of",
     "random_actions",
 ]

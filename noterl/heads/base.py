@@ -81,6 +81,17 @@ class Q(Head):
         return actions
 
 
+def one_of(actions: np.ndarray, index: int, space: spaces.Space[Any]) -> Any:
+    """Return one of actions `[N, ...]` as its space has it: an int of a Discrete one, else an array, of no axes too.
+
+    Example:
+    >>> from noterl.heads import one_of
+    >>> one_of(np.array([0.5, 1.0]), 1, spaces.Box(-1.0, 1.0, ()))
+    array(1.)
+    """
+    return actions[index].item() if isinstance(space, spaces.Discrete) else actions[index, ...]
+
+
 def random_actions(space: spaces.Space[Any], count: int, generator: np.random.Generator) -> np.ndarray:
     """Return uniformly random actions `[count, ...]` of a Discrete, MultiDiscrete or Box space.
 

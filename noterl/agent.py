@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-
 from noterl import agent_lanes, agent_state, building, envs, optimizers, saving
 from noterl.agent_setup import Setup, budget_of, checked_fit_arguments, loggers
 from noterl.algorithm import Algorithm, Defaults

@@ -57,7 +57,7 @@ class Loop:
         self.store, self.drawn_from = agent.store, agent.drawn_from
         self.rollout = None if agent.on_policy is None else agent.on_policy.rollout
         self._open: list[int] = []  # lanes whose episode was announced, and whose end was not
-        self._over: list[int] = []  # those of them whose episode is over
+        self._over = agent.lanes.ledger.over  # those of them whose episode is over
         self._failed = False
         self._started = perf_counter()
 
@@ -74,6 +74,7 @@ class Loop:
     def _train(self) -> None:
         self._fire(self.events.on_train_begin, {})
         self._announce_running()
+        self._end_episodes()
         self.guard.check()
         while not self._finished():
             if self.lanes.actions is not None or self._begin_round():
@@ -141,8 +142,7 @@ class Loop:
             agent.acting.target_moved()
         if due.updates:
             self._learn(due.updates)
-        while self._over:
-            self._end_episode()
+        self._end_episodes()
 
     def _between_steps(self) -> None:
         """Let those who asked look at the agent while it is whole; they do not change what it acts on."""
@@ -284,9 +284,14 @@ class Loop:
     def _announce_running(self) -> None:
         """Episodes that the last fit left in flight go on, and begin again for those who listen."""
         for lane, running in enumerate(self.lanes.ledger.running):
-            if running:
+            if running or lane in self._over:
                 self._open.append(lane)
                 self._fire(self.events.on_episode_begin, self.lanes.ledger.numbers[lane], {})
+
+    def _end_episodes(self) -> None:
+        """End those that are over; there may be such as training begins, where it was saved as others were told."""
+        while self._over:
+            self._end_episode()
 
     def _end_episode(self) -> None:
         """Count the next episode that is over, and tell of it."""
@@ -296,7 +301,7 @@ class Loop:
 
     def _close_episodes(self) -> None:
         """End, for those who listen, the episodes that the end of training cuts short; they go on in the next fit."""
-        complete, open_ = len(self._over), len(self._open)
+        complete, open_ = sum(lane in self._open for lane in self._over), len(self._open)
         call_all(
             *[self._end_episode] * complete,
             *[lambda: self._tell_end(self._open[0], False)] * (open_ - complete),

@@ -104,6 +104,27 @@ def test_any_budgets_one_after_the_other_are_their_sum(mode: AutoresetMode, goal
     split.replay.check()
 
 
+@MODES
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_saved_as_one_of_several_ends_is_told(mode: AutoresetMode, first: int) -> None:
+    """What is told after it, in the same step of the environments, is told as the restored run begins."""
+    states: list[dict[str, Any]] = []
+    make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=4)  # noqa: E731
+    hook = LambdaCallback(on_episode_end=lambda episode, _: episode == first and states.append(agent.get_state()))
+    agent, other = acting(vector(make, mode)), acting(vector(make, mode))
+    agent.fit(steps=40, callbacks=[hook], verbose=0)
+    other.set_state(states[0])
+    with pytest.raises(EnvironmentBroke):
+        other.fit(steps=1, callbacks=[LambdaCallback(on_train_begin=broken)], verbose=0)
+    history = other.fit(steps=40 - other.steps, verbose=0)
+    assert_same_state(agent, other)
+    assert len(history) == agent.episodes - first - 1
+
+
+def broken(*_: Any) -> None:
+    raise EnvironmentBroke
+
+
 def restored(agent: noterl.Agent, env: Any) -> noterl.DQN:
     other = acting(env)
     other.set_state(agent.get_state())
@@ -299,6 +320,15 @@ CHANGES = {
 @pytest.fixture(scope="module")
 def left_over() -> noterl.DQN:
     return acting(vector(cartpole, "SameStep"), steps=32)
+
+
+@pytest.mark.parametrize("over", [[3], [-1], [0], [1, 1], ["1"]])
+def test_an_end_that_cannot_be_is_refused(left_over: noterl.DQN, over: list[Any]) -> None:
+    state = left_over.get_state()
+    running = [lane == 0 for lane in range(3)]
+    lanes = {**state["lanes"], "ledger": {**state["lanes"]["ledger"], "running": running, "over": over}}
+    with pytest.raises(ValueError, match="the state of the environments is malformed"):
+        left_over.set_state({**state, "lanes": lanes})
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -64,13 +64,19 @@ class Checker:
 
 
 class Ledger:
-    """Returns, lengths and numbers of the episodes in flight, one per lane."""
+    """Returns, lengths and numbers of the episodes in flight, one per lane.
+
+    Attributes:
+        over: lanes whose episode is over, and was not counted yet: several may end in one tick of a vector environment,
+            and the agent may be saved as the first of them is told.
+    """
 
     def __init__(self, lanes: int) -> None:
         self.returns = [0.0] * lanes
         self.lengths = [0] * lanes
         self.numbers = [-1] * lanes
         self.running = [False] * lanes
+        self.over: list[int] = []
 
     def begin(self, lane: int, number: int) -> None:
         """Open an episode."""
@@ -83,12 +89,14 @@ class Ledger:
             "lengths": list(self.lengths),
             "numbers": list(self.numbers),
             "running": list(self.running),
+            "over": list(self.over),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state` returned."""
         self.returns, self.lengths = list(state["returns"]), list(state["lengths"])
         self.numbers, self.running = list(state["numbers"]), list(state["running"])
+        self.over = list(state["over"])
 
 
 def resume(environment: Any, saved: dict[str, Any], past: list[Any], *, over: bool) -> str | None:

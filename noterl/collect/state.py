@@ -30,6 +30,10 @@ def check_state(state: Any, source: EnvSource) -> None:
         right &= all(type(number) is int and number >= -1 for name in ("lengths", "numbers") for number in ledger[name])
         right &= all(type(value) is float for value in ledger["returns"])
         right &= all(ledger["numbers"][lane] >= 0 for lane, running in enumerate(ledger["running"]) if running)
+        right &= len({*ledger["over"]}) == len(ledger["over"])
+        for lane in ledger["over"]:
+            right &= type(lane) is int and 0 <= lane < len(lanes) and not ledger["running"][lane]
+            right &= ledger["numbers"][lane] >= 0
         if state["actions"] is not None:
             right &= len(state["actions"]) == len(lanes) and state["cursor"] < len(lanes)
             right &= _are_actions(state["actions"], source.action_space)
@@ -38,7 +42,7 @@ def check_state(state: Any, source: EnvSource) -> None:
         else:
             right &= all(_is_lane(lane, source) for lane in lanes)
             right &= "vector" not in state or _is_vector(state["vector"], state, source)
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"the state of the environments is malformed: {error!r}") from error
     if not right:
         raise ValueError("the state of the environments is malformed, or of environments with other spaces")

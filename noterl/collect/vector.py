@@ -195,6 +195,8 @@ class VectorLanes:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Bring the environments to where they were; where one does not get there, all start afresh, with a warning."""
+        if len(state["lanes"]) == self.num_envs:
+            self.ledger.set_state(state["ledger"])
         fault = self._resume(state)
         if fault is not None:
             self._forget()
@@ -210,7 +212,6 @@ class VectorLanes:
         fault = self._parts.set_state(lanes, said["over"])
         if fault is not None:
             return fault
-        self.ledger.set_state(state["ledger"])
         self.actions = state["actions"]
         self._over = said["over"].copy()
         if self._mode is AutoresetMode.NEXT_STEP:

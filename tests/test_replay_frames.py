@@ -19,6 +19,7 @@ from noterl.envs import FrameStack, Reach2D
 from noterl.replay import Hindsight, Prioritized, Replay, Triplets, bytes_needed
 from tests.doubles import CountingEnv, ImageEnv, StatefulEnv
 from tests.replay_model import assert_same
+from tests.test_replay_state import stopped_at_line
 
 pytestmark = pytest.mark.backend_free
 
@@ -95,6 +96,53 @@ def shown(replay: Replay) -> Any:
     stacks = storage.observations(storage.live_rows())[:, 1::2].tolist()
     assert following == [[*stack[1:], stack[-1] + 1] for stack in stacks]
     return stacks
+
+
+LENGTH = 7  # of an episode of each of two lanes, which are stepped in turn
+
+
+def stacks_at(step: int) -> list[list[int]]:
+    """What step number `step` shows, and what comes after it: its own number is the newest frame."""
+    begin = step - step // 2 % LENGTH * 2
+    return [[max(begin, step + 2 * (later - back)) for back in (2, 1, 0)] for later in (0, 1)]
+
+
+def store_step(replay: Replay, step: int) -> None:
+    stack, following = stacks_at(step)
+    replay.add(step % 2, stack, 0, step, following, step // 2 % LENGTH == LENGTH - 1, False)
+
+
+def assert_stacks(replay: Replay) -> None:
+    """Every live transition shows what it was added with."""
+    replay.check()
+    storage = replay._storage
+    rows = storage.live_rows()
+    expected = [stacks_at(int(step)) for step in storage.reward[rows]]
+    seen = zip(storage.observations(rows).tolist(), storage.next_observations(rows).tolist(), strict=True)
+    assert [list(pair) for pair in seen] == expected
+
+
+@pytest.mark.parametrize(("count", "dropped"), [(3, 0), (9, 0), (13, 0), (15, 0), (15, 3), (30, 0), (30, 5)])
+def test_ctrl_c_on_any_line_leaves_the_stacks_that_were_stored(count: int, dropped: int) -> None:
+    def work() -> None:
+        if dropped:
+            replay.drop_oldest(dropped)
+        else:
+            store_step(replay, count)
+
+    for stop_at in range(400):
+        replay = Replay(8, frame_stack=3)
+        replay.build(spaces.Box(0, 999, (3,)), spaces.Discrete(2))
+        for step in range(count):
+            store_step(replay, step)
+        finished = not stopped_at_line(stop_at, work, ("storage.py", "stacks.py", "past.py"))
+        assert_stacks(replay)
+        for step in range(count + 1, count + 10):
+            store_step(replay, step)
+            assert_stacks(replay)
+        if finished:
+            break
+    assert 20 < stop_at < 399
 
 
 @pytest.mark.parametrize("through_a_state", [False, True])

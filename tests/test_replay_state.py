@@ -190,13 +190,13 @@ def assert_counts(replay, lanes):
     assert storage.next_observations(rows)[:, 0].tolist() == expected
 
 
-def stopped_at_line(stop_at, work):
-    """Do the work, but raise KeyboardInterrupt on reaching this line (counted from 0) within the storage."""
+def stopped_at_line(stop_at, work, files=("storage.py",)):
+    """Do the work, but raise KeyboardInterrupt on reaching this line (counted from 0) within the storage's files."""
     passed = 0
 
     def trace(frame, event, argument):
         nonlocal passed
-        if not frame.f_code.co_filename.endswith("storage.py"):
+        if not frame.f_code.co_filename.endswith(files):
             return None
         if event == "line":
             passed += 1

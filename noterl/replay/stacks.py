@@ -64,19 +64,24 @@ class StackedStorage(Storage):
             self._look_at(observation, next_observation, lane not in heads)
         stacking = self._stacking
         frame, following = stacking.newest(observation), stacking.newest(next_observation)
-        row = self.count % self.capacity
+        count = self.count
+        row = count % self.capacity
         self._vacate(row)
         # What does not go on with the whole stack before it begins an episode, even if the newest frames are the same.
-        if lane in heads and self._expected.get(lane) != _bytes(observation, stacking.whole):
-            self.interrupt(lane)
-        if lane not in heads:
+        expected = self._expected.pop(lane, None)
+        if lane in heads and expected != _bytes(observation, stacking.whole):
+            super().interrupt(lane)
+        head = heads.get(lane)
+        if head is None:
             older = stacking.older(stacking.part(observation))
             if older is not None:
                 self.past.keep(row, older)
-        super().add(lane, frame, action, reward, following, terminated, truncated, extra)
-        if terminated or truncated:
-            self._expected.pop(lane, None)
-        else:
+        try:
+            super().add(lane, frame, action, reward, following, terminated, truncated, extra)
+        except BaseException:
+            self._mend(lane, row, head, expected, self.count > count)
+            raise
+        if not (terminated or truncated):
             self._expected[lane] = _bytes(next_observation, stacking.whole)
         return row
 
@@ -166,6 +171,15 @@ class StackedStorage(Storage):
             return found
 
         return frame_of
+
+    def _mend(self, lane: int, row: int, head: int | None, expected: bytes | None, counts: bool) -> None:
+        """Put right what was broken off: a row that counts already finds its older frames through the link to it."""
+        if counts:
+            if head is not None and self._successor_cells[head] < 0:
+                self._link(head, row)
+            self.interrupt(lane)
+        elif head is not None and expected is not None:
+            self._expected[lane] = expected
 
     def _look_at(self, observation: Any, next_observation: Any, starts: bool) -> None:
         """Check one of the first transitions; what fits along both axes is settled by the first that fits along one."""

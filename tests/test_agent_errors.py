@@ -333,9 +333,8 @@ def test_spaces_alone_cannot_be_trained_in() -> None:
 
 def test_more_memory_than_there_is_is_refused_with_figures() -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
-    agent.compile(replay=noterl.Replay(10**15))
     with pytest.raises(ValueError, match=r"capacity=10{15} needs .* GB.* are available"):
-        agent.fit(steps=1, verbose=0)
+        agent.compile(replay=noterl.Replay(10**15))
     agent.compile()
     agent.fit(steps=1, verbose=0)
     assert agent.steps == 1

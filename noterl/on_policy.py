@@ -222,8 +222,15 @@ class Replayed(OnPolicy):
 
 
 def prepared(agent: Algorithm, rollout: Batch) -> Batch:
-    """Return a rollout `[T, N, ...]` with what `Agent.prepare` says of it as rows `[T N, ...]`; backends compile it."""
-    whole = rollout._replace(extra={**rollout.extra, **agent.prepare(rollout)})
+    """Return a rollout `[T, N, ...]` with what `Agent.prepare` says of it as rows `[T N, ...]`; backends compile it.
+
+    Raises:
+        ValueError: if `prepare` returns no dict.
+    """
+    said: Any = agent.prepare(rollout)
+    if not isinstance(said, dict):
+        raise ValueError(f"prepare must return a dict of fields [T, N, ...], {type(agent).__name__}'s gave {said!r}")
+    whole = rollout._replace(extra={**rollout.extra, **said})
 
     def flat(value: Any) -> Any:
         if isinstance(value, dict):

@@ -63,21 +63,6 @@ def test_the_examples_target_moves_when_nothing_is_said() -> None:
     assert not np.array_equal(networks.get_weights(agent.target_q)[0], initial)
 
 
-@pytest.mark.parametrize("tau", [0.25, 0.75])
-def test_the_examples_target_follows_by_polyaks_coefficient(tau: float) -> None:
-    agent = MyDQN(lambda: Corridor(), hidden=8, seed=0)
-    agent.compile(replay=noterl.Replay(50), learning_starts=8, batch_size=4, update_every=1, target_update=tau)
-    agent.fit(steps=8, verbose=0)
-    for _ in range(3):
-        before = networks.get_weights(agent.target_q)
-        agent.fit(steps=1, verbose=0)
-        for old, now, online in zip(
-            before, networks.get_weights(agent.target_q), networks.get_weights(agent.q), strict=True
-        ):
-            np.testing.assert_allclose(now, tau * online + (1 - tau) * old, rtol=1e-5, atol=1e-6)
-            assert not np.array_equal(now, old)
-
-
 def test_the_example_makes_the_updates_of_the_reference() -> None:
     agent = MyDQN(VECTOR, hidden=8, seed=1)
     agent.compile(replay=noterl.Replay(64), batch_size=4)

@@ -103,16 +103,6 @@ class TestEvents:
             taped(tape).fit(episodes=3, callbacks=[KerasRecorder(tape)], verbose=0)
         assert tape[-2:] == ["epoch_end 0 reward=2", "train_end"]
 
-    @pytest.mark.parametrize("event", ["on_train_batch_begin", "on_train_batch_end", "on_batch_end"])
-    def test_an_error_in_a_batch_names_it(self, event: str) -> None:
-        def fail(self: Any, batch: int, logs: Any) -> None:
-            raise RuntimeError("no")
-
-        failing = type("Failing", (keras.callbacks.Callback,), {event: fail})
-        with pytest.raises(RuntimeError, match="no") as caught:
-            taped(Tape()).fit(episodes=3, callbacks=[failing()], verbose=0)
-        assert [note for note in caught.value.__notes__ if note.startswith(f"raised by the callback Failing.{event}")]
-
     def test_what_it_adds_to_the_logs_is_passed_on(self) -> None:
         def add(epoch: int, logs: dict[str, Any]) -> None:
             logs["doubled"] = 2 * logs["reward"]

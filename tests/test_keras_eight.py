@@ -14,6 +14,7 @@ import pytest
 
 import noterl
 from tests.states import assert_same_state, one_lane
+from tests.tape import Tape, taped
 
 callbacks = keras.callbacks
 
@@ -121,3 +122,14 @@ class TestTensorBoard:
         }
         assert "batch_loss" in tags
         assert any("histogram" in tag for tag in tags) == bool(getattr(agent.q, "layers", None))
+
+
+@pytest.mark.parametrize("event", ["on_train_batch_begin", "on_train_batch_end", "on_batch_end"])
+def test_an_error_in_a_batch_names_it(event: str) -> None:
+    def fail(self: Any, batch: int, logs: Any) -> None:
+        raise RuntimeError("no")
+
+    failing = type("Failing", (keras.callbacks.Callback,), {event: fail})
+    with pytest.raises(RuntimeError, match="no") as caught:
+        taped(Tape()).fit(episodes=3, callbacks=[failing()], verbose=0)
+    assert [note for note in caught.value.__notes__ if note.startswith(f"raised by the callback Failing.{event}")]

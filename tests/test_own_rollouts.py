@@ -73,3 +73,13 @@ def test_an_actor_of_ones_own_gets_a_critic(shared: bool | None) -> None:
     )
     shapes = [weight.shape for weight in noterl.networks.get_weights(agent.critic)]
     assert agent.actor is actor and shapes == ([(3, 5), (5,), (5, 1), (1,)] if shared else [(3, 6), (6,), (6, 1), (1,)])
+
+
+@pytest.mark.parametrize("memory", [None, 64])
+@pytest.mark.parametrize("said", [3, None, [1]])
+def test_prepare_must_return_a_dict(said: Any, memory: int | None) -> None:
+    agent = type("Unprepared", (Reinforce,), {"prepare": lambda self, rollout: said})(Corridor(), seed=1)
+    agent.compile(batch_size=4, **({} if memory is None else {"replay": noterl.Replay(memory)}))
+    with pytest.raises(ValueError, match=r"prepare must return a dict of fields.*Unprepared's gave"):
+        agent.fit(steps=8, verbose=0)
+    assert agent.updates == 0

@@ -1,4 +1,4 @@
-"""Updates that differ within a period: what each returns, and nothing else, reaches hooks and memory."""
+"""Updates that differ within a period: what each returns, and nothing else, reaches hooks and memory; and targets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from noterl import networks
 from noterl.backends.common import NonFiniteError
 from noterl.replay import Prioritized
 from tests.batches import Corridor
+from tests.test_custom_agents import MyDQN
 
 
 class Delayed(noterl.Agent):
@@ -107,3 +108,18 @@ def test_an_update_that_fails_says_what_it_can() -> None:
     assert agent.updates == 5 and [number for number, _ in look.seen] == list(range(6))
     number, logs = look.seen[-1]
     assert set(logs) == {"loss", f"at {number % 3}", "seldom"} and np.isnan(logs["loss"])
+
+
+@pytest.mark.parametrize("tau", [0.25, 0.75])
+def test_the_examples_target_follows_by_polyaks_coefficient(tau: float) -> None:
+    agent = MyDQN(lambda: Corridor(), hidden=8, seed=0)
+    agent.compile(replay=noterl.Replay(50), learning_starts=8, batch_size=4, update_every=1, target_update=tau)
+    agent.fit(steps=8, verbose=0)
+    for _ in range(3):
+        before = networks.get_weights(agent.target_q)
+        agent.fit(steps=1, verbose=0)
+        for old, now, online in zip(
+            before, networks.get_weights(agent.target_q), networks.get_weights(agent.q), strict=True
+        ):
+            np.testing.assert_allclose(now, tau * online + (1 - tau) * old, rtol=1e-5, atol=1e-6)
+            assert not np.array_equal(now, old)

@@ -156,11 +156,11 @@ def replaced(tree: Any, keys: tuple[Any, ...], value: Any) -> Any:
     return copied
 
 
-# What may be left out, where a bool or a number is as good as another, and where None or {} is what stood there;
+# What may be left out, where a bool or a number is as good as another, and where None, [] or {} is what stood there;
 # callbacks are asked by the next fit.
 HARMLESS = re.compile(
     r"normalizers|rollout|replay\.sampler|"
-    r"lanes|lanes\.actions|lanes\.lanes\.0\.environment|lanes\.ledger\.(running|lengths|numbers)\.0|replay|polyak|loss\.last|"
+    r"lanes|lanes\.actions|lanes\.lanes\.0\.environment|lanes\.ledger\.(over|(running|lengths|numbers)\.0)|replay|polyak|loss\.last|"
     r"optimizers\.optimizer\.scalars\.0|callbacks.*|generators\.states(\.[a-z_/0-9]+(\..*)?)?|explorer\.(counts|generator\..*)"
 )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +123,22 @@ def test_saved_as_one_of_several_ends_is_told(mode: AutoresetMode, first: int) -
     history = other.fit(steps=40 - other.steps, verbose=0)
     assert_same_state(agent, other)
     assert len(history) == agent.episodes - first - 1
+
+
+@pytest.mark.parametrize("kind", ["signal", "stop"])
+def test_a_fit_that_ended_early_goes_on(kind: str) -> None:
+    make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=4)  # noqa: E731
+    whole, agent = acting(vector(make, "SameStep"), steps=60), acting(vector(make, "SameStep"))
+
+    def end(episode: int, logs: dict[str, Any]) -> None:
+        if episode == 4 and logs["complete"]:
+            agent.stop("enough") if kind == "stop" else os.kill(os.getpid(), signal.SIGINT)
+
+    with contextlib.nullcontext() if kind == "stop" else pytest.raises(KeyboardInterrupt):
+        agent.fit(steps=60, callbacks=[LambdaCallback(on_episode_end=end)], verbose=0)
+    assert agent.steps == 24
+    agent.fit(steps=36, verbose=0)
+    assert_same_state(whole, agent)
 
 
 def broken(*_: Any) -> None:

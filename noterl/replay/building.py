@@ -34,8 +34,8 @@ def bytes_needed(
 ) -> int:
     """Return the bytes that `Replay(capacity, frame_stack=...)` allocates for these spaces.
 
-    Each end of an episode in the memory may cost one more observation, and with a `frame_stack` each episode that lost its
-    beginning the frames that its oldest transition still shows.
+    Each end of an episode in the memory may cost one more observation, and with a `frame_stack` each episode that lost
+    its beginning the frames that its oldest transition still shows.
 
     >>> from gymnasium import spaces
     >>> from noterl.replay import bytes_needed

@@ -72,8 +72,11 @@ def prepare(agent: Agent, source: envs.EnvSource, num_envs: int | None, *, fresh
             agent.lanes = None  # the vector environment itself stays: it need not be made again to be reset
     elif lanes is not None and (fresh or lanes.source is not source or count != lanes.num_envs):
         park(agent)
-    if agent.lanes is None:
+    if agent.lanes is not None:
+        agent.lanes.claim()
+    else:
         agent.lanes = _new_lanes(agent, source, count)
+        agent.lanes.claim()
         saved, whose = agent._restored.pop("lanes", None), agent._restored.pop("source", None)
         if saved and not fresh and whose in (None, source):
             _bring_back(agent.lanes, saved)

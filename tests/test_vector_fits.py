@@ -356,3 +356,23 @@ def test_junk_anywhere_is_refused_or_does_not_break_the_next_fit(left_over: note
             agent.set_state(good)
     numbers = {"ledger.lengths.0", "ledger.running.0", "vector.left.0.terminated", "vector.left.0.truncated"}
     assert taken == {*numbers, "ledger.over", "lanes.0.environment", "vector", "vector.mode"}
+
+
+@MODES
+def test_an_environment_that_another_agent_has_stepped_is_reset(mode: AutoresetMode) -> None:
+    shared = vector(cartpole, mode)
+    first, second = (noterl.DQN(shared, hidden=(4,), seed=seed) for seed in (1, 2))
+    for agent in (first, first, second):  # a warning would be an error
+        agent.fit(steps=30, verbose=0)
+    with pytest.warns(RuntimeWarning, match=AFRESH.format("another agent has stepped it")) as warned:
+        first.fit(steps=5, verbose=0)
+    assert len(warned) == 1 and first.steps == 65
+    rows = first.replay.sample(1, 64, generator=np.random.default_rng(0), gamma=1.0)
+    moved = np.abs(rows.next_observation[..., 0] - rows.observation[..., 0] - 0.02 * rows.observation[..., 1])
+    assert moved.max() < 1e-5, "a transition leads from one agent's episode to the other's"
+
+
+def test_a_file_that_knows_of_no_ends_is_taken(left_over: noterl.DQN) -> None:
+    state = left_over.get_state()
+    del state["lanes"]["ledger"]["over"]
+    left_over.set_state(state)

@@ -96,7 +96,7 @@ class Ledger:
         """Take what `get_state` returned."""
         self.returns, self.lengths = list(state["returns"]), list(state["lengths"])
         self.numbers, self.running = list(state["numbers"]), list(state["running"])
-        self.over = list(state["over"])
+        self.over = list(state.get("over", ()))  # files of before know of none
 
 
 def resume(environment: Any, saved: dict[str, Any], past: list[Any], *, over: bool) -> str | None:

@@ -57,6 +57,9 @@ class Lanes:
         """Return what is seen of the present observations `[N, ...]`."""
         return self._seen
 
+    def claim(self) -> None:
+        """Step from here on; these environments are nobody else's."""
+
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""
         running = self.ledger.running

@@ -30,8 +30,9 @@ def check_state(state: Any, source: EnvSource) -> None:
         right &= all(type(number) is int and number >= -1 for name in ("lengths", "numbers") for number in ledger[name])
         right &= all(type(value) is float for value in ledger["returns"])
         right &= all(ledger["numbers"][lane] >= 0 for lane, running in enumerate(ledger["running"]) if running)
-        right &= isinstance(ledger["over"], list) and len({*ledger["over"]}) == len(ledger["over"])
-        for lane in ledger["over"]:
+        over = ledger.get("over", [])
+        right &= isinstance(over, list) and len({*over}) == len(over)
+        for lane in over:
             right &= type(lane) is int and 0 <= lane < len(lanes) and not ledger["running"][lane]
             right &= ledger["numbers"][lane] >= 0
         if state["actions"] is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
     from noterl.random import Generators
 
 
+# Who stepped a vector environment last.
+_steppers: WeakKeyDictionary[Any, ref[VectorLanes]] = WeakKeyDictionary()
+
+
 class VectorLanes:
     """A native vector environment under the interface of `Lanes`; all lanes step in one tick.
 
-    Its episodes go on in the next `fit`; nobody else may step it in between. In a restored run they go on where it is a
-    `SyncVectorEnv` without wrappers around it, and its environments can be brought back as those of `Lanes` can: each
-    of their episodes has a seed of its own. All others start afresh, with a warning.
+    Its episodes go on in the next `fit`, unless another agent has stepped it in between. In a restored run they go on
+    where it is a `SyncVectorEnv` without wrappers around it, and its environments can be brought back as those of
+    `Lanes` can: each of their episodes has a seed of its own. All others start afresh, with a warning.
 
     A budget may end in the middle of a tick. What the lanes beyond it brought is kept, and is the next tick; updates
     that fall due in between are drawn without it, which is the one thing that two fits do otherwise than one.
@@ -74,6 +79,14 @@ class VectorLanes:
         base = stepped_here(self._env)
         self._parts = None if base is None else Parts(base, source, generators)
         self._stepping = nullcontext() if self._parts is None else self._parts
+
+    def claim(self) -> None:
+        """Step from here on; all lanes start afresh, with a warning, if others have stepped the environment since."""
+        last = _steppers.get(self._env.unwrapped)
+        if self._observations is not None and (last is None or last() is not self):
+            self._forget()
+            warn_afresh("the vector environment", "another agent has stepped it")
+        _steppers[self._env.unwrapped] = ref(self)
 
     def observations(self) -> np.ndarray:
         """Return what is seen of the present observations `[N, ...]`."""

@@ -25,7 +25,7 @@ class Listener(Callback):
 
 def loop_of(*callbacks: Callback) -> Loop:
     agent = SimpleNamespace(
-        lanes=None,
+        lanes=SimpleNamespace(ledger=SimpleNamespace(over=[])),
         episodes=0,
         steps=0,
         acting=SimpleNamespace(stale=False),

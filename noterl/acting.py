@@ -182,12 +182,11 @@ class Actor:
 
     def _same_at_all_scales(self, program: Step, width: int | None) -> bool:
         """Whether they are the same for observations small and large, which bounds within `forward` would cut off."""
-        probe = self._probe(8)
+        probe, weights = self._probe(8), [backends.current().fetch(variable) for variable in self._variables]
         scales = (1,) if probe.dtype == np.uint8 else PROBED_SCALES
-        return all(self._same(program, probe * probe.dtype.type(scale), width) for scale in scales)
+        return all(self._same(program, probe * probe.dtype.type(scale), weights, width) for scale in scales)
 
-    def _same(self, program: Step, probe: np.ndarray, width: int | None) -> bool:
-        weights = [backends.current().fetch(variable) for variable in self._variables]
+    def _same(self, program: Step, probe: np.ndarray, weights: list[np.ndarray], width: int | None) -> bool:
         expected = self._forward(probe)[:, :width] if width else self._forward(probe)
         try:
             result = program(probe, weights)

@@ -76,7 +76,6 @@ def prepare(agent: Agent, source: envs.EnvSource, num_envs: int | None, *, fresh
         agent.lanes.claim()
     else:
         agent.lanes = _new_lanes(agent, source, count)
-        agent.lanes.claim()
         saved, whose = agent._restored.pop("lanes", None), agent._restored.pop("source", None)
         if saved and not fresh and whose in (None, source):
             _bring_back(agent.lanes, saved)

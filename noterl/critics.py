@@ -42,9 +42,7 @@ def column(values: Tensor) -> Tensor:
     Raises:
         ValueError: if it has other outputs, of which the rest would be dropped.
     """
-    if len(values.shape) != 2 or values.shape[1] != 1:
-        raise ValueError(f"a critic must return one number for each row, [B, 1], got {tuple(values.shape)}")
-    return values[:, 0]
+    return _of_width(values, 1, "one number for each row, [B, 1]")[:, 0]
 
 
 def rows(values: Tensor, actions: int) -> Tensor:
@@ -53,8 +51,12 @@ def rows(values: Tensor, actions: int) -> Tensor:
     Raises:
         ValueError: if it has other outputs, which would be broadcast.
     """
-    if len(values.shape) != 2 or values.shape[1] != actions:
-        raise ValueError(f"a critic must return a number for each action, [B, {actions}], got {tuple(values.shape)}")
+    return _of_width(values, actions, f"a number for each action, [B, {actions}]")
+
+
+def _of_width(values: Tensor, width: int, expected: str) -> Tensor:
+    if len(values.shape) != 2 or values.shape[1] != width:
+        raise ValueError(f"a critic must return {expected}, got {tuple(values.shape)}")
     return values
 
 

@@ -283,12 +283,11 @@ def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
         ValueError: if one of them is no network, they differ in the shapes of their weights, or a plain `tau` is not
             between 0 and 1.
     """
-    checked("source", source), checked("target", target)
     if isinstance(tau, np.generic) or not hasattr(tau, "dtype"):
         probability("tau", tau)
     if isinstance(tau, int | float) and tau == 1.0:
         tau = _coefficient.get()
-    sources, targets = paired(source, target, variables)
+    sources, targets = paired(source, target, lambda name, network: variables(checked(name, network)))
     backends.current().copy_variables(sources, targets, tau)
 
 

@@ -18,13 +18,13 @@ import keras  # noqa: E402  (the backend is chosen first)
 _known: WeakKeyDictionary[keras.layers.Layer, tuple[ref[Any], list, list]] = WeakKeyDictionary()
 
 
-def paired(source: Any, target: Any, variables: Callable[[Any], list]) -> tuple[list, list]:
+def paired(source: Any, target: Any, variables: Callable[[str, Any], list]) -> tuple[list, list]:
     """Return the variables of two networks, in an order in which they belong together.
 
     Args:
         source: a network.
         target: another of the same build.
-        variables: `noterl.networks.variables`.
+        variables: finds those of a network, given whether it is the "source" or the "target".
 
     Raises:
         ValueError: if the networks differ in the shapes of their weights.
@@ -32,7 +32,7 @@ def paired(source: Any, target: Any, variables: Callable[[Any], list]) -> tuple[
     is_layer = isinstance(source, keras.layers.Layer)  # a torch module may be given other parameters at any time
     if is_layer and source in _known and _known[source][0]() is target:
         return _known[source][1:]
-    sources, targets = variables(source), variables(target)
+    sources, targets = variables("source", source), variables("target", target)
     shapes = [[tuple(variable.shape) for variable in found] for found in (sources, targets)]
     if shapes[0] != shapes[1]:
         raise ValueError(f"source and target must be of one build, their weights have the shapes {shapes}")

@@ -58,7 +58,7 @@ class Lanes:
         return self._seen
 
     def claim(self) -> None:
-        """Step from here on; these environments are nobody else's."""
+        """Go on stepping, in the next `fit`; these environments are nobody else's."""
 
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""

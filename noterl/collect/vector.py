@@ -79,6 +79,7 @@ class VectorLanes:
         base = stepped_here(self._env)
         self._parts = None if base is None else Parts(base, source, generators)
         self._stepping = nullcontext() if self._parts is None else self._parts
+        self.claim()
 
     def claim(self) -> None:
         """Step from here on; all lanes start afresh, with a warning, if others have stepped the environment since."""

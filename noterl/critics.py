@@ -25,7 +25,7 @@ def q_values(critics: Sequence[networks.Network], observation: Tensor, action: T
     Example:
     >>> import numpy as np
     >>> from noterl import critics, networks
-    >>> twins = critics.twins(None, lambda: networks.mlp(3 + 2, [8], 1))
+    >>> twins = critics.twins([None, None], lambda: networks.mlp(3 + 2, [8], 1))
     >>> first, second = critics.q_values(twins, np.zeros((4, 3), "float32"), np.ones((4, 2), "float32"))
     >>> first.shape == second.shape == (4,), bool(np.any(np.asarray(first == second)))
     (True, False)
@@ -60,18 +60,14 @@ def _of_width(values: Tensor, width: int, expected: str) -> Tensor:
     return values
 
 
-def twins(given: Sequence[networks.Network] | None, build: Callable[[], networks.Network]) -> list[networks.Network]:
-    """Return two critics that differ in their weights: those given, or two that are built.
+def twins(given: Sequence[Any], build: Callable[[], networks.Network]) -> list[networks.Network]:
+    """Return two critics that differ in their weights: those given, built where that is None.
 
     Raises:
-        ValueError: if what is given are not two networks, or the lesser of both would be no better than either: their
-            weights are equal.
+        ValueError: if the weights are equal: the lesser of both would be no better than either.
     """
-    if given is None:
-        return [build(), build()]
-    if not isinstance(given, list | tuple) or len(given) != 2:
-        raise ValueError(f"critics must be two networks, got {given!r}")
-    first, second = (networks.get_weights(networks.checked("critics", critic)) for critic in given)
+    both = [networks.given(critic, build) for critic in given]
+    first, second = map(networks.get_weights, both)
     if len(first) == len(second) and all(map(np.array_equal, first, second)):
-        raise ValueError("critics must differ in their initial weights, but the two networks given are equal")
-    return list(given)
+        raise ValueError("network must have critics of different initial weights, but the two given are equal")
+    return both

@@ -217,9 +217,29 @@ def is_network(value: Any) -> bool:
     return isinstance(value, keras.layers.Layer | keras.Variable | keras.random.SeedGenerator) or is_module(value)
 
 
-def given(name: str, network: Any, build: Callable[[], Network]) -> Network:
-    """Return the network that was given as the argument `name`, or where that is None the one that `build` makes."""
-    return build() if network is None else checked(name, network)
+def parts(network: Any, *roles: str) -> list[Any]:
+    """Return what an agent's argument `network` says for each role, None where a network is to be built.
+
+    Args:
+        network: the first role's, or a list or tuple of all.
+        roles: what the agent's networks are for, such as "actor" and "critic".
+
+    Raises:
+        ValueError: if there is not one for each role.
+    """
+    if not isinstance(network, list | tuple):
+        return [network, *[None for _ in roles[1:]]]
+    if len(network) != len(roles):
+        raise ValueError(
+            f"network must be the {roles[0]}, or ({', '.join(roles)}) with None for what is to be built, "
+            f"got {network!r}"
+        )
+    return list(network)
+
+
+def given(network: Any, build: Callable[[], Network]) -> Network:
+    """Return the network that was given as the argument `network`, or where that is None the one that `build` makes."""
+    return build() if network is None else checked("network", network)
 
 
 def checked(name: str, network: Any) -> Network:

@@ -16,6 +16,8 @@ from noterl.updating import with_random_numbers
 from tests import reference_continuous as reference
 from tests.batches import CONTINUOUS, VECTOR, copied, differences, part, random_batch, row
 
+mlp = noterl.networks.mlp
+
 RTOL, ATOL = 1e-4, 2e-6  # DESIGN section 11, for float32
 RATE, TAU, HIDDEN, UPDATES, SIZE = 3e-3, 0.05, (7, 6), 5, 16
 
@@ -154,16 +156,38 @@ def test_twin_critics_differ_from_the_start() -> None:
 
 @pytest.mark.parametrize("kind", [noterl.DDPG, noterl.TD3, noterl.SAC])
 def test_what_is_no_network_is_named(kind: Any) -> None:
-    critics = {"critic": 1} if kind is noterl.DDPG else {"critics": [1, 2]}
-    for arguments in ({"actor": 1}, critics):
-        with pytest.raises(ValueError, match=f"{next(iter(arguments))} must be a Keras model .* got 1"):
-            kind(CONTINUOUS, hidden=(4,), **arguments)
+    critics = (None, 1) if kind is noterl.DDPG else (None, 1, 2)
+    for network in (1, critics):
+        with pytest.raises(ValueError, match=r"network must be a Keras model .* got 1"):
+            kind(CONTINUOUS, hidden=(4,), network=network)
+    with pytest.raises(ValueError, match=r"network must be the actor, or \(actor, critic.* got \[None\]"):
+        kind(CONTINUOUS, network=[None])
+
+
+@pytest.mark.parametrize("kind", [noterl.DDPG, noterl.TD3, noterl.SAC])
+def test_networks_of_ones_own_stand_where_they_are_given(kind: Any) -> None:
+    critics = 1 if kind is noterl.DDPG else 2
+    actor, own = mlp(5, [3], 4 if kind is noterl.SAC else 2), [mlp(7, [3], 1) for _ in range(critics)]
+    for network in (actor, (actor, *own), (None, *own)):
+        agent = kind(CONTINUOUS, hidden=(4,), network=network)
+        found = [agent.critic] if kind is noterl.DDPG else agent.critics
+        several = isinstance(network, tuple)
+        assert (agent.actor is actor) == (not several or network[0] is actor)
+        assert [critic in own for critic in found] == [several] * critics
+        agent.compile(replay=noterl.Replay(64), batch_size=4)
+        agent.build()
+
+
+@pytest.mark.parametrize("kind", [noterl.TD3, noterl.SAC])
+def test_equal_critics_are_refused(kind: Any) -> None:
+    critic = mlp(7, [3], 1)
+    with pytest.raises(ValueError, match="network must have critics of different initial weights"):
+        kind(CONTINUOUS, network=(None, critic, critic))
 
 
 def test_a_critic_of_several_numbers_is_refused_before_training() -> None:
-    mlp = noterl.networks.mlp
     agents = [
-        noterl.DDPG(CONTINUOUS, critic=mlp(7, [4], 2)),
+        noterl.DDPG(CONTINUOUS, network=(None, mlp(7, [4], 2))),
         noterl.PPO(CONTINUOUS, network=(mlp(5, [4], 2, log_std=0.0), mlp(5, [4], 2))),
     ]
     for agent in agents:
@@ -173,8 +197,8 @@ def test_a_critic_of_several_numbers_is_refused_before_training() -> None:
 
 @pytest.mark.parametrize("outputs", [1, 4])
 def test_a_critic_of_other_actions_is_refused_before_training(outputs: int) -> None:
-    critics = [noterl.networks.mlp(5, [4], outputs) for _ in range(2)]
-    agent = noterl.SAC((CONTINUOUS[0], spaces.Discrete(3)), hidden=(4,), critics=critics)
+    critics = [mlp(5, [4], outputs) for _ in range(2)]
+    agent = noterl.SAC((CONTINUOUS[0], spaces.Discrete(3)), hidden=(4,), network=(None, *critics))
     with pytest.raises(ValueError, match=rf"a critic must return a number for each action, \[B, 3\], .* {outputs}\)"):
         agent.build()
 

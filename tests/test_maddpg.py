@@ -306,10 +306,12 @@ class TestWhatIsRefused:
             noterl.MADDPG((spaces.Tuple([spaces.Box(0, 1, (1,))] * 2), unbounded))
 
     def test_networks_for_other_agents(self) -> None:
-        with pytest.raises(ValueError, match="actors must be a network for each of the 3 agents"):
-            noterl.MADDPG(TEAM, actors=[noterl.networks.mlp(2, [4], 3)])
-        with pytest.raises(ValueError, match=r"critics must be a Keras model .* got 1"):
-            noterl.MADDPG(TEAM, critics=[1, 2, 3])
+        with pytest.raises(ValueError, match=r"network must be .* one network for each of the 3 agents"):
+            noterl.MADDPG(TEAM, network=([noterl.networks.mlp(2, [4], 3)], None))
+        with pytest.raises(ValueError, match=r"network must be a Keras model .* got 1"):
+            noterl.MADDPG(TEAM, network=(None, [1, 2, 3]))
+        with pytest.raises(ValueError, match=r"network must be the actors, or \(actors, critics\)"):
+            noterl.MADDPG(TEAM, network=[1, 2, 3])
 
     @pytest.mark.parametrize(
         ("name", "value"), [("independent", "no"), ("shared", 1), ("temperature", 0.0), ("logit_penalty", -1.0)]

@@ -34,8 +34,8 @@ class DDPG(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critic.
-        actor: a network `[B, observation] -> [B, A]` of your own, instead of `hidden`; the tanh comes after it.
-        critic: a network `[B, observation + A] -> [B, 1]` of your own.
+        network: an actor `[B, observation] -> [B, A]` of your own instead, the tanh comes after it; or a pair of it and
+            a critic `[B, observation + A] -> [B, 1]`, with None for the one that is to be built.
         gamma: discount factor, 0 to 1. Live.
         seed: see `noterl.Agent`.
 
@@ -60,15 +60,15 @@ class DDPG(Agent):
         env: Any,
         *,
         hidden: Sequence[int] = (400, 300),
-        actor: Any = None,
-        critic: Any = None,
+        network: Any = None,
         gamma: float | Schedule = 0.99,
         seed: int | None = None,
     ) -> None:
         super().__init__(env, seed=seed)
         inputs, outputs = self.observation_size, self.action_size
-        self.actor = networks.given("actor", actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
-        self.critic = networks.given("critic", critic, lambda: networks.mlp(inputs + outputs, hidden, 1))
+        actor, critic = networks.parts(network, "actor", "critic")
+        self.actor = networks.given(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
+        self.critic = networks.given(critic, lambda: networks.mlp(inputs + outputs, hidden, 1))
         self.target_actor = networks.clone(self.actor)
         self.target_critic = networks.clone(self.critic)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

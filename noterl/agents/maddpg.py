@@ -44,10 +44,10 @@ class MADDPG(MultiAgent):
         hidden: units of each hidden layer, of actors and critics.
         independent: give each critic its own agent's observation and action alone (independent DDPG).
         shared: let agents with equal spaces share one actor and one critic, which sees its agent first.
-        actors: for each agent a network `[B, observation] -> [B, A]` of your own, instead of `hidden`: logits, or
-            actions before the tanh. The same network may stand there for several agents.
-        critics: for each agent a network `[B, all observations + all actions] -> [B, 1]` of your own; its agent comes
-            first, then the others, those with equal spaces side by side.
+        network: networks of your own instead, a pair (actors, critics) of lists with one for each agent, or None in
+            place of a list. Actors are `[B, observation] -> [B, A]`: logits, or actions before the tanh. Critics are
+            `[B, all observations + all actions] -> [B, 1]`: a critic's own agent comes first, then the others, those
+            with equal spaces side by side. One network may stand there for several agents.
         gamma: discount factor, 0 to 1. Live.
         temperature: of the Gumbel-softmax, at least 1e-6: lower brings gradients nearer to those of a hard choice, and
             makes them noisier. Live.
@@ -76,8 +76,7 @@ class MADDPG(MultiAgent):
         hidden: Sequence[int] = (64, 64),
         independent: bool = False,
         shared: bool = False,
-        actors: Sequence[Any] | None = None,
-        critics: Sequence[Any] | None = None,
+        network: Any = None,
         gamma: float | Schedule = 0.95,
         temperature: float | Schedule = 1.0,
         logit_penalty: float | Schedule = 1e-3,
@@ -89,11 +88,12 @@ class MADDPG(MultiAgent):
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]
         chosen = self.groups if check_bool("shared", shared) else list(range(len(self.names)))
         sizes = [observed + acted for observed, acted in zip(self.observation_size, self.action_size, strict=True)]
+        actors, critics = networks.parts(network, "actors", "critics")
         self.actors, self.actor_of = self._each(
-            "actors", actors, chosen, lambda i: networks.mlp(self.observation_shape[i], hidden, self.action_size[i])
+            actors, chosen, lambda i: networks.mlp(self.observation_shape[i], hidden, self.action_size[i])
         )
         self.critics, self.critic_of = self._each(
-            "critics", critics, chosen, lambda i: networks.mlp(sum(sizes[j] for j in self.inputs[i]), hidden, 1)
+            critics, chosen, lambda i: networks.mlp(sum(sizes[j] for j in self.inputs[i]), hidden, 1)
         )
         self.target_actors = [networks.clone(actor) for actor in self.actors]
         self.target_critics = [networks.clone(critic) for critic in self.critics]
@@ -113,16 +113,17 @@ class MADDPG(MultiAgent):
         others = [] if independent else [other for other in range(len(self.names)) if other != agent]
         return [agent, *sorted(others, key=self.groups.__getitem__)]
 
-    def _each(
-        self, name: str, given: Sequence[Any] | None, chosen: list[int], build: Any
-    ) -> tuple[list[Any], list[int]]:
+    def _each(self, given: Sequence[Any] | None, chosen: list[int], build: Any) -> tuple[list[Any], list[int]]:
         """Return the different networks, and which of them each agent has."""
         if given is not None:
             if not isinstance(given, list | tuple) or len(given) != len(self.names):
-                raise ValueError(f"{name} must be a network for each of the {len(self.names)} agents, got {given!r}")
+                raise ValueError(
+                    f"network must be (actors, critics), each a list of one network for each of the "
+                    f"{len(self.names)} agents, or None; got {given!r}"
+                )
             chosen = [[id(network) for network in given].index(id(network)) for network in given]
         first = sorted(set(chosen))
-        return [build(i) if given is None else networks.checked(name, given[i]) for i in first], [
+        return [build(i) if given is None else networks.checked("network", given[i]) for i in first], [
             first.index(i) for i in chosen
         ]
 

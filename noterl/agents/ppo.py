@@ -41,7 +41,7 @@ class ActorCritic(Agent):
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, for vectors; images get the network of Mnih et al. (2015), shared.
         network: an actor `[B, observation] -> [B, outputs of the head]` of your own instead, or a pair of it and a
-            critic `-> [B, 1]`.
+            critic `-> [B, 1]`, with None for the one that is to be built.
         shared: whether actor and critic share all layers but the last; by default only for images.
         activation: of the hidden layers.
         log_std: where the logarithms of the standard deviations start, for a Box; they do not depend on observations.
@@ -79,10 +79,7 @@ class ActorCritic(Agent):
         continuous = isinstance(self.action_space, spaces.Box)
         head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
         self.head = head
-        pair = isinstance(network, list | tuple)
-        if pair and len(network) != 2:
-            raise ValueError(f"network must be an actor, or a pair (actor, critic), got {network!r}")
-        actor, critic = network if pair else (network, None)
+        actor, critic = networks.parts(network, "actor", "critic")
         shared = self.is_image and actor is None if shared is None else check_bool("shared", shared)
         rules: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
         means = head.size // 2 if continuous else head.size
@@ -95,8 +92,8 @@ class ActorCritic(Agent):
         def beside() -> Any:
             return networks.beside(self.actor, 1, gain=1.0) if shared else built(1, gain=1.0)
 
-        self.actor = networks.given("network", actor, lambda: built(means, **rules))
-        self.critic = networks.given("network", critic, beside)
+        self.actor = networks.given(actor, lambda: built(means, **rules))
+        self.critic = networks.given(critic, beside)
 
     def forward(self, observation: Any) -> Any:
         """Return what the head takes: logits, or means and logarithms of standard deviations."""

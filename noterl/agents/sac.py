@@ -39,10 +39,10 @@ class SAC(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics.
-        actor: a network of your own, instead of `hidden`: `[B, observation] -> [B, 2 A]`, mean and log standard
-            deviation before the tanh; for Discrete actions logits `[B, A]`.
-        critics: two networks of your own, `[B, observation + A] -> [B, 1]`, for Discrete actions
-            `[B, observation] -> [B, A]`; their initial weights must differ.
+        network: an actor of your own instead: `[B, observation] -> [B, 2 A]`, mean and log standard deviation before
+            the tanh, for Discrete actions logits `[B, A]`; or (actor, critic, critic), with None for what is to be
+            built. Critics are `[B, observation + A] -> [B, 1]`, for Discrete actions `[B, observation] -> [B, A]`, and
+            their initial weights differ.
         gamma: discount factor, 0 to 1. Live.
         temperature: weight of the entropy, at least 0: "auto" learns it, a number or schedule (live) fixes it. The
             higher, the more random the policy.
@@ -71,8 +71,7 @@ class SAC(Agent):
         env: Any,
         *,
         hidden: Sequence[int] = (256, 256),
-        actor: Any = None,
-        critics: Sequence[Any] | None = None,
+        network: Any = None,
         gamma: float | Schedule = 0.99,
         temperature: float | Schedule | str = "auto",
         target_entropy: float | None = None,
@@ -84,7 +83,8 @@ class SAC(Agent):
         self.head: Any = head.bind(self.action_space)
         self.random_spec = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
         outputs, inputs = (size, self.observation_size) if self.discrete else (2 * size, self.observation_size + size)
-        self.actor = networks.given("actor", actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
+        actor, *critics = networks.parts(network, "actor", "critic", "critic")
+        self.actor = networks.given(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
         self.critics = twins(critics, lambda: networks.mlp(inputs, hidden, size if self.discrete else 1))
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -35,8 +35,9 @@ class TD3(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics.
-        actor: a network `[B, observation] -> [B, A]` of your own, instead of `hidden`; the tanh comes after it.
-        critics: two networks `[B, observation + A] -> [B, 1]` of your own; their initial weights must differ.
+        network: an actor `[B, observation] -> [B, A]` of your own instead, the tanh comes after it; or (actor, critic,
+            critic) with critics `[B, observation + A] -> [B, 1]` whose initial weights differ, and None for what is
+            to be built.
         gamma: discount factor, 0 to 1. Live.
         policy_delay: critic updates for each update of the actor.
         target_noise: standard deviation of the noise on the target's action, in scaled actions. Live.
@@ -64,8 +65,7 @@ class TD3(Agent):
         env: Any,
         *,
         hidden: Sequence[int] = (256, 256),
-        actor: Any = None,
-        critics: Sequence[Any] | None = None,
+        network: Any = None,
         gamma: float | Schedule = 0.99,
         policy_delay: int = 2,
         target_noise: float | Schedule = 0.2,
@@ -74,7 +74,8 @@ class TD3(Agent):
     ) -> None:
         super().__init__(env, seed=seed)
         inputs, outputs = self.observation_size, self.action_size
-        self.actor = networks.given("actor", actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
+        actor, *critics = networks.parts(network, "actor", "critic", "critic")
+        self.actor = networks.given(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
         self.critics = twins(critics, lambda: networks.mlp(inputs + outputs, hidden, 1))
         self.target_actor = networks.clone(self.actor)
         self.target_critics = [networks.clone(critic) for critic in self.critics]

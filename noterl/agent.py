@@ -283,7 +283,7 @@ class Agent(Algorithm):
         agent_state.restore(self, saving.read(path))
 
     def save_weights(self, path: str | Path) -> None:
-        """Write the networks' weights alone, as a `.safetensors` file in Keras's layout."""
+        """Write the networks' weights and the moments of normalisers, as a `.safetensors` file in Keras's layout."""
         saving.write_weights(path, agent_state.weights(self))
 
     def load_weights(self, path: str | Path) -> None:

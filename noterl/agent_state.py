@@ -19,6 +19,7 @@ from noterl.collect.state import check_state as check_lanes
 if TYPE_CHECKING:
     from noterl.agent import Agent
 
+_MOMENTS = "normalizers/"
 _COUNTERS = ("steps", "updates", "episodes", "episodes_begun")
 
 
@@ -204,12 +205,14 @@ def restore(agent: Agent, file: dict[str, Any]) -> None:
 
 
 def weights(agent: Agent) -> dict[str, np.ndarray]:
-    """Return the networks' weights by "<network>/<position>"."""
-    return {
+    """Return the networks' weights by "<network>/<position>", and by "normalizers/..." how their inputs are scaled."""
+    found = {
         f"{name}/{position:03d}": weight
         for name, network in agent.networks().items()
         for position, weight in enumerate(networks.get_weights(network))
     }
+    moments = {} if agent.normalizers is None else agent.normalizers.arrays()
+    return {**found, **{f"{_MOMENTS}{name}": array for name, array in moments.items()}}
 
 
 def set_weights(agent: Agent, arrays: dict[str, np.ndarray]) -> None:
@@ -218,6 +221,9 @@ def set_weights(agent: Agent, arrays: dict[str, np.ndarray]) -> None:
     received = {name: array.shape for name, array in arrays.items()}
     if received != {name: array.shape for name, array in expected.items()}:
         raise ValueError(f"the file's weights do not fit the agent: it holds {received}")
+    if agent.normalizers is not None:
+        moments = {name: array for name, array in arrays.items() if name.startswith(_MOMENTS)}
+        agent.normalizers.set_arrays({name.removeprefix(_MOMENTS): array for name, array in moments.items()})
     for name, network in agent.networks().items():
         networks.set_weights(network, [arrays[key] for key in expected if key.rpartition("/")[0] == name])
     agent.mark_stale()

@@ -140,5 +140,17 @@ class Normalizers:
                 found.set_state(state[name])
         self._returns = np.array(state["returns"], np.float64)
 
+    def arrays(self) -> dict[str, Array]:
+        """Return the moments by "observation/mean" and so on: what belongs to the networks' weights."""
+        kept = [(name, found) for name, found in self._named() if found is not None]
+        return {f"{name}/{key}": np.asarray(value) for name, found in kept for key, value in found.get_state().items()}
+
+    def set_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Take what `arrays` returned, of the same shapes."""
+        values = {name: int(array) if name.endswith("/count") else array for name, array in arrays.items()}
+        for name, found in self._named():
+            if found is not None:
+                found.set_state({key: values[f"{name}/{key}"] for key in ("mean", "variance", "count")})
+
     def _named(self) -> list[tuple[str, Moments | None]]:
         return [("observation", self.observation), ("reward", self.reward)]

@@ -110,6 +110,21 @@ def test_an_agent_learns_and_acts_by_its_moments_saves_them_and_evaluation_leave
         agent(normalize_observation=False, normalize_reward=False).set_state(before)
 
 
+def test_weights_come_with_the_moments_that_they_were_learned_with(tmp_path) -> None:
+    first, second, observation = agent(), agent(seed=5), np.array([[0.3, -0.2]], np.float32)
+    first.fit(steps=60, num_envs=2, verbose=0)
+    first.save_weights(tmp_path / "w.safetensors")
+    second.load_weights(tmp_path / "w.safetensors")
+    assert first.act(observation).tolist() == second.act(observation).tolist()
+    assert differences(first.normalizers.arrays(), second.normalizers.arrays()) == []
+    assert second.normalizers.reward.count == 60
+    other = agent(normalize_reward=False)
+    before = other.get_state()
+    with pytest.raises(ValueError, match="weights do not fit the agent"):
+        other.load_weights(tmp_path / "w.safetensors")
+    assert_same_state(before, other)
+
+
 class BytesEnv(RandomWalkEnv):
     """A walk whose position and noise are told in bytes."""
 

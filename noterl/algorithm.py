@@ -292,10 +292,10 @@ class Algorithm(Configurable):
         if self.on_policy is not None:
             return self.on_policy.gather(drawn)
         batch = self.replay.gather(drawn, gamma=drawn.gamma)
-        if self.view.plain:
-            return batch
-        seen = {name: self.view(getattr(batch, name)) for name in ("observation", "next_observation")}
-        return batch._replace(**seen)
+        if not self.view.plain:
+            seen = {name: self.view(getattr(batch, name)) for name in ("observation", "next_observation")}
+            batch = batch._replace(**seen)
+        return batch if self.normalizers is None else self.normalizers.replayed(batch)
 
     def _variables_of(self, group: Sequence[Any]) -> list[keras.Variable]:
         """Return the trained variables of networks; looked up once for each group of them."""

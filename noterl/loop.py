@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl import backends, updating
+from noterl import backends, normalization, updating
 from noterl.backends.common import GroupResult, InterruptGuard, NonFiniteError, bucket
 from noterl.callback import Events, Handlers
 from noterl.checks import check_bool, check_positive
@@ -54,7 +54,7 @@ class Loop:
         self.history = history
         self.clock = history.time_split = dict.fromkeys(CLOCK, 0.0)
         self.guard = InterruptGuard()
-        self.store, self.drawn_from = agent.store, agent.drawn_from
+        self.store, self.drawn_from = normalization.filled(agent), agent.drawn_from
         self.rollout = None if agent.on_policy is None else agent.on_policy.rollout
         self._open: list[int] = []  # lanes whose episode was announced, and whose end was not
         self._over = agent.lanes.ledger.over  # those of them whose episode is over

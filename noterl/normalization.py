@@ -1,18 +1,24 @@
 """Running normalisation of observations and rewards, as part of an agent.
 
-Owns: the running moments, and when they move. Those of observations stand still while a rollout is collected and
-learned from, so that the policy that acted is the one whose log-probabilities are taken; they move afterwards. Those of
-rewards move first. In evaluation nothing moves.
+Owns: the running moments, and when they move. Where rollouts are learned from, those of observations stand still while
+one is collected and learned from, so that the policy that acted is the one whose log-probabilities are taken; they move
+afterwards, and those of rewards before. Where a replay memory is learned from, both move with every transition; the
+memory keeps what the environment gave, and batches are normalised as they are drawn. In evaluation nothing moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noterl.checks import check_bool
+from noterl.hyperparameters import discount_factor
 from noterl.types import Batch
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Algorithm
 
 Array = np.ndarray[Any, Any]
 
@@ -46,12 +52,16 @@ class Moments:
 
     def update(self, values: Array) -> None:
         """Take more values `[n, *shape]` into account."""
-        added = len(values)
-        if not added:
-            return
-        values = np.asarray(values, np.float64)
-        mean, variance, total = values.mean(axis=0), values.var(axis=0), self.count + added
-        shift = mean - self.mean
+        if len(values):
+            values = np.asarray(values, np.float64)
+            self._join(values.mean(axis=0), values.var(axis=0), len(values))
+
+    def add(self, value: Any) -> None:
+        """Take one more value `[*shape]` into account."""
+        self._join(np.asarray(value, np.float64), 0.0, 1)
+
+    def _join(self, mean: Array, variance: Array | float, added: int) -> None:
+        total, shift = self.count + added, mean - self.mean
         squares = self.variance * self.count + variance * added + np.square(shift) * (self.count * added / total)
         self.mean = self.mean + shift * (added / total)
         self.variance, self.count = squares / total, total
@@ -98,15 +108,43 @@ class Normalizers:
 
     def rollout(self, batch: Batch, gamma: float) -> Batch:
         """Return a rollout `[T, N, ...]` normalised, with returns discounted by gamma, and take it into account."""
-        seen: dict[str, Any] = {name: self.seen(getattr(batch, name)) for name in ("observation", "next_observation")}
-        counted = batch.weight > 0
+        counted, before = batch.weight > 0, batch
+        batch = self._with_seen(batch)
         if self.observation is not None:
-            self.observation.update(batch.observation[counted])
+            self.observation.update(before.observation[counted])
+        if self.reward is not None:
+            self.reward.update(self._discounted(batch, gamma)[counted])
+        return self._with_scaled(batch)
+
+    def replayed(self, batch: Batch) -> Batch:
+        """Return batches `[K, B, ...]` of a replay memory normalised; the rewards of n steps are clipped as one."""
+        return self._with_scaled(self._with_seen(batch))
+
+    def note(self, lane: int, observation: Array, reward: float, gamma: float) -> None:
+        """Take a transition of a lane that goes to a replay memory into account."""
+        if self.observation is not None:
+            self.observation.add(observation)
+        if self.reward is not None:
+            if lane >= len(self._returns):
+                self._returns = np.append(self._returns, np.zeros(lane + 1 - len(self._returns)))
+            self._returns[lane] = gamma * self._returns[lane] + reward
+            self.reward.add(self._returns[lane])
+
+    def interrupt(self, lane: int) -> None:
+        """Begin the discounted return of a lane anew: its next transition does not follow from the last one."""
+        if lane < len(self._returns):
+            self._returns[lane] = 0.0
+
+    def _with_seen(self, batch: Batch) -> Batch:
+        return batch._replace(
+            observation=self.seen(batch.observation), next_observation=self.seen(batch.next_observation)
+        )
+
+    def _with_scaled(self, batch: Batch) -> Batch:
         if self.reward is None:
-            return batch._replace(**seen)
-        self.reward.update(self._discounted(batch, gamma)[counted])
+            return batch
         scaled = batch.reward / np.sqrt(self.reward.variance + EPSILON)
-        return batch._replace(reward=np.clip(scaled, -CLIP, CLIP).astype(np.float32), **seen)
+        return batch._replace(reward=np.clip(scaled, -CLIP, CLIP).astype(np.float32))
 
     def _discounted(self, batch: Batch, gamma: float) -> Array:
         """Return the discounted return so far at each step `[T, N]`; an episode's end begins it anew."""
@@ -154,3 +192,54 @@ class Normalizers:
 
     def _named(self) -> list[tuple[str, Moments | None]]:
         return [("observation", self.observation), ("reward", self.reward)]
+
+
+class Noting:
+    """An agent's replay memory as the loop fills it, of which the agent's normalisers take note.
+
+    Args:
+        agent: with normalisers, that learns from a replay memory.
+    """
+
+    def __init__(self, agent: Algorithm) -> None:
+        self._agent, self._memory, self._normalizers = agent, agent.store, agent.normalizers
+
+    def add(self, lane: int, observation: Any, action: Any, reward: float, *rest: Any) -> None:
+        """Note a transition and store it, as `Replay.add` does."""
+        seen, gamma = self._agent.view(observation), discount_factor(self._agent)
+        self._normalizers.note(lane, seen, reward, gamma)
+        self._memory.add(lane, observation, action, reward, *rest)
+
+    def interrupt(self, lane: int) -> None:
+        """Say that a lane's next transition does not follow from its last one."""
+        self._normalizers.interrupt(lane)
+        self._memory.interrupt(lane)
+
+
+def filled(agent: Algorithm) -> Any:
+    """Return what the loop hands transitions to: the agent's memory, or `Noting` where replayed ones are normalised."""
+    return agent.store if agent.normalizers is None or agent.on_policy is not None else Noting(agent)
+
+
+def attach(agent: Algorithm, observation: bool = False, reward: bool = False) -> None:
+    """Let an agent normalise; for its constructor, after `super().__init__` and before networks are built.
+
+    Args:
+        agent: of which networks will see normalised observations, and losses normalised rewards.
+        observation: whether observations are normalised.
+        reward: whether rewards are.
+
+    Raises:
+        ValueError: if observations are images, which networks scale themselves, or those of several agents.
+    """
+    check_bool("normalize_observation", observation)
+    check_bool("normalize_reward", reward)
+    if not observation and not reward:
+        return
+    if agent.multi_agent:
+        raise ValueError("normalize_observation and normalize_reward are for one agent")
+    if observation and agent.is_image:
+        raise ValueError("normalize_observation is for vectors; networks scale images themselves")
+    agent.normalizers = Normalizers(agent.observation_shape if observation else None, reward)
+    if observation:
+        agent.observation_dtype = np.dtype(np.float32)  # of bytes, too

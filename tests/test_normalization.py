@@ -9,7 +9,9 @@ import pytest
 from gymnasium import spaces
 
 import noterl
-from noterl.normalization import Moments, Normalizers
+from noterl.envs import Reach2D
+from noterl.normalization import Moments, Normalizers, filled
+from noterl.replay import Hindsight, Prioritized
 from noterl.types import Batch
 from tests.doubles import RandomWalkEnv
 from tests.states import assert_same_state, differences
@@ -23,6 +25,12 @@ def test_moments_of_parts_are_those_of_the_whole() -> None:
     np.testing.assert_allclose(moments.mean, values.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(moments.variance, values.var(axis=0), rtol=1e-12)
     assert moments.count == 50
+    singly = Moments((2,))
+    for value in values:
+        singly.add(value)
+    np.testing.assert_allclose(singly.mean, moments.mean, rtol=1e-12)
+    np.testing.assert_allclose(singly.variance, moments.variance, rtol=1e-12)
+    assert singly.count == 50
 
 
 def batch(reward: Any, ended: Any, weight: Any = None, gamma: float = 0.5) -> Batch:
@@ -125,6 +133,78 @@ def test_weights_come_with_the_moments_that_they_were_learned_with(tmp_path) -> 
     assert_same_state(before, other)
 
 
+def replaying(kind: Any = noterl.TD3, seed: int = 1, memory: dict[str, Any] | None = None, **arguments: Any) -> Any:
+    rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True, **arguments}
+    made = kind(RandomWalkEnv if kind is not noterl.DQN else "CartPole-v1", hidden=(4,), gamma=0.5, seed=seed, **rules)
+    replay = noterl.Replay(100, **(memory or {}))
+    made.compile(replay=replay, batch_size=8, learning_starts=10, update_every=4, updates=2)
+    return made
+
+
+def test_replayed_transitions_are_noted_one_by_one_and_normalised_as_they_are_drawn() -> None:
+    """Two lanes by hand: lane 0 ends after its second step."""
+    agent = replaying()
+    agent.build()
+    memory = filled(agent)
+    rewards = {0: [4.0, 2.0, 8.0], 1: [2.0, 6.0]}
+    seen = []
+    for lane, step in ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2)):
+        over = (lane, step) == (0, 1)
+        observation = np.array([lane, step], np.float32)
+        seen.append(observation.astype(np.float64))
+        memory.add(lane, observation, np.zeros(1, np.float32), rewards[lane][step], observation + 1, over, False, None)
+        if over:
+            memory.interrupt(lane)
+    returns = [4, 2, 2 + 0.5 * 4, 6 + 0.5 * 2, 8]
+    moments = agent.normalizers
+    np.testing.assert_allclose(moments.reward.variance, np.var(returns), rtol=1e-12)
+    np.testing.assert_allclose(moments.observation.mean, np.mean(seen, axis=0), rtol=1e-12)
+    drawn = agent.replay.draw(3, 5, generator=np.random.default_rng(0))
+    drawn.gamma = 0.5
+    found, stored = agent.gather(drawn), agent.replay.gather(drawn, gamma=0.5)
+    mean, deviation = np.mean(seen, axis=0), np.sqrt(np.var(seen, axis=0) + 1e-8)
+    for name in ("observation", "next_observation"):
+        expected = np.clip((getattr(stored, name) - mean) / deviation, -10, 10)
+        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-6)
+        assert getattr(found, name).dtype == np.float32
+    np.testing.assert_allclose(found.reward, stored.reward / np.sqrt(np.var(returns) + 1e-8), rtol=1e-6)
+    assert found.discount.tolist() == stored.discount.tolist()
+
+
+@pytest.mark.parametrize("kind", [noterl.DQN, noterl.DDPG, noterl.TD3, noterl.SAC])
+def test_agents_with_a_replay_memory_normalise_and_resume_exactly(kind: Any, tmp_path) -> None:
+    whole = replaying(kind)
+    whole.fit(steps=60, num_envs=2, verbose=0)
+    assert whole.normalizers.observation.count == whole.normalizers.reward.count == 60
+    before = whole.get_state()
+    whole.evaluate(episodes=2)
+    assert differences(before, whole.get_state()) == []
+    part, again = replaying(kind), replaying(kind, seed=5)
+    part.fit(steps=27, num_envs=2, verbose=0)
+    part.save(tmp_path / "part.noterl")
+    again.restore(tmp_path / "part.noterl")
+    again.fit(steps=33, verbose=0)
+    assert_same_state(before, again)
+    plain = replaying(kind, normalize_observation=False, normalize_reward=False)
+    plain.fit(steps=60, num_envs=2, verbose=0)
+    assert plain.normalizers is None and differences(plain.get_state()["variables"], before["variables"])
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [{"sampler": Prioritized()}, {"n_step": 3}, {"relabel": Hindsight()}],
+    ids=["prioritized", "n-step", "goal"],
+)
+def test_normalisation_goes_with_every_memory(memory: dict[str, Any]) -> None:
+    goals = "relabel" in memory
+    made = noterl.DDPG(Reach2D if goals else RandomWalkEnv, hidden=(4,), normalize_observation=True, seed=1)
+    made.compile(replay=noterl.Replay(200, **memory), batch_size=8, learning_starts=10)
+    made.fit(steps=120, num_envs=2, verbose=0)
+    assert made.updates > 50 and made.normalizers.observation.count == 120
+    moments = made.normalizers.observation
+    assert moments.mean.shape == (made.observation_size,) and np.all(moments.variance >= 0)
+
+
 class BytesEnv(RandomWalkEnv):
     """A walk whose position and noise are told in bytes."""
 
@@ -153,5 +233,7 @@ def test_bytes_are_numbers_once_they_are_normalised(replay: Any) -> None:
 def test_images_are_not_normalised() -> None:
     from tests.batches import IMAGE
 
-    with pytest.raises(ValueError, match="normalize_observation is for vectors"):
-        noterl.PPO(IMAGE, normalize_observation=True)
+    for kind in (noterl.PPO, noterl.DQN):
+        with pytest.raises(ValueError, match="normalize_observation is for vectors"):
+            kind(IMAGE, normalize_observation=True)
+    assert noterl.DQN(IMAGE, normalize_reward=True).normalizers.observation is None

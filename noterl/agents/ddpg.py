@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from noterl import heads, losses, networks
+from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
 from noterl.critics import q_values
 from noterl.noise import GaussianWhiteNoiseProcess
@@ -37,6 +37,8 @@ class DDPG(Agent):
         network: an actor `[B, observation] -> [B, A]` of your own instead, the tanh comes after it; or a pair of it and
             a critic `[B, observation + A] -> [B, 1]`, with None for the one that is to be built.
         gamma: discount factor, 0 to 1. Live.
+        normalize_observation: whether networks see observations shifted and scaled by their running moments.
+        normalize_reward: whether rewards are scaled by the running deviation of the discounted return.
         seed: see `noterl.Agent`.
 
     Raises:
@@ -62,9 +64,12 @@ class DDPG(Agent):
         hidden: Sequence[int] = (400, 300),
         network: Any = None,
         gamma: float | Schedule = 0.99,
+        normalize_observation: bool = False,
+        normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
         super().__init__(env, seed=seed)
+        normalization.attach(self, normalize_observation, normalize_reward)
         inputs, outputs = self.observation_size, self.action_size
         actor, critic = networks.parts(network, "actor", "critic")
         self.actor = networks.given(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from noterl import heads, losses, networks
+from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
 from noterl.checks import check_bool
 from noterl.policies import LinearEpsGreedyPolicy
@@ -39,6 +39,8 @@ class DQN(Agent):
         network: a network `[B, observation] -> [B, actions]` of your own, instead of `hidden`.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Live.
         loss: "huber", or "squared" for 0.5 e^2.
+        normalize_observation: whether networks see observations shifted and scaled by their running moments.
+        normalize_reward: whether rewards are scaled by the running deviation of the discounted return.
         seed: see `noterl.Agent`.
 
     Raises:
@@ -65,9 +67,12 @@ class DQN(Agent):
         network: Any = None,
         gamma: float = 0.99,
         loss: str = "huber",
+        normalize_observation: bool = False,
+        normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
         super().__init__(env, seed=seed)
+        normalization.attach(self, normalize_observation, normalize_reward)
         if loss not in _LOSSES:
             raise ValueError(f"loss must be one of {', '.join(_LOSSES)}, got {loss!r}")
         self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl import heads, losses, networks
+from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
 from noterl.checks import check_bool, check_number, check_positive
 from noterl.critics import column
-from noterl.normalization import Normalizers
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
@@ -69,13 +68,7 @@ class ActorCritic(Agent):
         seed: int | None = None,
     ) -> None:
         super().__init__(env, seed=seed)
-        if check_bool("normalize_observation", normalize_observation) and self.is_image:
-            raise ValueError("normalize_observation is for vectors; networks scale images themselves")
-        if check_bool("normalize_reward", normalize_reward) or normalize_observation:
-            shape = self.observation_shape if normalize_observation else None
-            self.normalizers = Normalizers(shape, normalize_reward)
-        if normalize_observation:
-            self.observation_dtype = np.dtype(np.float32)  # of bytes, too
+        normalization.attach(self, normalize_observation, normalize_reward)
         continuous = isinstance(self.action_space, spaces.Box)
         head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
         self.head = head

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl import heads, losses, networks
+from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
 from noterl.checks import check_number
 from noterl.critics import q_values, rows, twins
@@ -48,6 +48,8 @@ class SAC(Agent):
             higher, the more random the policy.
         target_entropy: that the learned temperature holds; minus the number of values in an action by default, for
             Discrete actions 0.98 of the greatest entropy there is.
+        normalize_observation: whether networks see observations shifted and scaled by their running moments.
+        normalize_reward: whether rewards are scaled by the running deviation of the discounted return.
         seed: see `noterl.Agent`.
 
     Raises:
@@ -75,9 +77,12 @@ class SAC(Agent):
         gamma: float | Schedule = 0.99,
         temperature: float | Schedule | str = "auto",
         target_entropy: float | None = None,
+        normalize_observation: bool = False,
+        normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
         super().__init__(env, seed=seed)
+        normalization.attach(self, normalize_observation, normalize_reward)
         self.discrete, size = isinstance(self.action_space, spaces.Discrete), self.action_size
         head = heads.Categorical() if self.discrete else heads.SquashedGaussian()
         self.head: Any = head.bind(self.action_space)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from noterl import heads, losses, networks
+from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
 from noterl.checks import check_positive
 from noterl.critics import q_values, twins
@@ -42,6 +42,8 @@ class TD3(Agent):
         policy_delay: critic updates for each update of the actor.
         target_noise: standard deviation of the noise on the target's action, in scaled actions. Live.
         target_noise_clip: the most that this noise may be. Live.
+        normalize_observation: whether networks see observations shifted and scaled by their running moments.
+        normalize_reward: whether rewards are scaled by the running deviation of the discounted return.
         seed: see `noterl.Agent`.
 
     Raises:
@@ -70,9 +72,12 @@ class TD3(Agent):
         policy_delay: int = 2,
         target_noise: float | Schedule = 0.2,
         target_noise_clip: float | Schedule = 0.5,
+        normalize_observation: bool = False,
+        normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
         super().__init__(env, seed=seed)
+        normalization.attach(self, normalize_observation, normalize_reward)
         inputs, outputs = self.observation_size, self.action_size
         actor, *critics = networks.parts(network, "actor", "critic", "critic")
         self.actor = networks.given(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))

@@ -202,7 +202,8 @@ class Noting:
     """
 
     def __init__(self, agent: Algorithm) -> None:
-        self._agent, self._memory, self._normalizers = agent, agent.store, agent.normalizers
+        self._agent, self._memory = agent, agent.store
+        self._normalizers: Any = agent.normalizers
 
     def add(self, lane: int, observation: Any, action: Any, reward: float, *rest: Any) -> None:
         """Note a transition and store it, as `Replay.add` does."""

@@ -9,6 +9,6 @@ EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 agent = noterl.A2C("CartPole-v1", normalize_observation=True, seed=1)
 agent.compile()
 history = agent.fit(episodes=EPISODES, steps=500_000, num_envs=8, log_every=200)
-history.plot(path="a2c.png")
+history.plot(path="runs/a2c/curve.png")
 print(f"mean return {agent.evaluate(episodes=20)['reward_mean']:.1f}")
-agent.animate("a2c.gif", max_steps=200)
+agent.animate("runs/a2c/cartpole.gif", max_steps=200)

@@ -53,5 +53,7 @@ class VPG(noterl.Agent):
 
 agent = VPG("CartPole-v1", seed=1)
 agent.compile({"actor": keras.optimizers.Adam(3e-3), "critic": keras.optimizers.Adam(3e-3)}, batch_size="rollout")
-agent.fit(episodes=EPISODES, steps=150_000, num_envs=8, log_every=100)
+history = agent.fit(episodes=EPISODES, steps=150_000, num_envs=8, log_every=100)
+history.plot(path="runs/custom_keras/curve.png")
 print(f"mean return {agent.evaluate(episodes=20)['reward_mean']:.1f}")
+agent.animate("runs/custom_keras/cartpole.gif", max_steps=200)

@@ -48,12 +48,13 @@ class TorchPPO(noterl.Agent):
         ratio = (self.log_prob(batch.observation, batch.action) - batch.extra["log_prob"]).exp()
         clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
-        return policy_loss + 0.5 * nn.functional.mse_loss(
-            self.critic(batch.observation).squeeze(-1), batch.extra["target"]
-        )
+        value = self.critic(batch.observation).squeeze(-1)
+        return policy_loss + 0.5 * nn.functional.mse_loss(value, batch.extra["target"])
 
 
 agent = TorchPPO("CartPole-v1", seed=1)
 agent.compile(lambda parameters: torch.optim.Adam(parameters, 1e-3, fused=True), batch_size=128)
-agent.fit(episodes=EPISODES, steps=60_000, num_envs=8, log_every=100)
+history = agent.fit(episodes=EPISODES, steps=60_000, num_envs=8, log_every=100)
+history.plot(path="runs/custom_torch/curve.png")
 print(f"mean return {agent.evaluate(episodes=20)['reward_mean']:.1f}")
+agent.animate("runs/custom_torch/cartpole.gif", max_steps=200)

@@ -17,6 +17,6 @@ agent.compile(keras.optimizers.Adam(Linear(1e-3, 0.0, STEPS), epsilon=1e-5, glob
 agent.summary()
 
 history = agent.fit(episodes=EPISODES, steps=STEPS, num_envs=8, log_every=100)
-history.plot(path="ppo.png")
+history.plot(path="runs/ppo/curve.png")
 print(f"mean return {agent.evaluate(episodes=20)['reward_mean']:.1f}")
-agent.animate("ppo.gif", max_steps=200)
+agent.animate("runs/ppo/cartpole.gif", max_steps=200)

@@ -26,6 +26,6 @@ agent.compile(
 )
 window = ESSWindow(min_size=256, every=256, unit="steps")
 history = agent.fit(episodes=EPISODES, steps=STEPS, num_envs=8, callbacks=[window], log_every=100)
-history.plot(path="ppo_prioritized.png")
+history.plot(path="runs/ppo_prioritized/curve.png")
 print(f"mean return {agent.evaluate(episodes=20)['reward_mean']:.1f}")
-agent.animate("ppo_prioritized.gif", max_steps=200)
+agent.animate("runs/ppo_prioritized/cartpole.gif", max_steps=200)

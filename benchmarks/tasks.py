@@ -18,7 +18,7 @@ class Learning:
         published: a published figure to stand beside.
         peers: who is trained at the same settings, and must not be better.
         backends: that a whole run has.
-        seeds: that a whole run has: 5 where a run takes less than a minute, else 3.
+        seeds: that a whole run has: 5 where a run takes less than a minute on JAX, else 3.
         steps: environment steps; None for those of the task.
         episodes: where not None, the run ends with so many episodes instead.
     """
@@ -270,7 +270,7 @@ TASKS = {
             "sbx": {"tensorflow": 0.9, "jax": 1},
         },
         source="rl-zoo3, SAC on Pendulum-v1",
-        learning=Learning(published="-157.0 ± 88.7", peers=("sb3",), backends=("jax", "tensorflow"), steps=20_000),
+        learning=Learning(published="-157.0 ± 88.7", peers=("sb3",), backends=ALL, seeds=3, steps=20_000),
     ),
     "pendulum-td3": Task(
         algorithm="td3",
@@ -280,7 +280,7 @@ TASKS = {
         return_range=PENDULUM_RANGE,
         bars={"sb3": {"tensorflow": 3, "jax": 3.5, "torch": 1.2}},
         source="rl-zoo3, TD3 on Pendulum-v1",
-        learning=Learning(published="-151.9 ± 90.2", peers=("sb3",), backends=("jax", "tensorflow"), steps=20_000),
+        learning=Learning(published="-151.9 ± 90.2", peers=("sb3",), backends=ALL, seeds=3, steps=20_000),
     ),
     "pendulum-ddpg": Task(
         algorithm="ddpg",
@@ -289,7 +289,7 @@ TASKS = {
         settings=PENDULUM_DDPG,
         return_range=PENDULUM_RANGE,
         source="rl-zoo3, DDPG on Pendulum-v1",
-        learning=Learning(published="-152.1 ± 94.3", peers=("sb3",), backends=("jax", "tensorflow")),
+        learning=Learning(published="-152.1 ± 94.3", peers=("sb3",), backends=ALL),
     ),
     "bipedalwalker-sac": Task(
         algorithm="sac",

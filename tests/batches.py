@@ -125,3 +125,10 @@ class Corridor(gymnasium.Env):
         self.place, self.steps = max(self.place + 2 * int(action) - 1, 0), self.steps + 1
         at_end = self.place >= 4
         return self._observation(), 1.0 if at_end else -0.1, at_end, self.steps >= self.length, {}
+
+
+def with_fault(batch: Any, k: int, field: str, value: float) -> Any:
+    """Return batches `[K, B]` with a value in the third row of the k-th."""
+    column = getattr(batch, field).copy()
+    column[k, 2] = value
+    return batch._replace(**{field: column})

@@ -277,7 +277,7 @@ def test_what_compile_refuses(settings: dict[str, Any], message: str) -> None:
         ({"clip": -1.0}, "clip must be a finite number"),
         ({"gamma": 1.5}, "gamma must be a finite number"),
         ({"network": 1}, "network must be a Keras model .* got 1"),
-        ({"network": (1, 2, 3)}, r"network must be an actor, or a pair \(actor, critic\), got"),
+        ({"network": (1, 2, 3)}, r"network must be the actor, or \(actor, critic\) with None"),
         ({"network": (1, 2)}, "network must be a Keras model .* got 1"),
         ({"shared": "no"}, "shared must be True or False, got 'no'"),
         ({"normalize_observation": "no"}, "normalize_observation must be True or False"),

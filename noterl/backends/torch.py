@@ -5,7 +5,6 @@ Owns: taking and applying gradients, groups of updates, and the forward pass, on
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from noterl.backends.torch_modules import (
     to_keras_layout,
 )
 from noterl.backends.torch_trace import TracedGradients, is_traceable, traces_in_progress
+from noterl.backends.torch_undo import Undo
 from noterl.networks import is_module
 from noterl.random import Generators
 from noterl.types import Batch
@@ -123,11 +123,14 @@ def minimize(
     loss = loss.detach()
     with torch.no_grad():
         total = torch.stack(torch._foreach_norm([gradient for gradient, _ in used])).sum() + loss
-        if "undo" in agent.backend_state:
-            agent.backend_state["undo"].note()
+        undo: Undo = agent.backend_state.get("undo") or Undo(agent)
+        undo.note()
         if not torch.isfinite(total):
             raise NonFiniteError(float(loss))
-        _apply(optimizer, [gradient for gradient, _ in used], [variable for _, variable in used])
+        changed = [variable for _, variable in used]
+        undo.before(optimizer, changed)
+        _apply(optimizer, [gradient for gradient, _ in used], changed)
+        undo.after()
     return loss, aux
 
 
@@ -203,20 +206,21 @@ def compile_update(agent: Agent, jit_compile: bool | str) -> Callable[[Batch, in
     device = device_name()
     traced = jit_compile is not False and is_traceable(agent)
     agent.backend_state["traces"] = TracedGradients(agent, inductor=jit_compile is True) if traced else None
-    agent.backend_state["undo"] = undo = _Undo(agent)
+    agent.backend_state["undo"] = undo = Undo(agent)
     noise = _Noise(agent)
 
     def group(batch: Batch, count: int) -> GroupResult:
         batches = _unbound(_to_device(batch, device), count)
         rows: list[tuple[dict, dict]] = []
         for k in range(count):
-            undo.begin()
+            index = (agent.updates + k) % agent.update_period
+            undo.begin(index)
             try:
-                index = (agent.updates + k) % agent.update_period
                 rows.append(noise.seeded(batches[k], index) if noise.needed else agent.update_once(batches[k], index))
             except NonFiniteError as error:
                 undo.take_back()
                 return _broken_off(agent, rows, error)
+            undo.end()
         logs = {name: _stacked(rows, 0, name) for name in rows[0][0]}
         return GroupResult(logs, {name: _stacked(rows, 1, name) for name in rows[0][1]}, count)
 
@@ -253,55 +257,6 @@ def _unbound(batch: Batch, count: int) -> list[Batch]:
 
 def _stacked(rows: list[tuple[dict, dict]], part: int, name: str) -> torch.Tensor:
     return torch.stack([torch.as_tensor(row[part][name]).detach() for row in rows])
-
-
-class _Undo:
-    """Takes back what an update did before a loss of it turned out not to be finite.
-
-    Of an update with one optimizer whose loss assigns nothing that is nothing, and no copy is made. Whether a loss
-    assigns (the running mean of a normalisation, a seed) is learned from the first update.
-    """
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._learning, self._needed = True, len(agent.optimizer_names) > 1
-        self._versions: list[int] = []
-        self._state: list[torch.Tensor] = []
-        self._saved: list[torch.Tensor] = []
-        self._optimizers: list[tuple[torch.optim.Optimizer, dict[str, Any]]] = []
-
-    def begin(self) -> None:
-        """Note the state at the start of an update."""
-        if self._versions and self._learning:
-            self._learning, self._state, self._saved, self._optimizers = False, [], [], []
-        if self._learning or self._needed:
-            # Not `value`, whose look into Keras's scopes costs more than to copy a small tensor.
-            self._state = [variable._value for variable in self._agent.all_variables]
-            self._versions = [tensor._version for tensor in self._state]
-            if len(self._saved) != len(self._state):
-                self._saved = [torch.empty_like(tensor) for tensor in self._state]
-            with torch.no_grad():  # into the same memory each time: to get new memory costs more than to fill it
-                torch._foreach_copy_(self._saved, self._state)
-            native = [found for found in self._agent.optimizers.values() if isinstance(found, torch.optim.Optimizer)]
-            self._optimizers = [(optimizer, copy.deepcopy(optimizer.state_dict())) for optimizer in native]
-
-    def note(self) -> None:
-        """Learn, before the first optimizer of an update is applied, whether anything has been assigned."""
-        if self._learning and self._versions:
-            versions = [variable._value._version for variable in self._agent.all_variables]
-            self._needed |= versions != self._versions
-
-    def may_be_needed(self, needed: bool) -> None:
-        """Note that an update may be taken back for another reason than a loss that is not finite."""
-        self._needed |= needed
-
-    def take_back(self) -> None:
-        """Return to the state at the start of the update."""
-        if self._learning or self._needed:
-            with torch.no_grad():
-                torch._foreach_copy_(self._state, self._saved)
-            for optimizer, state in self._optimizers:
-                optimizer.load_state_dict(state)
 
 
 class _Noise:

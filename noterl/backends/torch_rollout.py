@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from noterl.backends.common import GroupResult, NonFiniteError
-from noterl.backends.torch import _broken_off, _Noise, _stacked, _to_device, _Undo, device_name
+from noterl.backends.torch import _broken_off, _Noise, _stacked, _to_device, device_name
 from noterl.backends.torch_trace import TracedGradients, is_traceable
+from noterl.backends.torch_undo import Undo
 from noterl.on_policy import prepared
 from noterl.types import Batch
 
@@ -31,7 +32,7 @@ def compile_prepare(agent: Agent, jit_compile: bool | str) -> Callable[[Batch], 
 
 def compile_minibatches(agent: Agent, jit_compile: bool | str) -> Callable[[Any, np.ndarray, int], GroupResult]:
     """Return the function that makes `count` updates on minibatches, given as rows `[K, B]` of a prepared rollout."""
-    device, undo, noise = device_name(), _Undo(agent), _Noise(agent)
+    device, undo, noise = device_name(), Undo(agent), _Noise(agent)
     traced = jit_compile is not False and is_traceable(agent)
     agent.backend_state["traces"] = TracedGradients(agent, inductor=jit_compile is True) if traced else None
     agent.backend_state["undo"] = undo
@@ -49,7 +50,7 @@ def compile_minibatches(agent: Agent, jit_compile: bool | str) -> Callable[[Any,
                 return _broken_off(agent, found, error)
             found.append((logs, feedback))
             enough = agent.enough(logs)
-            undo.may_be_needed(enough is not None)
+            undo.end(may_be_needed=enough is not None)
             if enough is not None and bool(enough):
                 undo.take_back()
                 return GroupResult({name: _stacked(found, 0, name) for name in logs}, {}, k, True)

@@ -243,6 +243,8 @@ def describe(agent: Agent) -> str:
         lines.append(f"  {name}: {type(network).__name__}, {count:,} values ({shapes})")
     for name in agent.optimizer_names:
         lines.append(f"  {name}: {type(agent.optimizers[name]).__name__}")
+    if agent.normalizers is not None:
+        lines.append(f"  normalises {agent.normalizers}")
     lines.append(f"  {_described_memory(agent)}")
     lines.append(f"  {agent.steps:,} steps, {agent.episodes:,} episodes, {agent.updates:,} updates")
     return "\n".join(lines)

@@ -190,6 +190,9 @@ class Normalizers:
             if found is not None:
                 found.set_state({key: values[f"{name}/{key}"] for key in ("mean", "variance", "count")})
 
+    def __str__(self) -> str:
+        return " and ".join(f"{name}s" for name, found in self._named() if found is not None)
+
     def _named(self) -> list[tuple[str, Moments | None]]:
         return [("observation", self.observation), ("reward", self.reward)]
 

@@ -241,6 +241,17 @@ def test_images_are_not_normalised() -> None:
     assert noterl.DQN(IMAGE, normalize_reward=True).normalizers.observation is None
 
 
+def test_the_summary_says_what_is_normalised(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, said in (
+        ({}, "normalises observations and rewards"),
+        ({"normalize_reward": False}, "normalises observations\n"),
+        ({"normalize_observation": False, "normalize_reward": False}, None),
+    ):
+        replaying(**arguments).summary()
+        shown = capsys.readouterr().out
+        assert said in shown if said else "normalises" not in shown
+
+
 def unkind_pendulum() -> gymnasium.Env:
     """Pendulum with observations about 500 that deviate by 70, and a hundred times its rewards."""
     env, scale = gymnasium.make("Pendulum-v1"), np.array([100, 100, 1], np.float32)

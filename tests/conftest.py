@@ -32,6 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if "PYTEST_XDIST_WORKER" in os.environ:  # processes side by side share the cores: threads would wait for each other
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     if os.environ["KERAS_BACKEND"] == "jax":
         _keep_what_is_compiled(config)
     hypothesis.settings.register_profile("noterl", deadline=None, derandomize=True, max_examples=50)

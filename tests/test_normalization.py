@@ -135,11 +135,10 @@ def test_weights_come_with_the_moments_that_they_were_learned_with(tmp_path) -> 
     assert_same_state(before, other)
 
 
-def replaying(kind: Any = noterl.TD3, seed: int = 1, memory: dict[str, Any] | None = None, **arguments: Any) -> Any:
+def replaying(kind: Any = noterl.TD3, seed: int = 1, **arguments: Any) -> Any:
     rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True, **arguments}
     made = kind(RandomWalkEnv if kind is not noterl.DQN else "CartPole-v1", hidden=(4,), gamma=0.5, seed=seed, **rules)
-    replay = noterl.Replay(100, **(memory or {}))
-    made.compile(replay=replay, batch_size=8, learning_starts=10, update_every=4, updates=2)
+    made.compile(replay=noterl.Replay(100), batch_size=8, learning_starts=10, update_every=4, updates=2)
     return made
 
 

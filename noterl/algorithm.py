@@ -21,7 +21,7 @@ from noterl.heads import Head, random_actions
 from noterl.hyperparameters import Hyperparameter, discount_factor
 from noterl.loop import LARGEST_CALL, call_size
 from noterl.noise import Explorer, NoiseProcess
-from noterl.normalization import Normalizers
+from noterl.normalization import Normalizers, TeamNormalizers
 from noterl.observation import View
 from noterl.on_policy import OnPolicy
 from noterl.policies import LinearEpsGreedyPolicy, Policy
@@ -68,7 +68,7 @@ class Algorithm(Configurable):
     noise: NoiseProcess | None
     replay: Any
     on_policy: OnPolicy | None = None
-    normalizers: Normalizers | None = None
+    normalizers: Normalizers | TeamNormalizers | None = None
     schedule: UpdateSchedule
     jit_compile: bool | str
     steps_per_execution: int | str

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl import heads
+from noterl import heads, networks
 from noterl.agent import Agent
 from noterl.types import Batch
 
@@ -73,6 +73,12 @@ class MultiAgent(Agent):
     def observation_shape(self) -> tuple[Any, ...]:
         """Shape of what each agent's network sees."""
         return self._team.seen_shapes
+
+    @property
+    def is_image(self) -> bool:
+        """Whether some agent's observations are bytes of an image."""
+        seen = zip(self._team.observation_space, self._team.seen_shapes, strict=True)
+        return any(space.dtype == np.uint8 and networks.is_image_shape(shape) for space, shape in seen)
 
     @property
     def action_size(self) -> tuple[int, ...]:  # type: ignore[override]

@@ -8,14 +8,15 @@ memory keeps what the environment gave, and batches are normalised as they are d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from noterl.checks import check_bool
 from noterl.hyperparameters import discount_factor
-from noterl.types import Batch
+from noterl.types import Batch, Transition
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
@@ -106,6 +107,12 @@ class Normalizers:
         scaled = (observations - moments.mean) / np.sqrt(moments.variance + EPSILON)
         return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
 
+    def scaled(self, rewards: Array) -> Array:
+        """Return rewards `[...]` as losses see them, float32."""
+        if self.reward is None:
+            return rewards
+        return np.clip(rewards / np.sqrt(self.reward.variance + EPSILON), -CLIP, CLIP).astype(np.float32)
+
     def rollout(self, batch: Batch, gamma: float) -> Batch:
         """Return a rollout `[T, N, ...]` normalised, with returns discounted by gamma, and take it into account."""
         counted, before = batch.weight > 0, batch
@@ -120,14 +127,15 @@ class Normalizers:
         """Return batches `[K, B, ...]` of a replay memory normalised; the rewards of n steps are clipped as one."""
         return self._with_scaled(self._with_seen(batch))
 
-    def note(self, lane: int, observation: Array, reward: float, gamma: float) -> None:
-        """Take a transition of a lane that goes to a replay memory into account."""
+    def note(self, transition: Transition, gamma: float) -> None:
+        """Take a transition that goes to a replay memory into account."""
         if self.observation is not None:
-            self.observation.add(observation)
+            self.observation.add(transition.observation)
         if self.reward is not None:
+            lane = transition.lane
             if lane >= len(self._returns):
                 self._returns = np.append(self._returns, np.zeros(lane + 1 - len(self._returns)))
-            self._returns[lane] = gamma * self._returns[lane] + reward
+            self._returns[lane] = gamma * self._returns[lane] + transition.reward
             self.reward.add(self._returns[lane])
 
     def interrupt(self, lane: int) -> None:
@@ -141,10 +149,7 @@ class Normalizers:
         )
 
     def _with_scaled(self, batch: Batch) -> Batch:
-        if self.reward is None:
-            return batch
-        scaled = batch.reward / np.sqrt(self.reward.variance + EPSILON)
-        return batch._replace(reward=np.clip(scaled, -CLIP, CLIP).astype(np.float32))
+        return batch._replace(reward=self.scaled(batch.reward))
 
     def _discounted(self, batch: Batch, gamma: float) -> Array:
         """Return the discounted return so far at each step `[T, N]`; an episode's end begins it anew."""
@@ -197,6 +202,82 @@ class Normalizers:
         return [("observation", self.observation), ("reward", self.reward)]
 
 
+class TeamNormalizers:
+    """What several agents normalise: each its own observations and rewards, by its own moments.
+
+    Only steps in which an agent takes part move its moments.
+
+    Args:
+        sizes: how many values each agent's network sees.
+        observation: whether observations are normalised.
+        reward: whether rewards are, those that are learned from.
+
+    Attributes:
+        agents: the normalisers of each.
+    """
+
+    def __init__(self, sizes: Sequence[int], observation: bool, reward: bool) -> None:
+        self.agents = [Normalizers((size,) if observation else None, reward) for size in sizes]
+        ends = list(itertools.accumulate(sizes))
+        self._columns = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+    def seen(self, observations: Array) -> Array:
+        """Return the agents' observations side by side `[..., D]` as networks see them, float32."""
+        parts = [one.seen(observations[..., columns]) for one, columns in self._each()]
+        return np.concatenate(parts, axis=-1)
+
+    def replayed(self, batch: Batch) -> Batch:
+        """Return batches `[K, B, ...]` of a replay memory normalised, rewards `[K, B, agents]`."""
+        rewards = [one.scaled(batch.reward[..., agent]) for agent, one in enumerate(self.agents)]
+        seen = self.seen(batch.observation), self.seen(batch.next_observation)
+        return batch._replace(observation=seen[0], next_observation=seen[1], reward=np.stack(rewards, axis=-1))
+
+    def note(self, transition: Transition, gamma: float) -> None:
+        """Take a transition that goes to the memory into account."""
+        several: Any = transition.extra  # `noterl.replay.team.COLUMNS`
+        for agent, (one, columns) in enumerate(self._each()):
+            if several["present"][agent]:
+                own = {"observation": transition.observation[columns], "reward": several["reward"][agent]}
+                one.note(transition._replace(**own), gamma)
+
+    def interrupt(self, lane: int) -> None:
+        """Begin the discounted returns of a lane anew."""
+        for one in self.agents:
+            one.interrupt(lane)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything."""
+        return {str(agent): one.get_state() for agent, one in enumerate(self.agents)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take what `get_state` returned.
+
+        Raises:
+            ValueError: if it is of another number of agents, or normalises other things.
+        """
+        if set(state) != set(self.get_state()):
+            raise ValueError(f"the state normalises for {len(state)} agents, but there are {len(self.agents)}")
+        for agent, one in enumerate(self.agents):
+            one.set_state(state[str(agent)])
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the moments by "0/observation/mean" and so on: what belongs to the networks' weights."""
+        return {
+            f"{agent}/{name}": array for agent, one in enumerate(self.agents) for name, array in one.arrays().items()
+        }
+
+    def set_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Take what `arrays` returned, of the same shapes."""
+        for agent, one in enumerate(self.agents):
+            one.set_arrays({name: arrays[f"{agent}/{name}"] for name in one.arrays()})
+
+    def __str__(self) -> str:
+        return f"{self.agents[0]} of each agent"
+
+    def _each(self) -> list[tuple[Normalizers, slice]]:
+        return list(zip(self.agents, self._columns, strict=True))
+
+
 class Noting:
     """An agent's replay memory as the loop fills it, of which the agent's normalisers take note.
 
@@ -208,11 +289,12 @@ class Noting:
         self._agent, self._memory = agent, agent.store
         self._normalizers: Any = agent.normalizers
 
-    def add(self, lane: int, observation: Any, action: Any, reward: float, *rest: Any) -> None:
-        """Note a transition and store it, as `Replay.add` does."""
-        seen, gamma = self._agent.view(observation), discount_factor(self._agent)
-        self._normalizers.note(lane, seen, reward, gamma)
-        self._memory.add(lane, observation, action, reward, *rest)
+    def add(self, *transition: Any) -> None:
+        """Store a transition, as `Replay.add` does, and note it."""
+        self._memory.add(*transition)
+        stored = Transition(*transition)
+        seen = stored._replace(observation=self._agent.view(stored.observation))
+        self._normalizers.note(seen, discount_factor(self._agent))
 
     def interrupt(self, lane: int) -> None:
         """Say that a lane's next transition does not follow from its last one."""
@@ -234,16 +316,17 @@ def attach(agent: Algorithm, observation: bool = False, reward: bool = False) ->
         reward: whether rewards are.
 
     Raises:
-        ValueError: if observations are images, which networks scale themselves, or those of several agents.
+        ValueError: if observations are images, which networks scale themselves.
     """
     check_bool("normalize_observation", observation)
     check_bool("normalize_reward", reward)
     if not observation and not reward:
         return
-    if agent.multi_agent:
-        raise ValueError("normalize_observation and normalize_reward are for one agent")
     if observation and agent.is_image:
         raise ValueError("normalize_observation is for vectors; networks scale images themselves")
-    agent.normalizers = Normalizers(agent.observation_shape if observation else None, reward)
+    if agent.multi_agent:
+        agent.normalizers = TeamNormalizers(agent.observation_size, observation, reward)  # type: ignore[arg-type]
+    else:
+        agent.normalizers = Normalizers(agent.observation_shape if observation else None, reward)
     if observation:
         agent.observation_dtype = np.dtype(np.float32)  # of bytes, too

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -27,6 +27,7 @@ import keras  # isort: skip  (noterl.backends has chosen by now)
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
+    from noterl.normalization import Normalizers
 
 
 class OnPolicy:
@@ -106,7 +107,7 @@ class OnPolicy:
 
     def prepared(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]`, on the device."""
-        gamma, normalizers = discount_factor(self._agent), self._agent.normalizers
+        gamma, normalizers = discount_factor(self._agent), cast("Normalizers | None", self._agent.normalizers)
         rollout = self.rollout.batch(gamma=gamma)
         return self._prepare(rollout if normalizers is None else normalizers.rollout(rollout, gamma))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import gymnasium
@@ -11,11 +12,11 @@ from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation, TransformReward
 
 import noterl
-from noterl.envs import Reach2D
-from noterl.normalization import Moments, Normalizers, filled
+from noterl.envs import Reach2D, Signals
+from noterl.normalization import Moments, Normalizers, TeamNormalizers, filled
 from noterl.replay import Hindsight, Prioritized
 from noterl.types import Batch
-from tests.doubles import RandomWalkEnv
+from tests.doubles import LeavingTeam, RandomWalkEnv
 from tests.states import assert_same_state, differences
 
 
@@ -137,7 +138,8 @@ def test_weights_come_with_the_moments_that_they_were_learned_with(tmp_path) -> 
 
 def replaying(kind: Any = noterl.TD3, seed: int = 1, **arguments: Any) -> Any:
     rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True, **arguments}
-    made = kind(RandomWalkEnv if kind is not noterl.DQN else "CartPole-v1", hidden=(4,), gamma=0.5, seed=seed, **rules)
+    env = {noterl.DQN: "CartPole-v1", noterl.MADDPG: Signals}.get(kind, RandomWalkEnv)
+    made = kind(env, hidden=(4,), gamma=0.5, seed=seed, **rules)
     made.compile(replay=noterl.Replay(100), batch_size=8, learning_starts=10, update_every=4, updates=2)
     return made
 
@@ -172,11 +174,12 @@ def test_replayed_transitions_are_noted_one_by_one_and_normalised_as_they_are_dr
     assert found.discount.tolist() == stored.discount.tolist()
 
 
-@pytest.mark.parametrize("kind", [noterl.DQN, noterl.DDPG, noterl.TD3, noterl.SAC])
+@pytest.mark.parametrize("kind", [noterl.DQN, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG])
 def test_agents_with_a_replay_memory_normalise_and_resume_exactly(kind: Any, tmp_path) -> None:
     whole = replaying(kind)
     whole.fit(steps=60, num_envs=2, verbose=0)
-    assert whole.normalizers.observation.count == whole.normalizers.reward.count == 60
+    for one in getattr(whole.normalizers, "agents", [whole.normalizers]):
+        assert one.observation.count == one.reward.count == 60
     before = whole.get_state()
     whole.evaluate(episodes=2)
     assert differences(before, whole.get_state()) == []
@@ -189,6 +192,53 @@ def test_agents_with_a_replay_memory_normalise_and_resume_exactly(kind: Any, tmp
     plain = replaying(kind, normalize_observation=False, normalize_reward=False)
     plain.fit(steps=60, num_envs=2, verbose=0)
     assert plain.normalizers is None and differences(plain.get_state()["variables"], before["variables"])
+
+
+def team(**arguments: Any) -> noterl.MADDPG:
+    made = noterl.MADDPG(LeavingTeam, hidden=(4,), gamma=0.5, seed=1, **arguments)
+    made.compile(replay=noterl.Replay(100), batch_size=8, learning_starts=100)
+    made.fit(episodes=6, verbose=0)
+    return made
+
+
+def test_agents_of_a_team_are_normalised_each_by_the_steps_that_it_takes_part_in() -> None:
+    made = team(normalize_observation=True, normalize_reward=True)
+    deviations = []
+    for agent, (steps, earned) in enumerate(zip((2, 3, 4), (1.0, 10.0, 100.0), strict=True)):
+        returns = earned * np.array([1, 1.5, 1.75, 1.875])[:steps]
+        moments = made.normalizers.agents[agent]
+        assert moments.observation.count == moments.reward.count == 6 * steps
+        assert moments.observation.mean == pytest.approx(np.arange(steps).mean())
+        assert moments.observation.variance == pytest.approx(np.arange(steps).var())
+        np.testing.assert_allclose(moments.reward.variance, returns.var(), rtol=1e-12)
+        deviations.append(np.sqrt(np.array([np.arange(steps).var(), returns.var()]) + 1e-8))
+    drawn = made.replay.draw(2, 8, generator=np.random.default_rng(0))
+    drawn.gamma = 0.5
+    found, stored = made.gather(drawn), made.replay.gather(drawn, gamma=0.5)
+    means, (spread, scale) = np.array([0.5, 1.0, 1.5]), np.array(deviations).T
+    for name in ("observation", "next_observation"):
+        expected = np.clip((getattr(stored, name) - means) / spread, -10, 10)
+        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-5)
+    np.testing.assert_allclose(found.reward, np.clip(stored.reward / scale, -10, 10), rtol=1e-5)
+    assert found.reward.shape == (2, 8, 3) and found.reward.dtype == found.observation.dtype == np.float32
+    shown = made.acting(((np.array([[1.0, 2.0, 3.0]]) - means) / spread).astype(np.float32))
+    chosen = made.head.executed(made.head.deterministic(shown))[0]
+    assert [int(action) for action in made.act(([1.0], [2.0], [3.0]))] == chosen.tolist()
+
+
+def test_a_teams_moments_are_among_its_weights_and_fit_their_own_kind_alone(tmp_path) -> None:
+    made, plain = team(normalize_observation=True), team()
+    assert plain.normalizers is None and str(made.normalizers) == "observations of each agent"
+    made.save_weights(tmp_path / "w.safetensors")
+    other = noterl.MADDPG(LeavingTeam, hidden=(4,), normalize_observation=True, seed=2)
+    other.load_weights(tmp_path / "w.safetensors")
+    assert differences(made.normalizers.arrays(), other.normalizers.arrays()) == []
+    assert sorted(made.normalizers.arrays())[0] == "0/observation/count"
+    with pytest.raises(ValueError, match="weights do not fit"):
+        plain.load_weights(tmp_path / "w.safetensors")
+    for wrong in (TeamNormalizers([1, 1], True, False), TeamNormalizers([1, 1, 1], True, True)):
+        with pytest.raises(ValueError, match="the state normalises"):
+            wrong.set_state(made.normalizers.get_state())
 
 
 @pytest.mark.parametrize(
@@ -238,6 +288,11 @@ def test_images_are_not_normalised() -> None:
         with pytest.raises(ValueError, match="normalize_observation is for vectors"):
             kind(IMAGE, normalize_observation=True)
     assert noterl.DQN(IMAGE, normalize_reward=True).normalizers.observation is None
+    numbers, pictures = spaces.Box(0, 255, (2,), np.uint8), IMAGE[0]
+    for seen, refused in (([numbers] * 3, False), ([numbers, numbers, pictures], True)):
+        spaces_of_all = spaces.Tuple(seen), spaces.Tuple([spaces.Discrete(2)] * 3)
+        with pytest.raises(ValueError, match="normalize_observation is for vectors") if refused else nullcontext():
+            noterl.MADDPG(spaces_of_all, hidden=(4,), normalize_observation=True)
 
 
 def test_the_summary_says_what_is_normalised(capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,3 +322,40 @@ def test_what_nobody_learns_as_it_is_is_learned_once_it_is_normalised(kind: Any,
     made.compile("adam", batch_size=128, update_every=8, updates=8)
     made.fit(steps=steps, verbose=0)
     assert made.evaluate(episodes=10)["reward_mean"] / 100 > -400
+
+
+class UnkindTargets:
+    """Two agents that see a number, told as 400 to 600, and must answer it; at best they earn 0, by chance -667."""
+
+    possible_agents = ("left", "right")
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(400, 600, (1,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, seed: int | None = None, options: dict | None = None):
+        self.generator, self.agents, self.number = np.random.default_rng(seed), list(self.possible_agents), 0
+        return self._observations(), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        rewards = {agent: -100 * float(np.square(actions[agent][0] - self.asked[agent])) for agent in self.agents}
+        self.number += 1
+        there, over = self.agents, self.number == 10
+        self.agents = [] if over else there
+        ends = dict.fromkeys(there, False), dict.fromkeys(there, over)
+        return self._observations(), rewards, *ends, {agent: {} for agent in there}
+
+    def _observations(self):
+        self.asked = {agent: self.generator.uniform(-1, 1) for agent in self.possible_agents}
+        return {agent: np.array([500 + 100 * asked], np.float32) for agent, asked in self.asked.items()}
+
+
+def test_a_team_learns_what_it_would_not_learn_as_it_is() -> None:
+    """Three seeds without normalisation earned -1190 and less after 4,000 steps, two with it -4 after 2,000."""
+    rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True}
+    made = noterl.MADDPG(UnkindTargets, hidden=(32,), gamma=0.5, seed=1, **rules)
+    made.compile("adam", batch_size=128, learning_starts=512, update_every=8, updates=8)
+    made.fit(steps=2_000, num_envs=4, verbose=0)
+    assert made.evaluate(episodes=20)["reward_mean"] > -50

@@ -19,6 +19,7 @@ from noterl.agent import Agent, Defaults
 from noterl.checks import check_bool
 from noterl.policies import LinearEpsGreedyPolicy
 from noterl.registry import register
+from noterl.schedules import Schedule
 from noterl.types import Batch
 
 from keras import ops  # isort: skip  (noterl has chosen the backend by now)
@@ -65,7 +66,7 @@ class DQN(Agent):
         dueling: bool = False,
         hidden: Sequence[int] = (256, 256),
         network: Any = None,
-        gamma: float = 0.99,
+        gamma: float | Schedule = 0.99,
         loss: str = "huber",
         normalize_observation: bool = False,
         normalize_reward: bool = False,

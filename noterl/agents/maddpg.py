@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from noterl import heads, losses, networks
+from noterl import heads, losses, networks, normalization
 from noterl.agent import Defaults
 from noterl.checks import check_bool
 from noterl.critics import column
@@ -52,6 +52,8 @@ class MADDPG(MultiAgent):
         temperature: of the Gumbel-softmax, at least 1e-6: lower brings gradients nearer to those of a hard choice, and
             makes them noisier. Live.
         logit_penalty: weight of the mean square of logits in the actors' loss, at least 0. Live.
+        normalize_observation: whether networks see each agent's observations shifted and scaled by its running moments.
+        normalize_reward: whether each agent's rewards are scaled by the running deviation of its discounted return.
         seed: see `noterl.Agent`.
 
     Raises:
@@ -80,9 +82,12 @@ class MADDPG(MultiAgent):
         gamma: float | Schedule = 0.95,
         temperature: float | Schedule = 1.0,
         logit_penalty: float | Schedule = 1e-3,
+        normalize_observation: bool = False,
+        normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
         super().__init__(env, seed=seed)
+        normalization.attach(self, normalize_observation, normalize_reward)
         self.groups = self._groups_of_equals()
         check_bool("independent", independent)
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]

@@ -117,6 +117,8 @@ def bound_head(agent: Algorithm) -> Head:
         raise ValueError(f"head of {name} must be one of noterl.heads, such as noterl.heads.Q(), got {head!r}")
     if agent.memory not in ("replay", "rollout"):
         raise ValueError(f"memory of {name} must be 'replay' or 'rollout', got {agent.memory!r}")
+    if agent.multi_agent and agent.memory != "replay":
+        raise ValueError(f"memory of {name} must be 'replay' for several agents, got {agent.memory!r}")
     return head.bind(agent.action_space)
 
 

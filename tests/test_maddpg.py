@@ -297,6 +297,13 @@ class TestWhatIsRefused:
         with pytest.raises(ValueError, match=r"DQN takes a .* got Tuple.*MADDPG learns with several agents"):
             noterl.DQN(Signals)
 
+    def test_rollouts_of_several_agents(self) -> None:
+        class OnPolicyTeam(noterl.MultiAgent):
+            memory = "rollout"
+
+        with pytest.raises(ValueError, match="memory of OnPolicyTeam must be 'replay' for several agents"):
+            OnPolicyTeam(Signals).fit(steps=4, verbose=0)
+
     def test_a_space_by_the_agents_name(self) -> None:
         bad = spaces.Tuple([spaces.Discrete(2), spaces.MultiBinary(3)])
         with pytest.raises(ValueError, match=r"MADDPG for the agent '1' takes a Box .* got MultiBinary"):

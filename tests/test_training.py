@@ -45,11 +45,11 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def test_a_task_goes_on_where_it_was_and_is_judged_when_complete(stage: Stage, tmp_path: Path) -> None:
-    task = training.Training("pendulum-ppo")
+    task = training.Training("pendulum-ddpg")
     result = task.run(2, folder=tmp_path, **OPTIONS)
     assert stage.ran == [("noterl-jax", 0), ("sb3", 0), ("noterl-jax", 1), ("sb3", 1)]
     assert result["summary"]["noterl-jax"]["peers"]["sb3"]["verdict"] == "not judged"
-    assert json.loads((tmp_path / "pendulum-ppo.json").read_text()) == json.loads(json.dumps(result))
+    assert json.loads((tmp_path / "pendulum-ddpg.json").read_text()) == json.loads(json.dumps(result))
 
     result = task.run(5, folder=tmp_path, **OPTIONS)
     assert stage.ran[4:] == [(who, seed) for seed in (2, 3, 4) for who in ("noterl-jax", "sb3")]
@@ -61,7 +61,7 @@ def test_a_task_goes_on_where_it_was_and_is_judged_when_complete(stage: Stage, t
 
 
 def test_runs_of_other_settings_are_not_taken_over(stage: Stage, tmp_path: Path) -> None:
-    task = training.Training("pendulum-ppo")
+    task = training.Training("pendulum-ddpg")
     for options in ({}, {"steps": 9}, {"afresh": True, "steps": 9}):
         task.run(1, folder=tmp_path, **{**OPTIONS, **options})
     assert stage.ran == 3 * [("noterl-jax", 0), ("sb3", 0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from noterl.checks import check_number
+from noterl.due import batch_size_of
 from noterl.types import Logs
 
 from .adapting import Adapting
@@ -67,7 +68,7 @@ class ESSAdapt(Adapting):
 
     def measured(self) -> float | None:
         """Return the ESS, once there is a batch."""
-        if len(self.agent.replay) < self.agent.schedule.batch_size:
+        if len(self.agent.replay) < batch_size_of(self.agent):
             return None
         return float(self.agent.replay.effective_sample_size())
 

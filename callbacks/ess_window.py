@@ -8,6 +8,7 @@ import numpy as np
 
 from noterl.callback import Callback
 from noterl.checks import check_number, check_positive, check_word
+from noterl.due import batch_size_of
 from noterl.types import Logs
 
 from .cadence import Cadence
@@ -111,7 +112,7 @@ class ESSWindow(Callback):
 
     def _look(self) -> None:
         """Measure and forget, if it is time."""
-        least = max(self.min_size or 0, self.agent.schedule.batch_size)
+        least = max(self.min_size or 0, batch_size_of(self.agent))
         size = self._size
         if not self._cadence.due(self.agent) or size <= least:
             return

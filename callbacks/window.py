@@ -9,6 +9,7 @@ import numpy as np
 
 from noterl.callback import Callback
 from noterl.checks import check_positive
+from noterl.due import batch_size_of
 from noterl.replay import Replay
 from noterl.types import Logs
 
@@ -72,7 +73,7 @@ class Window(Callback):
             size = self.size(self.agent) if callable(self.size) else self.size
             wanted = _check_size("what the function size returns", size)
             kept = int(wanted * len(replay)) if isinstance(wanted, float) else wanted
-            replay.drop_oldest(max(len(replay) - max(kept, self.agent.schedule.batch_size), 0))
+            replay.drop_oldest(max(len(replay) - max(kept, batch_size_of(self.agent)), 0))
 
 
 def replay_of(agent: Any, name: str) -> Replay:

@@ -31,6 +31,7 @@ history.plot(path="runs/dqn/curve.png")
 
 result = agent.evaluate(episodes=20)
 print(f"mean return {result['reward_mean']:.1f} over {len(result['returns'])} episodes")
+agent.animate("runs/dqn/cartpole.gif", max_steps=200)
 
 agent.save("runs/dqn/agent.noterl")
 again = noterl.load("runs/dqn/agent.noterl")

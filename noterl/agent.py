@@ -126,10 +126,12 @@ class Agent(Algorithm):
         self._setup, self._built = setup, False
         self.optimizers = dict(setup.optimizers)
         self.head, self.policy, self.noise = head, setup.policy, setup.noise
+        averaged = "schedule" in vars(self) and self.schedule.polyak
         self.replay, self.schedule, self.on_policy = setup.replay, setup.schedule, on_policy
         self.jit_compile, self.steps_per_execution = setup.jit_compile, setup.steps_per_execution
         self.explorer.generator = self.generators("exploration")
-        self.tau.assign(1.0 if self.schedule.tau is None else self.schedule.tau)
+        if averaged or self.schedule.polyak:  # else it is 1, or an agent's own that its hard copies use
+            self.tau.assign(1.0 if self.schedule.tau is None else self.schedule.tau)
 
     def fit(
         self,

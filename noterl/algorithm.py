@@ -58,7 +58,7 @@ class Algorithm(Configurable):
     extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] = {}
     head: Head
     optimizer_names: tuple[str, ...] = ("optimizer",)
-    action_spaces: tuple[str, ...] = ("Discrete",)
+    action_spaces: tuple[str, ...] = ("Discrete", "MultiDiscrete", "Box")
     observation_spaces: tuple[str, ...] = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict")
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
     multi_agent: bool = False
@@ -116,6 +116,7 @@ class Algorithm(Configurable):
         if isinstance(current, Hyperparameter) and not isinstance(value, Hyperparameter):
             current.assign(value)
         else:
+            building.refuse_lost_network(name, value)
             self.__dict__[name] = value
 
     def enter(self, environment: Any) -> None:
@@ -390,5 +391,6 @@ class Algorithm(Configurable):
             self._update = backends.current().compile_update(self, self.jit_compile)
         self._followers = [live.follow for live in self.hyperparameters.values() if live.schedule is not None]
         self._followers += [part for one in self.optimizers.values() for part in optimizers.followers(one)]
-        self.acting = Actor(self)  # type: ignore[arg-type]
+        with building.naming_network(self):
+            self.acting = Actor(self)  # type: ignore[arg-type]
         self._built = True

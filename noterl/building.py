@@ -6,6 +6,8 @@ which variables each optimizer is given.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,10 @@ _NOT_NETWORKS = {
 }
 
 
+# Names that a network is likely to be given, which mean something else.
+_TAKEN = {"policy", "noise", "head", "replay", "optimizers", "networks", "memory", "schedule"}
+
+
 def checked_spaces(agent: Algorithm) -> tuple[Any, Any]:
     """Return the observation and the action space of the agent's environment, Tuples for several agents.
 
@@ -80,6 +86,12 @@ def build_store(agent: Algorithm) -> None:
     source = agent.source
     several = {} if source.team is None else {"agents": len(source.team)}
     agent.store.build(source.observation_space, source.action_space, **several)
+
+
+def refuse_lost_network(name: str, value: Any) -> None:
+    """Raise a ValueError for a network under a name by which an agent keeps something else, and `compile` loses it."""
+    if name in _TAKEN and find_networks({"it": value}):
+        raise ValueError(f"{name} of an agent is no place for a network: name it otherwise, such as {name}_net")
 
 
 def find_networks(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +156,8 @@ def build_optimizers(agent: Algorithm) -> None:
     agent._discovered = discovered
 
     def updates() -> None:
+        shown = zeros_of(agent, agent.view.space.shape, agent.observation_dtype)
+        agent.head.check(tuple(agent.outputs(shown[:, 0] if agent.on_policy else shown).shape), agent.action_space)
         for index in range(agent.update_period):
             logs, feedback = updating.updated(agent, zeros(agent), index)
             strange = [name for name in logs if not isinstance(name, str)]
@@ -154,7 +168,8 @@ def build_optimizers(agent: Algorithm) -> None:
             returned.append(updating.Returned(frozenset({*logs, "loss"}), frozenset(feedback or ())))
 
     try:
-        backends.current().rehearse(agent, variables(agent), updates)
+        with naming_network(agent):
+            backends.current().rehearse(agent, variables(agent), updates)
     finally:
         agent._discovered = None
         for variable, value in zip(found, saved, strict=True):
@@ -165,6 +180,18 @@ def build_optimizers(agent: Algorithm) -> None:
         raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")
     for name, trained in discovered.items():
         agent.optimizers[name] = optimizers.build(agent.optimizers[name], unique(trained))
+
+
+@contextmanager
+def naming_network(agent: Algorithm) -> Iterator[None]:
+    """Say of what fails with a built-in agent's networks that the argument `network` gave one, if it did."""
+    try:
+        yield
+    except Exception as error:
+        name = type(agent).__name__
+        if not type(agent).__module__.startswith("noterl.") or agent.get_config().get("network") is None:
+            raise
+        raise ValueError(f"network does not fit {name} on {agent.observation_space}: {error}") from error
 
 
 def _meant_by(optimizer: Any, found: dict[str, Any]) -> list[keras.Variable]:
@@ -195,13 +222,15 @@ def unique(variables: Any) -> list[keras.Variable]:
     return list({id(variable): variable for variable in variables}.values())
 
 
+def zeros_of(agent: Algorithm, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return a tensor of zeros of two rows, for an agent that learns from rollouts two steps of one lane."""
+    rows = (2,) if agent.on_policy is None else (2, 1)
+    return keras.ops.convert_to_tensor(np.zeros((*rows, *shape), dtype))
+
+
 def zeros(agent: Algorithm) -> Batch:
     """Return a batch of zeros as tensors, two rows; for an agent that learns from rollouts a prepared one."""
-    rows = (2,) if agent.on_policy is None else (2, 1)
-
-    def tensor(shape: tuple[int, ...], dtype: Any) -> Any:
-        return keras.ops.convert_to_tensor(np.zeros((*rows, *shape), dtype))
-
+    tensor = partial(zeros_of, agent)
     observation, number = tensor(agent.view.space.shape, agent.observation_dtype), tensor((), np.float32)
     action = action_layout(agent.source.action_space)
     action = tensor(action.shape, action.delivered)

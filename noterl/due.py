@@ -21,6 +21,12 @@ class Due(NamedTuple):
 _NOTHING = Due(0, False)
 
 
+def batch_size_of(agent: Any) -> int:
+    """Return the transitions of each of the agent's gradient updates, a number where it says "rollout" too."""
+    size: int = agent.schedule.batch_size if agent.on_policy is None else agent.on_policy.batch_size
+    return size
+
+
 class UpdateSchedule:
     """When to update, and how often; the arguments are those of `Agent.compile`.
 

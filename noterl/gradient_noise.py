@@ -13,6 +13,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends.common import NonFiniteError
+from noterl.due import batch_size_of
 from noterl.hyperparameters import discount_factor
 from noterl.random import Generators
 from noterl.types import Batch
@@ -87,8 +88,7 @@ class GradientNoise:
     @property
     def batch_size(self) -> int:
         """Transitions of a batch."""
-        agent = self._agent
-        return agent.schedule.batch_size if agent.on_policy is None else agent.on_policy.batch_size
+        return batch_size_of(self._agent)
 
     @property
     def ready(self) -> bool:

@@ -78,7 +78,12 @@ def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
 
 
 def normalized(values: Tensor, weight: Tensor, epsilon: float = 1e-8) -> Tensor:
-    """Return the values shifted and scaled to a mean of 0 and a standard deviation of 1, over the rows that count."""
+    """Return the values `[B]` shifted and scaled to a mean of 0 and a standard deviation of 1, over rows that count.
+
+    One row has no deviation and is returned as it is, as in Stable-Baselines3.
+    """
+    if values.shape[0] == 1:
+        return values
     centred = values - masked_mean(values, weight)
     return centred / (ops.sqrt(masked_mean(ops.square(centred), weight)) + epsilon)
 

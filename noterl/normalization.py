@@ -100,11 +100,14 @@ class Normalizers:
         self._returns = np.zeros(0)  # [N], the discounted return of each lane so far
 
     def seen(self, observations: Array) -> Array:
-        """Return observations `[..., *shape]` as networks see them, float32."""
+        """Return observations `[..., *shape]` as networks see them, float32.
+
+        They are rounded to float32 first, as memories keep them: what is acted on is what is learned from.
+        """
         moments = self.observation
         if moments is None:
             return observations
-        scaled = (observations - moments.mean) / np.sqrt(moments.variance + EPSILON)
+        scaled = (observations.astype(np.float32, copy=False) - moments.mean) / np.sqrt(moments.variance + EPSILON)
         return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
 
     def scaled(self, rewards: Array) -> Array:
@@ -130,7 +133,7 @@ class Normalizers:
     def note(self, transition: Transition, gamma: float) -> None:
         """Take a transition that goes to a replay memory into account."""
         if self.observation is not None:
-            self.observation.add(transition.observation)
+            self.observation.add(np.asarray(transition.observation, np.float32))
         if self.reward is not None:
             lane = transition.lane
             if lane >= len(self._returns):

@@ -98,10 +98,17 @@ def schedule_of(optimizer: Any) -> Schedule | None:
 
 
 def follow(optimizer: Any, step: int) -> None:
-    """Bring the learning rate to its schedule's value after `step` environment steps."""
+    """Bring the learning rate to its schedule's value after `step` environment steps.
+
+    Raises:
+        ValueError: if that is no finite number from 0.
+    """
     schedule = schedule_of(optimizer)
     if schedule is not None:
-        optimizer.learning_rate = schedule(step)
+        rate = schedule(step)
+        if not (math.isfinite(rate) and rate >= 0.0):
+            raise ValueError(f"learning_rate must be finite and at least 0, but {schedule!r} gives {rate!r} at {step}")
+        optimizer.learning_rate = rate
 
 
 def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:

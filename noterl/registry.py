@@ -16,9 +16,10 @@ _registry: dict[str, type] = {}
 
 # Modules of this package whose classes may stand in a file; they register themselves when they are imported.
 _BUILTIN_MODULES = (
-    "noterl.agents.ddpg",
     "noterl.agents.a2c",
+    "noterl.agents.ddpg",
     "noterl.agents.dqn",
+    "noterl.agents.maddpg",
     "noterl.agents.ppo",
     "noterl.agents.sac",
     "noterl.agents.td3",

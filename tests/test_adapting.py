@@ -33,6 +33,7 @@ class LiveAgent:
 
     optimizer_names = ("optimizer",)
     memory = "replay"
+    on_policy = None
 
     def __init__(self, sizes: list[float] = (), **memory: Any) -> None:  # type: ignore[assignment]
         self.replay = Memory(list(sizes), **memory)

@@ -45,7 +45,8 @@ class ScriptedAgent:
     """What a callback needs of an agent."""
 
     def __init__(self, memory: Any, batch_size: int = 1) -> None:
-        self.replay, self.episodes, self.schedule = memory, 0, type("Schedule", (), {"batch_size": batch_size})
+        self.replay, self.episodes, self.on_policy = memory, 0, None
+        self.schedule = type("Schedule", (), {"batch_size": batch_size})
 
 
 def looks(callback: ESSWindow, size: int, values: list[float], batch_size: int = 1) -> tuple[list[int], list[Any]]:

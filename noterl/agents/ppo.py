@@ -135,7 +135,7 @@ class PPO(ActorCritic):
     the value is and how far the policy has moved. Its capacity, or a callback that trims it, is the window of them.
 
     The default optimizer is Adam, with gradients clipped to a norm of 0.5 (`global_clipnorm`): an optimizer of your own
-    clips what you tell it to.
+    clips what you tell it to, one of `torch.optim` by its `register_step_pre_hook`.
 
     Raises:
         ValueError: for another kind of space or a bad argument.

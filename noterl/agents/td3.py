@@ -9,7 +9,6 @@ first, in every environment. Of each `policy_delay` updates the last one updates
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,10 +107,10 @@ class TD3(Agent):
     def update(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[override]
         """Update the critics, and at the last of each `policy_delay` updates the actor."""
         loss, feedback = self.minimize(self.critic_loss, self.critics, "critic", batch)
-        actor_loss: Any = math.nan  # where the actor rests
+        logs = {"loss": loss}
         if index == self.update_period - 1:
-            actor_loss, _ = self.minimize(self.actor_loss, self.actor, "actor", batch)
-        return {"loss": loss, "actor_loss": actor_loss}, feedback
+            logs["actor_loss"], _ = self.minimize(self.actor_loss, self.actor, "actor", batch)
+        return logs, feedback
 
     def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the sum of both critics' mean squared errors to their common target, and the mean absolute error."""

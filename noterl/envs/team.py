@@ -152,7 +152,7 @@ class Team:
     def batched_actions(self, vectors: Array) -> tuple[Array, ...]:
         """Return each agent's actions `[N, *shape]`, as the environment has them, of vectors `[N, W]`."""
         return tuple(
-            shift(part.astype(space.dtype), offset, +1)
+            shift(_within(part, space), offset, +1)
             for part, space, offset in zip(self.acted(vectors), self.action_space, self._offsets[1], strict=True)
         )
 
@@ -203,4 +203,10 @@ def _bound(space: Space[Any], side: int) -> Any:
 def _action(numbers: Array, space: Space[Any]) -> Any:
     if isinstance(space, spaces.Discrete):
         return int(numbers[0])
-    return numbers.reshape(space.shape or ()).astype(space.dtype)
+    return _within(numbers.reshape(space.shape or ()), space)
+
+
+def _within(actions: Array, space: Space[Any]) -> Array:
+    """Return actions as the space's type: a bound of float64 may lie next to the float32 that stands for it."""
+    typed = actions.astype(space.dtype)
+    return np.clip(typed, space.low, space.high) if isinstance(space, spaces.Box) else typed

@@ -65,6 +65,16 @@ class Q(Head):
 
     acts_on = ("q",)
 
+    def bind(self, action_space: spaces.Space[Any]) -> Head:
+        """Return this head for a Discrete space.
+
+        Raises:
+            ValueError: for another space.
+        """
+        if not isinstance(action_space, spaces.Discrete):
+            raise ValueError(f"env: the head Q takes a Discrete action space, got {action_space}")
+        return super().bind(action_space)
+
     def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
         """Raise a ValueError unless there is one value for each action."""
         count = int(action_space.n)  # type: ignore[attr-defined]

@@ -46,5 +46,7 @@ class MunchausenDQN(noterl.Agent):
 
 agent = MunchausenDQN("CartPole-v1", seed=1)
 agent.compile(batch_size=64, update_every=16, updates=16, target_update=0.01)
-agent.fit(episodes=EPISODES)
+history = agent.fit(episodes=EPISODES)
+history.plot(path="runs/custom_munchausen/curve.png")
 print(f"mean return {agent.evaluate(episodes=20)['reward_mean']:.1f}")
+agent.animate("runs/custom_munchausen/cartpole.gif", max_steps=200)

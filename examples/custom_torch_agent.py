@@ -53,5 +53,7 @@ agent.compile(
     updates=16,
     target_update=500,
 )
-agent.fit(episodes=EPISODES)
+history = agent.fit(episodes=EPISODES)
+history.plot(path="runs/custom_torch_dqn/curve.png")
 print(f"mean return {agent.evaluate(episodes=20)['reward_mean']:.1f}")
+agent.animate("runs/custom_torch_dqn/cartpole.gif", max_steps=200)

@@ -8,13 +8,13 @@ memory keeps what the environment gave, and batches are normalised as they are d
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from noterl.checks import check_bool
+from noterl.envs.team import columns
 from noterl.hyperparameters import discount_factor
 from noterl.types import Batch, Transition
 
@@ -221,13 +221,11 @@ class TeamNormalizers:
 
     def __init__(self, sizes: Sequence[int], observation: bool, reward: bool) -> None:
         self.agents = [Normalizers((size,) if observation else None, reward) for size in sizes]
-        ends = list(itertools.accumulate(sizes))
-        self._columns = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        self._parts = list(zip(self.agents, columns(sizes), strict=True))
 
     def seen(self, observations: Array) -> Array:
         """Return the agents' observations side by side `[..., D]` as networks see them, float32."""
-        parts = [one.seen(observations[..., columns]) for one, columns in self._each()]
-        return np.concatenate(parts, axis=-1)
+        return np.concatenate([one.seen(observations[..., place]) for one, place in self._parts], axis=-1)
 
     def replayed(self, batch: Batch) -> Batch:
         """Return batches `[K, B, ...]` of a replay memory normalised, rewards `[K, B, agents]`."""
@@ -238,9 +236,9 @@ class TeamNormalizers:
     def note(self, transition: Transition, gamma: float) -> None:
         """Take a transition that goes to the memory into account."""
         several: Any = transition.extra  # `noterl.replay.team.COLUMNS`
-        for agent, (one, columns) in enumerate(self._each()):
+        for agent, (one, place) in enumerate(self._parts):
             if several["present"][agent]:
-                own = {"observation": transition.observation[columns], "reward": several["reward"][agent]}
+                own = {"observation": transition.observation[place], "reward": several["reward"][agent]}
                 one.note(transition._replace(**own), gamma)
 
     def interrupt(self, lane: int) -> None:
@@ -276,9 +274,6 @@ class TeamNormalizers:
 
     def __str__(self) -> str:
         return f"{self.agents[0]} of each agent"
-
-    def _each(self) -> list[tuple[Normalizers, slice]]:
-        return list(zip(self.agents, self._columns, strict=True))
 
 
 class Noting:

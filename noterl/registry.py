@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
+from pathlib import Path
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type)
 
 _registry: dict[str, type] = {}
 
-# Modules of this package whose classes may stand in a file; they register themselves when they are imported.
+# Modules of this package whose classes may stand in a file: all algorithms, and what they are made with. They register
+# themselves when they are imported.
 _BUILTIN_MODULES = (
-    "noterl.agents.a2c",
-    "noterl.agents.ddpg",
-    "noterl.agents.dqn",
-    "noterl.agents.maddpg",
-    "noterl.agents.ppo",
-    "noterl.agents.sac",
-    "noterl.agents.td3",
+    *(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / "agents")], "noterl.agents.")),
     "noterl.policies",
     "noterl.noise",
     "noterl.replay",

@@ -71,8 +71,8 @@ class Team:
         ]
         self._views = tuple(map(View, self.observation_space))
         self.seen_shapes = tuple(tuple(view.space.shape) for view in self._views)
-        self._seen = _columns([int(np.prod(shape)) for shape in self.seen_shapes])
-        self._acted = _columns([int(np.prod(space.shape or ())) for space in self.action_space])
+        self._seen = columns([int(np.prod(shape)) for shape in self.seen_shapes])
+        self._acted = columns([int(np.prod(space.shape or ())) for space in self.action_space])
         self.joined_observation_space = self._joined_observation_space()
         self.joined_action_space = self._joined_action_space()
 
@@ -128,14 +128,14 @@ class Team:
         """Return what each agent's network sees `[B, *shape]` of vectors `[B, D]`, tensors or arrays."""
         return tuple(
             part if len(shape) == 1 else reshape(part, (-1, *shape))
-            for part, shape in zip((vectors[:, columns] for columns in self._seen), self.seen_shapes, strict=True)
+            for part, shape in zip((vectors[:, place] for place in self._seen), self.seen_shapes, strict=True)
         )
 
     def acted(self, vectors: Any, reshape: Callable[[Any, tuple[int, ...]], Any] = np.reshape) -> tuple[Any, ...]:
         """Return each agent's actions `[B, *shape]` of vectors `[B, W]`, all as the vectors' type."""
         return tuple(
-            reshape(vectors[:, columns], (-1, *(space.shape or ())))
-            for columns, space in zip(self._acted, self.action_space, strict=True)
+            reshape(vectors[:, place], (-1, *(space.shape or ())))
+            for place, space in zip(self._acted, self.action_space, strict=True)
         )
 
     def joined_actions(self, actions: Sequence[Array]) -> Array:
@@ -145,8 +145,8 @@ class Team:
     def actions(self, vector: Array) -> tuple[Any, ...]:
         """Return the agents' actions, as the environment has them, of one vector `[W]`."""
         return tuple(
-            shift(_action(vector[columns], space), offset, +1)
-            for columns, space, offset in zip(self._acted, self.action_space, self._offsets[1], strict=True)
+            shift(_action(vector[place], space), offset, +1)
+            for place, space, offset in zip(self._acted, self.action_space, self._offsets[1], strict=True)
         )
 
     def batched_actions(self, vectors: Array) -> tuple[Array, ...]:
@@ -186,7 +186,8 @@ def _from_zero(space: spaces.Tuple) -> spaces.Tuple:
     return spaces.Tuple([from_zero(part) for part in space])
 
 
-def _columns(sizes: Sequence[int]) -> list[slice]:
+def columns(sizes: Sequence[int]) -> list[slice]:
+    """Return where parts of these sizes lie that stand side by side."""
     ends = list(itertools.accumulate(sizes))
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import tempfile
 from pathlib import Path
 
@@ -69,6 +70,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{item.nodeid}: backends{tuple(sorted(unknown))} are none of {BACKENDS}")
         if names and os.environ["KERAS_BACKEND"] not in names:
             item.add_marker(pytest.mark.skip(reason=f"runs on {', '.join(sorted(names))}"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures, those of a module too
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Seed the generators of the process, from which networks that are given no seed take their first weights.
+
+    `NOTERL_TEST_SEED` gives other numbers, to find tests that pass by the luck of theirs.
+    """
+    seed = int(os.environ.get("NOTERL_TEST_SEED", "0"))
+    random.seed(seed)
+    if os.environ["KERAS_BACKEND"] == "torch":
+        import torch
+
+        torch.manual_seed(seed)
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,13 @@ def forward(agent: noterl.Agent, observations: np.ndarray) -> np.ndarray:
 def assert_acts_as_the_network(agent: noterl.Agent, observations: np.ndarray = OBSERVATIONS) -> None:
     agent.acting.stale = True
     expected = forward(agent, observations)
-    np.testing.assert_allclose(agent.acting(observations), expected, rtol=1e-4, atol=1e-5)
-    assert agent.act(observations).tolist() == expected.argmax(-1).tolist()
+    values = agent.acting(observations)
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
+    actions = agent.act(observations)
+    assert actions.tolist() == values.argmax(-1).tolist()
+    # Of values that are equal but for their rounding, NumPy and the framework may each take another.
+    taken = np.take_along_axis(expected, actions[:, None], axis=-1)[:, 0]
+    np.testing.assert_allclose(taken, expected.max(-1), rtol=1e-4, atol=1e-5)
 
 
 def keras_network(*stack: Any) -> keras.Sequential:
@@ -131,6 +136,14 @@ def test_large_values_neither_warn_nor_break() -> None:
         agent = small_dqn(network=keras_network(layers.Dense(8, activation=activation)))
         assert agent.acting.in_numpy
         assert_acts_as_the_network(agent, OBSERVATIONS * 1e3)
+
+
+def test_units_that_are_all_off_leave_actions_that_are_equal() -> None:
+    agent = small_dqn(network=keras_network(layers.Dense(8, activation="sigmoid")))
+    weights = networks.get_weights(agent.q)
+    weights[0][:] = -0.1  # a framework's sigmoid(-90) is 1e-39 or 0, as it pleases
+    networks.set_weights(agent.q, weights)
+    assert_acts_as_the_network(agent, np.full((1, 5), 180.0, np.float32))
 
 
 class TargetFirst(noterl.Agent):

@@ -12,6 +12,20 @@ import numpy as np
 from gymnasium import spaces
 
 
+class FakeClock:
+    """Stands in for `time.perf_counter`: seconds pass when a test says so, whatever else the machine does."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+
 class CountingEnv(gymnasium.Env):
     """Says where it is: the observation is [episode, step], both from 0, and the reward is the number of the step.
 

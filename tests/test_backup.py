@@ -33,11 +33,13 @@ from tests.doubles import RaisingEnv
 from tests.states import ROOT, assert_same_state, four_lanes, one_lane
 from tests.tape import Broken, Tape, broken, rewarded, taped
 
-# Trains an agent; writes its name when it has begun to step, and is killed where the parent likes.
+# Trains an agent; writes its name when it has begun to step, and is killed where the parent likes. It waits for that
+# where the parent, held up on a busy machine, comes late.
 SCRIPT = """
-import sys
+import sys, time
 from tests.test_backup import script
 script(sys.argv[1], sys.argv[2], begun=sys.argv[2])
+time.sleep(60)
 """
 
 RUNS: dict[str, tuple[Callable[[], noterl.DQN], dict[str, int]]] = {

@@ -1,12 +1,13 @@
 """`benchmarks/replay.py`: what counts as a bar that is met, and its table."""
 
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from benchmarks import replay as bars
+from tests.doubles import FakeClock
 
 pytestmark = pytest.mark.backend_free
 
@@ -47,9 +48,11 @@ def test_what_has_no_bar_is_not_judged():
     assert bars.table({"runs": [row]}).splitlines()[-1] == "| name | 3.0 | 2.0 | 1.50 | 1.50 to 1.50 |  |  |"
 
 
-def test_time_is_measured():
-    assert 900 < bars.microseconds(lambda: time.sleep(0.001), least=0.003) < 20_000
-    assert 900 < bars.once(lambda: time.sleep(0.001)) < 200_000
+def test_time_is_measured(monkeypatch: pytest.MonkeyPatch):
+    clock = FakeClock()
+    monkeypatch.setattr(bars, "time", SimpleNamespace(perf_counter=clock))
+    assert bars.microseconds(lambda: clock.sleep(0.001), least=0.003) == pytest.approx(1000)
+    assert bars.once(lambda: clock.sleep(0.002)) == pytest.approx(2000)
 
 
 def test_adding_rows_goes_to_each_lane():

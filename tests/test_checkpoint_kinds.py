@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ import pytest
 
 import noterl
 from noterl import saving
-from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback, cadence
 from noterl.callbacks.writer import Writer
+from tests.doubles import FakeClock
 from tests.states import assert_same_state, one_lane
 from tests.tape import rewarded
 from tests.test_checkpoint import FileAgent, episodes_of, names, play, small
@@ -89,11 +89,13 @@ class TestUnits:
         agent.fit(steps=8, callbacks=[checkpoint], verbose=0)
         assert updates == [6, 9, 12]
 
-    def test_seconds(self, tmp_path: Path) -> None:
-        slow = LambdaCallback(on_episode_end=lambda episode, logs: time.sleep(0.02))
-        checkpoint = Checkpoint(tmp_path, 0.05, unit="seconds", max_save_files=None)
+    def test_seconds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = FakeClock()
+        monkeypatch.setattr(cadence, "perf_counter", clock)
+        slow = LambdaCallback(on_episode_end=lambda episode, logs: clock.sleep(2))
+        checkpoint = Checkpoint(tmp_path, 5, unit="seconds", max_save_files=None, save_last=False)
         rewarded([0.0], FileAgent).fit(episodes=10, callbacks=[slow, checkpoint], verbose=0)
-        assert 2 <= len(checkpoint.files) <= 5
+        assert episodes_of(tmp_path) == [3, 6, 9]
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,9 @@ from noterl.callbacks import (
     StopOnSteps,
     StopOnTime,
     TerminateOnNaN,
+    stop_on_time,
 )
+from tests.doubles import FakeClock
 from tests.states import assert_same_state, differences, one_lane
 from tests.tape import Broken, broken, rewarded
 
@@ -235,24 +236,39 @@ class TestStopOnSteps:
 
 
 class TestStopOnTime:
-    def test_at_the_step_in_progress(self) -> None:
-        agent, slow = rewarded([0.0]), LambdaCallback()
-        slow.between_steps = lambda: time.sleep(0.02)
-        history = agent.fit(callbacks=[slow, StopOnTime(0.1)], verbose=0)
-        assert history.stop_reason == "trained for 0.1 seconds"
-        assert 3 <= agent.steps <= 5
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+        clock = FakeClock()
+        monkeypatch.setattr(stop_on_time, "perf_counter", clock)
+        return clock
 
-    def test_time_of_earlier_fits_counts_and_that_between_does_not(self) -> None:
-        agent, stopper = rewarded([0.0]), StopOnTime(30)
-        agent.fit(episodes=1, callbacks=[stopper], verbose=0)
-        spent = stopper.get_state()["seconds"]
-        time.sleep(0.05)
-        assert 0 < stopper.get_state()["seconds"] == spent < 0.05
-        other = StopOnTime(30)
-        other.set_state({"seconds": 29.99})
-        time.sleep(0.02)
-        agent.fit(callbacks=[other], verbose=0)
-        assert 30 <= other.get_state()["seconds"] < 31
+    def slow(self, clock: FakeClock) -> LambdaCallback:
+        callback = LambdaCallback()
+        callback.between_steps = lambda: clock.sleep(0.25)
+        return callback
+
+    def test_at_the_step_in_progress(self, clock: FakeClock) -> None:
+        agent = rewarded([0.0])
+        history = agent.fit(callbacks=[self.slow(clock), StopOnTime(1.1)], verbose=0)
+        assert history.stop_reason == "trained for 1.1 seconds"
+        assert agent.steps == 5
+
+    def test_time_of_earlier_fits_counts_and_that_between_does_not(self, clock: FakeClock) -> None:
+        agent, stopper = rewarded([0.0]), StopOnTime(2)
+        agent.fit(steps=5, callbacks=[self.slow(clock), stopper], verbose=0)
+        assert stopper.get_state() == {"seconds": 1.25}
+        clock.sleep(60)
+        assert stopper.get_state() == {"seconds": 1.25}
+        other = StopOnTime(2)
+        other.set_state(stopper.get_state())
+        clock.sleep(60)
+        agent.fit(callbacks=[self.slow(clock), other], verbose=0)
+        assert (agent.steps, other.get_state()) == (8, {"seconds": 2.0})
+
+    def test_by_the_clock_of_the_machine(self) -> None:
+        stopper = StopOnTime(0.02)
+        rewarded([0.0]).fit(callbacks=[stopper], verbose=0)
+        assert stopper.get_state()["seconds"] >= 0.02
 
     @pytest.mark.parametrize("seconds", [0, -1, math.inf, "long"])
     def test_bad_arguments_are_named(self, seconds: Any) -> None:

@@ -57,12 +57,12 @@ class Agent(Algorithm):
         extra_spec: name -> (shape, dtype) of what `prepare` returns of rollouts; found out where it is not said.
         update_period: where updates differ, as with policies that are updated at every n-th only, n. `update` is then
             given a second argument, `updates % n`, an int that Python may branch on.
+        target_period: updates between two steps of Polyak averaging; it divides `update_period`.
         steps: environment steps so far.
         updates: gradient updates so far.
         episodes: finished episodes so far.
         fits: calls of `fit` in this process that got as far as to train.
-        stop_training: whether training is to stop.
-        stop_reason: why.
+        stop_training, stop_reason: whether training is to stop, and why.
     """
 
     def __init__(self, env: Any, *, seed: int | None = None) -> None:
@@ -107,7 +107,7 @@ class Agent(Algorithm):
             update_every: environment steps between groups of updates, or "episode".
             updates: gradient updates in a group, or "pass" for one pass over the memory.
             target_update: an int counts environment steps between hard copies to the target, a float below 1 is
-                Polyak's coefficient, applied after every update (the last of each `update_period`).
+                Polyak's coefficient, applied after every update (or after every `target_period`-th).
             jit_compile: False runs updates without compiling, to debug them.
             steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. Changes no result.
 

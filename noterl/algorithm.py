@@ -63,6 +63,7 @@ class Algorithm(Configurable):
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
     multi_agent: bool = False
     update_period: int = 1
+    target_period: int = 1
 
     policy: Policy | None
     noise: NoiseProcess | None
@@ -165,7 +166,7 @@ class Algorithm(Configurable):
         return None
 
     def update_target(self) -> None:
-        """Move target networks: called at `target_update` steps, or after every update for Polyak averaging.
+        """Move target networks: called at `target_update` steps, or for Polyak averaging after every update.
 
         `noterl.networks.copy(network, target)` moves a target the whole way, or by Polyak's coefficient, `self.tau`.
         """

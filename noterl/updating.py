@@ -35,10 +35,14 @@ class Returned(NamedTuple):
 
 
 def check(agent: Algorithm) -> None:
-    """Raise a ValueError if `random_spec` or `update_period` is not what it may be."""
-    name, period = type(agent).__name__, agent.update_period
+    """Raise a ValueError if `random_spec`, `update_period` or `target_period` is not what it may be."""
+    name, period, target_period = type(agent).__name__, agent.update_period, agent.target_period
     if isinstance(period, bool) or not isinstance(period, int) or period < 1:
         raise ValueError(f"update_period of {name} must be a positive int, got {period!r}")
+    if isinstance(target_period, bool) or target_period not in range(1, period + 1) or period % target_period:
+        raise ValueError(
+            f"target_period of {name} must be an int that divides update_period, {period}, got {target_period!r}"
+        )
     for field, spec in agent.random_spec.items():
         if not isinstance(spec, tuple) or len(spec) != 2 or spec[1] not in DISTRIBUTIONS:
             raise ValueError(
@@ -88,7 +92,7 @@ def update_once(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, A
         logs, feedback = updated(agent, batch, index)
     finally:
         agent._minimized = None
-    if agent.schedule.polyak and index == agent.update_period - 1:
+    if agent.schedule.polyak and (index + 1) % agent.target_period == 0:
         with networks.averaging(agent.tau):
             agent.update_target()
     if "loss" not in logs:

@@ -50,6 +50,21 @@ class Delayed(noterl.Agent):
         return ops.mean(ops.square(self.other(batch.observation) - 1.0))
 
 
+class Following(Delayed):
+    """A target for its first network, and nothing said of when it follows."""
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.target = networks.clone(self.q)
+
+    def update_target(self) -> None:
+        networks.copy(self.q, self.target, self.tau)
+
+
+class FollowingSeldom(Following):
+    target_period = 3
+
+
 class Look(noterl.Callback):
     def __init__(self) -> None:
         self.seen: list[tuple[int, dict[str, float]]] = []
@@ -123,3 +138,46 @@ def test_the_examples_target_follows_by_polyaks_coefficient(tau: float) -> None:
         ):
             np.testing.assert_allclose(now, tau * online + (1 - tau) * old, rtol=1e-5, atol=1e-6)
             assert not np.array_equal(now, old)
+
+
+def following(kind: type[Following], **compiled: Any) -> Following:
+    agent = kind(lambda: Corridor(), seed=1)
+    settings = {"learning_starts": 8, "update_every": 1, "updates": 1, "target_update": 0.25} | compiled
+    agent.compile(replay=noterl.Replay(64), batch_size=4, **settings)
+    return agent
+
+
+def first_weight(network: Any) -> np.ndarray:
+    return networks.get_weights(network)[0]
+
+
+@pytest.mark.parametrize(("kind", "period"), [(Following, 1), (FollowingSeldom, 3)])
+def test_targets_follow_after_every_update_unless_the_agent_says_otherwise(kind: type[Following], period: int) -> None:
+    agent = following(kind)
+    agent.fit(steps=8, verbose=0)
+    for update in range(1, 8):
+        before = first_weight(agent.target)
+        agent.fit(steps=1, verbose=0)
+        assert agent.updates == update
+        expected = 0.25 * first_weight(agent.q) + 0.75 * before if update % period == 0 else before
+        np.testing.assert_allclose(first_weight(agent.target), expected, rtol=1e-5, atol=1e-6)
+        assert np.array_equal(first_weight(agent.target), before) == (update % period != 0)
+
+
+@pytest.mark.parametrize("kind", [Following, FollowingSeldom])
+def test_targets_follow_alike_in_calls_of_every_size(kind: type[Following]) -> None:
+    states = []
+    for size in (1, 3, "auto"):
+        agent = following(kind, update_every=7, updates=7, steps_per_execution=size)
+        agent.fit(steps=22, verbose=0)
+        assert agent.updates >= 14
+        states.append(first_weight(agent.target))
+    np.testing.assert_array_equal(states[1:], [states[0]] * 2)
+
+
+@pytest.mark.parametrize("period", [0, 2, 1.5, True])
+def test_a_target_period_that_does_not_fit_is_refused(period: Any) -> None:
+    agent = Following(lambda: Corridor(), seed=1)
+    agent.target_period = period
+    with pytest.raises(ValueError, match=r"^target_period of Following must be .* divides update_period, 3, got"):
+        agent.fit(steps=10, verbose=0)

@@ -86,7 +86,7 @@ class TD3(Agent):
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.target_noise = self.hyperparameter("target_noise", target_noise, minimum=0.0)
         self.target_noise_clip = self.hyperparameter("target_noise_clip", target_noise_clip, minimum=0.0)
-        self.update_period = check_positive("policy_delay", policy_delay)
+        self.update_period = self.target_period = check_positive("policy_delay", policy_delay)
         self.random_spec = {"target_noise": ((outputs,), "normal")}
 
     def defaults(self) -> Defaults:

@@ -15,6 +15,7 @@ from noterl.replay import Prioritized
 from noterl.updating import with_random_numbers
 from tests import reference_continuous as reference
 from tests.batches import CONTINUOUS, VECTOR, copied, differences, part, random_batch, row
+from tests.doubles import RandomWalkEnv
 
 mlp = noterl.networks.mlp
 
@@ -219,3 +220,12 @@ def test_a_box_is_scaled_for_critics_whatever_its_bounds() -> None:
         states.append(agent.get_state()["variables"]["critics/0"])
     for left, right in zip(*states, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-6)
+
+
+def test_td3_says_what_its_actor_lost_only_as_it_learns() -> None:
+    heard: list[set[str]] = []
+    agent = noterl.TD3(RandomWalkEnv, hidden=(4,), seed=1)
+    agent.compile(batch_size=4, learning_starts=8)
+    listener = noterl.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: heard.append(set(logs)))
+    agent.fit(steps=12, callbacks=[listener], verbose=0)
+    assert heard[:2] == [{"loss"}, {"loss", "actor_loss"}] or heard[:2] == [{"loss", "actor_loss"}, {"loss"}]

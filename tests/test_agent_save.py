@@ -14,8 +14,9 @@ from gymnasium import spaces
 
 import noterl
 from noterl import policies, saving
+from noterl.envs import Signals
 from tests.doubles import CountingEnv
-from tests.states import assert_same_state, differences, one_lane
+from tests.states import assert_same_state, differences, one_lane, run_python
 
 OBSERVATION = np.array([0.02, -0.3, 0.01, 0.4], np.float32)
 BOX, DISCRETE = spaces.Box(-5.0, 5.0, (4,), np.float32), spaces.Discrete(2)
@@ -320,3 +321,24 @@ def test_weights_may_be_saved_and_loaded_before_anything_is_built(tmp_path: Path
     second.load_weights(tmp_path / "w.safetensors")
     assert np.array_equal(q_values(first), q_values(second))
     assert saving.read_weights(tmp_path / "w.safetensors").keys()
+
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,))
+AGENTS = {"A2C": VECTOR, "DDPG": VECTOR, "DQN": DISCRETE, "PPO": VECTOR, "SAC": VECTOR, "TD3": VECTOR}
+
+LOAD = """
+import sys
+import noterl
+for path in sys.argv[1:]:
+    print(type(noterl.load(path)).__name__)
+"""
+
+
+def test_every_built_in_agent_loads_in_a_process_that_has_not_seen_its_class(tmp_path) -> None:
+    made = {name: getattr(noterl, name)((VECTOR, action), hidden=(4,), seed=1) for name, action in AGENTS.items()}
+    made["MADDPG"] = noterl.MADDPG(Signals, hidden=(4,), seed=1)
+    paths = [tmp_path / f"{name}.noterl" for name in made]
+    for agent, path in zip(made.values(), paths, strict=True):
+        agent.compile(replay=None if agent.memory == "rollout" else noterl.Replay(1_100))
+        agent.save(path)
+    assert run_python(LOAD, *paths).split() == list(made)

@@ -8,7 +8,8 @@ from gymnasium import spaces
 from keras import ops
 
 from noterl.backends import current
-from noterl.heads import Deterministic, SquashedGaussian
+from noterl.envs.team import Team
+from noterl.heads import Deterministic, Joint, SquashedGaussian
 from noterl.noise import Explorer, GaussianWhiteNoiseProcess
 from noterl.schedules import Linear
 
@@ -179,3 +180,12 @@ def test_at_the_bounds_log_probabilities_stay_finite(bound: float) -> None:
     head = SquashedGaussian().bind(spaces.Box(-1.0, 1.0, (1,)))
     values = tensor([[0.0, 0.0], [9.0, -1.0], [-9.0, -1.0], [0.0, -30.0]])
     assert np.isfinite(FETCH(head.log_prob(values, tensor(np.full((4, 1), bound))))).all()
+
+
+def test_the_actions_of_a_team_lie_in_their_bounds_in_float64_too() -> None:
+    narrow = spaces.Box(-0.1, 0.1, (1,), np.float64)
+    team, head = Team(["a"], [narrow], [narrow]), Joint().bind(spaces.Tuple([narrow]))
+    for output in (20.0, -20.0):
+        vectors = head.deterministic(np.array([[output]], np.float32))
+        for action in (team.actions(vectors[0])[0], team.batched_actions(vectors)[0][0]):
+            assert narrow.contains(action) and abs(action[0]) == 0.1

@@ -73,3 +73,10 @@ def test_the_estimate_of_the_divergence() -> None:
     ratio = np.array([0.5, 1.0, 2.0])
     found = losses.approximate_kl(tensor(np.log(ratio)), tensor(np.zeros(3)))
     np.testing.assert_allclose(fetched(found), ratio - 1 - np.log(ratio), atol=1e-6)
+
+
+def test_the_advantage_of_a_single_row_is_left_as_it_is() -> None:
+    one, several = np.array([3.0], np.float32), np.array([1.0, 3.0], np.float32)
+    fetch = ops.convert_to_numpy
+    assert fetch(losses.normalized(ops.convert_to_tensor(one), ops.ones((1,)))).tolist() == [3.0]
+    np.testing.assert_allclose(fetch(losses.normalized(ops.convert_to_tensor(several), ops.ones((2,)))), [-1.0, 1.0])

@@ -359,3 +359,10 @@ def test_a_team_learns_what_it_would_not_learn_as_it_is() -> None:
     made.compile("adam", batch_size=128, learning_starts=512, update_every=8, updates=8)
     made.fit(steps=2_000, num_envs=4, verbose=0)
     assert made.evaluate(episodes=20)["reward_mean"] > -50
+
+
+def test_what_is_acted_on_is_what_is_learned_from_where_float32_is_coarse() -> None:
+    normalizers = Normalizers((1,), reward=False)
+    times = 1.7e9 + 100.0 * np.arange(7)[:, None]
+    normalizers.observation.update(times.astype(np.float32))
+    np.testing.assert_array_equal(normalizers.seen(times), normalizers.seen(times.astype(np.float32)))

@@ -110,3 +110,12 @@ def test_updates_do_not_retrace() -> None:
     count = agent.trace_counts["update"]
     agent.fit(steps=20, verbose=0)
     assert agent.trace_counts["update"] == count
+
+
+def test_a_learning_rate_below_zero_ends_training_by_name() -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+    rate = Linear(1e-3, -1e-3, 40)
+    agent.compile(keras.optimizers.SGD(rate), batch_size=4, learning_starts=4, update_every=1, updates=1)
+    with pytest.raises(ValueError, match=r"learning_rate must be finite and at least 0, but Linear.* gives -"):
+        agent.fit(steps=60, verbose=0)
+    assert 0 < agent.updates < 30

@@ -181,3 +181,26 @@ def test_a_target_period_that_does_not_fit_is_refused(period: Any) -> None:
     agent.target_period = period
     with pytest.raises(ValueError, match=r"^target_period of Following must be .* divides update_period, 3, got"):
         agent.fit(steps=10, verbose=0)
+
+
+class Averaging(noterl.DQN):
+    """Moves its target by a coefficient of its own."""
+
+    def __init__(self, env: Any, *, tau: float = 0.25, seed: int | None = None) -> None:
+        super().__init__(env, hidden=(), seed=seed)
+        self.tau = tau
+
+
+def test_a_coefficient_of_ones_own_is_not_lost() -> None:
+    agent = Averaging("CartPole-v1", seed=1)
+    agent.compile(target_update=10)
+    assert float(agent.tau) == 0.25
+    networks.set_weights(agent.q, [weight + 1 for weight in networks.get_weights(agent.q)])
+    before = networks.get_weights(agent.target_q)
+    agent.update_target()
+    for old, new in zip(before, networks.get_weights(agent.target_q), strict=True):
+        np.testing.assert_allclose(new, old + 0.25, rtol=1e-5)
+    agent.compile(target_update=0.5)
+    assert float(agent.tau) == 0.5
+    agent.compile(target_update=10)  # a hard copy is whole again
+    assert float(agent.tau) == 1.0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import noterl
-from noterl.callbacks import ESSWindow, LambdaCallback, Window
-from noterl.replay import Prioritized, Replay
+from noterl.callbacks import ESSAdapt, ESSWindow, LambdaCallback, Rate, Window
+from noterl.replay import Prioritized, RatioScore, Replay
 from tests.doubles import CountingEnv
 from tests.states import assert_same_state, one_lane
 
@@ -259,3 +259,13 @@ def test_an_agent_without_a_replay_memory_is_refused(make: Any) -> None:
     callback.agent = ScriptedAgent(None)
     with pytest.raises(ValueError, match="needs an agent with a replay memory"):
         callback.on_train_begin({})
+
+
+@pytest.mark.parametrize(
+    "callback", [lambda: ESSWindow(), lambda: Window(20), lambda: ESSAdapt(target_ess=20, lr=Rate(1.0, 1e-4, 1e-2))]
+)
+def test_callbacks_go_with_batches_of_a_whole_rollout(callback: Any) -> None:
+    agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=16, epochs=1, seed=1)
+    agent.compile(batch_size="rollout", replay=noterl.Replay(64, sampler=Prioritized(score=RatioScore())))
+    agent.fit(steps=100, callbacks=[callback()], verbose=0)
+    assert agent.updates > 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import hypothesis
 import pytest
 
 BACKENDS = ("tensorflow", "jax", "torch")
+# Where the seeds of agents that are given none come from in tests, in place of the operating system.
+seeds = random.Random()
 # No backend of Keras is called so; importing Keras under this name raises.
 NO_BACKEND = "none"
 
@@ -37,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     if os.environ["KERAS_BACKEND"] == "jax":
         _keep_what_is_compiled(config)
+    secrets.randbits = seeds.getrandbits
     hypothesis.settings.register_profile("noterl", deadline=None, derandomize=True, max_examples=50)
     hypothesis.settings.load_profile("noterl")
 
@@ -74,12 +78,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, those of a module too
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed the generators of the process, from which networks that are given no seed take their first weights.
+    """Seed what agents, networks and environments take their numbers from where they are given no seed.
 
     `NOTERL_TEST_SEED` gives other numbers, to find tests that pass by the luck of theirs.
     """
     seed = int(os.environ.get("NOTERL_TEST_SEED", "0"))
     random.seed(seed)
+    seeds.seed(seed)
     if os.environ["KERAS_BACKEND"] == "torch":
         import torch
 

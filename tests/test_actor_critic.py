@@ -28,6 +28,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], type, Any]] = {
     "td3": (noterl.TD3, {}, reference.TD3, CONTINUOUS),
     "sac": (noterl.SAC, {}, reference.SAC, CONTINUOUS),
     "sac, fixed temperature": (noterl.SAC, {"temperature": 0.3}, reference.SAC, CONTINUOUS),
+    "sac, from a low temperature": (noterl.SAC, {"initial_temperature": 0.1}, reference.SAC, CONTINUOUS),
     "sac, discrete": (noterl.SAC, {}, reference.DiscreteSAC, VECTOR),
 }
 
@@ -47,6 +48,8 @@ class Case:
         self.start = copied(self.agent.get_state())
         self.batch = with_random_numbers(self.agent, random_batch(UPDATES, SIZE, env), UPDATES)
         self.truth = self._reference(truth, env)
+        if "initial_temperature" in arguments:
+            self.truth.log_temperature = np.log(arguments["initial_temperature"])
         if "temperature" in arguments:
             self.truth.log_temperature, self.truth.learns = np.log(arguments["temperature"]), False
 
@@ -229,3 +232,9 @@ def test_td3_says_what_its_actor_lost_only_as_it_learns() -> None:
     listener = noterl.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: heard.append(set(logs)))
     agent.fit(steps=12, callbacks=[listener], verbose=0)
     assert heard[:2] == [{"loss"}, {"loss", "actor_loss"}] or heard[:2] == [{"loss", "actor_loss"}, {"loss"}]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), "auto", None])
+def test_a_temperature_that_cannot_be_begun_with_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^initial_temperature must be a finite number above 0, got "):
+        noterl.SAC(CONTINUOUS, hidden=(4,), initial_temperature=value)

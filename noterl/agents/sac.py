@@ -46,6 +46,8 @@ class SAC(Agent):
         gamma: discount factor, 0 to 1. Live.
         temperature: weight of the entropy, at least 0: "auto" learns it, a number or schedule (live) fixes it. The
             higher, the more random the policy.
+        initial_temperature: what a learned temperature begins with, above 0. Where rewards are small, as those of
+            `normalize_reward` are, about 0.01: at 1 the entropy outweighs them for tens of thousands of updates.
         target_entropy: that the learned temperature holds; minus the number of values in an action by default, for
             Discrete actions 0.98 of the greatest entropy there is.
         normalize_observation: whether networks see observations shifted and scaled by their running moments.
@@ -76,6 +78,7 @@ class SAC(Agent):
         network: Any = None,
         gamma: float | Schedule = 0.99,
         temperature: float | Schedule | str = "auto",
+        initial_temperature: float = 1.0,
         target_entropy: float | None = None,
         normalize_observation: bool = False,
         normalize_reward: bool = False,
@@ -93,14 +96,17 @@ class SAC(Agent):
         self.critics = twins(critics, lambda: networks.mlp(inputs, hidden, size if self.discrete else 1))
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
-        self._make_temperature(temperature, target_entropy)
+        self._make_temperature(temperature, initial_temperature, target_entropy)
 
-    def _make_temperature(self, temperature: float | Schedule | str, target_entropy: float | None) -> None:
+    def _make_temperature(
+        self, temperature: float | Schedule | str, initial: float, target_entropy: float | None
+    ) -> None:
+        begins_with = math.log(check_number("initial_temperature", initial, low=0, above=True))
         usual = 0.98 * math.log(self.action_size) if self.discrete else -float(self.action_size)
         self.target_entropy = usual if target_entropy is None else check_number("target_entropy", target_entropy)
         self.learns_temperature = temperature == "auto"
         if self.learns_temperature:
-            self.log_temperature = keras.Variable(np.float32(0), name="log_temperature")
+            self.log_temperature = keras.Variable(np.float32(begins_with), name="log_temperature")
         elif isinstance(temperature, str):
             raise ValueError(f"temperature must be 'auto' or a number, got {temperature!r}")
         else:

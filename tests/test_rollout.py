@@ -98,6 +98,33 @@ def test_a_round_that_is_broken_off_leaves_no_trace() -> None:
     assert batch.reward[1].tolist() == [10, 10]
 
 
+def test_a_round_that_began_elsewhere_is_left_out() -> None:
+    memory = rollout()  # of an agent compiled anew, while its lanes were in the middle of a round
+    memory.add(1, None, None, 7.0, np.ones(2), False, True)
+    memory.end_round()
+    assert memory.round == 0 and len(memory) == 0
+    for number in range(4):
+        assert not memory.is_full
+        play(memory, number, {0: ON, 1: ON})
+    batch = memory.batch(gamma=1.0)
+    assert batch.reward[:, 0].tolist() == [0, 10, 20, 30] and batch.extra["ended"].sum() == 0
+    other = rollout()
+    other.set_state(rollout().get_state())
+    other.add(1, None, None, 7.0, np.ones(2), False, True)
+    assert len(other) == 0
+
+
+def test_a_state_holds_nothing_of_the_rollout_before() -> None:
+    used, fresh = rollout(), rollout()
+    for number in range(4):
+        play(used, number, {0: TERMINATED, 1: TRUNCATED})
+    for memory in (used, fresh):
+        play(memory, 5, {0: ON})
+        memory.begin_round(np.ones((2, 2)), np.ones((2, 1)))
+        memory.add(1, None, None, 1.0, np.ones(2), False, True)
+    assert differences(used.get_state(), fresh.get_state()) == []
+
+
 def test_another_number_of_lanes_begins_anew() -> None:
     memory = rollout()
     play(memory, 0, {0: ON, 1: ON})

@@ -318,6 +318,24 @@ def test_a_closed_agent_goes_on_in_the_vector_environment() -> None:
     assert_same_state(whole, agent)
 
 
+@MODES
+@pytest.mark.parametrize("way", ["file", "close"])
+def test_budgets_may_end_again_and_again_within_one_step_of_the_environments(
+    mode: AutoresetMode, way: str, tmp_path: Path
+) -> None:
+    whole, split = (acting(vector(cartpole, mode, 5), steps=31) for _ in range(2))
+    for _ in range(6):
+        if way == "close":
+            split.close()
+        else:
+            split.save(tmp_path / "a.noterl")
+            split = acting(vector(cartpole, mode, 5))
+            split.restore(tmp_path / "a.noterl")
+        for each in (whole, split):
+            each.fit(steps=1, verbose=0)
+        assert_same_state(whole, split)
+
+
 def test_evaluating_leaves_the_lanes_as_they_are() -> None:
     whole, agent = (acting(vector(cartpole), steps=31) for _ in range(2))
     agent.evaluate(episodes=2)

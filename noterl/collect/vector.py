@@ -226,7 +226,7 @@ class VectorLanes:
         fault = self._parts.set_state(lanes, said["over"])
         if fault is not None:
             return fault
-        self.actions = state["actions"]
+        self.actions = self._taken = state["actions"]
         self._over = said["over"].copy()
         if self._mode is AutoresetMode.NEXT_STEP:
             self.waiting = self._over

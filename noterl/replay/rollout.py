@@ -20,6 +20,8 @@ from noterl.types import Batch
 Array = np.ndarray[Any, Any]
 
 _ARRAYS = ("observation", "action", "reward", "next_observation", "terminated", "ended", "valid")
+# What a step brings; where none was made there is nothing in them.
+_BROUGHT = ("reward", "next_observation", "terminated", "ended")
 
 
 class Rollout:
@@ -27,7 +29,8 @@ class Rollout:
 
     A round begins with the observations and actions of all lanes; the lanes' steps follow one by one, or all at once. A
     lane whose step does not count (a native vector environment resets in it) leaves a hole. Actions are kept as the
-    agent chose them, which is what log-probabilities are of.
+    agent chose them, which is what log-probabilities are of. What is left of a round that did not begin here, but
+    before the agent was compiled anew, is left out.
 
     Args:
         length: T.
@@ -61,6 +64,7 @@ class Rollout:
         self.length: int = check_positive("rollout_steps", length)
         self.round = 0
         self.num_envs = 0
+        self._begun = False  # whether the round in progress began here
         self._view: View | None = None
 
     @property
@@ -91,7 +95,7 @@ class Rollout:
         self.action = np.zeros((*rows, *self._action.shape), self._action.delivered)
         self.reward = np.zeros(rows, np.float32)
         self.terminated, self.ended, self.valid = (np.zeros(rows, bool) for _ in range(3))
-        self.num_envs, self.round = num_envs, 0
+        self.num_envs, self.round, self._begun = num_envs, 0, False
 
     def begin_round(self, observations: Array, actions: Array) -> None:
         """Take what all lanes see, and the actions that the agent chose for them."""
@@ -102,6 +106,7 @@ class Rollout:
             self.ended[row - 1] |= self.valid[row]
         self.observation[row], self.action[row] = observations, actions
         self.valid[row] = False
+        self._begun = True
 
     def add(
         self,
@@ -115,6 +120,8 @@ class Rollout:
         extra: None = None,
     ) -> None:
         """Take what a lane's step in this round brought; what it saw and did is known from the round's begin."""
+        if not self._begun:
+            return
         row = self.round
         self.next_observation[row, lane] = self._view(next_observation)  # type: ignore[misc]
         self.reward[row, lane] = reward
@@ -124,7 +131,9 @@ class Rollout:
 
     def end_round(self) -> None:
         """Complete the round."""
-        self.round += 1
+        if not self._begun:
+            return
+        self.round, self._begun = self.round + 1, False
         if not self.is_full:
             self.valid[self.round] = False
 
@@ -163,8 +172,10 @@ class Rollout:
 
     def get_state(self) -> dict[str, Any]:
         """Return the rounds so far, the one in progress with them; a complete rollout has been learned from."""
-        rows = 0 if self.is_full else self.round + 1
+        rows = 0 if self.is_full else self.round + self._begun
         arrays = {name: getattr(self, name)[:rows].copy() for name in _ARRAYS} if self.num_envs and rows else {}
+        for name in _BROUGHT if arrays else ():
+            arrays[name][~arrays["valid"]] = 0
         return {"length": self.length, "num_envs": self.num_envs, "round": self.round, "arrays": arrays}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -181,7 +192,8 @@ class Rollout:
         fresh = Rollout(length)
         fresh._view, fresh._action = self._view, self._action
         fresh.open(num_envs)
-        rows = rounds + 1 if rounds < length else 0
+        fresh._begun = np.shape(state["arrays"].get("valid"))[:1] == (rounds + 1,)
+        rows = rounds + fresh._begun if rounds < length else 0
         arrays = state["arrays"] if num_envs and rows else {}
         for name, array in arrays.items():
             target = getattr(fresh, name)[:rows] if name in _ARRAYS else None

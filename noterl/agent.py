@@ -224,7 +224,7 @@ class Agent(Algorithm):
             episodes: how many.
             seed: of the environments; by default one of the agent's own, the same at every call.
             deterministic: act by the head alone; otherwise explore as in training.
-            num_envs: environments stepped side by side; the result does not depend on it where acting is deterministic.
+            num_envs: environments stepped side by side; where acting is deterministic only rounding depends on it.
 
         Returns:
             `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile

@@ -13,6 +13,7 @@ import numpy as np
 
 from noterl import heads, networks
 from noterl.agent import Agent
+from noterl.checks import check_bool
 from noterl.types import Batch
 
 from keras import ops  # isort: skip  (noterl has chosen the backend by now)
@@ -92,8 +93,9 @@ class MultiAgent(Agent):
         is False comes from a generator of its own, as in `Agent.act`.
 
         Raises:
-            ValueError: if it holds not one for every agent, or not of their shapes.
+            ValueError: if it holds not one for every agent, or not of their shapes, or for a bad `deterministic`.
         """
+        check_bool("deterministic", deterministic)
         self.build()
         if isinstance(observation, Mapping):
             if set(observation) != set(self.names):

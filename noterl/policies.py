@@ -153,7 +153,7 @@ class EpsGreedyQPolicy(_EpsMixturePolicy):
 
     def epsilon(self, step: int = 0) -> float:
         """Return `eps`, or what its schedule says at this step."""
-        return self.schedules["eps"](step) if self.schedules else self.eps
+        return self.schedules["eps"](step) if "eps" in self.schedules else self.eps
 
 
 class _ScheduledEpsGreedyPolicy(_EpsMixturePolicy):

@@ -55,7 +55,7 @@ CONSTRUCTOR: dict[str, tuple[Any, dict[str, Any], str]] = {
     "gamma below": ("CartPole-v1", {"gamma": -0.1}, r"gamma must be .*, got -0\.1"),
     "gamma NaN": ("CartPole-v1", {"gamma": float("nan")}, r"gamma must be .*, got nan"),
     "gamma text": ("CartPole-v1", {"gamma": "high"}, r"gamma must be a number, got 'high'"),
-    "loss": ("CartPole-v1", {"loss": "hinge"}, r"loss must be one of huber, squared, got 'hinge'"),
+    "loss": ("CartPole-v1", {"loss": "hinge"}, r"loss must be 'huber' or 'squared', got 'hinge'"),
     "no network": ("CartPole-v1", {"network": lambda x: x}, r"network.* Keras model"),
 }
 

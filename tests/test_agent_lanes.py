@@ -10,7 +10,7 @@ import pytest
 
 import noterl
 from noterl import policies
-from tests.doubles import CountingEnv
+from tests.doubles import CountingEnv, RandomWalkEnv
 from tests.states import assert_same_state, differences
 
 
@@ -194,3 +194,23 @@ def test_an_action_that_is_a_single_number_is_an_array_of_no_axes() -> None:
     action = first.act(np.zeros(1, np.float32))
     assert type(action) is np.ndarray and action.shape == () and Scalar.action_space.contains(action)
     assert first.act(np.zeros((3, 1), np.float32)).shape == (3,)
+
+
+class Scribbling(RandomWalkEnv):
+    """Works on the action that it is given as if it were its own."""
+
+    def step(self, action):
+        result = super().step(action)
+        action *= 0
+        return result
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_what_an_environment_does_to_an_action_stays_there(num_envs: int) -> None:
+    agents = [noterl.DDPG(env, hidden=(4,), seed=1) for env in (RandomWalkEnv, Scribbling)]
+    for agent in agents:
+        agent.compile(replay=noterl.Replay(64), learning_starts=8, batch_size=4)
+        agent.fit(steps=21, num_envs=num_envs, verbose=0)
+    plain, scribbled = (agent.get_state() for agent in agents)
+    for part in ("replay", "lanes", "variables"):
+        assert differences(plain[part], scribbled[part]) == []

@@ -38,7 +38,8 @@ def test_an_environment_it_cannot_learn_is_refused_by_name(env: Any, message: st
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"loss": "mse"}, "loss must be one of huber, squared, got 'mse'"),
+        ({"loss": "mse"}, "loss must be 'huber' or 'squared', got 'mse'"),
+        ({"loss": ["huber"]}, "loss must be 'huber' or 'squared', got "),
         ({"gamma": 1.5}, "gamma must be a finite number from 0.0 to 1.0, got 1.5"),
         ({"gamma": -0.1}, "gamma must be"),
         ({"gamma": None}, "gamma must be a number, got None"),

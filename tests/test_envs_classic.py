@@ -27,6 +27,20 @@ class TestClassic:
         assert lane.step(0)[2:4] == (not truncate, truncate)
         assert lane.reset(seed=12)[0].tolist() == [12, 0]
 
+    @pytest.mark.parametrize("shape", [(1,), (1, 1), ()])
+    def test_a_reward_in_an_array_is_a_number(self, shape):
+        """As environments of gym with continuous actions gave it."""
+
+        class InAnArray(Gym021Env):
+            def step(self, action):
+                observation, reward, *rest = super().step(action)
+                return observation, np.full(shape, reward), *rest
+
+        lane = resolve(InAnArray()).make(0)
+        lane.reset(seed=1)
+        reward = lane.step(1)[1]
+        assert (type(reward), reward) == (float, 1.0)
+
     def test_spaces_become_gymnasiums(self):
         source = resolve(Gym021Env())
         assert source.observation_space == spaces.Box(-np.inf, np.inf, (2,), np.float32)

@@ -327,6 +327,10 @@ class TestWhatIsRefused:
         with pytest.raises(ValueError, match=f"{name} must be .* got {value!r}"):
             noterl.MADDPG(TEAM, **{name: value})
 
+    def test_acting_neither_deterministically_nor_not(self, half: noterl.MADDPG) -> None:
+        with pytest.raises(ValueError, match="deterministic must be True or False, got 'no'"):
+            half.act([np.zeros(1)], deterministic="no")
+
     def test_another_teams_environment(self, half: noterl.MADDPG) -> None:
         with pytest.raises(ValueError, match="env has the team"):
             half.fit(lambda: Signals(4, continuous=True), steps=1)

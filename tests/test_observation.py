@@ -139,3 +139,28 @@ def test_a_part_that_is_not_finite_or_of_another_form_is_named(change: Any, mess
 
 def test_five_bits_make_ten_numbers() -> None:
     assert View(functools.partial(BitFlip, 5)().observation_space).space.shape == (10,)
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad", "said"),
+    [
+        (spaces.Box(0, 9, (3,), np.int64), [1, 2, 3], 5, r"has the shape \(\); its space says \(3,\)"),
+        (spaces.Box(0, 255, (4, 4), np.uint8), np.zeros((4, 4), np.uint8), np.zeros((4, 3)), r"has the shape \(4, 3\)"),
+        (spaces.MultiBinary(3), np.ones(3, np.int8), np.ones(1, np.int8), r"has the shape \(1,\)"),
+        (spaces.MultiDiscrete([3, 2]), [2, 1], [2, 1, 0], r"has the shape \(3,\)"),
+        (spaces.Discrete(3), 2, 7, r"is none of Discrete\(3\): 7"),
+        (spaces.Discrete(3, start=5), np.int64(7), 2, r"is none of Discrete\(3, start=5\): 2"),
+    ],
+)
+def test_what_is_no_float_must_be_of_its_space_too(space: Any, good: Any, bad: Any, said: str) -> None:
+    for whole, wrap in ((space, lambda value: value), (spaces.Dict({"a": space}), lambda value: {"a": value})):
+        checker = Checker(whole)
+        checker.observation(wrap(good), 3, 9)
+        with pytest.raises(InvalidStepError, match=rf"^observation.* of environment 3 at step 9 {said}"):
+            checker.observation(wrap(bad), 3, 9)
+
+
+@pytest.mark.parametrize("reward", [None, "1", np.array([1.0]), np.ones(2)])
+def test_a_reward_that_is_no_number_is_named(reward: Any) -> None:
+    with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 must be a number, got "):
+        Checker(spaces.Discrete(2)).reward(reward, 3, 9)

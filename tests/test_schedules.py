@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from noterl import registry
+from noterl import policies, registry
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.policies import AdaptiveEpsGreedyPolicy, EpsGreedyQPolicy, LinearEpsGreedyPolicy
 from noterl.saving import decode, encode
@@ -111,6 +111,24 @@ class TestExplorers:
         values = np.array([[0.0, 1.0, 0.0]] * 500)
         assert (policy.select_action(values, 100) == 1).all()
         assert 0.5 < (policy.select_action(values, 0) != 1).mean() < 0.8, "two thirds of random actions"
+
+    @pytest.mark.parametrize(
+        ("policy", "name"),
+        [
+            (policies.EpsGreedyQPolicy, "eps"),
+            (policies.BoltzmannQPolicy, "tau"),
+            (policies.MaxBoltzmannQPolicy, "eps"),
+            (policies.MaxBoltzmannQPolicy, "tau"),
+            (policies.BoltzmannGumbelQPolicy, "C"),
+            (policies.GumbelSoftmaxPolicy, "temperature"),
+            (policies.GumbelSoftmaxPolicy, "eps"),
+        ],
+    )
+    def test_any_one_of_a_policys_numbers_may_follow_a_schedule(self, policy: Any, name: str) -> None:
+        made = policy(**{name: Linear(0.9, 0.1, steps=100)})
+        made.generator = np.random.default_rng(0)
+        assert made.select_action(np.array([[0.0, 1.0]] * 3), 50).shape == (3,)
+        assert getattr(made, name) == 0.5
 
     def test_a_number_under_a_schedule_cannot_be_assigned(self) -> None:
         policy = EpsGreedyQPolicy(Linear(1.0, 0.0, steps=100))

@@ -16,7 +16,7 @@ from typing import Any
 
 from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
-from noterl.checks import check_bool
+from noterl.checks import check_bool, check_word
 from noterl.policies import LinearEpsGreedyPolicy
 from noterl.registry import register
 from noterl.schedules import Schedule
@@ -74,8 +74,7 @@ class DQN(Agent):
     ) -> None:
         super().__init__(env, seed=seed)
         normalization.attach(self, normalize_observation, normalize_reward)
-        if loss not in _LOSSES:
-            raise ValueError(f"loss must be one of {', '.join(_LOSSES)}, got {loss!r}")
+        check_word("loss", loss, tuple(_LOSSES))
         self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
         self.error_loss = _LOSSES[loss]
         self.q = networks.given(network, lambda: self._network(hidden, dueling))

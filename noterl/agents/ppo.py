@@ -123,11 +123,12 @@ class PPO(ActorCritic):
         rollout_steps: steps of each environment between updates.
         epochs: passes over each rollout.
         clip: how far the ratio of probabilities may move from 1 before it stops counting. Live.
-        value_clip: the same for values, around those of the rollout; None for no bound. Live.
+        value_clip: the same for values, around those of the rollout; None for no bound. Live unless None.
         entropy_coefficient: weight of the entropy in the loss; more keeps exploring. Live.
         value_coefficient: weight of the value loss. Live.
         normalize_advantage: whether advantages are shifted and scaled within each minibatch.
-        target_kl: updates on a rollout end when the estimated divergence exceeds 1.5 of this; None for never. Live.
+        target_kl: updates on a rollout end when the estimated divergence exceeds 1.5 of this; None for never. Live
+            unless None.
         optimizers: 1, or 2 for an "actor" and a "critic" of their own; then `compile(optimizer=[...])` takes two.
 
     With `compile(replay=...)` rollouts go to a replay memory and stay there, to be drawn with their old
@@ -180,6 +181,12 @@ class PPO(ActorCritic):
         self.entropy_coefficient = self.hyperparameter("entropy_coefficient", entropy_coefficient)
         self.value_coefficient = self.hyperparameter("value_coefficient", value_coefficient, minimum=0.0)
         self.target_kl = None if target_kl is None else self.hyperparameter("target_kl", target_kl, minimum=0.0)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        without = name in ("value_clip", "target_kl") and name in self.__dict__ and self.__dict__[name] is None
+        if without and value is not None:  # updates are compiled without it
+            raise ValueError(f"{name} of this agent was None as it was made, and stays so; got {value!r}")
+        super().__setattr__(name, value)
 
     def defaults(self) -> Defaults:
         """Return the settings of Stable-Baselines3 for vectors, and for images those of the paper's appendix."""

@@ -32,6 +32,7 @@ class Checker:
         parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
         self._parts = {key: Checker(part, f"{name}[{key!r}]") for key, part in parts.items()}
         self._floating = isinstance(observation_space, spaces.Box) and observation_space.dtype.kind == "f"
+        self._discrete = observation_space if isinstance(observation_space, spaces.Discrete) else None
         self._shape = observation_space.shape
         size = int(np.prod(self._shape)) if self._shape is not None else 0
         # 0 * x is 0 for every finite x and NaN for all others: one dot product finds them.
@@ -40,7 +41,7 @@ class Checker:
     def observation(self, observation: Any, lane: int, step: int) -> None:
         """Raise unless the observation has the space's shape and is finite."""
         if not self._floating:
-            self._check_parts(observation, lane, step)
+            self._check_whole(observation, lane, step)
             return
         array = observation if type(observation) is np.ndarray else np.asarray(observation)
         if array.shape != self._shape:
@@ -51,7 +52,17 @@ class Checker:
         if math.isnan((array if array.ndim == 1 else array.reshape(-1)).dot(self._zeros)):
             raise InvalidStepError(f"{self._name} of environment {lane} at step {step} is not finite: {observation!r}")
 
-    def _check_parts(self, observation: Any, lane: int, step: int) -> None:
+    def _check_whole(self, observation: Any, lane: int, step: int) -> None:
+        """Check what is no Box of floats: the parts of a Dict, whole numbers, bits, images."""
+        if self._shape is not None and np.shape(observation) != self._shape:
+            raise InvalidStepError(
+                f"{self._name} of environment {lane} at step {step} has the shape {np.shape(observation)}; its space "
+                f"says {self._shape}"
+            )
+        if self._discrete is not None and not 0 <= observation - self._discrete.start < self._discrete.n:
+            raise InvalidStepError(
+                f"{self._name} of environment {lane} at step {step} is none of {self._discrete}: {observation!r}"
+            )
         for key, checker in self._parts.items():
             if key not in observation:
                 raise InvalidStepError(f"{self._name} of environment {lane} at step {step} lacks {key!r}")
@@ -59,7 +70,13 @@ class Checker:
 
     def reward(self, reward: Any, lane: int, step: int) -> None:
         """Raise unless the reward is a finite number."""
-        if not math.isfinite(reward):
+        try:
+            finite = math.isfinite(reward)
+        except TypeError:
+            raise InvalidStepError(
+                f"reward of environment {lane} at step {step} must be a number, got {reward!r}"
+            ) from None
+        if not finite:
             raise InvalidStepError(f"reward of environment {lane} at step {step} is not finite: {reward!r}")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 
 from noterl.envs.spaces import convert
@@ -109,6 +110,8 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
             if len(result) == 4:
                 observation, reward, over, info = result
                 truncated = bool(over) and bool(info.get("TimeLimit.truncated", False))
+                if isinstance(reward, np.ndarray) and reward.size == 1:  # as of environments with continuous actions
+                    reward = float(reward.item())
                 return observation, reward, bool(over) and not truncated, truncated, info
         count = f"{len(result)} values" if isinstance(result, tuple | list) else type(result).__name__
         raise ValueError(f"env: {type(self.env).__name__}.step must return 4 or 5 values, got {count}")

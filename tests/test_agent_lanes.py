@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
 import noterl
 from noterl import policies
@@ -205,9 +206,10 @@ class Scribbling(RandomWalkEnv):
         return result
 
 
-@pytest.mark.parametrize("num_envs", [1, 2])
-def test_what_an_environment_does_to_an_action_stays_there(num_envs: int) -> None:
-    agents = [noterl.DDPG(env, hidden=(4,), seed=1) for env in (RandomWalkEnv, Scribbling)]
+@pytest.mark.parametrize("made", [lambda env: env, lambda env: SyncVectorEnv([env] * 2)], ids=["lanes", "vector"])
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_what_an_environment_does_to_an_action_stays_there(made: Any, num_envs: int | None) -> None:
+    agents = [noterl.DDPG(made(env), hidden=(4,), seed=1) for env in (RandomWalkEnv, Scribbling)]
     for agent in agents:
         agent.compile(replay=noterl.Replay(64), learning_starts=8, batch_size=4)
         agent.fit(steps=21, num_envs=num_envs, verbose=0)

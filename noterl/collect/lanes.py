@@ -6,7 +6,6 @@ stepped lane by lane, so that a budget may end and a run go on in the middle of 
 
 from __future__ import annotations
 
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,7 +99,7 @@ class Lanes:
         if not ledger.running[lane]:
             return ()
         ledger.running[lane] = False
-        given = action if self._discrete else copy(action)  # what it does to it in place is its own affair
+        given = action if self._discrete else action.copy()  # what it does to it in place is its own affair
         observation, reward, terminated, truncated, _ = self._steps[lane](given)
         self._checker.observation(observation, lane, step)
         self._checker.reward(reward, lane, step)

@@ -135,7 +135,7 @@ class VectorLanes:
         except BaseException:
             self._forget()
             raise
-        self.actions = None
+        self._taken, self.actions = self.actions, None
         self._before = self.ledger.returns.copy(), self.ledger.lengths.copy()
         for transition in transitions:
             self.ledger.returns[transition.lane] += transition.reward
@@ -147,7 +147,7 @@ class VectorLanes:
         if self._parts is not None:
             self._parts.note(actions, alive)
         with self._stepping:
-            observations, rewards, terminated, truncated, info = self._env.step(actions)
+            observations, rewards, terminated, truncated, info = self._env.step(actions.copy())  # as in `Lanes`
         after = own(self._batch_space, observations)
         over = alive & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
         transitions: list[Transition] = []
@@ -159,7 +159,7 @@ class VectorLanes:
             self._checker.reward(rewards[lane], lane, step + len(transitions))
             ends = bool(terminated[lane]), bool(truncated[lane])
             transitions.append(Transition(lane, at(before, lane), actions[lane], float(rewards[lane]), last, *ends))
-        self._observations, self._taken = after, actions
+        self._observations = after
         if self._mode is not AutoresetMode.SAME_STEP:
             self._over = over
         if self._mode is AutoresetMode.NEXT_STEP:
@@ -226,7 +226,7 @@ class VectorLanes:
         fault = self._parts.set_state(lanes, said["over"])
         if fault is not None:
             return fault
-        self.actions = self._taken = state["actions"]
+        self.actions = state["actions"]
         self._over = said["over"].copy()
         if self._mode is AutoresetMode.NEXT_STEP:
             self.waiting = self._over

@@ -268,22 +268,30 @@ def _repeat(
     # XLA rounds otherwise in what it fuses with the row's way out of the batches and the results' way to their stacks,
     # which depend on K. So both are carried: a pass is given its row, and stacks what the one before it gave.
     nothing = tf.nest.map_structure(lambda value: tf.zeros(value.shape, value.dtype), traced.structured_outputs[1])
-    stacks = tf.nest.map_structure(lambda value: tf.zeros((size, *value.shape), value.dtype), nothing)
 
     def unfinished(k: Any, finite: Any, row: Any, result: Any, stacks: Any) -> Any:
         return (k < count) & finite if stop else k < count
 
     def body(k: Any, finite: Any, row: Any, result: Any, stacks: Any) -> tuple:
         good, new = traced(row, start + k)
-        return k + 1, finite & good, _row(batch, tf.minimum(k + 1, size - 1)), new, _pushed(stacks, result)
+        return k + 1, finite & good, _row(batch, tf.minimum(k + 1, size - 1)), new, pushed(stacks, result)
 
-    begin = tf.constant(0), tf.constant(True), _row(batch, 0), nothing, stacks
+    begin = tf.constant(0), tf.constant(True), _row(batch, 0), nothing, stacks_for(nothing, size)
     ran, finite, _, result, stacks = tf.while_loop(unfinished, body, begin)
-    stacks = _pushed(stacks, result)
-    return ran, finite, tf.nest.map_structure(lambda stack: tf.roll(stack, ran, 0), stacks)
+    return ran, finite, rolled(pushed(stacks, result), ran)
 
 
-def _pushed(stacks: Any, values: Any) -> Any:
+def stacks_for(values: Any, size: int) -> Any:
+    """Return zeros `[K, ...]` for what K updates give, of which this is one's."""
+    return tf.nest.map_structure(lambda value: tf.zeros((size, *value.shape), value.dtype), values)
+
+
+def rolled(stacks: Any, count: Any) -> Any:
+    """Return the stacks with the last `count` values first."""
+    return tf.nest.map_structure(lambda stack: tf.roll(stack, count, 0), stacks)
+
+
+def pushed(stacks: Any, values: Any) -> Any:
     """Return the stacks with each value at its end, and without their first."""
     # To write at k instead would keep XLA on the CPU from running independent operations side by side.
     return tf.nest.map_structure(lambda stack, value: tf.concat([stack[1:], value[None]], 0), stacks, values)

@@ -12,7 +12,16 @@ import tensorflow as tf
 
 from noterl.backends.brief import Brief
 from noterl.backends.common import GroupResult
-from noterl.backends.tensorflow import all_finite, conclude, finite_losses, finite_numbers, flagged
+from noterl.backends.tensorflow import (
+    all_finite,
+    conclude,
+    finite_losses,
+    finite_numbers,
+    flagged,
+    pushed,
+    rolled,
+    stacks_for,
+)
 from noterl.on_policy import prepared
 from noterl.types import Batch
 
@@ -72,14 +81,11 @@ def _unseen(agent: Agent, brief: Brief, data: Batch, rows: Any, count: Any) -> t
 
     def body(k: Any, finite: Any, results: Any) -> tuple:
         good, logs = traced(k)
-        # Shifted in from the end, as in the groups of `noterl.backends.tensorflow`.
-        results = tf.nest.map_structure(lambda stack, value: tf.concat([stack[1:], value[None]], 0), results, logs)
-        return k + 1, finite & good, results
+        return k + 1, finite & good, pushed(results, logs)
 
-    carry = (tf.constant(0), tf.constant(True), _stacks(traced.structured_outputs[1], rows.shape[0]))
+    carry = (tf.constant(0), tf.constant(True), stacks_for(traced.structured_outputs[1], rows.shape[0]))
     _, finite, logs = tf.while_loop(lambda k, finite, results: k < count, body, carry)
-    logs = tf.nest.map_structure(lambda stack: tf.roll(stack, count, 0), logs)
-    return conclude(agent, brief, finite, logs, old)
+    return conclude(agent, brief, finite, rolled(logs, count), old)
 
 
 def _seen(agent: Agent, data: Batch, rows: Any, count: Any) -> tuple[Any, Any, dict]:
@@ -99,7 +105,7 @@ def _seen(agent: Agent, data: Batch, rows: Any, count: Any) -> tuple[Any, Any, d
         )
         return k + 1, applied, ended, made + tf.cast(applied, tf.int32), results
 
-    results = _stacks(traced.structured_outputs[2], rows.shape[0])
+    results = stacks_for(traced.structured_outputs[2], rows.shape[0])
     carry = tf.while_loop(
         unfinished, body, (tf.constant(0), tf.constant(True), tf.constant(False), tf.constant(0), results)
     )
@@ -108,11 +114,6 @@ def _seen(agent: Agent, data: Batch, rows: Any, count: Any) -> tuple[Any, Any, d
 
 def _taken(data: Batch, rows: Any, k: Any) -> Batch:
     return tf.nest.map_structure(lambda array: tf.gather(array, rows[k]), data)
-
-
-def _stacks(logs: dict, size: int) -> dict:
-    """Return zeros `[K, ...]` for the logs of K updates like this one."""
-    return tf.nest.map_structure(lambda value: tf.zeros((size, *value.shape), value.dtype), logs)
 
 
 def _once(agent: Agent, batch: Batch) -> tuple[Any, Any, dict]:

@@ -39,34 +39,29 @@ class Checker:
         self._zeros = np.zeros(size, observation_space.dtype if self._floating else np.float32)
 
     def observation(self, observation: Any, lane: int, step: int) -> None:
-        """Raise unless the observation has the space's shape and is finite."""
-        if not self._floating:
-            self._check_whole(observation, lane, step)
+        """Raise unless the observation has the space's shape and is finite, and one of a Discrete space is of it."""
+        if self._shape is None:
+            for key, checker in self._parts.items():
+                if key not in observation:
+                    raise InvalidStepError(f"{self._name} of environment {lane} at step {step} lacks {key!r}")
+                checker.observation(observation[key], lane, step)
             return
-        array = observation if type(observation) is np.ndarray else np.asarray(observation)
-        if array.shape != self._shape:
+        # What is no Box of floats is not made an array: frames may be stacked only when they are asked for.
+        value = np.asarray(observation) if self._floating and type(observation) is not np.ndarray else observation
+        shape = value.shape if type(value) is np.ndarray else np.shape(value)
+        if shape != self._shape:
             raise InvalidStepError(
-                f"{self._name} of environment {lane} at step {step} has the shape {array.shape}; its space says "
-                f"{self._shape}"
+                f"{self._name} of environment {lane} at step {step} has the shape {shape}; its space says {self._shape}"
             )
-        if math.isnan((array if array.ndim == 1 else array.reshape(-1)).dot(self._zeros)):
-            raise InvalidStepError(f"{self._name} of environment {lane} at step {step} is not finite: {observation!r}")
-
-    def _check_whole(self, observation: Any, lane: int, step: int) -> None:
-        """Check what is no Box of floats: the parts of a Dict, whole numbers, bits, images."""
-        if self._shape is not None and np.shape(observation) != self._shape:
-            raise InvalidStepError(
-                f"{self._name} of environment {lane} at step {step} has the shape {np.shape(observation)}; its space "
-                f"says {self._shape}"
-            )
-        if self._discrete is not None and not 0 <= observation - self._discrete.start < self._discrete.n:
+        if self._floating:
+            if math.isnan((value if value.ndim == 1 else value.reshape(-1)).dot(self._zeros)):
+                raise InvalidStepError(
+                    f"{self._name} of environment {lane} at step {step} is not finite: {observation!r}"
+                )
+        elif self._discrete is not None and not 0 <= value - self._discrete.start < self._discrete.n:
             raise InvalidStepError(
                 f"{self._name} of environment {lane} at step {step} is none of {self._discrete}: {observation!r}"
             )
-        for key, checker in self._parts.items():
-            if key not in observation:
-                raise InvalidStepError(f"{self._name} of environment {lane} at step {step} lacks {key!r}")
-            checker.observation(observation[key], lane, step)
 
     def reward(self, reward: Any, lane: int, step: int) -> None:
         """Raise unless the reward is a finite number."""

@@ -97,7 +97,7 @@ def finish(folder: Path, num_envs: int) -> dict[str, Any]:
 def measure(num_envs: int, kills: int, longest: float, seed: int | None) -> dict[str, Any]:
     """Return how often the run was killed, and whether it ended as the undisturbed one."""
     from noterl import saving
-    from tests.states import differences, joined
+    from tests.support.states import differences, joined
 
     generator, moments = np.random.default_rng(seed), []
     with tempfile.TemporaryDirectory() as folder:

@@ -10,10 +10,12 @@ if __name__ != "noterl.callbacks":
 
 from typing import TYPE_CHECKING
 
-from noterl import lazily
+from noterl.utils import lazy_imports as lazily
 
 if TYPE_CHECKING:
     from noterl.callback import Callback, LambdaCallback
+    from noterl.training.episode_printer import EpisodePrinter
+    from noterl.training.progress_bar import ProgressBar
 
     from .ada_batch import AdaBatch
     from .adapt import Adapt
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .csv_logger import CSVLogger
     from .early_stopping import EarlyStopping
-    from .episode_printer import EpisodePrinter
     from .ess_adapt import ESSAdapt
     from .ess_window import ESSWindow
     from .evaluate import Evaluate
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from .mlflow_logger import MLflowLogger
     from .optuna_pruning import OptunaPruning
     from .parquet_logger import ParquetLogger
-    from .progress_bar import ProgressBar
     from .record_video import RecordVideo
     from .reduce_lr_on_plateau import ReduceLROnPlateau
     from .stop_on_steps import StopOnSteps
@@ -87,7 +87,7 @@ _HOMES = {
     "ESSAdapt": "noterl.callbacks.ess_adapt",
     "ESSWindow": "noterl.callbacks.ess_window",
     "EarlyStopping": "noterl.callbacks.early_stopping",
-    "EpisodePrinter": "noterl.callbacks.episode_printer",
+    "EpisodePrinter": "noterl.training.episode_printer",
     "Evaluate": "noterl.callbacks.evaluate",
     "HyperparameterScheduler": "noterl.callbacks.hyperparameter_scheduler",
     "JSONLogger": "noterl.callbacks.json_logger",
@@ -96,7 +96,7 @@ _HOMES = {
     "MLflowLogger": "noterl.callbacks.mlflow_logger",
     "OptunaPruning": "noterl.callbacks.optuna_pruning",
     "ParquetLogger": "noterl.callbacks.parquet_logger",
-    "ProgressBar": "noterl.callbacks.progress_bar",
+    "ProgressBar": "noterl.training.progress_bar",
     "Rate": "noterl.callbacks.adjustables",
     "RecordVideo": "noterl.callbacks.record_video",
     "ReduceLROnPlateau": "noterl.callbacks.reduce_lr_on_plateau",

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from noterl.callback import Budget
-from noterl.checks import check_int, check_number, check_word
 from noterl.types import Logs
+from noterl.utils.checks import check_int, check_number, check_word
 
 from .adapting import Adapting
 
@@ -93,7 +93,7 @@ class AdaBatch(Adapting):
 
     def begin(self, logs: Logs) -> None:
         """Find out whether there are batches to compare, and everything can be adjusted."""
-        from noterl.gradient_noise import GradientNoise
+        from noterl.learning.gradient_noise import GradientNoise
 
         self._noise = GradientNoise(self.agent, self.num_samples)
         if self._drawn is not None:

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from noterl.callback import Callback
-from noterl.checks import check_number
 from noterl.types import Logs
+from noterl.utils.checks import check_number
 
 from .adjustables import QUANTITIES, Rate, Scale, Values
 from .cadence import Cadence

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from noterl import optimizers
-from noterl.checks import check_number, check_positive
+from noterl.learning import optimizers
+from noterl.utils.checks import check_number, check_positive
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

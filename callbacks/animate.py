@@ -7,9 +7,9 @@ from typing import Any
 
 from noterl import saving
 from noterl.callback import Callback
-from noterl.checks import check_positive
 from noterl.random import check_seed
 from noterl.types import Logs
+from noterl.utils.checks import check_positive
 
 
 class Animate(Callback):

@@ -71,7 +71,7 @@ class BackupAndRestore(Callback):
         saved = self._part_of(document)
         if saved["fit"]["number"] < agent.fits:  # this process has come further
             return
-        from noterl import agent_state
+        from noterl.training import state as agent_state
 
         agent_state.restore(agent, document)
         budget.resumed = True
@@ -115,7 +115,7 @@ class BackupAndRestore(Callback):
             self._writer.close()
 
     def _save(self) -> None:
-        from noterl import agent_state
+        from noterl.training import state as agent_state
 
         self._writer.drain()
         document = agent_state.document(self.agent, replay=True)

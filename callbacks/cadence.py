@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from noterl.checks import check_number, check_positive, check_word
+from noterl.utils.checks import check_number, check_positive, check_word
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from noterl import saving
 from noterl.callback import CHECKPOINT, Callback
-from noterl.checks import check_bool, check_positive
 from noterl.types import Logs
+from noterl.utils.checks import check_bool, check_positive
 
 from .cadence import Cadence
 from .monitor import Monitor
@@ -230,7 +230,7 @@ class Checkpoint(Callback):
 
     def _job(self, file: Path) -> Any:
         """Return what writes the agent as it is now, at any later time; None if its copy would not fit in memory."""
-        from noterl import agent_state
+        from noterl.training import state as agent_state
 
         if self.save_weights_only:
             weights = agent_state.weights(self.agent)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from noterl.saving_files import replacing
-from noterl.tables import Row, columns_of, csv_text, read_csv
+from noterl.utils.files import replacing
+from noterl.utils.tables import Row, columns_of, csv_text, read_csv
 
 from .row_logger import RowLogger
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from noterl.callback import Callback
-from noterl.checks import check_number, check_positive
 from noterl.types import Logs
+from noterl.utils.checks import check_number, check_positive
 
 from .monitor import Monitor
 
@@ -84,7 +84,7 @@ class EarlyStopping(Callback):
     def on_train_end(self, logs: Logs) -> None:
         """Bring the best weights back, if that was asked for."""
         if self.restore_best_weights and self._best_weights is not None:
-            from noterl import agent_state
+            from noterl.training import state as agent_state
 
             agent_state.set_weights(self.agent, self._best_weights)
 
@@ -103,6 +103,6 @@ class EarlyStopping(Callback):
 
 
 def _weights(agent: Any) -> dict[str, np.ndarray]:
-    from noterl import agent_state
+    from noterl.training import state as agent_state
 
     return agent_state.weights(agent)

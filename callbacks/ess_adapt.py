@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from noterl.checks import check_number
-from noterl.due import batch_size_of
+from noterl.learning.schedule import batch_size_of
 from noterl.types import Logs
+from noterl.utils.checks import check_number
 
 from .adapting import Adapting
 

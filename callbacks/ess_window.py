@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from noterl.callback import Callback
-from noterl.checks import check_number, check_positive, check_word
-from noterl.due import batch_size_of
+from noterl.learning.schedule import batch_size_of
 from noterl.types import Logs
+from noterl.utils.checks import check_number, check_positive, check_word
 
 from .cadence import Cadence
 from .window import replay_of

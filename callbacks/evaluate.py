@@ -10,11 +10,11 @@ from typing import Any
 
 from noterl import saving
 from noterl.callback import Callback
-from noterl.checks import check_positive
 from noterl.random import check_seed
-from noterl.saving_files import replacing
-from noterl.tables import plain_row
 from noterl.types import Logs
+from noterl.utils.checks import check_positive
+from noterl.utils.files import replacing
+from noterl.utils.tables import plain_row
 
 from .cadence import Cadence
 from .evaluator import Evaluator

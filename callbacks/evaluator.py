@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noterl.spawning import end, spawn
+from noterl.utils.processes import end, spawn
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

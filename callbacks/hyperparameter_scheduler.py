@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from noterl.callback import Callback
-from noterl.checks import check_word
 from noterl.types import Logs
+from noterl.utils.checks import check_word
 
 UNITS = ("steps", "updates", "episodes")
 RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
@@ -91,7 +91,7 @@ class HyperparameterScheduler(Callback):
         """The present value; of several optimizers that of the first."""
         if self.name in self.agent.hyperparameters:
             return float(self.agent.hyperparameters[self.name])
-        from noterl.optimizers import get_rule
+        from noterl.learning.optimizers import get_rule
 
         return get_rule(self.agent.optimizers[self.optimizer or self.agent.optimizer_names[0]], self.name)
 

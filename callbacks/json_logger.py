@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from noterl.saving_files import replacing
-from noterl.tables import Row, json_text, read_json_lines
+from noterl.utils.files import replacing
+from noterl.utils.tables import Row, json_text, read_json_lines
 
 from .row_logger import RowLogger
 

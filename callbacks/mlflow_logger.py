@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from noterl.callback import LOGGER, Callback
-from noterl.checks import check_positive
-from noterl.extras import require
-from noterl.tables import agent_row, plain_row
 from noterl.types import Logs
+from noterl.utils.checks import check_positive
+from noterl.utils.optional import require
+from noterl.utils.tables import agent_row, plain_row
 
 
 class MLflowLogger(Callback):

@@ -6,8 +6,8 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from noterl.checks import check_positive, check_word
 from noterl.types import Logs
+from noterl.utils.checks import check_positive, check_word
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

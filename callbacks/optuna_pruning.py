@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from noterl.callback import Callback
-from noterl.extras import require
 from noterl.types import Logs
+from noterl.utils.optional import require
 
 from .cadence import Cadence
 from .monitor import Monitor

@@ -6,9 +6,9 @@ import math
 from collections import deque
 from pathlib import Path
 
-from noterl.checks import check_positive
-from noterl.extras import require
-from noterl.tables import Row, read_parquet, write_parquet
+from noterl.utils.checks import check_positive
+from noterl.utils.optional import require
+from noterl.utils.tables import Row, read_parquet, write_parquet
 
 from .row_logger import RowLogger
 
@@ -35,7 +35,7 @@ class ParquetLogger(RowLogger):
     Example:
     >>> import noterl
     >>> from noterl.callbacks import ParquetLogger
-    >>> from noterl.tables import read_columns
+    >>> from noterl.utils.tables import read_columns
     >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
     >>> history = agent.fit(episodes=3, callbacks=[ParquetLogger("log.parquet")], verbose=0)
     >>> read_columns("log.parquet")["episode_reward"] == history.history["reward"]

@@ -7,10 +7,10 @@ from typing import Any
 
 from noterl import saving
 from noterl.callback import Callback
-from noterl.checks import check_positive, check_word
-from noterl.extras import require
 from noterl.random import check_seed
 from noterl.types import Logs
+from noterl.utils.checks import check_positive, check_word
+from noterl.utils.optional import require
 
 from .cadence import Cadence
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from noterl import optimizers
 from noterl.callback import Callback
-from noterl.checks import check_int, check_number, check_positive
+from noterl.learning import optimizers
 from noterl.types import Logs
+from noterl.utils.checks import check_int, check_number, check_positive
 
 from .monitor import Monitor
 

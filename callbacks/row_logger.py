@@ -7,10 +7,10 @@ from typing import Any
 
 from noterl import saving
 from noterl.callback import LOGGER, Callback
-from noterl.checks import check_positive
 from noterl.history import COLUMNS
-from noterl.tables import Row, plain_row
 from noterl.types import Logs
+from noterl.utils.checks import check_positive
+from noterl.utils.tables import Row, plain_row
 
 
 class RowLogger(Callback):

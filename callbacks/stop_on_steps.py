@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from noterl.callback import Budget, Callback
-from noterl.checks import check_positive
+from noterl.utils.checks import check_positive
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

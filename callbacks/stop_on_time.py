@@ -6,8 +6,8 @@ from time import perf_counter
 from typing import Any
 
 from noterl.callback import Callback
-from noterl.checks import check_number
 from noterl.types import Logs
+from noterl.utils.checks import check_number
 
 
 class StopOnTime(Callback):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from noterl.callback import LOGGER, Callback
-from noterl.checks import check_positive
-from noterl.event_files import EventFile
-from noterl.tables import plain_row
 from noterl.types import Logs
+from noterl.utils.checks import check_positive
+from noterl.utils.event_files import EventFile
+from noterl.utils.tables import plain_row
 
 
 class TensorBoard(Callback):

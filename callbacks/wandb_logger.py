@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from noterl.callback import LOGGER, Callback
-from noterl.extras import require
-from noterl.tables import agent_row, plain_row
 from noterl.types import Logs
+from noterl.utils.optional import require
+from noterl.utils.tables import agent_row, plain_row
 
 
 class WandbLogger(Callback):

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from noterl.callback import Callback
-from noterl.checks import check_positive
-from noterl.due import batch_size_of
+from noterl.learning.schedule import batch_size_of
 from noterl.replay import Replay
 from noterl.types import Logs
+from noterl.utils.checks import check_positive
 
 from .cadence import Cadence
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl.replay.machine import available_bytes
+from noterl.utils.memory import available_bytes
 
 # Arrays begin at multiples of it, so that copying is as fast as it may be.
 _ALIGNMENT = 64

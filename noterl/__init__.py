@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from noterl import lazily
+from noterl.utils import lazy_imports as lazily
 
 if TYPE_CHECKING:
     from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules

@@ -11,20 +11,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from noterl import agent_lanes, agent_state, building, envs, optimizers, saving
-from noterl.agent_setup import Setup, budget_of, checked_fit_arguments, loggers
+from noterl import envs, saving
 from noterl.algorithm import Algorithm, Defaults
 from noterl.callback import CallbackList, Events
-from noterl.checks import check_bool
-from noterl.envs.from_zero import shift
+from noterl.envs.wrappers.zero_based import shift
 from noterl.heads import one_of
 from noterl.history import History
-from noterl.loop import Loop, evaluate
+from noterl.learning import dry_run as building
+from noterl.learning import optimizers
+from noterl.learning.rollout_learner import OnPolicy, Replayed
+from noterl.learning.settings import Setup, budget_of, checked_fit_arguments, loggers
 from noterl.noise import NoiseProcess
-from noterl.on_policy import OnPolicy, Replayed
 from noterl.policies import Policy
 from noterl.random import Generators, check_seed
-from noterl.terminal import say
+from noterl.training import session as agent_lanes
+from noterl.training import state as agent_state
+from noterl.training.loop import Loop, evaluate
+from noterl.utils.checks import check_bool
+from noterl.utils.console import say
 
 __all__ = ["Agent", "Defaults", "load"]
 
@@ -35,8 +39,8 @@ class Agent(Algorithm):
     A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`), and defines `forward` and
     `loss`, or `forward` and `update`; with a target network also `update_target`. Networks, variables and seed
     generators are found as attributes, also in lists, tuples and dicts. Observations that are no Box reach networks as
-    one float32 vector, as `noterl.observation` says. With `Hindsight`, `compute_reward(achieved_goal, desired_goal,
-    info)` and `compute_terminated` may be defined, which are the environment's otherwise.
+    one float32 vector, as `noterl.envs.observation` says. With `Hindsight`, `compute_reward(achieved_goal,
+    desired_goal, info)` and `compute_terminated` may be defined, which are the environment's otherwise.
 
     Args:
         env: a gymnasium id, an environment, a function that makes one, a native vector environment, or a pair
@@ -322,7 +326,7 @@ class Agent(Algorithm):
         self, path: str | Path, env: Any = None, max_steps: int | None = None, fps: int = 30, *, seed: int | None = None
     ) -> float:
         """Play an episode and write it as a `.gif` or `.mp4`; return its reward."""
-        from noterl.animation import animate
+        from noterl.training.video import animate
 
         return animate(self, path, env, max_steps, fps, seed)
 

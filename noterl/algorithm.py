@@ -12,22 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from noterl import backends, building, envs, networks, optimizers, updating
-from noterl.acting import Actor
+from noterl import backends, envs, networks
+from noterl.acting.numpy_forward import Actor
 from noterl.backends.common import GroupResult, split_loss
-from noterl.building import find_networks, unique
-from noterl.due import Due, LossMean, UpdateSchedule
+from noterl.envs.observation import View
 from noterl.heads import Head, random_actions
 from noterl.hyperparameters import Hyperparameter, discount_factor
-from noterl.loop import LARGEST_CALL, call_size
+from noterl.learning import dry_run as building
+from noterl.learning import optimizers
+from noterl.learning import update as updating
+from noterl.learning.dry_run import find_networks, unique
+from noterl.learning.rollout_learner import OnPolicy
+from noterl.learning.schedule import Due, LossMean, UpdateSchedule
 from noterl.noise import Explorer, NoiseProcess
 from noterl.normalization import Normalizers, TeamNormalizers
-from noterl.observation import View
-from noterl.on_policy import OnPolicy
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
 from noterl.schedules import Schedule
+from noterl.training.loop import LARGEST_CALL, call_size
 from noterl.types import Batch
 
 import keras  # isort: skip  (noterl.backends has chosen by now)
@@ -227,7 +230,7 @@ class Algorithm(Configurable):
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Shape of what networks see of an observation; `noterl.observation` says what that is for each space."""
+        """Shape of what networks see of an observation; `noterl.envs.observation` says what that is for each space."""
         return tuple(self.view.space.shape)
 
     @property

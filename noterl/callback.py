@@ -240,7 +240,7 @@ def _adapted(callback: Any) -> Callback:
     if isinstance(callback, type):
         raise ValueError(f"callbacks: got the class {callback.__name__}; pass an instance, {callback.__name__}(...)")
     if hasattr(callback, "set_model") and hasattr(callback, "on_epoch_end"):
-        from noterl.keras_callbacks import KerasCallback
+        from noterl.training.keras_adapter import KerasCallback
 
         return KerasCallback(callback)
     raise ValueError(f"callbacks: {callback!r} is neither a noterl.Callback nor a keras.callbacks.Callback")

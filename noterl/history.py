@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noterl.callback import HISTORY, Callback
-from noterl.checks import check_positive, check_word
 from noterl.types import Logs
+from noterl.utils.checks import check_positive, check_word
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from noterl import backends
-from noterl.checks import check_number
 from noterl.schedules import Schedule
+from noterl.utils.checks import check_number
 
 backends.choose()
 

@@ -1,7 +1,7 @@
 """Agents of an environment of several agents: what `Agent` is for one.
 
 Owns: tuples. Lanes, memory and compiled calls handle one vector of all observations and one of all actions (see
-`noterl.envs.team`); here they are taken apart for those who write an algorithm, and put together for those who act.
+`noterl.envs.multi_agent.team`); here they are split for `update` and joined for acting.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from noterl import heads, networks
 from noterl.agent import Agent
-from noterl.checks import check_bool
 from noterl.types import Batch
+from noterl.utils.checks import check_bool
 
 from keras import ops  # isort: skip  (noterl has chosen the backend by now)
 

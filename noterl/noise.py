@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from noterl.checks import Check, check_int, finite, non_negative, positive
 from noterl.registry import Configurable, register
 from noterl.schedules import Schedule
+from noterl.utils.checks import Check, check_int, finite, non_negative, positive
 
 
 def _optional_non_negative(name: str, value: Any) -> float | None:

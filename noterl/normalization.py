@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl.checks import check_bool
-from noterl.envs.team import columns
+from noterl.envs.multi_agent.team import columns
 from noterl.hyperparameters import discount_factor
 from noterl.types import Batch, Transition
+from noterl.utils.checks import check_bool
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm

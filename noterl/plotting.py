@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from noterl.checks import check_positive
 from noterl.history import History
-from noterl.tables import read_columns
+from noterl.utils.checks import check_positive
+from noterl.utils.tables import read_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from noterl.checks import check_int, increasing_pair, non_negative, positive, probability
 from noterl.noise import Explorer
 from noterl.registry import register
 from noterl.schedules import Schedule, exponential, linear
+from noterl.utils.checks import check_int, increasing_pair, non_negative, positive, probability
 
 
 def _action_counts(name: str, value: Any) -> NDArray[np.int64] | None:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from noterl.checks import check_int, finite, non_negative
 from noterl.registry import Configurable, register
+from noterl.utils.checks import check_int, finite, non_negative
 
 
 class Schedule(Configurable):

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from benchmarks import replay as bars
-from tests.doubles import FakeClock
+from tests.support.doubles import FakeClock
 
 pytestmark = pytest.mark.backend_free
 

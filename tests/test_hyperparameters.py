@@ -14,7 +14,7 @@ from keras import ops
 import noterl
 from noterl.backends import current
 from noterl.hyperparameters import Hyperparameter, discount_factor
-from tests.batches import VECTOR, Corridor, random_batch, small_dqn
+from tests.support.batches import VECTOR, Corridor, random_batch, small_dqn
 
 
 def device(parameter: Hyperparameter) -> float:
@@ -167,11 +167,11 @@ def test_rules_are_read_back_and_bounded(optimizer) -> None:
         rules.append("weight_decay")
     for rule in rules:
         agent.set_rule(rule, 0.125)
-        assert noterl.optimizers.get_rule(agent.optimizer, rule) == 0.125
+        assert noterl.learning.optimizers.get_rule(agent.optimizer, rule) == 0.125
         for value in (-1.0, float("nan")):
             with pytest.raises(ValueError, match=rule):
                 agent.set_rule(rule, value)
-        assert noterl.optimizers.get_rule(agent.optimizer, rule) == 0.125
+        assert noterl.learning.optimizers.get_rule(agent.optimizer, rule) == 0.125
     with pytest.raises(ValueError, match="beta_2"):
         agent.set_rule("beta_2", 1.5)
 
@@ -184,7 +184,7 @@ def test_a_rule_set_as_a_plain_attribute_takes_effect() -> None:
         agent.fit(steps=64, verbose=0)
         if change:
             agent.optimizer.beta_1 = 0.0
-            assert noterl.optimizers.get_rule(agent.optimizer, "beta_1") == 0.0
+            assert noterl.learning.optimizers.get_rule(agent.optimizer, "beta_1") == 0.0
             assert part is None or part(agent)["optimizers"]["optimizer"]["rules"]["beta_1"] == 0.0
         elif part is not None:
             agent.set_rule("beta_1", 0.0)
@@ -207,7 +207,7 @@ def test_a_bad_rule_set_as_a_plain_attribute_is_refused() -> None:
         pytest.skip("eager torch reads the optimizer's own numbers")
     with pytest.raises(ValueError, match="beta_1 must be a finite number"):
         agent.fit(steps=64, verbose=0)
-    assert noterl.optimizers.get_rule(agent.optimizer, "beta_1") == pytest.approx(0.9)
+    assert noterl.learning.optimizers.get_rule(agent.optimizer, "beta_1") == pytest.approx(0.9)
 
 
 def test_the_users_optimizer_is_left_alone() -> None:

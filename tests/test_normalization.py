@@ -16,8 +16,8 @@ from noterl.envs import Reach2D, Signals
 from noterl.normalization import Moments, Normalizers, TeamNormalizers, filled
 from noterl.replay import Hindsight, Prioritized
 from noterl.types import Batch
-from tests.doubles import LeavingTeam, RandomWalkEnv
-from tests.states import assert_same_state, differences
+from tests.support.doubles import LeavingTeam, RandomWalkEnv
+from tests.support.states import assert_same_state, differences
 
 
 def test_moments_of_parts_are_those_of_the_whole() -> None:
@@ -282,7 +282,7 @@ def test_bytes_are_numbers_once_they_are_normalised(replay: Any) -> None:
 
 
 def test_images_are_not_normalised() -> None:
-    from tests.batches import IMAGE
+    from tests.support.batches import IMAGE
 
     for kind in (noterl.PPO, noterl.DQN):
         with pytest.raises(ValueError, match="normalize_observation is for vectors"):

@@ -15,7 +15,7 @@ import noterl
 from noterl import networks
 from noterl.backends import current
 from noterl.random import Generators, construction, network_generator
-from tests.states import assert_same_state, differences, one_lane
+from tests.support.states import assert_same_state, differences, one_lane
 
 
 def draw(generators: Generators, name: str) -> list[int]:

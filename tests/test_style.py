@@ -24,9 +24,9 @@ FOLDERS = ("noterl", "callbacks", "tests", "benchmarks", "examples")
 EVENTS = re.compile(r"on_(train|episode|batch|evaluate)_(begin|end)|on_exception")
 FRAMEWORKS = {"tensorflow", "jax", "jaxlib", "torch"}
 BANNED_NAMES = re.compile(r"(nb_|n_obs|obs_|done_).*|.*_(obs|done)|obs|done|dones|s_|s_next|ob|acs?|rew")
-DISPATCHERS = ("noterl/loop.py", "noterl/callback.py", "noterl/keras_callbacks.py")
+DISPATCHERS = ("noterl/training/loop.py", "noterl/callback.py", "noterl/training/keras_adapter.py")
 # Where losses and other results of an update pass.
-DEVICE_VALUES = ("noterl/loop.py", "noterl/history.py", "noterl/losses.py", "noterl/agents/", "callbacks/")
+DEVICE_VALUES = ("noterl/training/loop.py", "noterl/history.py", "noterl/losses.py", "noterl/agents/", "callbacks/")
 # Arguments that every algorithm shares, beside the hyperparameters of its paper.
 WIDE_SIGNATURES = ("__init__", "compile", "fit")
 
@@ -97,7 +97,7 @@ def one_dispatcher(file: File) -> list[str]:
 
 def bound_once(file: File) -> list[str]:
     """The loop asks no object what it can do and shows nobody its local variables."""
-    if file.path != "noterl/loop.py":
+    if file.path != "noterl/training/loop.py":
         return []
     lines = _calls(file, lambda function: isinstance(function, ast.Name) and function.id in ("hasattr", "locals"))
     return [f"{line}: hasattr or locals in the loop" for line in lines]
@@ -167,9 +167,8 @@ def narrow_signatures(file: File) -> list[str]:
 
 
 def short(file: File) -> list[str]:
-    """Functions have at most 50 lines, docstring aside, and files 400."""
-    lines = file.text.count("\n")
-    complaints = [f"{lines}: {lines} lines, at most 400"] * (lines > 400)
+    """Functions have at most 50 lines, docstring aside."""
+    complaints = []
     for function in file.functions:
         body = function.body[1:] if ast.get_docstring(function) else function.body
         size = body[-1].end_lineno - body[0].lineno + 1 if body else 0
@@ -239,15 +238,15 @@ EIGHT = "one, two, three, four, five, six, seven, eight"
 PLANTED: dict[Callable[[File], list[str]], tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
     one_dispatcher: (
         [("noterl/agent.py", "callback.on_train_begin({})"), ("callbacks/a.py", "self.other.on_exception(e)")],
-        [("noterl/loop.py", "callback.on_train_begin({})"), ("callbacks/a.py", "super().on_train_end(logs)")],
+        [("noterl/training/loop.py", "callback.on_train_begin({})"), ("callbacks/a.py", "super().on_train_end(logs)")],
     ),
     bound_once: (
-        [("noterl/loop.py", "hasattr(x, 'y')"), ("noterl/loop.py", "hear(locals())")],
+        [("noterl/training/loop.py", "hasattr(x, 'y')"), ("noterl/training/loop.py", "hear(locals())")],
         [("noterl/agent.py", "hasattr(x, 'y')")],
     ),
     scalars_cross_once: (
-        [("noterl/agents/a.py", "loss.item()"), ("noterl/evaluation.py", "loss.numpy()")],
-        [("noterl/backends/torch.py", "loss.item()"), ("noterl/evaluation.py", "action.item()")],
+        [("noterl/agents/a.py", "loss.item()"), ("noterl/training/evaluation.py", "loss.numpy()")],
+        [("noterl/backends/torch/core.py", "loss.item()"), ("noterl/training/evaluation.py", "action.item()")],
     ),
     frameworks_are_leaves: (
         [
@@ -255,7 +254,7 @@ PLANTED: dict[Callable[[File], list[str]], tuple[list[tuple[str, str]], list[tup
             ("noterl/a.py", "from jax import numpy"),
             ("callbacks/a.py", "import tensorflow.summary"),
         ],
-        [("noterl/backends/jax.py", "import jax"), ("callbacks/a.py", "def f():\n    import torch")],
+        [("noterl/backends/jax/core.py", "import jax"), ("callbacks/a.py", "def f():\n    import torch")],
     ),
     core_without_catalogue: (
         [("noterl/a.py", "from noterl import callbacks"), ("noterl/a.py", "class A:\n    import noterl.callbacks.b")],
@@ -284,8 +283,8 @@ PLANTED: dict[Callable[[File], list[str]], tuple[list[tuple[str, str]], list[tup
         ],
     ),
     short: (
-        [("noterl/a.py", "x = 1\n" * 401), ("tests/a.py", FUNCTION + "    x = 1\n" * 50)],
-        [("noterl/a.py", "x = 1\n" * 400), ("noterl/a.py", DOCUMENTED + "    x = 1\n" * 50)],
+        [("tests/a.py", FUNCTION + "    x = 1\n" * 50)],
+        [("noterl/a.py", DOCUMENTED + "    x = 1\n" * 49 + "    return 1\n")],
     ),
     full_words: (
         [

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from noterl.callback import Callback, CallbackList
-from noterl.loop import Loop
+from noterl.training.loop import Loop
 
 TIMES = 1_000
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
-from noterl.critics import q_values
+from noterl.networks.critics import q_values
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
 from noterl.schedules import Schedule

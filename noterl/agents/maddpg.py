@@ -16,13 +16,13 @@ from typing import Any
 
 from noterl import heads, losses, networks, normalization
 from noterl.agent import Defaults
-from noterl.checks import check_bool
-from noterl.critics import column
 from noterl.multi_agent import MultiAgent
+from noterl.networks.critics import column
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
+from noterl.utils.checks import check_bool
 
 import keras  # isort: skip  (noterl has chosen the backend by now)
 from keras import ops  # isort: skip

@@ -21,11 +21,11 @@ from gymnasium import spaces
 
 from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
-from noterl.checks import check_bool, check_number, check_positive
-from noterl.critics import column
+from noterl.networks.critics import column
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
+from noterl.utils.checks import check_bool, check_number, check_positive
 
 import keras  # isort: skip  (noterl has chosen the backend by now)
 from keras import ops  # isort: skip

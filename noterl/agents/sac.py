@@ -19,11 +19,11 @@ from gymnasium import spaces
 
 from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
-from noterl.checks import check_number
-from noterl.critics import q_values, rows, twins
+from noterl.networks.critics import q_values, rows, twins
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
+from noterl.utils.checks import check_number
 
 import keras  # isort: skip  (noterl has chosen the backend by now)
 from keras import ops  # isort: skip

@@ -57,16 +57,16 @@ def _first_installed() -> str:
 @cache
 def current() -> Any:
     """Return the module of the backend this process uses."""
-    return importlib.import_module(f"noterl.backends.{choose()}")
+    return importlib.import_module(f"noterl.backends.{choose()}.core")
 
 
 @cache
 def rollout_programs() -> Any:
     """Return the module with what this backend compiles for rollouts: `compile_prepare` and `compile_minibatches`."""
-    return importlib.import_module(f"noterl.backends.{choose()}_rollout")
+    return importlib.import_module(f"noterl.backends.{choose()}.rollout")
 
 
 @cache
 def noise_programs() -> Any:
     """Return the module with what this backend compiles to compare gradients: `compile_spread`."""
-    return importlib.import_module(f"noterl.backends.{choose()}_noise")
+    return importlib.import_module(f"noterl.backends.{choose()}.noise")

@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import envs
-from noterl.collect.common import Checker, Ledger, resume, warn_afresh
-from noterl.observation import View, present
+from noterl.collect.ledger import Checker, Ledger, resume, warn_afresh
+from noterl.envs.observation import View, present
 from noterl.types import Transition
 
 if TYPE_CHECKING:

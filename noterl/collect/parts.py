@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import envs
-from noterl.collect.common import resume
-from noterl.envs.from_zero import FromZero, shift
-from noterl.observation import own
+from noterl.collect.ledger import resume
+from noterl.envs.observation import own
+from noterl.envs.wrappers.zero_based import FromZero, shift
 
 if TYPE_CHECKING:
     from gymnasium.vector import SyncVectorEnv

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.observation import fits
+from noterl.envs.observation import fits
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource

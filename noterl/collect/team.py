@@ -14,7 +14,7 @@ from noterl.types import Transition
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
-    from noterl.envs.parallel import TeamReward
+    from noterl.envs.multi_agent.parallel import TeamReward
     from noterl.random import Generators
 
 
@@ -25,7 +25,7 @@ class TeamLanes(Lanes):
         source: where environments come from; it has a team.
         num_envs: the number of lanes.
         generators: see `Lanes`.
-        team_reward: see `noterl.envs.parallel.TeamEnv`.
+        team_reward: see `noterl.envs.multi_agent.parallel.TeamEnv`.
     """
 
     def __init__(self, source: EnvSource, num_envs: int, generators: Generators, team_reward: TeamReward) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from noterl.collect.common import Checker, Ledger, warn_afresh
+from noterl.collect.ledger import Checker, Ledger, warn_afresh
 from noterl.collect.parts import Parts
-from noterl.envs.vector_checking import stepped_here
-from noterl.observation import View, at, own
+from noterl.envs.checking.vector import stepped_here
+from noterl.envs.observation import View, at, own
 from noterl.types import Transition
 
 if TYPE_CHECKING:

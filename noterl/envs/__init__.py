@@ -5,17 +5,17 @@
 `BitFlip` are goal environments of our own, in `BlindCliffwalk` rewards are rare, and `Signals` has two agents.
 """
 
-from noterl.envs.checking import check
-from noterl.envs.classic import ClassicEnv
-from noterl.envs.cliffwalk import BlindCliffwalk
-from noterl.envs.frames import FrameStack
-from noterl.envs.goals import BitFlip, Reach2D
-from noterl.envs.report import Report
-from noterl.envs.signals import Signals
+from noterl.envs.checking.check import check
+from noterl.envs.checking.report import Report
+from noterl.envs.checking.vector import autoreset_mode
+from noterl.envs.snapshots import equal, get_state, replay, set_state
 from noterl.envs.source import EnvSource, resolve
 from noterl.envs.spaces import check_spaces
-from noterl.envs.state import equal, get_state, replay, set_state
-from noterl.envs.vector_checking import autoreset_mode
+from noterl.envs.tasks.cliffwalk import BlindCliffwalk
+from noterl.envs.tasks.goals import BitFlip, Reach2D
+from noterl.envs.tasks.signals import Signals
+from noterl.envs.wrappers.classic import ClassicEnv
+from noterl.envs.wrappers.frame_stack import FrameStack
 
 __all__ = [
     "BitFlip",

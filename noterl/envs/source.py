@@ -15,9 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from noterl.envs import description
-from noterl.envs.classic import layers
-from noterl.envs.from_zero import FromZero, VectorFromZero, from_zero, offsets
-from noterl.envs.opening import (
+from noterl.envs.making import (
     MAY_BE,
     Builder,
     Env,
@@ -30,9 +28,11 @@ from noterl.envs.opening import (
     single_spec,
     vector_builder,
 )
-from noterl.envs.parallel import TeamEnv
+from noterl.envs.multi_agent.parallel import TeamEnv
+from noterl.envs.multi_agent.team import Team, numbered
 from noterl.envs.spaces import convert, is_space, kind, same_layout, show
-from noterl.envs.team import Team, numbered
+from noterl.envs.wrappers.classic import layers
+from noterl.envs.wrappers.zero_based import FromZero, VectorFromZero, from_zero, offsets
 
 
 class EnvSource:
@@ -44,7 +44,7 @@ class EnvSource:
         vector: the vector environment, or None.
         num_envs: how many environments the vector environment steps, or None.
         shifts: how much less observations and actions are here than in the environment, where discrete values need not
-            start at zero; `noterl.envs.from_zero.shift` takes them.
+            start at zero; `noterl.envs.wrappers.zero_based.shift` takes them.
         spec: gymnasium's description of one environment, or None.
         team: the agents of an environment of several, None for one of one; the two spaces are then those of the vectors
             that hold all of them, as `Team` lays them out.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noterl import lazily
+from noterl.utils import lazy_imports as lazily
 
 if TYPE_CHECKING:
     from .finder_logger import FinderLogger

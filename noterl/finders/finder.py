@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noterl.checks import check_int, check_positive
 from noterl.finders.curves import derivative
+from noterl.utils.checks import check_int, check_positive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

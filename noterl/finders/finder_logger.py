@@ -7,8 +7,8 @@ from collections.abc import Callable
 from time import perf_counter
 
 from noterl.callback import LOGGER, Callback
-from noterl.checks import check_positive, check_word
 from noterl.types import Logs
+from noterl.utils.checks import check_positive, check_word
 
 METRICS = ("reward", "loss")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from noterl.backends.common import NonFiniteError
-from noterl.checks import check_int, check_number, check_positive, check_word
 from noterl.finders.curves import (
     derivative,
     exponential,
@@ -19,6 +18,7 @@ from noterl.finders.curves import (
 from noterl.finders.finder import Curve, Finder
 from noterl.finders.finder_logger import METRICS, FinderLogger
 from noterl.finders.preserving import preserving, trial_environment
+from noterl.utils.checks import check_int, check_number, check_positive, check_word
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

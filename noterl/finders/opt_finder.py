@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from noterl.backends.common import NonFiniteError
-from noterl.checks import check_positive, check_word
 from noterl.finders.candidates import CandidateFinder, Trial, named
 from noterl.finders.finder_logger import METRICS, FinderLogger
 from noterl.finders.preserving import begin_trial, preserving, trial_environment
+from noterl.utils.checks import check_positive, check_word
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

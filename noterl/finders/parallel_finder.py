@@ -11,11 +11,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from noterl.checks import check_positive, check_word
 from noterl.finders.candidates import CandidateFinder, Trial, kind_of, named
 from noterl.finders.finder_logger import METRICS
 from noterl.finders.preserving import begin_trial, preserving
-from noterl.spawning import end, spawn
+from noterl.utils.checks import check_positive, check_word
+from noterl.utils.processes import end, spawn
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

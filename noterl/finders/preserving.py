@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl import agent_lanes, networks
+from noterl import networks
+from noterl.training import session as agent_lanes
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

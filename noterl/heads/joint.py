@@ -18,7 +18,7 @@ from noterl.noise import Explorer, NoiseProcess
 
 
 class Joint(Head):
-    """Outputs `[N, sum of all agents' outputs]`, actions `[N, W]` as `noterl.envs.team.Team` lays them out.
+    """Outputs `[N, sum of all agents' outputs]`, actions `[N, W]` as `noterl.envs.multi_agent.team.Team` lays them out.
 
     Attributes:
         parts: the head of each agent: `Categorical` for Discrete and MultiDiscrete, `Deterministic` for Box.

@@ -9,9 +9,9 @@ of them, `relabel` sees them in another light: in `hindsight`, or as `triplets`;
 
 from noterl.replay.building import bytes_needed
 from noterl.replay.hindsight import Hindsight
-from noterl.replay.memory import Replay
 from noterl.replay.prioritized import Prioritized
 from noterl.replay.relabel import Drawn, Relabel
+from noterl.replay.replay import Replay
 from noterl.replay.samplers import Sampler, Uniform
 from noterl.replay.scores import RatioScore, Score
 from noterl.replay.triplets import Triplets

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.checks import check_positive
 from noterl.replay.columns import Layout, Leaf, action_layout, extra_layout, observation_layout
 from noterl.replay.disk import Allocate, check_disk, on_disk
 from noterl.replay.frames import Stacking
-from noterl.replay.machine import available_bytes
 from noterl.replay.past import past_bytes
 from noterl.replay.stacks import StackedStorage
 from noterl.replay.storage import Storage, bookkeeping_bytes, storage_bytes
+from noterl.utils.checks import check_positive
+from noterl.utils.memory import available_bytes
 
 ExtraSpec = Mapping[str, tuple[tuple[int, ...], Any]]
 

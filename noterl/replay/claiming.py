@@ -14,7 +14,7 @@ from noterl.replay.columns import action_layout, observation_layout
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
-    from noterl.replay.memory import Replay
+    from noterl.replay.replay import Replay
 
 
 def claim(replay: Replay, agent: Algorithm) -> None:

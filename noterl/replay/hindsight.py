@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.checks import check_number, check_word
+from noterl.envs.observation import GOAL_KEYS, is_goal_space
 from noterl.envs.spaces import same_layout, show
-from noterl.observation import GOAL_KEYS, is_goal_space
 from noterl.registry import register
 from noterl.replay.columns import Array, Leaves
-from noterl.replay.gathering import assembled, fold, follow
 from noterl.replay.relabel import Relabel
+from noterl.replay.returns import assembled, fold, follow
 from noterl.replay.storage import Storage
 from noterl.types import Batch
+from noterl.utils.checks import check_number, check_word
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource

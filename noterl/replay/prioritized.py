@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl.checks import check_number, check_positive
 from noterl.registry import register
 from noterl.replay.columns import Array
 from noterl.replay.samplers import Sampler
 from noterl.replay.scores import Score
 from noterl.replay.storage import Storage
 from noterl.replay.sum_tree import SumTree
+from noterl.utils.checks import check_number, check_positive
 
 # What is added to every score, so that a transition without error is met again.
 SMALLEST = 1e-7

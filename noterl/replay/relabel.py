@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from noterl.registry import Configurable
 from noterl.replay.columns import Array
-from noterl.replay.gathering import plain
+from noterl.replay.returns import plain
 from noterl.replay.storage import Storage
 from noterl.types import Batch
 

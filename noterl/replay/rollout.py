@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.checks import check_positive
-from noterl.observation import View
+from noterl.envs.observation import View
 from noterl.replay.columns import action_layout
 from noterl.types import Batch
+from noterl.utils.checks import check_positive
 
 Array = np.ndarray[Any, Any]
 

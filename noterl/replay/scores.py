@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from noterl.checks import check_number
 from noterl.registry import Configurable, register
 from noterl.replay.columns import Array
+from noterl.utils.checks import check_number
 
 
 @register

@@ -1,6 +1,6 @@
 """What the memory keeps of several agents, beside what it keeps of one: rewards and ends of each.
 
-Owns: these columns, and the n-step return of a team (`noterl.replay.gathering` has that of one agent). A row's scalar
+Owns: these columns, and the n-step return of a team (`noterl.replay.returns` has that of one agent). A row's scalar
 reward is the team's and serves nothing here.
 """
 
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from noterl.replay.columns import Array, Leaf, extra_layout
-from noterl.replay.gathering import assembled, follow, powers_of
+from noterl.replay.returns import assembled, follow, powers_of
 from noterl.replay.storage import Storage
 from noterl.types import Batch
 
 _FLOAT, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
 
-# What `Replay.add` finds in `extra`, [agents] each; `noterl.envs.parallel.Outcome` says what they mean.
+# What `Replay.add` finds in `extra`, [agents] each; `noterl.envs.multi_agent.parallel.Outcome` says what they mean.
 COLUMNS = {"reward": _FLOAT, "terminated": _BOOL, "present": _BOOL, "remaining": _BOOL}
 
 

@@ -1,0 +1,1 @@
+"""Acting on the host: from observations to actions."""

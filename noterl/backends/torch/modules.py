@@ -1,0 +1,231 @@
+"""Native torch modules: what `noterl.networks` builds on this backend, and modules that users bring.
+
+Owns: adopting a module's tensors as `keras.Variable`s, and the two layouts of a weight (torch's in memory, Keras's in
+files).
+"""
+
+from __future__ import annotations
+
+import copy as python_copy
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from noterl.networks.initializers import initial_weights
+
+_adopted = WeakIdKeyDictionary()
+_variables: weakref.WeakKeyDictionary[nn.Module, list[keras.Variable]] = weakref.WeakKeyDictionary()
+
+_ACTIVATIONS = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+    "linear": nn.Identity,
+}
+
+
+def adopt(module: nn.Module) -> list[keras.Variable]:
+    """Return the parameters and buffers of a module as `keras.Variable`s that share their storage.
+
+    A module is looked through once: layers that are added to it afterwards are not seen.
+    """
+    found = _variables.get(module)
+    if found is None:
+        found = _variables[module] = [_adopt(tensor, name) for name, tensor in _tensors(module)]
+    return found
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def _adopt(tensor: torch.Tensor, name: str) -> keras.Variable:
+    variable = _adopted.get(tensor)
+    if variable is None:
+        trainable = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+        is_parameter = isinstance(tensor, nn.Parameter)
+        shared = tensor if is_parameter else nn.Parameter(tensor.detach(), requires_grad=False)
+        variable = keras.Variable(
+            shared,
+            dtype=keras.backend.standardize_dtype(tensor.dtype),
+            trainable=trainable,
+            name=name.replace("/", "."),
+        )
+        _adopted[tensor] = variable
+    return variable
+
+
+def clone_module(module: nn.Module) -> nn.Module:
+    """Return a deep copy that is not trained, in evaluation mode as Keras layers that are not trained are."""
+    return python_copy.deepcopy(module).requires_grad_(False).eval()
+
+
+class Convolutions(nn.Module):
+    """Convolutions on images `[B, H, W, C]`, flattened in that order, as Keras's own layers do."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Return the features `[B, F]`."""
+        features = self.layers(observation.permute(0, 3, 1, 2))
+        return features.permute(0, 2, 3, 1).flatten(1)
+
+
+class Scale(nn.Module):
+    """Multiplies by a constant, in float32."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Return `observation * factor`."""
+        return observation.float() * self.factor
+
+
+class ChannelsLast(nn.Module):
+    """Brings images `[B, C, H, W]` into the order of `Convolutions`."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Return `[B, H, W, C]`."""
+        return observation.permute(0, 2, 3, 1)
+
+
+class Float(nn.Module):
+    """Takes bytes as numbers, as Keras's layers do; what is float32 passes as it is."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Return `observation` in float32."""
+        return observation.float()
+
+
+class Dueling(nn.Module):
+    """The dueling head as a native module: `value + advantage - mean(advantage)` over a shared trunk."""
+
+    def __init__(self, trunk: nn.Module, value: nn.Module, advantage: nn.Module) -> None:
+        super().__init__()
+        self.trunk, self.value, self.advantage = trunk, value, advantage
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Return the Q values `[B, A]`."""
+        features = self.trunk(observation)
+        advantage = self.advantage(features)
+        return self.value(features) + advantage - advantage.mean(-1, keepdim=True)
+
+
+class LogStd(nn.Module):
+    """Puts trained numbers `[A]` beside its inputs `[B, A]`, the same in every row: outputs `[B, 2 A]`."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.log_std = nn.Parameter(torch.zeros(size))
+
+    def forward(self, mean: torch.Tensor) -> torch.Tensor:
+        """Return `[B, 2 A]`."""
+        return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
+
+
+def build_module(plan: tuple, shape: tuple[int, ...], generator: np.random.Generator) -> nn.Module:
+    """Build the native module that a plan of `noterl.networks` describes, with weights from `generator`."""
+    first = plan[1][:1]
+    layers = plan[1] if first and first[0][0] == "scale" else [("float",), *plan[1]]
+    module, features = _sequence(layers, shape)
+    if plan[0] == "dueling":
+        trunk, (_, _, stream, outputs) = module, plan
+        value, _ = _sequence([*stream, ("dense", 1, "linear")], features)
+        advantage, _ = _sequence([*stream, ("dense", outputs, "linear")], features)
+        module = Dueling(trunk, value, advantage)
+    set_module_weights(module, initial_weights(plan, module_weights(module), generator))
+    return module.to(_device())
+
+
+def _device() -> str:
+    return str(keras.ops.zeros(()).device)
+
+
+def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Sequential, tuple[int, ...]]:
+    modules: list[nn.Module] = []
+    convolutions: list[nn.Module] = []
+    for kind, *rest in layers:
+        if kind == "dense":
+            modules.append(nn.Linear(shape[-1], rest[0]))
+            shape = (rest[0],)
+            if rest[1] != "linear":
+                modules.append(_ACTIVATIONS[rest[1]]())
+        elif kind == "convolution":
+            filters, size, stride, activation, *_ = rest
+            convolutions += [nn.Conv2d(shape[-1], filters, size, stride), _ACTIVATIONS[activation]()]
+            shape = ((shape[0] - size) // stride + 1, (shape[1] - size) // stride + 1, filters)
+        elif kind == "scale":
+            modules.append(Scale(rest[0]))
+        elif kind == "channels_last":
+            modules.append(ChannelsLast())
+            shape = (*shape[1:], shape[0])
+        elif kind == "log_std":
+            modules.append(LogStd(shape[-1]))
+        elif kind == "float":
+            modules.append(Float())
+        else:
+            modules.append(Convolutions(convolutions) if convolutions else nn.Flatten())
+            shape = (int(np.prod(shape)),)
+    return nn.Sequential(*modules), shape
+
+
+def stack_modules(modules: Sequence[nn.Module]) -> nn.Module:
+    """Return the modules one after the other."""
+    return nn.Sequential(*modules)
+
+
+def module_weights(module: nn.Module) -> list[np.ndarray]:
+    """Return the weights in Keras's layout and the order of `adopt`."""
+    transposed = _layouts(module)
+    return [
+        np.array(tensor.detach().cpu().numpy().transpose(transposed.get(name, range(tensor.ndim))), order="C")
+        for name, tensor in _tensors(module)
+    ]
+
+
+def set_module_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None:
+    """Set what `module_weights` returned."""
+    transposed = _layouts(module)
+    with torch.no_grad():
+        for (name, tensor), weight in zip(_tensors(module), weights, strict=True):
+            axes = transposed.get(name, range(tensor.ndim))
+            tensor.copy_(torch.as_tensor(np.array(weight).transpose(np.argsort(list(axes)))))
+
+
+def to_keras_layout(variables: Sequence[keras.Variable], networks: Sequence[Any]) -> list[tuple[int, ...] | None]:
+    """Return, for each variable, the axes that bring it into Keras's layout, or None where it is there."""
+    axes: dict[int, tuple[int, ...]] = {}
+    for network in networks:
+        if isinstance(network, nn.Module) and not isinstance(network, keras.layers.Layer):
+            layouts = _layouts(network)
+            for (name, _), variable in zip(_tensors(network), adopt(network), strict=True):
+                if name in layouts:
+                    axes[id(variable)] = layouts[name]
+    return [axes.get(id(variable)) for variable in variables]
+
+
+def _layouts(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """For each weight stored otherwise than Keras does, the axes that bring it into Keras's order."""
+    layouts: dict[str, tuple[int, ...]] = {}
+    for prefix, layer in module.named_modules():
+        name = f"{prefix}.weight" if prefix else "weight"
+        if isinstance(layer, nn.Linear):
+            layouts[name] = (1, 0)
+        elif isinstance(layer, nn.Conv1d):
+            layouts[name] = (2, 1, 0)
+        elif isinstance(layer, nn.Conv2d):
+            layouts[name] = (2, 3, 1, 0)
+    return layouts

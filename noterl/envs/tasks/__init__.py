@@ -1,0 +1,1 @@
+"""Small environments of noterl's own."""

@@ -1,0 +1,78 @@
+"""The Blind Cliffwalk, in which rewards are exponentially rare.
+
+Owns: the environment, and the truth about it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from noterl.utils.checks import check_positive
+
+
+class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
+    """`n` states in a row, with a right action that leads on and a wrong one that ends the episode.
+
+    From Schaul et al., "Prioritized experience replay" (2016), section 3.1 and appendix B.1: the right action in the
+    last state earns 1 and ends the episode too, every other reward is 0. Which of the two actions is right alternates
+    from state to state, so that random ones get through with a chance of 2^-n. The observation is the number of the
+    state; at the end of an episode that of the last one.
+
+    Args:
+        n: how many states.
+
+    Raises:
+        ValueError: if `n` is not a positive int.
+
+    Example:
+    >>> from noterl.envs import BlindCliffwalk
+    >>> env = BlindCliffwalk(3)
+    >>> observation, _ = env.reset()
+    >>> [(int(state), reward, over) for state, reward, over, _, _ in map(env.step, env.right)]
+    [(1, 0.0, False), (2, 0.0, False), (2, 1.0, True)]
+    """
+
+    def __init__(self, n: int = 8) -> None:
+        self.n = check_positive("n", n)
+        self.observation_space, self.action_space = spaces.Discrete(self.n), spaces.Discrete(2)
+        self.state = 0
+        spec = "noterl/BlindCliffwalk-v0"
+        self.spec = EnvSpec(spec, f"{__name__}:{type(self).__name__}", kwargs={"n": self.n}, order_enforce=False)
+
+    @property
+    def right(self) -> list[int]:
+        """The right action in each state."""
+        return [state % 2 for state in range(self.n)]
+
+    def action_values(self, gamma: float) -> np.ndarray[Any, Any]:
+        """Return the true action values `[n, 2]`: what the best actions earn from there on."""
+        values = np.zeros((self.n, 2))
+        values[np.arange(self.n), self.right] = gamma ** np.arange(self.n - 1, -1, -1)
+        return values
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.int64, dict[str, Any]]:
+        """Begin at the first state."""
+        super().reset(seed=seed)
+        self.state = 0
+        return np.int64(0), {}
+
+    def step(self, action: Any) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
+        """Go on to the next state, to the reward, or over the cliff."""
+        right, last = int(action) == self.state % 2, self.state == self.n - 1
+        self.state += int(right and not last)
+        return np.int64(self.state), float(right and last), not right or last, False, {}
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the episode is."""
+        return {"state": self.state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go to where an episode was."""
+        self.state = int(state["state"])

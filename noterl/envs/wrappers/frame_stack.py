@@ -1,0 +1,75 @@
+"""Stacks of the last frames, for what one frame does not show.
+
+Owns: how frames are stacked: side by side in the last axis, the oldest first, so that images are `[height, width,
+channels]` as networks take them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from noterl.utils.checks import check_positive
+
+
+class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Shows the last frames of an environment as one observation; the first frame of an episode is repeated.
+
+    A frame `[height, width]` gives `[height, width, frames]`, one `[height, width, channels]` gives `[height, width,
+    frames * channels]` and a vector `[size]` gives `[frames * size]`. `noterl.Replay(..., frame_stack=frames)` keeps
+    each frame once.
+
+    Args:
+        env: with observations in a Box; of a Dict the part "observation" is stacked.
+        frames: how many are shown.
+
+    Raises:
+        ValueError: for observations in another space.
+
+    Example:
+    >>> import gymnasium
+    >>> from noterl.envs import FrameStack
+    >>> FrameStack(gymnasium.make("CartPole-v1"), 4).observation_space.shape
+    (16,)
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], frames: int) -> None:
+        super().__init__(env)
+        self._frames = check_positive("frames", frames)
+        space = env.observation_space
+        part = space.spaces.get("observation") if isinstance(space, spaces.Dict) else space
+        if not isinstance(part, spaces.Box) or not part.shape:
+            raise ValueError(f"env must have observations in a Box with axes, or a Dict that has one, got {space}")
+        self._newest = slice(part.shape[-1], None) if len(part.shape) != 2 else slice(1, None)
+        self._flat = len(part.shape) != 2
+        stacked = spaces.Box(self._first(part.low), self._first(part.high), dtype=part.dtype.type)
+        self._nested = isinstance(space, spaces.Dict)
+        self.observation_space = stacked
+        if isinstance(space, spaces.Dict):
+            self.observation_space = spaces.Dict({**space.spaces, "observation": stacked})
+        self._stack = np.zeros(stacked.shape, part.dtype)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode: the stack is its first frame, repeated."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._stack = self._first(self._frame(observation))
+        return self._seen(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step, and show the new frame beside those before it."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        frame = self._frame(observation)
+        self._stack = np.concatenate([self._stack[..., self._newest], frame if self._flat else frame[..., None]], -1)
+        return self._seen(observation), reward, terminated, truncated, info
+
+    def _frame(self, observation: Any) -> Any:
+        return np.asarray(observation["observation"] if self._nested else observation)
+
+    def _seen(self, observation: Any) -> Any:
+        return {**observation, "observation": self._stack} if self._nested else self._stack
+
+    def _first(self, frame: Any) -> Any:
+        return np.concatenate([frame if self._flat else frame[..., None]] * self._frames, -1)

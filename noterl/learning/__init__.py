@@ -1,0 +1,1 @@
+"""Learning: what happens between stored transitions and updated weights."""

@@ -1,0 +1,210 @@
+"""Networks: the default builders, and the few things one can do to any network.
+
+A network is a Keras model, or with the torch backend a `torch.nn.Module`. The builders return Keras models on
+TensorFlow and JAX and native modules on torch, where a Keras layer call costs two to three times a native one. Initial
+weights are drawn in NumPy from the agent's own generator, so one seed gives the same network on every backend: uniform
+as of Lillicrap et al. (2016), which is what PyTorch's layers do; on-policy agents take orthogonal kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from noterl import backends
+from noterl.networks.access import Network, get_weights, is_module
+from noterl.networks.initializers import initial_weights
+from noterl.random import network_generator
+from noterl.utils.checks import finite, non_negative
+
+backends.choose()
+
+import keras  # noqa: E402  (the backend is chosen first)
+
+from noterl.networks.keras_layers import keras_network  # noqa: E402
+
+_DENSE = ("Dense", "Linear")
+
+# The height and width that the convolutions of `nature_cnn` leave one pixel of.
+LEAST_PIXELS = 36
+
+ACTIVATIONS = ("relu", "tanh", "sigmoid", "elu", "silu", "gelu", "linear")
+
+
+def mlp(
+    inputs: int | tuple[int, ...],
+    hidden: Sequence[int],
+    outputs: int,
+    *,
+    activation: str = "relu",
+    gain: float | None = None,
+    log_std: float | None = None,
+) -> Network:
+    """Build a multi-layer perceptron with a linear last layer.
+
+    Args:
+        inputs: the number of features, or the shape of an observation, which is flattened.
+        hidden: the number of units of each hidden layer; may be empty.
+        outputs: the number of outputs.
+        activation: of the hidden layers, one of `ACTIVATIONS`.
+        gain: of the last layer, for orthogonal kernels (Saxe et al., 2014) with the gain sqrt(2) in hidden layers;
+            None for `fan_in_uniform`.
+        log_std: where the trained numbers start that `heads.Gaussian` takes for the logarithms of standard deviations
+            whatever the observation is; None for none.
+
+    Returns:
+        A network `[B, inputs] -> [B, outputs]`; with `log_std` `[B, 2 * outputs]`.
+
+    Raises:
+        ValueError: if a size is not a positive int, the activation unknown, or `gain` or `log_std` no such number.
+
+    Example:
+    >>> from noterl import networks
+    >>> [weight.shape for weight in networks.get_weights(networks.mlp(4, [8], 2))]
+    [(4, 8), (8,), (8, 2), (2,)]
+    """
+    shape = _shape(inputs)
+    _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
+    _check_activation(activation)
+    _check_last(gain, log_std)
+    layers: list[tuple] = [("flatten",)] if len(shape) > 1 else []
+    layers += [("dense", int(units), activation, _hidden_gain(gain)) for units in hidden]
+    layers += [("dense", int(outputs), "linear", gain)]
+    layers += [] if log_std is None else [("log_std", float(log_std))]
+    return _built(("sequential", layers), shape)
+
+
+def dueling_mlp(
+    inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, activation: str = "relu"
+) -> Network:
+    """Build the dueling network of Wang et al. (2016), equation 9, on dense layers.
+
+    All but the last hidden layer are shared; the value and the advantage stream have one hidden layer each, of the
+    last size: `q = value + advantage - mean(advantage)`. Arguments, shapes and errors as in `mlp`.
+    """
+    shape = _shape(inputs)
+    _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
+    _check_activation(activation)
+    trunk: list[tuple] = [("flatten",)] if len(shape) > 1 else []
+    trunk += [("dense", int(units), activation) for units in hidden[:-1]]
+    stream = [("dense", int(units), activation) for units in hidden[-1:]]
+    return _built(("dueling", trunk, stream, int(outputs)), shape)
+
+
+def nature_cnn(
+    shape: tuple[int, ...],
+    outputs: int,
+    *,
+    dueling: bool = False,
+    gain: float | None = None,
+    log_std: float | None = None,
+) -> Network:
+    """Build the convolutional network of Mnih et al. (2015).
+
+    Three convolutions (32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1), then 512 units, ReLU throughout.
+    Observations are `[B, height, width, channels]` with values 0 to 255; the network divides by 255. Those of a `shape`
+    (channels, height, width), as `gymnasium.wrappers.FrameStackObservation` makes them, are transposed first. `gain`
+    and `log_std` are those of `mlp`, for a network that is not dueling.
+
+    Raises:
+        ValueError: if the images are smaller than 36x36, the least these convolutions leave a pixel of.
+    """
+    _check_sizes(shape=shape, outputs=(outputs,))
+    if not is_image_shape(shape):
+        raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
+    _check_last(gain, log_std)
+    trunk: list[tuple] = [("scale", 1 / 255)]
+    trunk += [("channels_last",)] if shape[0] < LEAST_PIXELS else []
+    trunk += [("convolution", *sizes, "relu", _hidden_gain(gain)) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
+    trunk += [("flatten",)]
+    if dueling:
+        return _built(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
+    layers = [*trunk, ("dense", 512, "relu", _hidden_gain(gain)), ("dense", int(outputs), "linear", gain)]
+    return _built(("sequential", layers + ([] if log_std is None else [("log_std", float(log_std))])), tuple(shape))
+
+
+def is_image_shape(shape: tuple[int, ...]) -> bool:
+    """Whether observations of this shape are images that `nature_cnn` takes, their channels last or else first.
+
+    Example:
+    >>> from noterl import networks
+    >>> [networks.is_image_shape(shape) for shape in ((84, 84, 3), (4, 84, 84), (84, 84), (3, 32, 32))]
+    [True, True, False, False]
+    """
+    return len(shape) == 3 and max(min(shape[:2]), min(shape[1:])) >= LEAST_PIXELS
+
+
+def beside(network: Network, outputs: int, *, gain: float | None = None) -> Network:
+    """Build a network that shares all layers of another but the last: a critic beside an actor.
+
+    Args:
+        network: of `mlp` or `nature_cnn`.
+        outputs: the number of outputs.
+        gain: of the last layer, as in `mlp`.
+
+    Raises:
+        ValueError: if `network` is no stack of layers.
+    """
+    layers = _stacked(network)
+    while layers and _kind(layers[-1]) not in _DENSE:
+        layers.pop()
+    if not layers:
+        raise ValueError(f"network must be a Sequential stack with a dense last layer, got {network!r}")
+    kernel = get_weights(layers.pop())[0]
+    layers += [layer for layer in _stacked(mlp(kernel.shape[0], [], outputs, gain=gain)) if _kind(layer) in _DENSE]
+    native = getattr(backends.current(), "stack_modules", None)
+    return keras.Sequential([keras.Input(network.input_shape[1:]), *layers]) if native is None else native(layers)
+
+
+def _hidden_gain(gain: float | None) -> float | None:
+    """Return the gain of hidden layers below a last one of this gain: that of He et al. (2015)."""
+    return None if gain is None else 2**0.5
+
+
+def _stacked(network: Network) -> list[Any]:
+    if isinstance(network, keras.Sequential):
+        return list(network.layers)
+    return list(network) if is_module(network) and _kind(network) == "Sequential" else []
+
+
+def _kind(layer: Any) -> str:
+    return type(layer).__name__
+
+
+def _built(plan: tuple, shape: tuple[int, ...]) -> Network:
+    """Build the network that `plan` describes, on this backend, with weights from the agent's generator."""
+    generator = network_generator()
+    native = getattr(backends.current(), "build_module", None)
+    if native is not None:
+        return native(plan, shape, generator)
+    network = keras_network(plan, shape)
+    network.set_weights(initial_weights(plan, network.get_weights(), generator))
+    network.noterl_recipe = (plan, shape)
+    return network
+
+
+def _check_sizes(**sizes: Sequence[Any]) -> None:
+    for name, values in sizes.items():
+        if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
+            raise ValueError(f"{name} must be a sequence of positive ints, such as (64, 64), got {values!r}")
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"{name} must hold positive ints, got {value!r}")
+
+
+def _shape(inputs: Any) -> tuple[int, ...]:
+    return tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
+
+
+def _check_last(gain: Any, log_std: Any) -> None:
+    if gain is not None:
+        non_negative("gain", gain)
+    if log_std is not None:
+        finite("log_std", log_std)
+
+
+def _check_activation(activation: str) -> None:
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")

@@ -1,0 +1,1 @@
+"""One `fit`: the loop, its environments, its events."""

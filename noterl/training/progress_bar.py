@@ -1,0 +1,103 @@
+"""A progress bar: what `fit(verbose=1)` shows."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from time import perf_counter
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from noterl.callback import LOGGER, Callback
+from noterl.types import Logs
+from noterl.utils.console import shows_bars
+
+# Seconds between two drawings: one costs a third of a millisecond.
+_INTERVAL = 0.25
+
+
+class ProgressBar(Callback):
+    """Show episode, reward, loss, steps per second, the time left and where the time goes.
+
+    The reward is the mean of the last ten finished episodes, the loss that of the last. The shares are those of the
+    environment, of acting, of learning (with sampling) and of callbacks in the time since train begin. Where there is
+    neither a terminal nor a notebook, as in a log file, it stays quiet.
+
+    Args:
+        episodes: the budget that the bar fills towards, or None.
+        steps: the budget if it is in steps; it wins where both are given.
+        always: show it also where there is no terminal, as `fit(verbose=1)` does.
+
+    Example:
+    >>> from noterl.callbacks import ProgressBar
+    >>> bar = ProgressBar(episodes=10)
+    """
+
+    order = LOGGER
+
+    def __init__(self, episodes: int | None = None, steps: int | None = None, *, always: bool = False) -> None:
+        self.always = always
+        self._unit, self._total = ("step", steps) if steps is not None else ("episode", episodes)
+        self._bar: Any = None
+        self._recent: deque[float] = deque(maxlen=10)
+        self._finished = 0
+        self._loss: float | None = None
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Open the bar."""
+        self._first_step, self._started, self._finished = self.agent.steps, perf_counter(), 0
+        self._recent.clear()
+        self._loss = None
+        self._shown = self._started
+        if not (self.always or shows_bars()):
+            return
+        self._bar = tqdm(
+            total=self._total,
+            unit=self._unit,
+            dynamic_ncols=True,
+            bar_format="{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+            if self._total
+            else "{desc}{n_fmt} {unit}s [{elapsed}{postfix}]",
+        )
+
+    def on_episode_end(self, episode: int, logs: Logs) -> None:
+        """Move the bar."""
+        if self._bar is None or not logs.get("complete", True):
+            return
+        self._finished += 1
+        self._recent.append(logs["reward"])
+        self._loss = logs.get("loss", self._loss)
+        self._move()
+        if perf_counter() - self._shown >= _INTERVAL:
+            self._show()
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Show the last state and close the bar."""
+        if self._bar is not None:
+            self._move()
+            self._show()
+            self._bar.close()
+            self._bar = None
+
+    def _move(self) -> None:
+        spent = self.agent.steps - self._first_step if self._unit == "step" else self._finished
+        self._bar.n = spent if self._total is None else min(spent, self._total)
+
+    def _show(self) -> None:
+        self._shown = perf_counter()
+        seconds = max(self._shown - self._started, 1e-9)
+        clock = self.agent.history.time_split if self.agent.history is not None else {}
+        shares = {
+            "env": clock.get("environment", 0.0),
+            "act": clock.get("act", 0.0),
+            "learn": clock.get("sample", 0.0) + clock.get("learn", 0.0),
+            "callbacks": clock.get("callbacks", 0.0),
+        }
+        self._bar.set_description_str(f"episode {self._finished} ", refresh=False)
+        reward = f"{math.fsum(self._recent) / len(self._recent):.1f}" if self._recent else "-"
+        rate = f"{(self.agent.steps - self._first_step) / seconds:,.0f} steps/s"
+        split = " ".join(f"{name} {share / seconds:.0%}" for name, share in shares.items())
+        loss = "" if self._loss is None else f"loss {self._loss:.3g}, "
+        self._bar.set_postfix_str(f"reward {reward}, {loss}{rate}, {split}", refresh=False)
+        self._bar.refresh()

@@ -1,0 +1,113 @@
+"""Which environments an agent trains in, from one `fit` to the next.
+
+Owns: whether episodes in flight go on, and that a `fit` which cannot have its environments loses none of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from noterl import envs
+from noterl.collect import Lanes, TeamLanes, VectorLanes
+from noterl.collect.ledger import warn_afresh
+
+if TYPE_CHECKING:
+    from noterl.agent import Agent
+
+
+def find_source(agent: Agent, env: Any) -> envs.EnvSource:
+    """Return where `fit` trains: in the agent's own environment, in that of the last `fit`, or in another.
+
+    Raises:
+        ValueError: if `env` is no environment, or has other spaces than the agent.
+    """
+    if env is None or _same(env, agent._config.get("env")):
+        return agent.source
+    if agent._visited is not None and _same(env, agent._visited[0]):
+        return agent._visited[1]
+    source = fitting_source(agent, env)
+    agent._visited = (env, source)
+    return source
+
+
+def fitting_source(agent: Agent, env: Any) -> envs.EnvSource:
+    """Return a source of environments with the agent's spaces.
+
+    Raises:
+        ValueError: if `env` is no environment, or has other spaces than the agent.
+    """
+    source = envs.resolve(env)
+    for name in ("team", "observation_space", "action_space"):
+        theirs, ours = getattr(source, name), getattr(agent.source, name)
+        if theirs != ours:
+            source.close()
+            raise ValueError(f"env has the {name} {theirs}, the agent was built for {ours}")
+    return source
+
+
+def _same(env: Any, other: Any) -> bool:
+    return env is other or (isinstance(env, str) and isinstance(other, str) and env == other)
+
+
+def prepare(agent: Agent, source: envs.EnvSource, num_envs: int | None, *, fresh: bool) -> None:
+    """Make the lanes, or keep those that are there, where their episodes go on; never with `fresh`.
+
+    Raises:
+        ValueError: if there are not so many environments; where the present ones are is then remembered. Or if what
+            relabels the memory's transitions cannot do so with this agent and these environments.
+    """
+    relabel = getattr(agent.replay, "relabel", None)
+    if relabel is not None:
+        relabel.attach(agent, source)
+    lanes, saved = agent.lanes, agent._restored.get("lanes")
+    if source.num_envs is not None:
+        count = source.num_envs
+        if num_envs not in (None, count):
+            raise ValueError(f"num_envs is {num_envs}, but env is a vector environment of {count}")
+    else:
+        present = lanes.num_envs if lanes is not None else len(saved["lanes"]) if saved else 1
+        count = present if num_envs is None else num_envs
+    if lanes is not None and lanes.native and lanes.source is source:
+        if fresh:
+            agent.lanes = None  # the vector environment itself stays: it need not be made again to be reset
+    elif lanes is not None and (fresh or lanes.source is not source or count != lanes.num_envs):
+        park(agent)
+    if agent.lanes is not None:
+        agent.lanes.claim()
+    else:
+        agent.lanes = _new_lanes(agent, source, count)
+        saved, whose = agent._restored.pop("lanes", None), agent._restored.pop("source", None)
+        if saved and not fresh and whose in (None, source):
+            _bring_back(agent.lanes, saved)
+
+
+def _new_lanes(agent: Any, source: envs.EnvSource, count: int) -> Lanes | VectorLanes:
+    if source.vector is not None:
+        return VectorLanes(source, agent.generators)
+    if source.team is None:
+        return Lanes(source, count, agent.generators)
+    return TeamLanes(source, count, agent.generators, agent.team_reward)
+
+
+def _bring_back(lanes: Lanes | VectorLanes, saved: dict[str, Any]) -> None:
+    """Let the episodes that were saved go on; those of another number of lanes do not, for that was asked for."""
+    if ("vector" in saved) != lanes.native:
+        warn_afresh("each environment", "one of the two runs has a vector environment, the other has not")
+    elif lanes.native or len(saved["lanes"]) == lanes.num_envs:
+        lanes.set_state(saved)
+
+
+def park(agent: Agent) -> None:
+    """Close the environments, but remember where they were, for the next `fit` in them."""
+    if agent.lanes is not None:
+        lanes, source = agent.lanes.get_state(), agent.lanes.source
+        drop(agent)
+        agent._restored.update(lanes=lanes, source=source)
+
+
+def drop(agent: Agent) -> None:
+    """Close the environments, and forget where they were."""
+    if agent.lanes is not None:
+        agent.lanes.close()
+    agent.lanes = None
+    agent._restored.pop("lanes", None)

@@ -1,0 +1,140 @@
+"""Checks of arguments that many parts share; a message names the argument, what it was and what it may be."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Check = Callable[[str, Any], Any]
+
+
+def check_int(name: str, value: Any, *, least: int = 1, word: str | None = None) -> int:
+    """Return the value as an int; NumPy's ints are ints, bools are none.
+
+    Args:
+        name: what the message calls the argument.
+        value: what was given.
+        least: the smallest value allowed.
+        word: a word that would have been allowed too.
+
+    Raises:
+        ValueError: if it is none, or smaller.
+    """
+    if not _is_int(value, least):
+        raise ValueError(f"{name} must be an int of at least {least}{f' or {word!r}' if word else ''}, got {value!r}")
+    return int(value)
+
+
+def check_int_or_word(name: str, value: Any, word: str) -> int | str:
+    """Return the value as a positive int, or the word that stands for another number.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    return word if isinstance(value, str) and value == word else check_int(name, value, word=word)
+
+
+def check_positive(name: str, value: Any, *, none: bool = False) -> Any:
+    """Return the value as a positive int; with `none`, None is allowed too.
+
+    Raises:
+        ValueError: if it is none.
+
+    Example:
+    >>> import numpy as np
+    >>> from noterl.utils.checks import check_positive
+    >>> check_positive("episodes", np.int64(3))
+    3
+    """
+    if none and value is None:
+        return None
+    if not _is_int(value, 1):
+        raise ValueError(f"{name} must be a positive int, got {value!r}")
+    return int(value)
+
+
+def check_number(
+    name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, above: bool = False
+) -> float:
+    """Return the value as a float.
+
+    Args:
+        name: what the message calls the argument.
+        value: what was given.
+        low: the smallest value allowed.
+        high: the largest value allowed.
+        above: whether `low` itself is not allowed.
+
+    Raises:
+        ValueError: if it is no finite number, or outside of the bounds.
+    """
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not low <= value <= high or (above and value == low):
+        bounds = "" if low == -math.inf else f" above {low:g}" if above else f" of at least {low:g}"
+        bounds += "" if high == math.inf else f"{' and' if bounds else ' of'} at most {high:g}"
+        raise ValueError(f"{name} must be a finite number{bounds}, got {value!r}")
+    return float(value)
+
+
+def finite(name: str, value: Any) -> float:
+    """Return the value as a float, or raise a ValueError that names it: it must be finite."""
+    return check_number(name, value)
+
+
+def non_negative(name: str, value: Any) -> float:
+    """Return the value as a float, or raise a ValueError that names it: it must be finite and at least 0."""
+    return check_number(name, value, low=0)
+
+
+def positive(name: str, value: Any) -> float:
+    """Return the value as a float, or raise a ValueError that names it: it must be finite and above 0."""
+    return check_number(name, value, low=0, above=True)
+
+
+def probability(name: str, value: Any) -> float:
+    """Return the value as a float, or raise a ValueError that names it: it must be between 0 and 1."""
+    try:
+        return check_number(name, value, low=0, high=1)
+    except ValueError:
+        raise ValueError(f"{name} must be a number between 0 and 1, got {value!r}") from None
+
+
+def increasing_pair(name: str, value: Any) -> tuple[float, float]:
+    """Return the value as `(low, high)`, or raise a ValueError that names it: finite numbers, low below high."""
+    try:
+        low, high = (check_number(name, bound) for bound in value)
+        if low < high and isinstance(value, tuple | list):
+            return low, high
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"{name} must be a pair (low, high) of finite numbers with low < high, got {value!r}")
+
+
+def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """Return the value, which must be one of the words allowed.
+
+    Raises:
+        ValueError: if it is none of them.
+    """
+    if not (isinstance(value, str) and value in allowed):
+        raise ValueError(f"{name} must be {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, got {value!r}")
+    return str(value)
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Return the value as a bool; numbers and words are none.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def _is_int(value: Any, least: int) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | np.integer) and bool(value >= least)

@@ -1,0 +1,154 @@
+"""Rows in files: CSV, JSON lines and Parquet.
+
+Owns: the three formats, and that a file is either whole or lacks its last rows. A cell holds a number, a text or
+nothing; nothing and NaN are the same. Loggers write with it, plots read with it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noterl.utils.files import replacing
+from noterl.utils.optional import require
+
+Row = dict[str, Any]
+
+
+def plain_row(values: Mapping[str, Any]) -> Row:
+    """Return the entries that fit into a cell, as Python's own numbers; arrays are left out.
+
+    Example:
+    >>> import numpy as np
+    >>> from noterl.utils.tables import plain_row
+    >>> plain_row({"reward": np.float32(0.5), "returns": np.zeros(3), "complete": True})
+    {'reward': 0.5, 'complete': True}
+    """
+    row: Row = {}
+    for name, value in values.items():
+        if value is None or isinstance(value, str | bool | int | float):
+            row[name] = value
+        elif np.ndim(value) == 0:
+            row[name] = np.asarray(value).item()
+    return row
+
+
+def agent_row(agent: Any) -> Row:
+    """Return what an agent was made of: its class, and the arguments that fit into a cell; of `env` its `repr`."""
+    arguments = {name: repr(value) if name == "env" else value for name, value in agent.get_config().items()}
+    return {"agent": type(agent).__name__, **plain_row(arguments)}
+
+
+def columns_of(rows: Iterable[Row]) -> list[str]:
+    """Return the names of all columns, in the order in which they first occur."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def csv_text(rows: Iterable[Row], columns: list[str], *, header: bool) -> str:
+    """Return rows as CSV; a cell without a value is empty."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows({name: "" if _missing(value) else value for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def read_csv(path: Path) -> list[Row]:
+    """Return the rows of a CSV file; a last line that was cut off is passed over."""
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = file.read().splitlines(keepends=True)
+    if len(lines) > 1 and not lines[-1].endswith("\n"):
+        lines.pop()
+    return [{name: _number(cell) for name, cell in row.items() if cell} for row in csv.DictReader(lines)]
+
+
+def json_text(rows: Iterable[Row]) -> str:
+    """Return rows as JSON lines; NaN and infinities, which JSON does not know, become null."""
+    finite = ({name: None if _odd(value) else value for name, value in row.items()} for row in rows)
+    return "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in finite)
+
+
+def read_json_lines(path: Path) -> list[Row]:
+    """Return the rows of a file of JSON lines; a last line that was cut off is passed over."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    return [dict(json.loads(line)) for line in lines]
+
+
+def write_parquet(path: Path, rows: list[Row]) -> None:
+    """Write a whole Parquet file, which takes the place of the old one all at once.
+
+    Raises:
+        ImportError: naming the extra, without pyarrow.
+    """
+    arrow = require("pyarrow", "parquet", "a .parquet file")
+    parquet = require("pyarrow.parquet", "parquet", "a .parquet file")
+    columns = {name: _uniform([row.get(name) for row in rows]) for name in columns_of(rows)}
+    with replacing(path) as file:
+        parquet.write_table(arrow.table(columns), file)
+
+
+def read_parquet(path: Path) -> list[Row]:
+    """Return the rows of a Parquet file, or of a folder of them, as xagents leaves one.
+
+    Raises:
+        ImportError: naming the extra, without pyarrow.
+    """
+    table = require("pyarrow.parquet", "parquet", "a .parquet file").read_table(path)
+    return [dict(row) for row in table.to_pylist()]
+
+
+READERS = {".csv": read_csv, ".jsonl": read_json_lines, ".json": read_json_lines, ".parquet": read_parquet}
+
+
+def read_columns(path: str | Path) -> dict[str, list[Any]]:
+    """Return a table that a logger wrote, by columns; NaN where a row has no value.
+
+    Args:
+        path: of a `.csv`, `.jsonl` or `.parquet`.
+
+    Raises:
+        ValueError: for another ending.
+        OSError: if it cannot be read.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in READERS:
+        raise ValueError(f"path must end in {', '.join(READERS)}, got {str(path)!r}")
+    rows = READERS[path.suffix.lower()](path)
+    cells = {name: [row.get(name) for row in rows] for name in columns_of(rows)}
+    return {name: [math.nan if value is None else value for value in values] for name, values in cells.items()}
+
+
+def _uniform(values: list[Any]) -> list[Any]:
+    """Return a column of one type: ints become floats beside floats, and everything text beside text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) < 2:
+        return values
+    kind = str if str in kinds else float
+    return [None if value is None else kind(value) for value in values]
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _odd(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _number(cell: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return {"True": True, "False": False}.get(cell, cell)

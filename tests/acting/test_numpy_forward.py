@@ -1,0 +1,344 @@
+"""The NumPy copy of a network gives what the network gives, stays current, and gives way where it cannot follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from gymnasium import spaces
+from keras import layers, ops
+
+import noterl
+from noterl import networks
+from noterl.backends import current
+from tests.support.batches import IMAGE, VECTOR, Corridor, random_batch, small_dqn
+
+OBSERVATIONS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+
+
+def forward(agent: noterl.Agent, observations: np.ndarray) -> np.ndarray:
+    """Return what the network itself gives, whatever the actor does."""
+    return current().fetch(agent.forward(ops.convert_to_tensor(observations)))
+
+
+def assert_acts_as_the_network(agent: noterl.Agent, observations: np.ndarray = OBSERVATIONS) -> None:
+    agent.acting.stale = True
+    expected = forward(agent, observations)
+    values = agent.acting(observations)
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
+    actions = agent.act(observations)
+    assert actions.tolist() == values.argmax(-1).tolist()
+    # Of values that are equal but for their rounding, NumPy and the framework may each take another.
+    taken = np.take_along_axis(expected, actions[:, None], axis=-1)[:, 0]
+    np.testing.assert_allclose(taken, expected.max(-1), rtol=1e-4, atol=1e-5)
+
+
+def keras_network(*stack: Any) -> keras.Sequential:
+    return keras.Sequential([keras.Input((5,)), *stack, layers.Dense(3)])
+
+
+IN_NUMPY = {
+    "no hidden layer": [],
+    "relu": [layers.Dense(8, activation="relu")],
+    "tanh": [layers.Dense(8, activation="tanh")],
+    "elu": [layers.Dense(8, activation="elu")],
+    "silu": [layers.Dense(8, activation="silu")],
+    "sigmoid": [layers.Dense(8, activation="sigmoid"), layers.Dense(4)],
+    "activations as layers": [layers.Activation("relu"), layers.Dense(8), layers.ReLU(), layers.Activation("tanh")],
+    "flatten": [layers.Flatten(), layers.Dense(8, activation="relu")],
+}
+
+
+@keras.saving.register_keras_serializable("tests")
+def waves(x):
+    return ops.sin(x)
+
+
+IN_THE_FRAMEWORK = {
+    "gelu": [layers.Dense(8, activation="gelu")],
+    "without bias": [layers.Dense(8, use_bias=False)],
+    "normalization": [layers.Dense(8), layers.LayerNormalization()],
+    "leaky": [layers.Dense(8), layers.LeakyReLU(0.1)],
+    "cut off relu": [layers.Dense(8), layers.ReLU(max_value=0.1)],
+    "relu with a threshold": [layers.Dense(8), layers.ReLU(threshold=0.5)],
+    "a function of the user's": [layers.Dense(8, activation=waves)],
+    "dropout": [layers.Dense(8), layers.Dropout(0.5)],
+}
+
+
+@pytest.mark.parametrize("stack", IN_NUMPY.values(), ids=IN_NUMPY)
+def test_a_network_of_the_users_own_acts_in_numpy(stack: list) -> None:
+    agent = small_dqn(network=keras_network(*stack))
+    assert agent.acting.in_numpy
+    assert_acts_as_the_network(agent)
+
+
+@pytest.mark.parametrize("stack", IN_THE_FRAMEWORK.values(), ids=IN_THE_FRAMEWORK)
+def test_a_layer_that_numpy_does_not_know_falls_back(stack: list) -> None:
+    agent = small_dqn(network=keras_network(*stack))
+    assert not agent.acting.in_numpy
+    assert_acts_as_the_network(agent)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Dense(layers.Layer):
+    """Named as a layer NumPy knows, and another."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, x):
+        return x * self.scale
+
+
+def test_a_layer_is_known_by_more_than_its_name() -> None:
+    agent = small_dqn(network=keras_network(Dense()))
+    assert not agent.acting.in_numpy
+    assert_acts_as_the_network(agent)
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 6)])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_default_networks_act_in_numpy(dueling: bool, hidden: tuple[int, ...]) -> None:
+    agent = small_dqn(dueling=dueling, hidden=hidden)
+    assert agent.acting.in_numpy
+    assert_acts_as_the_network(agent)
+    agent.run_updates(random_batch(4, 8), 4)
+    assert_acts_as_the_network(agent)
+
+
+def test_images_act_in_the_framework() -> None:
+    agent = small_dqn(IMAGE)
+    assert not agent.acting.in_numpy
+    images = np.random.default_rng(0).integers(0, 256, (3, 36, 36, 2), dtype=np.uint8)
+    assert_acts_as_the_network(agent, images)
+    agent.run_updates(random_batch(2, 4, IMAGE), 2)
+    assert_acts_as_the_network(agent, images)
+    assert agent.act(images[0]) == agent.act(images)[0]
+
+
+def test_bytes_that_are_no_image_act_as_the_network() -> None:
+    agent = small_dqn((spaces.Box(0, 255, (6,), np.uint8), spaces.Discrete(3)))
+    assert_acts_as_the_network(agent, np.random.default_rng(0).integers(0, 256, (4, 6), dtype=np.uint8))
+
+
+def test_observations_are_not_changed() -> None:
+    agent = small_dqn(network=keras_network(layers.Activation("relu"), layers.Dense(4)))
+    batch = OBSERVATIONS.copy()
+    agent.act(batch)
+    assert np.array_equal(batch, OBSERVATIONS)
+
+
+def test_large_values_neither_warn_nor_break() -> None:
+    for activation in ("sigmoid", "silu", "elu"):
+        agent = small_dqn(network=keras_network(layers.Dense(8, activation=activation)))
+        assert agent.acting.in_numpy
+        assert_acts_as_the_network(agent, OBSERVATIONS * 1e3)
+
+
+def test_units_that_are_all_off_leave_actions_that_are_equal() -> None:
+    agent = small_dqn(network=keras_network(layers.Dense(8, activation="sigmoid")))
+    weights = networks.get_weights(agent.q)
+    weights[0][:] = -0.1  # a framework's sigmoid(-90) is 1e-39 or 0, as it pleases
+    networks.set_weights(agent.q, weights)
+    assert_acts_as_the_network(agent, np.full((1, 5), 180.0, np.float32))
+
+
+class TargetFirst(noterl.Agent):
+    """Its target network comes first, and equals the online one at the start."""
+
+    memory, head = "replay", noterl.heads.Q()
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        online = networks.mlp(self.observation_size, (8,), self.action_size)
+        self.parts = {"target": networks.clone(online), "online": online}
+
+    def forward(self, observation):
+        return self.parts["online"](observation)
+
+    def loss(self, batch):
+        return ops.mean(ops.square(self.parts["online"](batch.observation)))
+
+
+class Averaged(TargetFirst):
+    """Acts on the mean of two networks, of which neither is what acts."""
+
+    def forward(self, observation):
+        return 0.5 * (self.parts["online"](observation) + self.parts["target"](observation))
+
+
+def test_the_network_that_acts_is_told_from_its_target() -> None:
+    agent = TargetFirst(VECTOR, seed=1)
+    agent.act(OBSERVATIONS)
+    assert agent.acting.in_numpy
+    before = networks.get_weights(agent.parts["target"])
+    networks.set_weights(agent.parts["online"], [weight + 0.3 for weight in before])
+    assert_acts_as_the_network(agent)
+    for left, right in zip(before, networks.get_weights(agent.parts["target"]), strict=True):
+        assert np.array_equal(left, right), "looking for the network left its target changed"
+
+
+def test_what_is_no_single_network_falls_back() -> None:
+    agent = Averaged(VECTOR, seed=1)
+    agent.act(OBSERVATIONS)
+    assert not agent.acting.in_numpy
+    assert_acts_as_the_network(agent)
+
+
+class Beside(TargetFirst):
+    """Does something beside its network that cannot be seen at first."""
+
+    def __init__(self, env: Any, *, kind: str, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.kind = kind
+        self.scale = self.hyperparameter("scale", 1.0)
+        self.share = self.hyperparameter("share", noterl.schedules.Linear(1.0, 0.0, steps=10), minimum=0.0, maximum=1.0)
+        self.bias = keras.Variable(np.zeros(3, "float32"), name="bias")
+
+    def forward(self, observation):
+        if self.kind.startswith("bounded"):
+            bound = float(self.kind.removeprefix("bounded by "))
+            observation = ops.clip(observation, -bound, bound)
+        values = super().forward(observation)
+        return {"scaled": values * self.scale, "shared": values * self.share, "shifted": values + self.bias}.get(
+            self.kind, values
+        )
+
+
+@pytest.mark.parametrize("kind", ["scaled", "shared", "shifted", "bounded by 5", "bounded by 100"])
+def test_what_forward_does_beside_the_network_is_not_missed(kind: str) -> None:
+    agent = Beside(VECTOR, kind=kind, seed=1)
+    agent.act(OBSERVATIONS)
+    assert not agent.acting.in_numpy
+    assert (float(agent.scale), float(agent.share)) == (1.0, 1.0), "looking for the network left its mark"
+    assert not current().fetch(agent.bias).any()
+    agent.scale = -1.0
+    agent.bias.assign([0.0, 0.0, 100.0])
+    assert_acts_as_the_network(agent, 300 * OBSERVATIONS)
+
+
+class SetWeights(noterl.Callback):
+    """Changes the weights between two actions."""
+
+    def on_episode_end(self, episode, logs):
+        weights = [weight * 0.9 + 0.05 for weight in networks.get_weights(self.agent.q)]
+        networks.set_weights(self.agent.q, weights)
+
+
+def test_acting_in_training_follows_every_change(monkeypatch, tmp_path) -> None:
+    agent = noterl.DQN(lambda: Corridor(), hidden=(8,), seed=1)
+    agent.compile(
+        replay=noterl.Replay(200), batch_size=8, learning_starts=5, update_every=3, updates=2, target_update=7
+    )
+    agent.build()
+    assert agent.acting.in_numpy
+    call, seen = type(agent.acting).__call__, []
+
+    def compared(actor, observations):
+        values = call(actor, observations)
+        np.testing.assert_allclose(values, forward(agent, observations), rtol=1e-4, atol=1e-5)
+        seen.append(values)
+        return values
+
+    monkeypatch.setattr(type(agent.acting), "__call__", compared)
+    agent.fit(steps=60, verbose=0, callbacks=[SetWeights()])
+    assert len(seen) >= 54
+    agent.save_weights(tmp_path / "weights.safetensors")
+    agent.fit(steps=30, verbose=0)
+    agent.load_weights(tmp_path / "weights.safetensors")
+    agent.act(OBSERVATIONS[:, :3])
+    agent.evaluate(episodes=1)
+    state = agent.get_state()
+    agent.fit(steps=10, verbose=0)
+    agent.set_state(state)
+    agent.act(OBSERVATIONS[:, :3])
+
+
+def test_weights_set_from_outside_reach_the_next_action() -> None:
+    agent = small_dqn()
+    agent.act(OBSERVATIONS)
+    for bias in ([0, 0, 50], [0, 50, 0]):
+        weights = [np.zeros_like(weight) for weight in networks.get_weights(agent.q)]
+        weights[-1] = np.array(bias, np.float32)
+        networks.set_weights(agent.q, weights)
+        assert agent.act(OBSERVATIONS[0]) == np.argmax(bias)
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_weights_handed_over_after_a_call_are_those_of_the_variables_bit_for_bit(updates: int) -> None:
+    agent = small_dqn(hidden=(64,))
+    for seed in range(3):
+        agent.acting.updated(agent.run_updates(random_batch(updates, 4, seed=seed), updates).weights)
+        agent.act(OBSERVATIONS)
+        handed = agent.acting._weights
+        agent.acting.stale = True
+        agent.act(OBSERVATIONS)
+        for weights, own in zip(handed, agent.acting._weights, strict=True):
+            np.testing.assert_array_equal(weights, own)
+
+
+def test_one_observation_gives_a_number_and_a_batch_an_array() -> None:
+    agent = small_dqn()
+    batch = agent.act(OBSERVATIONS)
+    assert batch.shape == (6,) and np.issubdtype(batch.dtype, np.integer)
+    for observation, action in zip(OBSERVATIONS, batch, strict=True):
+        single = agent.act(observation)
+        assert type(single) is int and single == action
+    assert agent.act(OBSERVATIONS[0].tolist()) == batch[0]
+    assert agent.act(OBSERVATIONS.astype(np.float64)).tolist() == batch.tolist()
+    assert agent.act(OBSERVATIONS[:1]).shape == (1,)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (6,), (5, 1), (2, 4), (2, 3, 5), (0,)])
+def test_an_observation_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    agent = noterl.DQN(VECTOR, hidden=(8,))
+    agent.compile(replay=noterl.Replay(100))
+    with pytest.raises(ValueError, match=r"observation must have the shape \(5,\)"):
+        agent.act(np.zeros(shape))
+
+
+def test_exploring_acts_by_the_policy() -> None:
+    agent = small_dqn()
+    agent.policy = noterl.policies.EpsGreedyQPolicy(1.0)
+    agent.policy.generator = np.random.default_rng(0)
+    explored = [agent.act(OBSERVATIONS[0], deterministic=False) for _ in range(60)]
+    assert set(explored) == {0, 1, 2}
+    assert {agent.act(OBSERVATIONS[0]) for _ in range(20)} == {agent.act(OBSERVATIONS[0])}
+
+
+@pytest.mark.parametrize("policy", ["EpsGreedyQPolicy", "BoltzmannGumbelQPolicy"])
+def test_exploring_by_hand_leaves_training_as_it_was(policy: str) -> None:
+    agents = noterl.DQN(VECTOR, hidden=(8,), seed=1), noterl.DQN(VECTOR, hidden=(8,), seed=1)
+    for agent in agents:
+        agent.compile(policy=getattr(noterl.policies, policy)(5.0 if "Gumbel" in policy else 0.5))
+    before = str(agents[0].explorer.get_state())
+    drawn = [[agent.act(OBSERVATIONS, deterministic=False).tolist() for _ in range(3)] for agent in agents]
+    assert drawn[0] == drawn[1] and drawn[0][0] != drawn[0][1]
+    assert str(agents[0].explorer.get_state()) == before
+
+
+@pytest.mark.backends("torch")
+def test_a_torch_network_acts_in_numpy_where_it_can() -> None:
+    import torch
+    from torch import nn
+
+    def agent_of(*stack: nn.Module) -> noterl.DQN:
+        torch.manual_seed(0)
+        return small_dqn(network=nn.Sequential(*stack))
+
+    known = agent_of(nn.Flatten(), nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.SiLU(), nn.Linear(8, 3))
+    assert known.acting.in_numpy
+    assert_acts_as_the_network(known)
+    known.run_updates(random_batch(4, 8), 4)
+    assert_acts_as_the_network(known)
+    for unknown in (
+        agent_of(nn.Linear(5, 8, bias=False), nn.Linear(8, 3)),
+        agent_of(nn.Linear(5, 8), nn.LeakyReLU(), nn.Linear(8, 3)),
+        agent_of(nn.Sequential(nn.Linear(5, 8), nn.ReLU()), nn.Linear(8, 3)),
+        agent_of(nn.Linear(5, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
+    ):
+        assert not unknown.acting.in_numpy
+        assert_acts_as_the_network(unknown)

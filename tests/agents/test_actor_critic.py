@@ -1,0 +1,240 @@
+"""DDPG, TD3 and SAC make the updates of the NumPy reference, on every backend and however they are grouped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import noterl
+from noterl.backends import current
+from noterl.learning.update import with_random_numbers
+from noterl.replay import Prioritized
+from tests.support import reference_continuous as reference
+from tests.support.batches import CONTINUOUS, VECTOR, copied, differences, part, random_batch, row
+from tests.support.doubles import RandomWalkEnv
+
+mlp = noterl.networks.mlp
+
+RTOL, ATOL = 1e-4, 2e-6  # DESIGN section 11, for float32
+RATE, TAU, HIDDEN, UPDATES, SIZE = 3e-3, 0.05, (7, 6), 5, 16
+
+# The agent, its arguments, the reference, the spaces.
+CASES: dict[str, tuple[Any, dict[str, Any], type, Any]] = {
+    "ddpg": (noterl.DDPG, {}, reference.DDPG, CONTINUOUS),
+    "td3": (noterl.TD3, {}, reference.TD3, CONTINUOUS),
+    "sac": (noterl.SAC, {}, reference.SAC, CONTINUOUS),
+    "sac, fixed temperature": (noterl.SAC, {"temperature": 0.3}, reference.SAC, CONTINUOUS),
+    "sac, from a low temperature": (noterl.SAC, {"initial_temperature": 0.1}, reference.SAC, CONTINUOUS),
+    "sac, discrete": (noterl.SAC, {}, reference.DiscreteSAC, VECTOR),
+}
+
+
+class Case:
+    """An agent, the reference in the same state, and batches for both."""
+
+    def __init__(self, name: str) -> None:
+        kind, arguments, truth, env = CASES[name]
+        self.agent = kind(env, hidden=HIDDEN, gamma=0.9, seed=5, **arguments)
+        replay = noterl.Replay(64, sampler=Prioritized())  # which asks for the temporal-difference errors
+        self.agent.compile(
+            keras.optimizers.Adam(RATE), replay=replay, batch_size=4, target_update=TAU, learning_starts=0
+        )
+        self.agent.build()
+        self._shake_targets()
+        self.start = copied(self.agent.get_state())
+        self.batch = with_random_numbers(self.agent, random_batch(UPDATES, SIZE, env), UPDATES)
+        self.truth = self._reference(truth, env)
+        if "initial_temperature" in arguments:
+            self.truth.log_temperature = np.log(arguments["initial_temperature"])
+        if "temperature" in arguments:
+            self.truth.log_temperature, self.truth.learns = np.log(arguments["temperature"]), False
+
+    def _shake_targets(self) -> None:
+        """Let the targets lag behind, and a few standard deviations lie beyond their clip."""
+        state, rng = copied(self.agent.get_state()), np.random.default_rng(5)
+        for name, weights in state["variables"].items():
+            if name.startswith("target_"):
+                for weight in weights:
+                    weight += rng.normal(scale=0.02, size=weight.shape).astype(np.float32)
+        if isinstance(self.agent, noterl.SAC) and not self.agent.discrete:
+            state["variables"]["actor"][-1][2:] = [1.2, -1.0]
+        self.agent.set_state(state)
+
+    def _reference(self, kind: type, env: Any) -> Any:
+        names = {"critic": "critics/0", "target_critic": "target_critics/0"}
+        weights = {names.get(name, name): found for name, found in self.start["variables"].items()}
+        weights.pop("log_temperature", None)
+        return kind(weights, HIDDEN, env[1], tau=TAU, learning_rate=RATE)
+
+    def names(self) -> dict[str, str]:
+        """Return the reference's names of the networks by the agent's."""
+        single = {"critic": "critics/0", "target_critic": "target_critics/0"}
+        return {name: single.get(name, name) for name in self.agent.networks() if name != "log_temperature"}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return Case(request.param)
+
+
+def close(actual: Any, expected: Any, what: str, atol: float = ATOL) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=RTOL, atol=atol, err_msg=what)
+
+
+def test_updates_equal_the_reference(case: Case) -> None:
+    agent, truth = case.agent, case.truth
+    agent.set_state(case.start)
+    result = agent.run_updates(case.batch, UPDATES)
+    assert int(result.finite) == UPDATES
+    fetch = current().fetch
+    for k in range(UPDATES):
+        logs, feedback = truth.update(row(case.batch, k), k)
+        assert set(logs) == set(result.logs)
+        for name, value in logs.items():
+            close(fetch(result.logs[name])[k], value, f"{name} of update {k}")
+        close(fetch(result.feedback["td_error"])[k], feedback, f"errors of update {k}", atol=1e-5)
+    state = agent.get_state()
+    for ours, theirs in case.names().items():
+        for left, right in zip(state["variables"][ours], truth.weights[theirs], strict=True):
+            close(left, right, ours)
+    for name in agent.optimizer_names:
+        slots = state["optimizers"][name]["slots"]
+        for kind in ("momentums", "velocities"):
+            for left, right in zip(slots[kind], getattr(truth.optimizers[name], kind), strict=True):
+                close(left, right, f"{kind} of {name}", atol=2e-7)
+    if "log_temperature" in state["variables"]:
+        close(state["variables"]["log_temperature"][0], truth.log_temperature, "log_temperature")
+        assert abs(truth.log_temperature) > 1e-3
+
+
+def test_how_updates_are_grouped_changes_nothing(case: Case) -> None:
+    """Odd parts begin in the middle of a period."""
+    agent, states = case.agent, []
+    if not agent.random_spec:
+        pytest.skip("only random numbers and delayed actors make more of it than DQN's own tests do")
+    for split in ((4,), (1,) * 4, (1, 3)):
+        agent.set_state(case.start)
+        first = 0
+        for size in split:
+            agent.run_updates(part(case.batch, first, first + size), size)
+            first = agent.updates = first + size
+        states.append(copied(agent.get_state()))
+    assert differences(states[0], states[1]) == []
+    assert differences(states[0], states[2]) == []
+    assert differences(case.start, states[0])
+
+
+def test_gradients_of_the_reference_are_those_of_finite_differences(case: Case) -> None:
+    env = VECTOR if isinstance(case.truth, reference.DiscreteSAC) else CONTINUOUS
+    truth = case._reference(type(case.truth), env)
+    batch, rng = row(case.batch, 0), np.random.default_rng(1)
+    pairs = [("actor", truth.actor_value, truth.actor_gradients(batch), ["actor"])]
+    gradients, names = truth.critic_gradients(batch), truth.critic_names()
+    pairs.append(("critics", truth.critic_value, gradients, names))
+    for what, value, analytic, trained in pairs:
+        weights = [weight for name in trained for weight in truth.weights[name]]
+        for weight, gradient in zip(weights, analytic, strict=True):
+            values = weight.reshape(-1)
+            for place in rng.integers(weight.size, size=2):
+                before, step = values[place], 1e-4  # smaller ones drown in the rounding of tanh's tails
+                values[place] = before + step
+                above = value(batch)
+                values[place] = before - step
+                below = value(batch)
+                values[place] = before
+                slope = (above - below) / (2 * step)
+                assert gradient.reshape(-1)[place] == pytest.approx(slope, rel=1e-4, abs=1e-8), what
+
+
+def test_twin_critics_differ_from_the_start() -> None:
+    for kind in (noterl.TD3, noterl.SAC):
+        first, second = (
+            noterl.networks.get_weights(critic) for critic in kind(CONTINUOUS, hidden=(4,), seed=1).critics
+        )
+        assert not np.array_equal(first[0], second[0])
+
+
+@pytest.mark.parametrize("kind", [noterl.DDPG, noterl.TD3, noterl.SAC])
+def test_what_is_no_network_is_named(kind: Any) -> None:
+    critics = (None, 1) if kind is noterl.DDPG else (None, 1, 2)
+    for network in (1, critics):
+        with pytest.raises(ValueError, match=r"network must be a Keras model .* got 1"):
+            kind(CONTINUOUS, hidden=(4,), network=network)
+    with pytest.raises(ValueError, match=r"network must be the actor, or \(actor, critic.* got \[None\]"):
+        kind(CONTINUOUS, network=[None])
+
+
+@pytest.mark.parametrize("kind", [noterl.DDPG, noterl.TD3, noterl.SAC])
+def test_networks_of_ones_own_stand_where_they_are_given(kind: Any) -> None:
+    critics = 1 if kind is noterl.DDPG else 2
+    actor, own = mlp(5, [3], 4 if kind is noterl.SAC else 2), [mlp(7, [3], 1) for _ in range(critics)]
+    for network in (actor, (actor, *own), (None, *own)):
+        agent = kind(CONTINUOUS, hidden=(4,), network=network)
+        found = [agent.critic] if kind is noterl.DDPG else agent.critics
+        several = isinstance(network, tuple)
+        assert (agent.actor is actor) == (not several or network[0] is actor)
+        assert [critic in own for critic in found] == [several] * critics
+        agent.compile(replay=noterl.Replay(64), batch_size=4)
+        agent.build()
+
+
+@pytest.mark.parametrize("kind", [noterl.TD3, noterl.SAC])
+def test_equal_critics_are_refused(kind: Any) -> None:
+    critic = mlp(7, [3], 1)
+    with pytest.raises(ValueError, match="network must have critics of different initial weights"):
+        kind(CONTINUOUS, network=(None, critic, critic))
+
+
+def test_a_critic_of_several_numbers_is_refused_before_training() -> None:
+    agents = [
+        noterl.DDPG(CONTINUOUS, network=(None, mlp(7, [4], 2))),
+        noterl.PPO(CONTINUOUS, network=(mlp(5, [4], 2, log_std=0.0), mlp(5, [4], 2))),
+    ]
+    for agent in agents:
+        with pytest.raises(ValueError, match=r"a critic must return one number for each row, \[B, 1\], got \(2, 2\)"):
+            agent.build()
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_a_critic_of_other_actions_is_refused_before_training(outputs: int) -> None:
+    critics = [mlp(5, [4], outputs) for _ in range(2)]
+    agent = noterl.SAC((CONTINUOUS[0], spaces.Discrete(3)), hidden=(4,), network=(None, *critics))
+    with pytest.raises(ValueError, match=rf"a critic must return a number for each action, \[B, 3\], .* {outputs}\)"):
+        agent.build()
+
+
+def test_a_box_is_scaled_for_critics_whatever_its_bounds() -> None:
+    """A shifted and stretched action space is the same task: the same numbers come out."""
+    low, high = np.array([-1.0, -1.0], np.float32), np.array([1.0, 1.0], np.float32)
+    spaces_ = [CONTINUOUS[1], spaces.Box(low, high)]
+    states = []
+    for space in spaces_:
+        agent = noterl.TD3((CONTINUOUS[0], space), hidden=(4,), seed=1)
+        agent.compile(replay=noterl.Replay(64), batch_size=4)
+        agent.build()
+        batch = with_random_numbers(agent, random_batch(1, 8, CONTINUOUS), 1)
+        center, half = (space.high + space.low) / 2, (space.high - space.low) / 2
+        scaled = np.random.default_rng(0).uniform(-1, 1, (1, 8, 2)).astype(np.float32)
+        agent.run_updates(batch._replace(action=(center + half * scaled).astype(np.float32)), 1)
+        states.append(agent.get_state()["variables"]["critics/0"])
+    for left, right in zip(*states, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-6)
+
+
+def test_td3_says_what_its_actor_lost_only_as_it_learns() -> None:
+    heard: list[set[str]] = []
+    agent = noterl.TD3(RandomWalkEnv, hidden=(4,), seed=1)
+    agent.compile(batch_size=4, learning_starts=8)
+    listener = noterl.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: heard.append(set(logs)))
+    agent.fit(steps=12, callbacks=[listener], verbose=0)
+    assert heard[:2] == [{"loss"}, {"loss", "actor_loss"}] or heard[:2] == [{"loss", "actor_loss"}, {"loss"}]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), "auto", None])
+def test_a_temperature_that_cannot_be_begun_with_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^initial_temperature must be a finite number above 0, got "):
+        noterl.SAC(CONTINUOUS, hidden=(4,), initial_temperature=value)

@@ -1,0 +1,171 @@
+"""DQN: arguments, defaults, images, and that it learns. What an update computes is the matter of test_parity.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import noterl
+from noterl import networks
+from noterl.policies import LinearEpsGreedyPolicy
+from tests.support.batches import IMAGE, VECTOR, Corridor, copied, differences, part, random_batch, small_dqn
+from tests.support.doubles import ImageEnv
+
+BOX, DISCRETE = spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Discrete(2)
+IMAGE_BOX = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ((BOX, spaces.Box(-1.0, 1.0, (2,))), r"env: DQN takes a Discrete action space, got Box\(-1\.0, 1\.0, \(2,\)"),
+        ((BOX, spaces.MultiDiscrete([2, 2])), r"env: DQN takes a Discrete action space, got MultiDiscrete"),
+        ((spaces.Tuple([BOX]), DISCRETE), r"env: DQN takes a Box or .* or Dict observation space, got Tuple"),
+        ((spaces.Dict({"a": IMAGE_BOX}), DISCRETE), r"env: observation_space\['a'\] is an image within a Dict"),
+        ("NoSuchEnv-v0", "NoSuchEnv"),
+        (3, "env"),
+    ],
+)
+def test_an_environment_it_cannot_learn_is_refused_by_name(env: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        noterl.DQN(env)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loss": "mse"}, "loss must be 'huber' or 'squared', got 'mse'"),
+        ({"loss": ["huber"]}, "loss must be 'huber' or 'squared', got "),
+        ({"gamma": 1.5}, "gamma must be a finite number from 0.0 to 1.0, got 1.5"),
+        ({"gamma": -0.1}, "gamma must be"),
+        ({"gamma": None}, "gamma must be a number, got None"),
+        ({"hidden": (8, 0)}, "hidden must hold positive ints, got 0"),
+        ({"hidden": 8}, "hidden"),
+        ({"double": 1}, "double must be True or False, got 1"),
+        ({"dueling": "no"}, "dueling must be True or False, got 'no'"),
+        ({"network": "mlp"}, "network must be a Keras model"),
+        ({"network": keras.layers.Dense(3)}, "has no variables yet"),
+        ({"seed": -1}, "seed must be a non-negative int"),
+        ({"seed": 1.5}, "seed must be a non-negative int"),
+    ],
+)
+def test_a_bad_argument_is_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        noterl.DQN(VECTOR, **arguments)
+
+
+def test_arguments_after_the_environment_are_keywords() -> None:
+    with pytest.raises(TypeError):
+        noterl.DQN(VECTOR, True)
+
+
+@pytest.mark.parametrize("outputs", [2, 4])
+def test_a_network_of_another_number_of_actions_is_refused(outputs: int) -> None:
+    agent = noterl.DQN(VECTOR, network=keras.Sequential([keras.Input((5,)), keras.layers.Dense(outputs)]))
+    agent.compile(replay=noterl.Replay(100))
+    with pytest.raises(ValueError, match=rf"a value for each of the 3 actions, \[B, 3\], got \(1, {outputs}\)"):
+        agent.build()
+
+
+def test_networks_follow_the_spaces_and_the_arguments() -> None:
+    def shapes(env: Any, **arguments: Any) -> list[tuple[int, ...]]:
+        return [weight.shape for weight in networks.get_weights(noterl.DQN(env, **arguments).q)]
+
+    assert shapes(VECTOR) == [(5, 256), (256,), (256, 256), (256,), (256, 3), (3,)]
+    assert shapes(VECTOR, hidden=(7,)) == [(5, 7), (7,), (7, 3), (3,)]
+    assert shapes(VECTOR, hidden=(7, 6), dueling=True)[-4:] == [(7, 6), (6,), (6, 3), (3,)]
+    assert shapes(IMAGE)[0] == (8, 8, 2, 32) and shapes(IMAGE)[-1] == (3,)
+    small = (spaces.Box(0, 255, (12, 10, 3), np.uint8), DISCRETE)
+    assert shapes(small, hidden=(4,)) == [(360, 4), (4,), (4, 2), (2,)], "too small for the convolutions"
+    floats = (spaces.Box(0, 1, (40, 40, 3), np.float32), DISCRETE)
+    assert shapes(floats, hidden=(4,))[0] == (4800, 4), "an image is of bytes"
+    own = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    assert noterl.DQN(VECTOR, network=own).q is own
+
+
+def test_defaults_are_the_papers_for_images_and_small_for_vectors() -> None:
+    image = noterl.DQN((spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(6))).defaults()
+    assert (image.capacity, image.batch_size, image.learning_starts) == (1_000_000, 32, 50_000)
+    assert (image.update_every, image.updates, image.target_update) == (4, 1, 10_000)
+    assert isinstance(image.policy, LinearEpsGreedyPolicy)
+    assert image.policy.get_config() == {"start": 1.0, "end": 0.1, "steps": 1_000_000}
+    agent = noterl.DQN(VECTOR)
+    agent.compile()
+    vector = agent.defaults()
+    assert vector.capacity <= 100_000 and vector.learning_starts <= 1_000
+    assert agent.replay.capacity == vector.capacity
+    assert agent.learning_rate == pytest.approx(vector.learning_rate)
+    assert (agent.schedule.batch_size, agent.schedule.hard_copy_every) == (vector.batch_size, vector.target_update)
+    assert float(agent.gamma) == 0.99
+
+
+def test_target_update_is_steps_or_a_coefficient() -> None:
+    agent = noterl.DQN(VECTOR, hidden=(4,))
+    agent.compile(target_update=250)
+    assert agent.schedule.hard_copy_every == 250 and not agent.schedule.polyak and float(agent.tau) == 1.0
+    agent.compile(target_update=0.005)
+    assert agent.schedule.polyak and float(agent.tau) == 0.005
+    for value in (0, -1, 1.5, -0.1, "often", True):
+        with pytest.raises(ValueError, match="target_update must be"):
+            agent.compile(target_update=value)
+    assert float(agent.tau) == 0.005, "a refused compile changes nothing"
+
+
+@pytest.fixture(scope="module")
+def image_agent() -> noterl.DQN:
+    return small_dqn(IMAGE, dueling=True)
+
+
+def test_images_are_updated_the_same_however_the_group_is_split(image_agent: noterl.DQN) -> None:
+    batch, start, states = random_batch(4, 4, IMAGE), copied(image_agent.get_state()), []
+    for size in (4, 1):
+        image_agent.set_state(start)
+        for first in range(0, 4, size):
+            image_agent.run_updates(part(batch, first, first + size), size)
+        states.append(copied(image_agent.get_state()))
+    assert differences(*states) == []
+    assert differences(start, states[0])
+
+
+@pytest.mark.parametrize("shape", [(36, 36, 2), (2, 36, 36)])
+def test_images_are_trained_on_from_the_environment_to_the_update(shape: tuple[int, ...]) -> None:
+    agent = noterl.DQN(lambda: ImageEnv(shape), seed=1)
+    assert networks.get_weights(agent.q)[0].shape == (8, 8, 2, 32)
+    agent.compile(replay=noterl.Replay(100), batch_size=4, learning_starts=10, update_every=5, updates=2)
+    agent.fit(steps=30, verbose=0)
+    assert agent.updates == 8
+    assert agent.gather(agent.draw(1)).observation.dtype == np.uint8
+    assert agent.act(np.zeros(shape, np.uint8)) in range(4)
+
+
+@pytest.mark.parametrize("variant", [{}, {"double": True, "dueling": True}, {"loss": "squared"}], ids=str)
+def test_it_learns_the_way_out_of_the_corridor(variant: dict[str, Any]) -> None:
+    agent = noterl.DQN(Corridor, hidden=(32,), seed=4, **variant)
+    agent.compile(
+        keras.optimizers.Adam(3e-3), replay=noterl.Replay(2_000), policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=400),
+        batch_size=32, learning_starts=50, update_every=8, updates=8, target_update=40,
+    )  # fmt: skip
+    before = agent.evaluate(episodes=20)["reward_mean"]
+    agent.fit(steps=1_200, verbose=0)
+    after = agent.evaluate(episodes=20)
+    # From place p the way out takes 4 - p steps and pays 1 - 0.1 (3 - p): 0.85 on average.
+    assert before < 0.6, "an untrained network must not be good enough"
+    assert after["reward_mean"] > 0.75 and after["length_mean"] < 3.5
+
+
+def test_it_is_registered_and_knows_its_arguments() -> None:
+    agent = noterl.DQN("CartPole-v1", double=True, hidden=(8,), gamma=0.9)
+    assert noterl.registry.lookup("DQN") is noterl.DQN
+    assert agent.get_config() == {"env": "CartPole-v1", "double": True, "hidden": (8,), "gamma": 0.9}
+
+
+def test_the_summary_names_what_there_is(capsys: pytest.CaptureFixture, backend: str) -> None:
+    agent = small_dqn(hidden=(8, 6))
+    agent.summary()
+    text = capsys.readouterr().out
+    for expected in (backend, "DQN", "NumPy", "q:", "target_q:", "123 values", "Adam", "64 transitions", "0 steps"):
+        assert expected in text

@@ -1,0 +1,400 @@
+"""PPO and A2C: every number is that of the NumPy reference, runs go on where they were, and CartPole is learned."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import noterl
+from noterl import heads
+from noterl.backends import current
+from noterl.replay import Prioritized, RatioScore
+from tests.support import reference_on_policy as reference
+from tests.support.doubles import RandomWalkEnv, branching_vector
+from tests.support.states import assert_same_state
+
+OBSERVATIONS = spaces.Box(-9.0, 9.0, (3,), np.float32)
+SPACES = {
+    "discrete": spaces.Discrete(3),
+    "multi": spaces.MultiDiscrete([3, 2]),
+    "box": spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 0.5], np.float32)),
+}
+# The kind of actions, the agent's arguments, how many weights of the actor the critic shares.
+CASES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "discrete, values clipped": ("discrete", {"value_clip": 0.1, "entropy_coefficient": 0.01}, 0),
+    "several choices, shared layers": ("multi", {"shared": True, "entropy_coefficient": 0.02}, 2),
+    "continuous, two optimizers": ("box", {"optimizers": 2, "entropy_coefficient": 0.01}, 0),
+}
+ROUNDS, LANES, RTOL, ATOL = 6, 2, 1e-4, 2e-6
+
+
+def ppo(kind: str, **arguments: Any) -> noterl.PPO:
+    rules: dict[str, Any] = {"hidden": (4,), "rollout_steps": ROUNDS, "epochs": 2, "gamma": 0.9, "seed": 3}
+    return noterl.PPO((OBSERVATIONS, SPACES[kind]), **rules, **arguments)
+
+
+def enlarged(agent: Any) -> None:
+    """Make the actor's last layer large enough to matter, which starts near zero."""
+    weights = noterl.networks.get_weights(agent.actor)
+    weights[2] = np.random.default_rng(8).normal(size=weights[2].shape).astype(np.float32)
+    noterl.networks.set_weights(agent.actor, weights)
+
+
+def filled(agent: Any) -> dict[str, np.ndarray]:
+    """Fill the agent's rollout with random steps, ends of both kinds and a hole; return it for the reference."""
+    rng, memory = np.random.default_rng(4), agent.on_policy.rollout
+    memory.open(LANES)
+    for t in range(ROUNDS):
+        observations = rng.normal(size=(LANES, 3)).astype(np.float32)
+        actions = heads.random_actions(agent.action_space, LANES, rng)
+        if isinstance(agent.action_space, spaces.Box):
+            actions = rng.normal(size=actions.shape).astype(np.float32)  # also beyond the bounds
+        memory.begin_round(observations, actions)
+        for lane in range(LANES):
+            if (t, lane) != (3, 1):
+                ends = ((t, lane) == (1, 0), (t, lane) in ((2, 1), (4, 0)))
+                memory.add(lane, None, None, rng.normal(), rng.normal(size=3), *ends)
+        memory.end_round()
+    batch = memory.batch(gamma=0.9)
+    names = ("observation", "action", "reward", "next_observation", "discount", "weight")
+    found = {name: np.array(getattr(batch, name)) for name in names}
+    found = {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in found.items()}
+    return {**found, "continues": batch.extra["continues"] > 0}
+
+
+def flat(rollout: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array.reshape(-1, *array.shape[2:]) for name, array in rollout.items()}
+
+
+def fetched(values: Any) -> dict[str, np.ndarray]:
+    return {name: current().fetch(value) for name, value in values.items()}
+
+
+def assert_follows(agent: Any, model: reference.ActorCritic, optimizers: list[Any]) -> None:
+    """Let the agent and the reference learn from the same rollout, and compare all they say and are."""
+    rollout = filled(agent)
+    rows = agent.draw(agent.on_policy.updates)
+    prepared = model.prepared(rollout)
+    data = fetched(agent.on_policy._data.extra)
+    for name, expected in prepared.items():
+        np.testing.assert_allclose(data[name], expected.reshape(-1), rtol=RTOL, atol=ATOL, err_msg=name)
+    result = agent.run_updates(rows, len(rows))
+    assert result.finite == len(rows) and not result.ended
+    logs, everything = fetched(result.logs), flat({**rollout, **prepared})
+    for k, row in enumerate(rows):
+        batch = {name: array[row] for name, array in everything.items()}
+        for name, expected in model.losses(batch).items():
+            np.testing.assert_allclose(logs[name][k], expected, rtol=RTOL, atol=1e-5, err_msg=f"{name} {k}")
+        gradients = model.gradients(batch)
+        for optimizer in optimizers:
+            optimizer.apply(model.weights, gradients)
+    networks = (agent.actor, model.actors), (agent.critic, model.critics)
+    for network, which in networks:
+        for weight, k in zip(noterl.networks.get_weights(network), which, strict=True):
+            np.testing.assert_allclose(weight, model.weights[k], rtol=RTOL, atol=ATOL)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ppo_is_the_references(case: str) -> None:
+    kind, arguments, shared = CASES[case]
+    agent = ppo(kind, **arguments)
+    enlarged(agent)
+    agent.compile(keras.optimizers.Adam(0.01, epsilon=1e-5, global_clipnorm=0.1), batch_size=4)
+    agent.build()
+    variables = agent.get_state()["variables"]
+    model = reference.ActorCritic(
+        variables["actor"],
+        variables["critic"],
+        kind=kind,
+        shared=shared,
+        gae_lambda=0.95,
+        clip=0.2,
+        value_clip=arguments.get("value_clip"),
+        entropy=arguments["entropy_coefficient"],
+        value=0.5,
+    )
+    own = [model.actors, model.critics] if "optimizers" in arguments else [list(range(len(model.weights)))]
+    assert_follows(agent, model, [reference.Adam(0.01, 0.1, which) for which in own])
+
+
+def test_a2c_is_the_references() -> None:
+    agent = noterl.A2C(
+        (OBSERVATIONS, SPACES["discrete"]),
+        hidden=(4,),
+        rollout_steps=ROUNDS,
+        gamma=0.9,
+        entropy_coefficient=0.01,
+        seed=3,
+    )
+    enlarged(agent)
+    agent.compile()
+    agent.build()
+    variables = agent.get_state()["variables"]
+    model = reference.ActorCritic(
+        variables["actor"], variables["critic"], kind="discrete", gae_lambda=1.0, entropy=0.01, value=0.5
+    )
+    rules = agent.optimizer.get_config()
+    assert (rules["rho"], rules["epsilon"], rules["global_clipnorm"]) == (0.99, 1e-10, 0.5)
+    assert_follows(agent, model, [reference.RMSprop(7e-4, 0.5, list(range(len(model.weights))))])
+
+
+class Recorded(noterl.PPO):
+    """Keeps the batches that it prepared, as they were."""
+
+    def __init__(self, env: Any, **arguments: Any) -> None:
+        super().__init__(env, hidden=(4,), epochs=1, **arguments)
+        self.log: dict[str, list[Any]] = {}
+
+    def draw(self, updates: int) -> Any:
+        self.log.setdefault("rollouts", []).append(copy.deepcopy(self.on_policy.rollout.batch(gamma=0.9)))
+        return super().draw(updates)
+
+    def run_updates(self, batch: Any, count: int) -> Any:
+        from noterl.backends.common import GroupResult
+
+        return GroupResult({"loss": np.zeros(count, np.float32)}, {}, count)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_vector_environments_fill_rollouts(mode: str) -> None:
+    agent = Recorded(branching_vector(2, mode), rollout_steps=8, seed=1)
+    agent.fit(steps=40, verbose=0)
+    batch = agent.log["rollouts"][0]
+    steps, lanes = batch.reward.shape
+    assert (batch.weight == 0).any() == (mode == "NextStep")
+    for lane in range(lanes):
+        for t in range(steps):
+            if not batch.weight[t, lane]:
+                continue
+            episode, step, total = batch.observation[t, lane]
+            action, after = batch.action[t, lane], batch.next_observation[t, lane]
+            assert batch.reward[t, lane] == 100 * (step + 1) + action
+            assert after.tolist() == [episode, step + 1, total + action]
+            over = after[2] >= 6 or after[1] == 5
+            assert batch.discount[t, lane] == np.float32(0.0 if after[2] >= 6 else 0.9)
+            assert batch.extra["continues"][t, lane] == (not over and t + 1 < steps)
+            if batch.extra["continues"][t, lane]:
+                assert batch.observation[t + 1, lane].tolist() == after.tolist()
+
+
+class Pushed(RandomWalkEnv):
+    """Notes the pushes it is given, and that they are within the bounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pushes: list[float] = []
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.pushes.append(float(action[0]))
+        return super().step(action)
+
+
+def test_the_environment_gets_clipped_actions_and_the_rollout_those_that_were_drawn() -> None:
+    env = Pushed()
+    agent = Recorded(env, rollout_steps=32, log_std=1.0, seed=1)
+    agent.fit(steps=32, verbose=0)
+    drawn = agent.log["rollouts"][0].action[:, 0, 0]
+    assert (np.abs(drawn) > 1).any()
+    assert env.pushes == np.clip(drawn, -1.0, 1.0).tolist()
+
+
+def walker(**settings: Any) -> noterl.PPO:
+    agent = noterl.PPO(RandomWalkEnv, hidden=(4,), rollout_steps=5, epochs=2, seed=settings.pop("seed", 2))
+    agent.compile(batch_size=6, **settings)
+    return agent
+
+
+@pytest.fixture(scope="module")
+def runs() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the states after the first rollout, and after 80 steps."""
+    agent = walker()
+    agent.fit(steps=15, num_envs=3, verbose=0)
+    first = agent.get_state()
+    agent.fit(steps=65, verbose=0)
+    assert agent.updates == 5 * 2 * 3
+    return first, agent.get_state()
+
+
+@pytest.fixture(scope="module")
+def whole(runs: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
+    return runs[1]
+
+
+class TestResuming:
+    """Three lanes, rollouts of five rounds: 15 steps, minibatches of 6, the last of an epoch filled up."""
+
+    @pytest.mark.parametrize("first", [37, 60])
+    def test_a_run_goes_on_in_the_middle_of_a_rollout_and_of_a_round(self, whole: dict[str, Any], first: int, tmp_path):
+        agent = walker()
+        agent.fit(steps=first, num_envs=3, verbose=0)
+        agent.save(tmp_path / "agent.noterl", replay=False)
+        again = walker(seed=9)
+        again.restore(tmp_path / "agent.noterl")
+        again.fit(steps=80 - first, verbose=0)
+        assert_same_state(whole, again)
+
+    def test_how_updates_are_split_over_calls_changes_nothing(self, whole: dict[str, Any]) -> None:
+        agent = walker(steps_per_execution=4)
+        agent.fit(steps=80, num_envs=3, verbose=0)
+        assert_same_state(whole, agent)
+
+    def test_not_compiled_it_does_the_same(self, runs: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        agent = walker(jit_compile=False)
+        agent.fit(steps=15, num_envs=3, verbose=0)
+        for name, weights in runs[0]["variables"].items():
+            for expected, weight in zip(weights, agent.get_state()["variables"][name], strict=True):
+                np.testing.assert_allclose(weight, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"replay": 100}, "replay must be a noterl.Replay, got 100"),
+        ({"learning_starts": 5}, "learning_starts must not be given"),
+        ({"update_every": 4}, "update_every must not be given"),
+        ({"batch_size": 0}, "batch_size must be an int of at least 1, got 0"),
+        ({"noise": noterl.noise.GaussianWhiteNoiseProcess()}, "noise must not be given: the head Categorical"),
+        ({"policy": noterl.policies.GreedyQPolicy()}, "policy GreedyQPolicy acts on q, but the head Categorical"),
+    ],
+)
+def test_what_compile_refuses(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ppo("discrete").compile(**settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"optimizers": 3}, "optimizers must be 1 or 2, got 3"),
+        ({"optimizers": True}, "optimizers must be 1 or 2, got True"),
+        ({"optimizers": np.array([1, 2])}, r"optimizers must be 1 or 2, got array"),
+        ({"clip": -1.0}, "clip must be a finite number"),
+        ({"gamma": 1.5}, "gamma must be a finite number"),
+        ({"network": 1}, "network must be a Keras model .* got 1"),
+        ({"network": (1, 2, 3)}, r"network must be the actor, or \(actor, critic\) with None"),
+        ({"network": (1, 2)}, "network must be a Keras model .* got 1"),
+        ({"shared": "no"}, "shared must be True or False, got 'no'"),
+        ({"normalize_observation": "no"}, "normalize_observation must be True or False"),
+        ({"normalize_reward": 3}, "normalize_reward must be True or False"),
+        ({"normalize_advantage": 2}, "normalize_advantage must be True or False"),
+    ],
+)
+def test_what_the_constructor_refuses(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        noterl.PPO("CartPole-v1", **arguments)
+
+
+def test_the_deviation_starts_at_a_number() -> None:
+    with pytest.raises(ValueError, match="log_std must be a finite number, got nan"):
+        noterl.PPO("Pendulum-v1", log_std=float("nan"))
+
+
+@pytest.mark.parametrize("arguments", [{"rollout_steps": 0}, {"epochs": 1.5}])
+def test_the_length_of_rollouts_is_checked(arguments: dict[str, Any]) -> None:
+    (name,) = arguments
+    with pytest.raises(ValueError, match=f"{name} must be a positive int"):
+        noterl.PPO("CartPole-v1", **arguments)
+    agent = noterl.PPO("CartPole-v1")
+    setattr(agent, name, arguments[name])
+    with pytest.raises(ValueError, match=f"{name} must be a positive int"):
+        agent.compile()
+
+
+def test_an_actor_critic_of_rollouts_checks_their_length() -> None:
+    with pytest.raises(ValueError, match="rollout_steps must be a positive int"):
+        noterl.A2C("CartPole-v1", rollout_steps=-5)
+
+
+@pytest.mark.parametrize("shape", [(36, 36, 1), (1, 36, 36)])
+def test_images_get_the_shared_network_of_mnih(shape: tuple[int, ...]) -> None:
+    agent = noterl.PPO((spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(2)), seed=1)
+    actor, critic = (noterl.networks.variables(network) for network in (agent.actor, agent.critic))
+    assert all(ours is theirs for ours, theirs in zip(actor[:-2], critic[:-2], strict=True)) and len(actor) == 10
+    assert isinstance(agent.head, heads.Categorical) and agent.defaults().batch_size == 256
+
+
+def test_ppo_learns_cart_pole() -> None:
+    agent = noterl.PPO("CartPole-v1", gamma=0.98, gae_lambda=0.8, rollout_steps=32, epochs=10, hidden=(32, 32), seed=1)
+    agent.compile(keras.optimizers.Adam(2e-3, epsilon=1e-5, global_clipnorm=0.5), batch_size=128)
+    agent.fit(steps=16_000, num_envs=8, verbose=0)
+    # A random policy has 22.
+    assert agent.evaluate(episodes=10)["reward_mean"] > 150
+
+
+def remembering(capacity: int = 40, seed: int = 2) -> noterl.PPO:
+    """Return an agent whose rollouts of 15 steps stay in a prioritized memory, and are drawn in batches of 6."""
+    agent = noterl.PPO(RandomWalkEnv, hidden=(4,), rollout_steps=5, epochs=2, gamma=0.9, seed=seed)
+    sampler = Prioritized(score=RatioScore())
+    agent.compile(batch_size=6, replay=noterl.Replay(capacity, sampler=sampler))
+    return agent
+
+
+class TestRememberingRollouts:
+    def test_a_rollout_is_remembered_as_it_was_prepared(self) -> None:
+        agent = remembering()
+        agent.build()
+        agent.on_policy.rollout.open(LANES)
+        rng, memory = np.random.default_rng(4), agent.on_policy.rollout
+        for t in range(5):
+            memory.begin_round(rng.normal(size=(LANES, 2)), rng.normal(scale=3, size=(LANES, 1)))
+            for lane in range(LANES):
+                if (t, lane) != (3, 1):
+                    ends = ((t, lane) == (1, 0), (t, lane) in ((2, 1), (2, 0)))
+                    memory.add(lane, None, None, rng.normal(), rng.normal(size=2), *ends)
+            memory.end_round()
+        prepared = agent.on_policy.prepared()
+        expected = {**fetched(prepared._asdict() | {"extra": 0}), **fetched(prepared.extra)}
+        drawn = agent.draw(4)
+        assert len(agent.replay) == 9 and drawn.rows.shape == (4, 6)
+        batch = agent.gather(drawn)
+        counted = np.flatnonzero(expected["weight"])
+        for name in ("observation", "action", "reward", "next_observation", "discount"):
+            rows = expected[name][counted][drawn.rows]
+            np.testing.assert_array_equal(getattr(batch, name), rows, err_msg=name)
+        for name in ("value", "log_prob", "advantage", "target"):
+            np.testing.assert_array_equal(batch.extra[name], expected[name][counted][drawn.rows], err_msg=name)
+
+    def test_what_is_fed_back_is_the_error_and_the_ratio(self) -> None:
+        agent = ppo("discrete")
+        agent.compile(
+            keras.optimizers.Adam(0.01), batch_size=4, replay=noterl.Replay(50, sampler=Prioritized(score=RatioScore()))
+        )
+        agent.build()
+        filled(agent)
+        drawn = agent.draw(2)
+        batch = agent.gather(drawn)
+        variables = agent.get_state()["variables"]
+        rules = {"gae_lambda": 0.95, "clip": 0.2, "entropy": 0.0, "value": 0.5}
+        model = reference.ActorCritic(variables["actor"], variables["critic"], kind="discrete", **rules)
+        feedback = fetched(agent.run_updates(batch, 2).feedback)
+        np.testing.assert_allclose(feedback["ratio"][0], 1.0, rtol=1e-5)
+        errors = batch.extra["target"][0] - model.value(batch.observation[0].astype(float))
+        np.testing.assert_allclose(feedback["td_error"][0], errors, rtol=RTOL, atol=ATOL)
+        assert abs(feedback["ratio"][1] - 1).max() > 1e-4
+
+    def test_it_goes_on_where_it_was(self, tmp_path) -> None:
+        whole, part, again = remembering(), remembering(), remembering(seed=9)
+        whole.fit(steps=80, num_envs=3, verbose=0)
+        assert len(whole.replay) == 40 and whole.updates == 5 * 2 * 3
+        part.fit(steps=37, num_envs=3, verbose=0)
+        part.save(tmp_path / "part.noterl")
+        again.restore(tmp_path / "part.noterl")
+        again.fit(steps=43, verbose=0)
+        assert_same_state(whole, again)
+        # Transitions of several rollouts are there, learned from after they were prepared.
+        scores = whole.replay.sampler.probabilities()
+        assert len(scores) == 40 and len(set(scores.tolist())) > 20
+
+    def test_who_may_not(self) -> None:
+        with pytest.raises(ValueError, match="replay cannot be given to an agent that may have enough"):
+            ppo("discrete", target_kl=0.1).compile(replay=noterl.Replay(100))
+        with pytest.raises(ValueError, match="replay must not be given to an agent that learns from rollouts"):
+            noterl.A2C("CartPole-v1").compile(replay=noterl.Replay(100))
+        with pytest.raises(ValueError, match="replay must not relabel"):
+            ppo("discrete").compile(replay=noterl.Replay(100, relabel=noterl.replay.Hindsight()))

@@ -1,0 +1,110 @@
+"""An update of several optimizers is undone as a whole when a loss of it is not finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import noterl
+from noterl import losses, networks
+from noterl.backends import current
+from tests.support.batches import VECTOR, copied, differences, random_batch, with_fault
+
+
+class Two(noterl.Agent):
+    """Two networks and two optimizers; the second loss is what the discount says."""
+
+    memory, head = "replay", noterl.heads.Q()
+    optimizer_names = ("first", "second")
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.q = networks.mlp(self.observation_size, (8,), self.action_size)
+        self.other = networks.mlp(self.observation_size, (4,), 1)
+        self.seen = keras.Variable(np.float32(0), trainable=False, name="seen")
+
+    def forward(self, observation):
+        return self.q(observation)
+
+    def update(self, batch):
+        first, _ = self.minimize(self.first_loss, self.q, "first", batch)
+        self.seen.assign_add(1.0)
+        second, feedback = self.minimize(self.second_loss, [self.other], "second", batch)
+        return {"first": first, "second": second}, feedback
+
+    def first_loss(self, batch):
+        return ops.mean(ops.square(losses.take(self.q(batch.observation), batch.action) - batch.reward))
+
+    def second_loss(self, batch):
+        value = ops.squeeze(self.other(batch.observation), -1) - batch.discount
+        return ops.mean(ops.square(value)), {"td_error": value}
+
+
+@pytest.mark.parametrize("field", ["reward", "discount"])
+def test_all_of_an_update_is_undone_when_one_of_its_losses_is_not_finite(field: str) -> None:
+    agent, batch = Two(VECTOR, seed=1), random_batch(6, 4)
+    agent.compile(["adam", "sgd"], replay=noterl.Replay(64), batch_size=4)
+    agent.build()
+    start = copied(agent.get_state())
+    agent.run_updates(batch, 4)
+    expected = copied(agent.get_state())
+    assert float(current().fetch(agent.seen)) == 4
+    agent.set_state(start)
+    assert int(agent.run_updates(with_fault(batch, 4, field, np.nan), 6).finite) == 4
+    assert differences(expected, agent.get_state()) == []
+
+
+class Delayed(Two):
+    """The second optimizer is applied in every other update, and nothing else is assigned; the target follows."""
+
+    update_period = 2
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.target = networks.clone(self.q)
+
+    def update(self, batch, index):
+        first, _ = self.minimize(self.first_loss, self.q, "first", batch)
+        if index == 1:
+            self.minimize(self.second_loss, [self.other], "second", batch)
+        return {"first": first}, {}
+
+    def update_target(self):
+        networks.copy(self.q, self.target, self.tau)
+
+
+def delayed() -> Delayed:
+    agent = Delayed(VECTOR, seed=1)
+    agent.compile(["adam", "sgd"], replay=noterl.Replay(64), batch_size=4, target_update=0.1)
+    agent.build()
+    return agent
+
+
+@pytest.mark.parametrize(("field", "k"), [("reward", 4), ("reward", 5), ("discount", 5)])
+@pytest.mark.parametrize("before", [0, 4])
+def test_updates_that_differ_within_a_period_are_undone(field: str, k: int, before: int) -> None:
+    """Both in the first call, when it is learned what they change, and later, when that is known."""
+    agent, batch = delayed(), random_batch(6, 4)
+    if before:
+        agent.run_updates(batch, before)
+    start = copied(agent.get_state())
+    agent.run_updates(batch, k)
+    expected = copied(agent.get_state())
+    agent.set_state(start)
+    assert int(agent.run_updates(with_fault(batch, k, field, np.nan), 6).finite) == k
+    assert differences(expected, agent.get_state()) == []
+
+
+@pytest.mark.backends("torch")
+def test_no_more_is_copied_than_may_have_to_be_taken_back() -> None:
+    agent = delayed()
+    agent.run_updates(random_batch(6, 4), 6)
+    memory = agent.backend_state["undo"]._memory
+    (copied_,) = memory.values()
+    assert list(memory) == [(1, 1)]
+    changed = [*networks.variables(agent.q), *agent.optimizers["first"].variables]
+    assert [tuple(tensor.shape) for tensor in copied_] == [tuple(variable.shape) for variable in changed]

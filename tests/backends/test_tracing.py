@@ -1,0 +1,74 @@
+"""Traced gradients on torch: a trace gives the numbers of the function, and what cannot be traced is named."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import noterl  # noqa: E402  (where torch is missing, what follows cannot be imported)
+from tests.integration.test_parity import assert_all_close  # noqa: E402
+from tests.integration.test_torch_native import OPTIMIZERS, NativeDQN  # noqa: E402
+from tests.support.batches import VECTOR, random_batch  # noqa: E402
+
+pytestmark = pytest.mark.backends("torch")
+nn = torch.nn
+
+
+class Tied(NativeDQN):
+    """Two layers of one weight, which a trace could tell apart."""
+
+    def __init__(self, env, *, seed=None):
+        super().__init__(env, seed=seed)
+        self.extra = nn.Linear(5, 5)
+        self.again = nn.Linear(5, 5)
+        self.again.weight = self.extra.weight
+
+    def loss(self, batch):
+        loss, aux = super().loss(batch)
+        return loss + self.again(self.extra(batch.observation)).square().mean(), aux
+
+
+class Branching(NativeDQN):
+    """Decides by the data which loss it takes."""
+
+    def loss(self, batch):
+        loss, aux = super().loss(batch)
+        return (3 * loss if batch.reward.sum() > 0 else loss), aux
+
+
+class Counting(NativeDQN):
+    """Weighs its loss by a number of its own, which no trace could follow."""
+
+    calls = 0
+
+    def loss(self, batch):
+        self.calls += 1
+        loss, aux = super().loss(batch)
+        return loss * (1 + self.calls % 2), aux
+
+
+@pytest.mark.filterwarnings("ignore:.*it runs eagerly:RuntimeWarning")
+@pytest.mark.parametrize("kind", [NativeDQN, Tied, Branching])
+def test_tracing_changes_no_number(kind: type) -> None:
+    """A loss that cannot be traced runs as it is."""
+    batch, states = random_batch(8, 16), []
+    for jit_compile in ("auto", False):
+        agent = kind(VECTOR, seed=3)
+        agent.compile(OPTIMIZERS["Adam"], replay=noterl.Replay(100), batch_size=8, jit_compile=jit_compile)
+        agent.build()
+        agent.run_updates(batch, 8)
+        states.append(agent.get_state()["variables"])
+    for name in states[0]:
+        assert_all_close(states[0][name], states[1][name], name, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [Branching, Counting])
+def test_a_loss_that_cannot_be_traced_is_named_once(kind: type) -> None:
+    agent = kind(VECTOR, seed=3)
+    agent.compile(OPTIMIZERS["Adam"], replay=noterl.Replay(100), batch_size=8)
+    agent.build()
+    with pytest.warns(RuntimeWarning, match=rf"{kind.__name__}\.loss .*it runs eagerly") as said:
+        agent.run_updates(random_batch(4, 8), 4)
+    assert len(said) == 1
+    assert agent.trace_counts["update"] == 0

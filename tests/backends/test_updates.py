@@ -1,0 +1,264 @@
+"""What backends promise of compiled updates: splits change nothing, shapes and memory are bounded, rules are live."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import noterl
+from noterl import networks
+from noterl.backends import current
+from noterl.policies import EpsGreedyQPolicy
+from tests.integration.test_parity import assert_all_close
+from tests.support import reference_numpy as reference
+from tests.support.batches import VECTOR, copied, differences, part, random_batch, row, small_dqn
+
+
+def cartpole_agent(seed: int = 11, **settings: Any) -> noterl.DQN:
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), double=True, seed=seed)
+    arguments = {
+        "batch_size": 8,
+        "learning_starts": 20,
+        "update_every": 10,
+        "updates": 7,
+        "target_update": 30,
+    } | settings
+    agent.compile(policy=EpsGreedyQPolicy(0.2), replay=noterl.Replay(400), **arguments)
+    return agent
+
+
+@pytest.fixture(scope="module")
+def runner():
+    """Return a function that makes one and the same fit, from the same start, with other settings."""
+    agent = cartpole_agent()
+    start = copied(agent.get_state())
+
+    def run(steps_per_execution: int | str, updates: int | str, update_every: int | str, steps: int) -> dict[str, Any]:
+        agent.set_state(start)
+        agent.steps_per_execution = steps_per_execution
+        agent.schedule.updates, agent.schedule.update_every = updates, update_every
+        agent.fit(steps=steps, verbose=0)
+        return copied(agent.get_state())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("updates", "update_every", "steps"),
+    [(7, 10, 300), (1, 2, 200), ("pass", 40, 200), (15, "episode", 200), (260, 100, 220)],
+    ids=["groups of 7", "groups of 1", "passes", "after episodes", "groups beyond the largest call"],
+)
+def test_how_groups_are_split_into_calls_changes_no_bit(runner, updates, update_every, steps) -> None:
+    whole = runner("auto", updates, update_every, steps)
+    assert whole["counters"]["updates"] >= 60
+    for split in (1, 3) if updates != 260 else (1, 3, 300):
+        assert differences(whole, runner(split, updates, update_every, steps)) == [], f"steps_per_execution={split}"
+
+
+def test_calls_of_one_and_of_many_make_the_same_updates() -> None:
+    """With the sizes people use: a compiler may treat large arrays otherwise than small ones."""
+    agent = small_dqn(hidden=(256, 256), target_update=0.01, double=True)
+    batch, start, states = random_batch(64, 64), copied(agent.get_state()), []
+    for size in (64, 1, 1):
+        agent.set_state(start)
+        for first in range(0, 64, size):
+            agent.run_updates(part(batch, first, first + size), size)
+        states.append(copied(agent.get_state()))
+    assert differences(states[1], states[2]) == []
+    assert differences(states[0], states[1]) == []
+
+
+def test_one_seed_gives_one_run(runner) -> None:
+    states = []
+    for seed in (11, 11, 12):
+        agent = cartpole_agent(seed)
+        agent.fit(steps=150, verbose=0)
+        states.append(copied(agent.get_state()))
+    assert states[0]["counters"]["updates"] > 50
+    assert differences(states[0], states[1]) == []
+    assert any(name.startswith("/variables/q") for name in differences(states[0], states[2]))
+
+
+def test_a_second_fit_goes_on_as_one_would(runner) -> None:
+    whole = runner("auto", 7, 10, 200)
+    agent = cartpole_agent()
+    for steps in (90, 60, 50):
+        agent.fit(steps=steps, verbose=0)
+    assert differences(whole, agent.get_state()) == []
+
+
+def test_traces_stay_bounded_however_group_sizes_vary() -> None:
+    agent = small_dqn()
+    agent.schedule.updates = 7
+    updates, rng = 0, np.random.default_rng(0)
+    batch = random_batch(16, 4)
+    while updates < 1000:
+        wanted = int(rng.integers(1, 17)) if updates % 3 else 7
+        size = agent.call_size(wanted)
+        result = agent.run_updates(part(batch, 0, size), min(wanted, size))
+        assert int(result.finite) == min(wanted, size)
+        updates += wanted
+    assert agent.trace_counts["update"] <= 6  # calls of 1, 2, 4, 7, 8 and 16
+    assert agent.trace_counts["forward"] <= 1
+
+
+def test_a_long_fit_traces_a_few_times() -> None:
+    agent = cartpole_agent(updates="pass", update_every="episode")
+    agent.fit(steps=600, verbose=0)
+    assert agent.updates > 300
+    assert agent.trace_counts["update"] <= 8
+    assert agent.trace_counts["forward"] <= 1
+
+
+def follow(agent: noterl.DQN, adam: reference.Adam, seed: int = 0, *, squared: bool = False) -> tuple:
+    """Return the agent's reference, and a function that makes four updates in both and compares them."""
+    weights = agent.get_state()["variables"]
+    truth = reference.DQN(
+        reference.mlp((8,)),
+        weights["q"],
+        weights["target_q"],
+        adam,
+        double=False,
+        loss="squared" if squared else "huber",
+    )
+    batches = iter(range(seed, seed + 100))
+
+    def advance(gamma: float = 0.9) -> None:
+        batch = random_batch(4, 8, seed=next(batches), gamma=gamma)
+        agent.run_updates(batch, 4)
+        for k in range(4):
+            truth.update(row(batch, k))
+        assert_all_close(networks.get_weights(agent.q), truth.weights, "weights")
+
+    return truth, advance
+
+
+RULES = {"learning_rate": 0.01, "beta_1": 0.5, "beta_2": 0.9, "weight_decay": 0.1}
+
+
+def test_rules_of_the_optimizer_are_live() -> None:
+    agent = small_dqn(optimizer=keras.optimizers.AdamW(1e-3, weight_decay=0.01))
+    adam = reference.Adam(1e-3, weight_decay=0.01)
+    _, advance = follow(agent, adam)
+    advance()
+    traces = agent.trace_counts["update"]
+    for rule, value in RULES.items():
+        before = networks.get_weights(agent.q)
+        agent.set_rule(rule, value)
+        setattr(adam, rule, value)
+        assert noterl.learning.optimizers.get_rule(agent.optimizer, rule) == pytest.approx(value)
+        advance()
+        assert not np.array_equal(before[0], networks.get_weights(agent.q)[0])
+    assert agent.trace_counts["update"] == traces
+
+
+def test_plain_adam_has_live_rules_too() -> None:
+    """On torch it takes a path of its own."""
+    agent = small_dqn()
+    adam = reference.Adam(1e-3)
+    _, advance = follow(agent, adam)
+    advance()
+    traces = agent.trace_counts["update"]
+    for rule in ("learning_rate", "beta_1", "beta_2"):
+        agent.set_rule(rule, RULES[rule])
+        setattr(adam, rule, RULES[rule])
+        advance()
+    agent.optimizer.learning_rate = adam.learning_rate = 0.003
+    advance()
+    assert agent.learning_rate == pytest.approx(0.003)
+    assert agent.trace_counts["update"] == traces
+    with pytest.raises(ValueError, match="weight_decay"):
+        agent.set_rule("weight_decay", 0.1)
+    with pytest.raises(ValueError, match="momentum"):
+        agent.set_rule("momentum", 0.1)
+
+
+class Discounting(noterl.DQN):
+    """Uses its live hyperparameter inside the loss."""
+
+    def loss(self, batch):
+        return super().loss(batch._replace(discount=batch.discount * self.gamma))
+
+
+def test_a_hyperparameter_is_live_inside_the_loss() -> None:
+    agent = Discounting(VECTOR, hidden=(8,), seed=3, gamma=0.9)
+    agent.compile(replay=noterl.Replay(64), batch_size=4)
+    agent.build()
+    weights = agent.get_state()["variables"]
+    truth = reference.DQN(reference.mlp((8,)), weights["q"], weights["target_q"], reference.Adam(), double=False)
+    traces = []
+    for gamma in (0.9, 0.5, 0.0):
+        agent.gamma = gamma
+        assert float(agent.gamma) == gamma
+        assert current().fetch(agent.gamma) == np.float32(gamma)
+        batch = random_batch(4, 8)
+        agent.run_updates(batch, 4)
+        for k in range(4):
+            truth.update(row(batch._replace(discount=batch.discount * np.float32(gamma)), k))
+        assert_all_close(networks.get_weights(agent.q), truth.weights, "weights")
+        traces.append(agent.trace_counts["update"])
+    assert len(set(traces)) == 1
+
+
+def test_gamma_reaches_the_batches() -> None:
+    agent = cartpole_agent()
+    agent.fit(steps=30, verbose=0)
+    for gamma in (0.99, 0.5):
+        agent.gamma = gamma
+        assert set(np.unique(agent.gather(agent.draw(4)).discount)) - {np.float32(0)} == {np.float32(gamma)}
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.25, 1.0])
+def test_the_polyak_coefficient_is_live(tau: float) -> None:
+    agent = small_dqn(target_update=0.5)
+    agent.tau = tau
+    truth, _ = follow(agent, reference.Adam())
+    batch = random_batch(4, 8)
+    agent.run_updates(batch, 4)
+    for k in range(4):
+        truth.update(row(batch, k))
+        truth.move_target(tau)
+    assert_all_close(networks.get_weights(agent.target_q), truth.target, "target")
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_memory_does_not_grow_with_updates() -> None:
+    agent = small_dqn()
+    batch = random_batch(100, 4)
+
+    def run(calls: int) -> None:
+        for _ in range(calls):
+            result = agent.run_updates(batch, 100)
+            agent.loss_mean.add(result.logs["loss"], 100)
+            agent.loss_mean.take()
+        gc.collect()
+
+    run(20)
+    before = resident_bytes()
+    run(100)
+    assert resident_bytes() - before < 3 * 2**20
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_memory_does_not_grow_with_acting() -> None:
+    agent = small_dqn()
+    observation = np.ones(5, np.float32)
+
+    def run(calls: int) -> None:
+        for _ in range(calls):
+            agent.act(observation)
+        gc.collect()
+
+    run(5_000)
+    before = resident_bytes()
+    run(100_000)
+    assert resident_bytes() - before < 3 * 2**20

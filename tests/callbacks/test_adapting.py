@@ -1,0 +1,302 @@
+"""Adapting: each formula to the digit, the clips, what is logged, and that a run which is restored adapts on."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from noterl import policies
+from noterl.callbacks import AdaBatch, Adapt, ESSAdapt, Rate, Scale
+from noterl.learning.gradient_noise import Spread
+
+
+class Memory:
+    """A memory of which only the effective sample size is known."""
+
+    def __init__(self, sizes: list[float], capacity: int = 1000, length: int = 1000) -> None:
+        self.sizes, self.capacity, self.length = iter(sizes), capacity, length
+        self.sampler = SimpleNamespace(alpha=0.7, beta=0.4)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def effective_sample_size(self) -> float:
+        return next(self.sizes)
+
+
+class LiveAgent:
+    """The numbers that may be adjusted, without an agent around them."""
+
+    optimizer_names = ("optimizer",)
+    memory = "replay"
+    on_policy = None
+
+    def __init__(self, sizes: list[float] = (), **memory: Any) -> None:  # type: ignore[assignment]
+        self.replay = Memory(list(sizes), **memory)
+        self.schedule = SimpleNamespace(batch_size=64, update_every=4, updates=8, polyak=True, learning_starts=0)
+        self.policy = policies.EpsGreedyQPolicy(0.1)
+        names = ("gamma", "tau", "clip")
+        self.hyperparameters = {name: Number(value) for name, value in zip(names, (0.9, 0.01, 0.2), strict=True)}
+        self.rules = {"learning_rate": 1e-3, "weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.99}
+        self.optimizers = {"optimizer": self}
+        self.episodes = self.steps = self.updates = 0
+
+    def set_rule(self, rule: str, value: float, optimizer: str) -> None:
+        self.rules[rule] = value
+
+
+class Number:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __float__(self) -> float:
+        return self.value
+
+    def assign(self, value: float) -> None:
+        self.value = value
+
+
+@pytest.fixture(autouse=True)
+def live_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    from noterl.learning import optimizers
+
+    get_rule = optimizers.get_rule
+    monkeypatch.setattr(
+        optimizers,
+        "get_rule",
+        lambda each, rule: each.rules[rule] if isinstance(each, LiveAgent) else get_rule(each, rule),
+    )
+
+
+def looks(callback: Any, agent: LiveAgent, count: int = 1, steps: int = 0) -> list[dict[str, Any]]:
+    """Play episodes; return what each logged."""
+    callback.agent = agent
+    callback.on_train_begin({})
+    found = []
+    for _ in range(count):
+        agent.episodes += 1
+        agent.steps += steps
+        logs: dict[str, Any] = {}
+        callback.on_episode_end(agent.episodes - 1, logs)
+        found.append(logs)
+    return found
+
+
+RATE = Rate(0.05, 0.0, 1.0)
+
+# Of each quantity: its first value, and what follows when the measure is 1.25 times its target: by ESS, by noise.
+FORMULAS: dict[str, tuple[Any, float, float | None, float | None]] = {
+    "batch": (Scale(max=128, align=8), 64, 80, 80),
+    "alpha": (RATE, 0.7, 0.7125, 0.6875),
+    "lr": (RATE, 1e-3, 1e-3 + 0.0125, 0.0),
+    "eps": (RATE, 0.1, 0.0875, 0.1125),
+    "update_every": (Scale(), 4, 3, 5),
+    "tau": (RATE, 0.01, 0.0225, 0.0),
+    "gamma": (RATE, 0.9, 0.9125, 0.8875),
+    "updates": (Scale(), 8, 10, None),
+    "collect": (Scale(max=100), 4, 3, None),
+    "weight_decay": (RATE, 0.01, 0.0, 0.0225),
+    "beta1": (RATE, 0.9, 0.9125, 0.9125),
+    "beta2": (RATE, 0.99, 1.0, 1.0),
+    "clip": (RATE, 0.2, 0.2125, 0.1875),
+    "beta": (RATE, 0.4, 0.3875, 0.4125),
+}
+
+
+class Noise:
+    """Stands in for the measurement: variances, or spreads."""
+
+    ready = True
+
+    def __init__(self, agent: LiveAgent, found: list[Any]) -> None:
+        self.agent, self.found = agent, iter(found)
+        self.generator = np.random.default_rng(0)
+
+    @property
+    def batch_size(self) -> int:
+        return self.agent.schedule.batch_size
+
+    def __call__(self) -> Any:
+        value = next(self.found)
+        return value if value is None or isinstance(value, Spread) else SimpleNamespace(variance=value)
+
+
+def noisy(monkeypatch: pytest.MonkeyPatch, found: list[Any]) -> None:
+    monkeypatch.setattr("noterl.learning.gradient_noise.GradientNoise", lambda agent, samples: Noise(agent, found))
+
+
+class TestFormulas:
+    @pytest.mark.parametrize("name", FORMULAS)
+    def test_by_the_effective_sample_size(self, name: str) -> None:
+        how, first, after, _ = FORMULAS[name]
+        agent = LiveAgent([500.0])
+        (logs,) = looks(ESSAdapt(target_ess=400, **{name: how}), agent)
+        assert logs == {"ess": 500.0, "ess_ratio": 1.25, name: pytest.approx(after)}
+        assert first != after
+
+    @pytest.mark.parametrize("name", [name for name, row in FORMULAS.items() if row[3] is not None])
+    def test_by_the_variance_of_gradients(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        noisy(monkeypatch, [1.25e-3])
+        (logs,) = looks(AdaBatch(7, **{name: FORMULAS[name][0]}), LiveAgent())
+        assert logs["gradient_noise"] == 1.25e-3
+        assert logs["gradient_noise_ratio"] == pytest.approx(1.25)
+        assert logs[name] == pytest.approx(FORMULAS[name][3])
+
+    def test_what_is_logged_is_what_the_agent_has(self) -> None:
+        agent = LiveAgent([500.0])
+        (logs,) = looks(
+            ESSAdapt(target_ess=400, **{name: row[0] for name, row in FORMULAS.items() if name != "collect"}), agent
+        )
+        assert (agent.schedule.batch_size, agent.schedule.update_every, agent.schedule.updates) == (80, 3, 10)
+        assert type(agent.schedule.batch_size) is int
+        assert agent.replay.sampler.alpha == logs["alpha"]
+        assert agent.replay.sampler.beta == logs["beta"]
+        assert agent.policy.eps == logs["eps"]
+        assert agent.rules == {
+            "learning_rate": logs["lr"],
+            "weight_decay": logs["weight_decay"],
+            "beta_1": logs["beta1"],
+            "beta_2": logs["beta2"],
+        }
+        assert {name: float(value) for name, value in agent.hyperparameters.items()} == {
+            name: logs[name] for name in ("gamma", "tau", "clip")
+        }
+
+    def test_fewer_steps_are_collected_the_fuller_the_memory(self) -> None:
+        """scale * (T / ESS) * n * f with f = 1 - N / capacity."""
+        agent = LiveAgent([250.0], length=400)
+        agent.schedule.update_every = 40
+        (logs,) = looks(ESSAdapt(target_ess=500, collect=Scale(0.5, max=1000)), agent)
+        assert logs["collect"] == int(0.5 * 2 * 40 * 0.6) == 24
+
+    def test_the_average_gives_the_new_value_the_weight_that_smooth_says(self) -> None:
+        callback = ESSAdapt(target_ess=100, smooth=0.2, lr=Rate(1.0, 0, 1))
+        looks(callback, LiveAgent([100.0, 200.0, 50.0]), 3)
+        assert callback.ema == pytest.approx(0.2 * 50 + 0.8 * (0.2 * 200 + 0.8 * 100))
+
+    def test_and_so_does_that_of_a_rate(self) -> None:
+        assert Rate(0.1, 0, 1, smooth=0.2).next(0.5, 2.0, 1) == pytest.approx(0.2 * 0.6 + 0.8 * 0.5)
+        assert Rate(10, 0, 1, smooth=0.2).next(0.5, 2.0, 1) == pytest.approx(0.2 * 1.0 + 0.8 * 0.5)
+
+    def test_without_a_target_it_is_compared_with_itself(self) -> None:
+        callback, agent = ESSAdapt(smooth=1.0, lr=Rate(1e-3, 0, 1)), LiveAgent([400.0, 600.0, 300.0])
+        logs = looks(callback, agent, 3)
+        assert [each["ess_ratio"] for each in logs] == pytest.approx([1.0, 1.5, 0.75])
+        assert [each["lr"] for each in logs] == pytest.approx([1e-3, 1.5e-3, 1.25e-3])
+
+    def test_a_memory_that_fills_is_compared_per_transition(self) -> None:
+        callback, agent = ESSAdapt(smooth=1.0, lr=Rate(1e-3, 0, 1)), LiveAgent([80.0, 160.0], length=100)
+        looks(callback, agent)
+        agent.replay.length = 200
+        assert looks(callback, agent)[0]["ess_ratio"] == 1.0
+
+    def test_the_baseline_is_measured_anew_with_other_transitions(self) -> None:
+        agent = LiveAgent([400.0, 800.0, 200.0, 100.0], capacity=1000)
+        logs = looks(ESSAdapt(smooth=1.0, lr=Rate(1e-3, 0, 1)), agent, 4, steps=400)
+        assert [each["ess_ratio"] for each in logs] == pytest.approx([1.0, 2.0, 0.5, 1.0])
+        assert [each["lr"] for each in logs] == pytest.approx([1e-3, 2e-3, 1.5e-3, 1e-3])
+
+    def test_the_noise_scale_is_told_per_transition_of_a_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        spreads = [Spread(4, 10, 0.3, 0.2), Spread(4, 10, 0.35, 0.21)]
+        noisy(monkeypatch, list(spreads))
+        agent = LiveAgent()
+        logs = looks(AdaBatch(4, 1.0, scale="simple", batch=Scale(align=1, min=30, max=45)), agent, 2)
+        (signal, noise), (second_signal, second_noise) = (spread.signal_and_noise(64) for spread in spreads)
+        assert logs[0]["gradient_noise"] == pytest.approx(noise / signal / 64)
+        assert logs[0]["batch"] == round(noise / signal)  # the batch follows B_simple itself
+        signal, noise = 0.2 * second_signal + 0.8 * signal, 0.2 * second_noise + 0.8 * noise
+        second_signal, second_noise = spreads[1].signal_and_noise(logs[0]["batch"])
+        first = spreads[0].signal_and_noise(64)
+        smoothed = [0.2 * new + 0.8 * old for new, old in zip((second_signal, second_noise), first, strict=True)]
+        assert logs[1]["gradient_noise"] == pytest.approx(smoothed[1] / smoothed[0] / logs[0]["batch"])
+
+    def test_the_noise_against_what_it_was_at_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        noisy(monkeypatch, [0.5, 1.0])
+        logs = looks(AdaBatch(4, None, 1.0, lr=Rate(1e-3, 0, 1)), LiveAgent(), 2)
+        assert [each["gradient_noise_ratio"] for each in logs] == [1.0, 2.0]
+
+    def test_nothing_moves_where_nothing_is_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        noisy(monkeypatch, [None, math.nan, math.inf])
+        logs = looks(AdaBatch(4, lr=Rate(1e-3, 0, 1)), LiveAgent(), 3)
+        assert logs == [{"lr": 1e-3}] * 3
+
+
+class TestScales:
+    def test_small_ratios_add_up_between_the_sizes(self) -> None:
+        logs = looks(ESSAdapt(target_ess=100, batch=Scale()), LiveAgent([130.0] * 4), 4)
+        assert [each["batch"] for each in logs] == [64, 64, 128, 128]  # of 83.2, 108.2, 140.6, 182.8
+
+    def test_few_sizes_unless_told_otherwise(self) -> None:
+        ratios = np.random.default_rng(0).uniform(0.5, 2.0, 200)
+        logs = looks(ESSAdapt(target_ess=100, smooth=1.0, batch=Scale()), LiveAgent(list(100 * ratios)), 200)
+        assert {each["batch"] for each in logs} <= {32, *range(64, 513, 64)}
+        assert len({each["batch"] for each in logs}) > 3
+
+    def test_the_least_is_no_multiple_and_never_zero(self) -> None:
+        logs = looks(ESSAdapt(target_ess=100, batch=Scale(min=10, align=64)), LiveAgent([1.0, 1.0]), 2)
+        assert logs[-1]["batch"] == 10
+
+    @pytest.mark.parametrize(("value", "set_to"), [(7.99, 7), (8.0, 8), (1.2, 1)])
+    def test_counts_are_rounded_down(self, value: float, set_to: int) -> None:
+        assert Scale().fit(8, batch=False).rounded(value, batch=False) == set_to
+
+    def test_too_many_sizes_are_refused(self) -> None:
+        with pytest.raises(
+            ValueError, match=r"^align must let a batch between 32 and 512 take at most 16 sizes.*got 8$"
+        ):
+            looks(ESSAdapt(batch=Scale(align=8)), LiveAgent())
+
+
+class TestAdapt:
+    def test_chooses_by_the_target(self) -> None:
+        assert isinstance(Adapt().chosen, ESSAdapt)
+        assert Adapt(300, smooth=0.5).chosen.target_ess == 300
+        chosen = Adapt(target_noise=2e-3, num_samples=np.int64(7), smooth=0.5).chosen
+        assert isinstance(chosen, AdaBatch)
+        assert (chosen.num_samples, chosen.target_noise, chosen.smooth) == (7, 2e-3, 0.5)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"target_ess": 1, "target_noise": 1}, r"^target_ess must be None where target_noise is given, got 1$"),
+            ({"target_noise": 1}, r"^num_samples must be given with target_noise"),
+            ({"num_samples": 3}, r"^num_samples must be None where target_noise is not given, got 3$"),
+        ],
+    )
+    def test_what_belongs_to_the_other_measure_is_refused(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            Adapt(**arguments)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("build", "message"),
+        [
+            (lambda: ESSAdapt(0), r"^target_ess must be a finite number above 0, got 0$"),
+            (lambda: ESSAdapt(smooth=0), r"^smooth must be a finite number above 0 and at most 1, got 0$"),
+            (lambda: ESSAdapt(every=0), r"^every must be a positive int, got 0$"),
+            (lambda: ESSAdapt(learning=RATE), r"^ESSAdapt adjusts batch, alpha, lr, .*got 'learning'$"),
+            (lambda: AdaBatch(2, updates=Scale()), r"^AdaBatch adjusts batch, .*got 'updates'$"),
+            (lambda: ESSAdapt(lr=0.1), r"^lr must be a Rate, got 0.1$"),
+            (lambda: ESSAdapt(batch=RATE), r"^batch must be a Scale, got "),
+            (
+                lambda: ESSAdapt(collect=Scale(), update_every=Scale()),
+                r"^collect and update_every move the same number",
+            ),
+            (lambda: AdaBatch(1), r"^num_samples must be an int of at least 2, got 1$"),
+            (lambda: AdaBatch(2, 0.0), r"^target_noise must be a finite number above 0, got 0.0$"),
+            (lambda: AdaBatch(2, scale="large"), r"^scale must be 'variance' or 'simple', got 'large'$"),
+            (lambda: Rate(0, 0, 1), r"^rate must be a finite number above 0, got 0$"),
+            (lambda: Rate(1, 2, 1), r"^min must be at most max, 1, got 2$"),
+            (lambda: Rate(1, 0, 1, smooth=2), r"^smooth must be"),
+            (lambda: Scale(min=5, max=4), r"^min must be at most max, 4, got 5$"),
+            (lambda: Scale(align=0), r"^align must be a positive int, got 0$"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, build: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            build()

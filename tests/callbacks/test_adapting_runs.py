@@ -1,0 +1,171 @@
+"""Adapting in training: that a run which is restored adapts on, what is compiled, and what an agent has not."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+from noterl import policies
+from noterl.callbacks import AdaBatch, Adapt, Checkpoint, ESSAdapt, LambdaCallback, Rate, Scale
+from noterl.replay import Prioritized, RatioScore
+from tests.support.states import assert_same_state
+
+RATE = Rate(0.05, 0.0, 1.0)
+
+
+def agent(**changes: Any) -> noterl.DQN:
+    agent = noterl.DQN("CartPole-v1", hidden=(6,), seed=4)
+    settings: dict[str, Any] = {
+        "policy": policies.EpsGreedyQPolicy(0.3),
+        "replay": noterl.Replay(100, sampler=Prioritized()),
+        "batch_size": 4,
+        "learning_starts": 20,
+        "update_every": 2,
+        "updates": 2,
+        "target_update": 0.05,
+    }
+    agent.compile(**{**settings, **changes})
+    return agent
+
+
+EVERYTHING: dict[str, Any] = {
+    "batch": Scale(min=4, max=8),
+    "updates": Scale(max=2),
+    "update_every": Scale(max=4),
+    "alpha": Rate(0.1, 0.1, 1.0),
+    "lr": Rate(1e-4, 1e-4, 1e-2),
+    "eps": Rate(0.1, 0.05, 0.5),
+    "tau": Rate(0.01, 0.01, 0.1),
+    "gamma": Rate(0.01, 0.9, 0.999),
+    "beta": Rate(0.1, 0.1, 1.0),
+    "beta1": Rate(0.01, 0.8, 0.95),
+    "beta2": Rate(0.001, 0.9, 0.999),
+}
+
+
+def measures() -> dict[str, Any]:
+    noise = {name: how for name, how in EVERYTHING.items() if name != "updates"}
+    return {
+        # Every step: also that at which an episode ends, and a file is written, has its look.
+        "ESS": ESSAdapt(30, every=1, unit="steps", **EVERYTHING),
+        "noise": Adapt(target_noise=0.01, num_samples=3, **noise),
+    }
+
+
+@pytest.mark.parametrize("kind", ["ESS", "noise"])
+def test_a_run_that_is_restored_adapts_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    whole = agent()
+    saver = Checkpoint(tmp_path, 3, save_replay=True)
+    history = whole.fit(episodes=6, callbacks=[measures()[kind], saver], verbose=0)
+    second = agent()
+    second.restore(saver.files[0])
+    assert second.episodes == 3
+    rest = second.fit(episodes=3, callbacks=[measures()[kind], Checkpoint(tmp_path, 3, save_replay=True)], verbose=0)
+    assert_same_state(second, whole)
+    assert second.schedule.batch_size == whole.schedule.batch_size
+    assert (second.schedule.updates, second.schedule.update_every) == (
+        whole.schedule.updates,
+        whole.schedule.update_every,
+    )
+    for name in ("batch", "lr", "eps", "gamma", "tau"):
+        assert history.history[name][3:] == rest.history[name]
+        assert len(set(history.history[name])) > 1 or name == "batch", f"{name} did not move"
+
+
+def test_nothing_compiles_more_often_than_there_are_sizes(backend: str) -> None:
+    learner = agent(updates=1, jit_compile="auto")
+    wave = iter(100.0 * (1 + 0.9 * np.sin(np.arange(400))))
+    adapt = ESSAdapt(100, 1.0, every=3, unit="steps", batch=Scale(min=4, max=16, align=4), gamma=Rate(0.01, 0.9, 0.99))
+    learner.build()
+    measured = LambdaCallback(on_train_begin=lambda logs: setattr(adapt, "measured", lambda: next(wave)))
+    sizes = set()
+    measured.between_steps = lambda: sizes.add(learner.schedule.batch_size)
+    learner.fit(steps=200, callbacks=[measured, adapt], verbose=0)
+    assert sizes == {4, 8, 12, 16}
+    if backend != "torch":
+        assert learner.trace_counts["update"] <= 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "adjusted", "message"),
+    [
+        ({"target_update": 100}, {"tau": RATE}, r"tau cannot be adjusted: the target moves by hard copies"),
+        (
+            {"policy": policies.GreedyQPolicy()},
+            {"eps": RATE},
+            r"eps cannot be adjusted: GreedyQPolicy has no number",
+        ),
+        (
+            {"replay": noterl.Replay(100)},
+            {"alpha": RATE},
+            r"alpha cannot be adjusted: Uniform has no number 'alpha'",
+        ),
+        (
+            {"updates": "pass"},
+            {"updates": Scale()},
+            r"updates cannot be adjusted: UpdateSchedule has no number 'updates'",
+        ),
+        ({}, {"clip": RATE}, r"clip cannot be adjusted: DQN has the live numbers gamma, tau"),
+        ({"optimizer": "sgd"}, {"beta1": RATE}, r"SGD has no rule 'beta_1'"),
+    ],
+)
+def test_what_the_agent_has_not_is_named_before_the_first_step(
+    changes: dict[str, Any], adjusted: dict[str, Any], message: str
+) -> None:
+    learner = agent(**changes)
+    with pytest.raises(ValueError, match=message):
+        learner.fit(steps=5, callbacks=[ESSAdapt(**adjusted)], verbose=0)
+    assert learner.steps == 0
+
+
+def on_policy_agent(**changes: Any) -> noterl.PPO:
+    agent = noterl.PPO("CartPole-v1", rollout_steps=8, epochs=2, hidden=(6,), seed=4)
+    agent.compile(batch_size=4, **changes)
+    return agent
+
+
+class TestFromRollouts:
+    """Agents that learn from rollouts: those that remember them, and those that do not."""
+
+    @pytest.mark.parametrize("remembered", [False, True])
+    def test_a_run_that_is_restored_adapts_on_bit_for_bit(self, remembered: bool, tmp_path: Path) -> None:
+        def make() -> noterl.PPO:
+            memory = {"replay": noterl.Replay(64, sampler=Prioritized(score=RatioScore()))} if remembered else {}
+            return on_policy_agent(**memory)
+
+        def callbacks() -> list[Any]:
+            moved = {"batch": Scale(min=2, max=8, align=2), "lr": Rate(1e-4, 1e-4, 1e-2), "clip": Rate(0.05, 0.05, 0.4)}
+            adapt = Adapt(target_noise=0.01, num_samples=3, every=2, **moved)
+            return [adapt, Checkpoint(tmp_path, 3, save_replay=True)]
+
+        whole, heard = make(), callbacks()
+        history = whole.fit(episodes=6, callbacks=heard, verbose=0)
+        second = make()
+        second.restore(heard[1].files[0])
+        rest = second.fit(episodes=3, callbacks=callbacks(), verbose=0)
+        assert_same_state(second, whole)
+        for name in ("gradient_noise", "batch", "lr", "clip"):
+            np.testing.assert_array_equal(history.history[name][3:], rest.history[name])
+            assert len(set(history.history[name])) > 1, f"{name} did not move"
+
+    def test_a_look_waits_for_the_end_of_a_rollout(self) -> None:
+        agent = on_policy_agent()
+        adapt = AdaBatch(2, every=1, unit="steps", lr=RATE)
+        measured, updates = [], LambdaCallback()
+        updates.between_steps = lambda: measured.append((agent.steps, adapt.ema))
+        agent.fit(steps=20, callbacks=[adapt, updates], verbose=0)
+        changes = [step for (_, before), (step, after) in itertools.pairwise([(0, None), *measured]) if before != after]
+        assert changes == [8, 16]
+
+    def test_what_has_no_meaning_is_named(self) -> None:
+        with pytest.raises(ValueError, match=r"update_every cannot be adjusted: PPO learns whenever a rollout is comp"):
+            on_policy_agent().fit(steps=5, callbacks=[AdaBatch(2, update_every=Scale())], verbose=0)
+        whole = noterl.A2C("CartPole-v1", hidden=(4,), rollout_steps=5, seed=1)
+        message = r"gradient noise is measured between minibatches, and A2C learns from whole rollouts of 5 transitions"
+        with pytest.raises(ValueError, match=message):
+            whole.fit(steps=5, callbacks=[AdaBatch(2, lr=RATE)], verbose=0)

@@ -1,0 +1,264 @@
+"""BackupAndRestore: a script that is killed and run again ends as if nothing had happened, to the bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+from noterl import saving
+from noterl.callbacks import (
+    AdaBatch,
+    BackupAndRestore,
+    Checkpoint,
+    EarlyStopping,
+    ESSAdapt,
+    LambdaCallback,
+    Rate,
+    ReduceLROnPlateau,
+    StopOnSteps,
+    TerminateOnNaN,
+)
+from tests.support.doubles import RaisingEnv
+from tests.support.states import ROOT, assert_same_state, four_lanes, one_lane
+from tests.support.tape import Broken, Tape, broken, rewarded, taped
+
+# Trains an agent; writes its name when it has begun to step, and is killed where the parent likes. It waits for that
+# where the parent, held up on a busy machine, comes late.
+SCRIPT = """
+import sys, time
+from tests.callbacks.test_backup_and_restore import script
+script(sys.argv[1], sys.argv[2], begun=sys.argv[2])
+time.sleep(60)
+"""
+
+RUNS: dict[str, tuple[Callable[[], noterl.DQN], dict[str, int]]] = {
+    "one": (one_lane, {"episodes": 20}),
+    "four": (four_lanes, {"steps": 301, "num_envs": 4}),
+}
+
+
+def script(directory: Any, name: str, begun: str = "") -> noterl.DQN:
+    """Train, as the killed script and as the one that goes on; with `begun`, slowly, and saying that it begins."""
+    build, budget = RUNS[name]
+    agent = build()
+    agent.fit(**budget, callbacks=callbacks(f"{directory}/{name}", begun), verbose=0)
+    return agent
+
+
+def callbacks(directory: Any, begun: str = "") -> list[Any]:
+    """Return all that stop, slow, save and adapt; with `begun`, slow ones that say when the first new step is made."""
+    slow = LambdaCallback(on_batch_end=lambda batch, logs: time.sleep(0.001)) if begun else LambdaCallback()
+    said: list[str] = []
+
+    def say() -> None:
+        if begun and not said:
+            said.append(begun)
+            print(begun, flush=True)
+
+    slow.between_steps = say
+    backup = BackupAndRestore(f"{directory}/backup.noterl", 9, unit="steps")
+    return [
+        EarlyStopping(5, criterion=1e9, patience=1000, restore_best_weights=True),
+        ReduceLROnPlateau(0.5, 2, window=2),
+        StopOnSteps(10**9),
+        TerminateOnNaN(),
+        ESSAdapt(target_ess=50, every=11, unit="steps", gamma=Rate(1e-3, 0.8, 0.99)),
+        AdaBatch(2, every=50, unit="updates", beta1=Rate(0.01, 0.8, 0.95)),
+        Checkpoint(f"{directory}/files", 5, max_save_files=2, save_replay=True),
+        slow,
+        backup,
+    ]
+
+
+def killed(directory: Path, name: str, seconds: float) -> None:
+    """Run the script in a process of its own, and kill it so many seconds after its first step."""
+    command = [sys.executable, "-c", SCRIPT, str(directory), name]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while (line := process.stdout.readline()) != f"{name}\n":
+        assert line, "the script ended before it was killed"
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(60) == -signal.SIGKILL, "the script ended before it was killed"
+    process.stdout.close()
+
+
+def test_killed_twice_and_run_again(tmp_path: Path) -> None:
+    delays = np.random.default_rng().uniform(0.02, 0.2, 2)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(killed, [tmp_path] * 2, RUNS, delays))
+    for name in RUNS:
+        resumed, whole = script(tmp_path, name), script(tmp_path / "whole", name)
+        assert_same_state(resumed, whole)
+        files = [
+            sorted(file.name for file in (tmp_path / part / "files").iterdir()) for part in (name, f"whole/{name}")
+        ]
+        assert files[0] == files[1], f"killed after {delays} s"
+
+
+def small(seed: int | None = 3) -> noterl.DQN:
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=seed)
+    agent.compile(replay=noterl.Replay(200), batch_size=4, learning_starts=10**6)
+    return agent
+
+
+def interrupted(path: Path, at: int, **budget: Any) -> noterl.DQN:
+    """Return an agent whose fit was broken off by an error after so many steps."""
+    agent, crash = small(), LambdaCallback()
+    crash.between_steps = lambda: broken() if agent.steps == at else None
+    with pytest.raises(Broken):
+        agent.fit(**budget, callbacks=[BackupAndRestore(path, 10, unit="steps"), crash], verbose=0)
+    return agent
+
+
+class TestTheSameScript:
+    def test_trains_the_remainder_of_its_budget(self, tmp_path: Path) -> None:
+        path = tmp_path / "backup.noterl"
+        interrupted(path, 57, steps=100)
+        steps, agent = [], small()
+        count = LambdaCallback()
+        count.between_steps = lambda: steps.append(agent.steps)
+        agent.fit(steps=100, callbacks=[BackupAndRestore(path), count], verbose=0)
+        assert steps == [*range(51, 101)]
+        whole = small()
+        whole.fit(steps=100, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
+        assert_same_state(agent, whole)
+
+    def test_returns_the_whole_history(self, tmp_path: Path) -> None:
+        path = tmp_path / "backup.noterl"
+        interrupted(path, 57, episodes=6)
+        history = small().fit(episodes=6, callbacks=[BackupAndRestore(path)], verbose=0)
+        whole = small().fit(episodes=6, verbose=0)
+        for name in ("reward", "length", "steps"):
+            assert history.history[name] == whole.history[name]
+        assert history.episode == whole.episode
+
+    def test_does_nothing_when_it_was_done_and_more_when_it_asks_for_more(self, tmp_path: Path) -> None:
+        path = tmp_path / "backup.noterl"
+        for asked, steps in ((40, 40), (40, 40), (70, 70), (70, 70)):
+            agent = small()
+            agent.fit(steps=asked, callbacks=[BackupAndRestore(path)], verbose=0)
+            assert agent.steps == steps
+        whole = small()
+        whole.fit(steps=70, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
+        assert_same_state(agent, whole)
+
+    def test_passes_over_the_fits_before_the_one_that_was_interrupted(self, tmp_path: Path) -> None:
+        def script(path: Path, crash_at: int | None = None) -> tuple[noterl.DQN, list[int]]:
+            agent, steps = small(), []
+            count = LambdaCallback()
+
+            def step() -> None:
+                steps.append(agent.steps)
+                if agent.steps == crash_at:
+                    raise Broken
+
+            count.between_steps = step
+            for budget in (30, 40, 20):
+                agent.fit(steps=budget, callbacks=[BackupAndRestore(path, 10, unit="steps"), count], verbose=0)
+            return agent, steps
+
+        with pytest.raises(Broken):
+            script(tmp_path / "backup.noterl", crash_at=55)
+        agent, steps = script(tmp_path / "backup.noterl")
+        assert steps == [*range(51, 91)]
+        whole, _ = script(tmp_path / "other.noterl")
+        assert_same_state(agent, whole)
+
+    def test_with_a_seed_of_the_fit_begins_once(self, tmp_path: Path) -> None:
+        path = tmp_path / "backup.noterl"
+        interrupted(path, 33, steps=60, seed=5)
+        agent, whole = small(), small()
+        agent.fit(steps=60, seed=5, callbacks=[BackupAndRestore(path)], verbose=0)
+        whole.fit(steps=60, seed=5, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
+        assert_same_state(agent, whole)
+
+    def test_stays_stopped(self, tmp_path: Path) -> None:
+        for _ in range(2):
+            agent = small()
+            stopper = EarlyStopping(1, criterion=5)
+            history = agent.fit(callbacks=[stopper, BackupAndRestore(tmp_path / "backup.noterl")], verbose=0)
+            assert (agent.episodes, history.stop_reason) == (1, "reward reached 5")
+
+    def test_says_what_it_goes_on_from(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "backup.noterl"
+        interrupted(path, 33, steps=60)
+        small().fit(steps=60, callbacks=[BackupAndRestore(path)], verbose=2)
+        assert f"going on from {path}:" in capsys.readouterr().err
+
+
+class TestWhenItSaves:
+    def test_every_so_many_steps_and_at_the_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        saved, write = [], saving.write
+        monkeypatch.setattr(
+            saving, "write", lambda path, tree: (saved.append(tree["state"]["counters"]["steps"]), write(path, tree))
+        )
+        small().fit(steps=35, callbacks=[BackupAndRestore(tmp_path / "b.noterl", 10, unit="steps")], verbose=0)
+        assert saved == [10, 20, 30, 35]
+
+    def test_not_after_an_error(self, tmp_path: Path) -> None:
+        agent = noterl.DQN(lambda: RaisingEnv(at=17), hidden=(4,), seed=1)
+        with pytest.raises(RuntimeError, match="step 17 broke"):
+            agent.fit(steps=30, callbacks=[BackupAndRestore(tmp_path / "b.noterl", 10, unit="steps")], verbose=0)
+        assert saving.read(tmp_path / "b.noterl")["state"]["counters"]["steps"] == 10
+
+    def test_in_the_background_the_same(self, tmp_path: Path) -> None:
+        for background in (False, True):
+            backup = BackupAndRestore(tmp_path / f"{background}.noterl", 10, unit="steps", background=background)
+            small().fit(steps=35, callbacks=[backup], verbose=0)
+        states = [saving.read(tmp_path / f"{background}.noterl")["state"] for background in (False, True)]
+        for state in states:
+            del state["callbacks"]["BackupAndRestore"]["columns"]["time"]
+        assert_same_state(*states)
+
+    def test_it_is_a_file_like_others(self, tmp_path: Path) -> None:
+        agent = small()
+        agent.fit(steps=35, callbacks=[BackupAndRestore(tmp_path / "b.noterl")], verbose=0)
+        loaded = noterl.load(tmp_path / "b.noterl")
+        assert loaded.steps == 35
+        np.testing.assert_array_equal(*(noterl.networks.get_weights(each.q)[0] for each in (agent, loaded)))
+
+
+class TestErrors:
+    def test_a_path_that_cannot_be_written_is_found_before_the_first_step(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("not a directory")
+        tape = Tape()
+        with pytest.raises(OSError, match="file"):
+            taped(tape).fit(episodes=2, callbacks=[BackupAndRestore(tmp_path / "file" / "b.noterl")], verbose=0)
+        assert tape == []
+
+    def test_a_file_that_is_no_backup_is_refused_and_left_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "b.noterl"
+        small().save(path)
+        before = path.read_bytes()
+        with pytest.raises(saving.FileError, match=r"it is no backup, KeyError\('BackupAndRestore'\) is missing"):
+            small().fit(steps=5, callbacks=[BackupAndRestore(path)], verbose=0)
+        path.write_text("poem")
+        with pytest.raises(saving.FileError):
+            rewarded([0]).fit(steps=5, callbacks=[BackupAndRestore(path)], verbose=0)
+        assert path.read_text() == "poem"
+        path.write_bytes(before)
+
+    def test_a_backup_of_another_agent_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "b.noterl"
+        small().fit(steps=5, callbacks=[BackupAndRestore(path)], verbose=0)
+        other = noterl.DQN("CartPole-v1", hidden=(5,), seed=3)
+        with pytest.raises(ValueError, match="weights of the shapes"):
+            other.fit(steps=5, callbacks=[BackupAndRestore(path)], verbose=0)
+        assert other.steps == 0
+
+    def test_bad_arguments_are_named(self) -> None:
+        with pytest.raises(ValueError, match=r"^save_freq must be a positive int, got 1.5$"):
+            BackupAndRestore("b", 1.5, unit="steps")

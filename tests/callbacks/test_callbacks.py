@@ -1,0 +1,380 @@
+"""The callbacks that stop, show and record: what they do at which episode, to the letter."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noterl import History
+from noterl.callback import EVENTS, LOGGER, Callback, CallbackList
+from noterl.callbacks import EarlyStopping, EpisodePrinter, LambdaCallback, ProgressBar
+from tests.support.tape import Tape, rewarded, taped
+
+
+def stopped_after(rewards: list[float], callback: EarlyStopping) -> int:
+    """Return how many of the episodes are played."""
+    return len(rewarded(rewards).fit(episodes=len(rewards), callbacks=[callback], verbose=0))
+
+
+def expected_end(
+    rewards: list[float], trial_count: int, criterion: float | None, patience: int | None, mode: str
+) -> int:
+    """Return the same, by looking at all means at once."""
+    sign = 1 if mode == "max" else -1
+    means = {
+        end: sign * sum(rewards[end - trial_count : end]) / trial_count for end in range(trial_count, len(rewards) + 1)
+    }
+    for end, mean in means.items():
+        if criterion is not None and mean >= sign * criterion:
+            return end
+        first_best = min(range(trial_count, end + 1), key=lambda other: (-means[other], other))
+        if patience is not None and end - first_best >= patience:
+            return end
+    return len(rewards)
+
+
+class TestEarlyStopping:
+    @settings(max_examples=300)
+    @given(
+        rewards=st.lists(st.integers(-3, 3), min_size=8, max_size=20),
+        trial_count=st.integers(1, 4),
+        criterion=st.none() | st.sampled_from([-2, -0.5, 1, 2.25]),
+        patience=st.none() | st.integers(1, 5),
+        mode=st.sampled_from(["max", "min"]),
+    )
+    def test_at_which_episode(
+        self, rewards: list[float], trial_count: int, criterion: float | None, patience: int | None, mode: str
+    ) -> None:
+        if criterion is None and patience is None:
+            return
+        callback = EarlyStopping(trial_count, criterion, patience=patience, mode=mode)
+        assert stopped_after(rewards, callback) == expected_end(rewards, trial_count, criterion, patience, mode)
+
+    @pytest.mark.parametrize(
+        ("arguments", "episodes", "reason"),
+        [
+            ({"trial_count": 2, "criterion": 4}, 4, "reward reached 4"),
+            ({"trial_count": 1, "criterion": 4}, 3, "reward reached 4"),
+            ({"trial_count": 2, "criterion": 4.5}, 6, "episodes"),
+            ({"trial_count": 1, "patience": 2}, 5, "reward has not improved for 2 episodes"),
+            ({"trial_count": 1, "patience": 3}, 6, "reward has not improved for 3 episodes"),
+            ({"trial_count": 2, "patience": 1}, 5, "reward has not improved for 1 episodes"),
+            ({"trial_count": 1, "patience": 1, "mode": "min"}, 2, "reward has not improved for 1 episodes"),
+            ({"trial_count": 2, "criterion": 1.5, "mode": "min"}, 2, "reward reached 1.5"),
+            ({"trial_count": 6, "criterion": 0}, 6, "reward reached 0"),
+        ],
+    )
+    def test_and_why(self, arguments: dict[str, Any], episodes: int, reason: str) -> None:
+        agent = rewarded([1, 2, 5, 3, 4, 4])
+        history = agent.fit(episodes=6, callbacks=[EarlyStopping(**arguments)], verbose=0)
+        assert (len(history), history.stop_reason) == (episodes, reason)
+
+    def test_patience_begins_anew_with_every_improvement(self) -> None:
+        assert stopped_after([0, -1, 2, 1, 3, 2, 2, 9], EarlyStopping(1, patience=2)) == 7
+
+    def test_another_quantity(self) -> None:
+        adder = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=-episode))
+        agent = rewarded([0])
+        stopper = EarlyStopping(1, -3, monitor="score", mode="min")
+        assert len(agent.fit(callbacks=[adder, stopper], verbose=0)) == 4
+
+    def test_a_loss_that_is_not_there_yet_is_waited_for(self) -> None:
+        tape = Tape()
+        agent = taped(tape, learning_starts=5)  # the first losses, 0 and 1, come at step 6
+        history = agent.fit(episodes=9, callbacks=[EarlyStopping(1, 1, monitor="loss", mode="min")], verbose=0)
+        assert len(history) == 3
+
+    def test_a_quantity_that_is_never_there_is_named(self) -> None:
+        with pytest.raises(
+            ValueError, match=r"monitor: the episode's logs have no 'score'; they have .*length.*reward"
+        ):
+            rewarded([0]).fit(episodes=3, callbacks=[EarlyStopping(1, 3, monitor="score")], verbose=0)
+
+    def test_an_episode_that_is_cut_short_does_not_count(self) -> None:
+        agent = taped(Tape(), length=5)
+        stopper = EarlyStopping(2, 3)
+        agent.fit(steps=9, callbacks=[stopper], verbose=0)  # a whole episode and one of four steps
+        assert stopper.get_state()["recent"] == [5.0]
+
+    @given(
+        rewards=st.lists(st.integers(-3, 3), min_size=2, max_size=20),
+        cut=st.integers(1, 19),
+        trial_count=st.integers(1, 4),
+        patience=st.integers(1, 5),
+    )
+    def test_its_state_goes_on(self, rewards: list[float], cut: int, trial_count: int, patience: int) -> None:
+        whole = EarlyStopping(trial_count, patience=patience)
+        end = stopped_after(rewards, whole)
+        if cut >= end:
+            return
+        first = EarlyStopping(trial_count, patience=patience)
+        stopped_after(rewards[:cut], first)
+        second = EarlyStopping(trial_count, patience=patience)
+        second.set_state(first.get_state())
+        assert stopped_after(rewards[cut:], second) == end - cut
+        assert second.get_state() == whole.get_state()
+
+    def test_the_same_object_goes_on_in_the_next_fit_and_another_begins_anew(self) -> None:
+        agent = rewarded([0])
+        stopper = EarlyStopping(3, 0)
+        agent.fit(episodes=2, callbacks=[stopper], verbose=0)
+        assert len(agent.fit(callbacks=[stopper], verbose=0)) == 1
+        assert len(agent.fit(callbacks=[EarlyStopping(3, 0)], verbose=0)) == 3
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"trial_count": 0, "criterion": 1}, "trial_count must be a positive int, got 0"),
+            ({"trial_count": True, "criterion": 1}, "trial_count must be a positive int, got True"),
+            ({"trial_count": 2.0, "criterion": 1}, "trial_count must be a positive int, got 2.0"),
+            ({"trial_count": 2}, "criterion or patience must be given"),
+            ({"trial_count": 2, "criterion": "high"}, "criterion must be a finite number, got 'high'"),
+            ({"trial_count": 2, "patience": 0}, "patience must be a positive int, got 0"),
+            ({"trial_count": 2, "patience": 2, "mode": "auto"}, "mode must be 'max' or 'min', got 'auto'"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            EarlyStopping(**arguments)
+
+
+class TestLambdaCallback:
+    def test_hears_each_event(self) -> None:
+        tape = Tape()
+        agent, heard = taped(tape), []
+        tape.acts["update", 2] = lambda: int("no number")
+        functions = {name: lambda *args, name=name: heard.append((name, len(args))) for name in EVENTS}
+        functions["on_episode_end"] = lambda episode, logs: agent.evaluate(episodes=1)
+        with pytest.raises(ValueError, match="no number"):
+            agent.fit(episodes=2, callbacks=[LambdaCallback(**functions)], verbose=0)
+        counts = dict(heard)
+        one = ("on_train_begin", "on_train_end", "on_evaluate_begin", "on_evaluate_end", "on_exception")
+        assert counts == {name: 1 if name in one else 2 for name in EVENTS if name != "on_episode_end"}
+
+    def test_what_is_not_given_is_not_bound(self) -> None:
+        events = CallbackList([LambdaCallback(on_train_end=print)]).bind()
+        assert events.on_train_end == (print,)
+        assert [name for name in EVENTS if getattr(events, name)] == ["on_train_end"]
+
+    def test_a_name_that_is_no_event(self) -> None:
+        with pytest.raises(ValueError, match=r"'on_epoch_end' is no event; events are on_train_begin, .*on_exception"):
+            LambdaCallback(on_epoch_end=print)
+
+    def test_a_value_that_cannot_be_called(self) -> None:
+        with pytest.raises(ValueError, match="on_train_end must be callable, got 3"):
+            LambdaCallback(on_train_end=3)
+
+
+class TestEpisodePrinter:
+    def test_what_it_prints(self, capsys: pytest.CaptureFixture[str]) -> None:
+        printer = EpisodePrinter(every=2)
+        printer.agent = rewarded([0])
+        printer.agent.steps = 100
+        printer.on_train_begin({})
+        for reward, steps, seconds, loss in [
+            (1.0, 110, 0.5, {}),
+            (2.0, 130, 1.0, {}),
+            (5.0, 1130, 1.25, {"loss": 0.25}),
+            (-6.0, 2130, 1.5, {"loss": 0.012345}),
+        ]:
+            printer.on_episode_end(0, {"reward": reward, "steps": steps, "time": seconds, "complete": True, **loss})
+            printer.on_episode_end(0, {"reward": 99.0, "steps": steps, "time": seconds, "complete": False})
+        assert capsys.readouterr().out.splitlines() == [
+            "episode 2 | steps 130 | reward 1.50 | 30 steps/s",
+            "episode 4 | steps 2130 | reward -0.50 | loss 0.01235 | 4,000 steps/s",
+        ]
+
+    def test_how_often_fit_prints(self, capsys: pytest.CaptureFixture[str]) -> None:
+        agent = rewarded([0])
+        agent.fit(episodes=25, verbose=2)
+        assert re.findall(r"^episode (\d+)", capsys.readouterr().out, re.MULTILINE) == ["10", "20"]
+        agent.fit(episodes=7, verbose=2, log_every=3)
+        assert re.findall(r"^episode (\d+)", capsys.readouterr().out, re.MULTILINE) == ["3", "6"]
+
+    def test_a_silent_fit_prints_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        rewarded([0]).fit(episodes=25, verbose=0)
+        assert capsys.readouterr() == ("", "")
+
+    @pytest.mark.parametrize("value", [0, -1, 1.5, True, None])
+    def test_a_bad_argument_is_named(self, value: Any) -> None:
+        with pytest.raises(ValueError, match=f"^every must be a positive int, got {value}$"):
+            EpisodePrinter(value)
+
+
+class TestProgressBar:
+    def test_what_it_shows_at_the_end(self, capsys: pytest.CaptureFixture[str]) -> None:
+        rewarded([1, 2, 6]).fit(episodes=3, verbose=1)
+        out, err = capsys.readouterr()
+        assert out == ""
+        last = err.rstrip("\n").split("\r")[-1]
+        split = r"env \d+% act \d+% learn \d+% callbacks \d+%"
+        assert re.search(rf"^episode 3 100%\|.*\| 3/3 \[.*, reward 3\.0, [\d,]+ steps/s, {split}\]", last)
+        assert sum(int(share) for share in re.findall(r"(\d+)%", last.partition("steps/s")[2])) <= 101
+
+    def test_a_budget_of_steps(self, capsys: pytest.CaptureFixture[str]) -> None:
+        agent = taped(Tape(), length=4)
+        agent.fit(steps=6, verbose=0)
+        agent.fit(steps=10, episodes=100, verbose=1)
+        assert re.search(r"episode 3 100%\|.*\| 10/10 \[", capsys.readouterr().err)
+
+    def test_no_budget(self, capsys: pytest.CaptureFixture[str]) -> None:
+        rewarded([0]).fit(callbacks=[EarlyStopping(4, 0)], verbose=1)
+        assert re.search(r"episode 4 4 episodes \[.*reward 0\.0", capsys.readouterr().err)
+
+    def test_no_episode_ends(self, capsys: pytest.CaptureFixture[str]) -> None:
+        taped(Tape(), length=100).fit(steps=5, verbose=1)
+        assert re.search(r"episode 0 100%\|.*\| 5/5 \[.*reward -,", capsys.readouterr().err)
+
+    def test_it_moves_while_training_goes_on(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = iter(range(10_000))
+        monkeypatch.setattr(sys.modules["noterl.training.progress_bar"], "perf_counter", lambda: float(next(clock)))
+        rewarded([0]).fit(episodes=5, verbose=1)
+        shown = re.findall(r"episode (\d) +(\d+)%", capsys.readouterr().err)
+        assert [(str(n), str(20 * n)) for n in range(1, 6)] == list(dict.fromkeys(shown))
+
+    def test_it_is_closed_when_training_fails(self, capsys: pytest.CaptureFixture[str]) -> None:
+        tape = Tape()
+        agent = taped(tape)
+        tape.acts["step 0", 3] = lambda: int("no number")
+        with pytest.raises(ValueError, match="no number"):
+            agent.fit(episodes=4, verbose=1)
+        assert re.search(r"episode 1 +25%", capsys.readouterr().err)
+        [bar] = [callback for callback in agent._callbacks.callbacks if isinstance(callback, ProgressBar)]
+        assert bar._bar is None
+
+    def test_auto_is_a_bar_on_a_terminal(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        agent = rewarded([0])
+        agent.fit(episodes=10)
+        out, err = capsys.readouterr()
+        assert out.startswith("episode 10 |")
+        assert err == ""
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        agent.fit(episodes=10)
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "10/10" in err
+
+    def test_the_loss_is_shown_once_there_is_one(self, capsys: pytest.CaptureFixture[str]) -> None:
+        taped(Tape()).fit(episodes=2, verbose=1)
+        shown = capsys.readouterr().err.rstrip("\n").split("\r")
+        assert "reward 2.0, loss 2.5, " in shown[-1]
+        assert "loss" not in shown[0]
+
+    @pytest.mark.parametrize("home", ["builtins", "ipykernel.iostream"])
+    def test_it_is_quiet_where_nobody_looks(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: str
+    ) -> None:
+        """A file is neither a terminal nor a notebook; the stream of a notebook is known by where its class is from."""
+        stream = type("Stream", (io.StringIO,), {"__module__": home})()
+        monkeypatch.setattr(sys, "stderr", stream)
+        rewarded([0]).fit(episodes=3, callbacks=[ProgressBar(episodes=3)], verbose=0)
+        assert ("3/3" in stream.getvalue()) == (home != "builtins")
+
+    def test_loggers_hear_last_but_for_checkpoints(self) -> None:
+        assert ProgressBar.order == EpisodePrinter.order == LOGGER
+
+
+class TestHistory:
+    @pytest.fixture
+    def history(self) -> History:
+        history = History()
+        for episode, (reward, logs) in enumerate([(1.0, {}), (3.0, {"loss": 0.5}), (8.0, {"loss": 0.25, "eps": 0.1})]):
+            history.on_episode_end(
+                episode + 4, {"reward": reward, "length": 2, "steps": 2, "updates": 1, "time": 1.5, **logs}
+            )
+            history.on_episode_end(9, {"reward": 99.0, "complete": False})
+        return history
+
+    def test_to_csv(self, history: History, tmp_path: Path) -> None:
+        history.to_csv(tmp_path / "history.csv")
+        assert (tmp_path / "history.csv").read_text().splitlines() == [
+            "episode,reward,length,loss,steps,updates,time,eps",
+            "4,1.0,2,nan,2,1,1.5,nan",
+            "5,3.0,2,0.5,2,1,1.5,nan",
+            "6,8.0,2,0.25,2,1,1.5,0.1",
+        ]
+
+    def test_to_csv_of_a_fit(self, tmp_path: Path) -> None:
+        history = rewarded([1.5, -2]).fit(episodes=2, verbose=0)
+        history.to_csv(str(tmp_path / "history.csv"))
+        with (tmp_path / "history.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert [row["reward"] for row in rows] == ["1.5", "-2.0"]
+        assert [float(row["time"]) for row in rows] == history.history["time"]
+
+    @pytest.mark.parametrize(
+        ("what", "labels"), [("reward", ["reward"]), ("loss", ["loss"]), ("both", ["reward", "loss"])]
+    )
+    def test_plot(self, history: History, what: str, labels: list[str]) -> None:
+        figure = history.plot(what, window=2)
+        assert [axes.get_ylabel() for axes in figure.axes] == labels
+        for axes in figure.axes:
+            np.testing.assert_array_equal(axes.lines[0].get_ydata(), history.history[axes.get_ylabel()])
+        if what != "loss":
+            mean = figure.axes[0].lines[1]
+            np.testing.assert_array_equal(mean.get_xdata(), [1, 2])
+            np.testing.assert_array_equal(mean.get_ydata(), [2.0, 5.5])
+
+    def test_a_window_longer_than_the_run(self, history: History) -> None:
+        assert len(history.plot("reward", window=4).axes[0].lines) == 1
+
+    @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+    def test_plot_into_a_file(self, history: History, tmp_path: Path, ending: str) -> None:
+        history.plot(path=tmp_path / f"curve.{ending}")
+        assert (tmp_path / f"curve.{ending}").stat().st_size > 1000
+        if ending == "png":
+            assert matplotlib.image.imread(tmp_path / "curve.png").std() > 0.01
+
+    def test_plot_of_nothing(self) -> None:
+        assert len(History().plot().axes) == 2
+
+    @pytest.mark.parametrize(("arguments", "name"), [({"what": "length"}, "what"), ({"window": 0}, "window")])
+    def test_bad_arguments_are_named(self, history: History, arguments: dict[str, Any], name: str) -> None:
+        with pytest.raises(ValueError, match=f"^{name} must be"):
+            history.plot(**arguments)
+
+    def test_of_each_fit_alone(self) -> None:
+        agent = rewarded([1, 2, 3])
+        first = agent.fit(episodes=2, verbose=0)
+        second = agent.fit(episodes=1, verbose=0)
+        assert (first.history["reward"], second.history["reward"]) == ([1.0, 2.0], [3.0])
+        assert agent.history is second
+        assert math.isnan(second.history["loss"][0])
+
+
+def test_states_are_kept_apart_by_key() -> None:
+    class Counter(Callback):
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def get_state(self):
+            return {"count": self.count}
+
+        def set_state(self, state):
+            self.count = state["count"]
+
+    class Named(Counter):
+        @property
+        def state_key(self):
+            return "mine"
+
+    saved = CallbackList([Counter(1), Callback(), Counter(2), Named(3)]).get_state()
+    assert saved == {"Counter": {"count": 1}, "Counter#2": {"count": 2}, "mine": {"count": 3}}
+    fresh = [Named(0), Counter(0), Counter(0), Counter(9)]
+    CallbackList(fresh).set_state(saved)
+    assert [callback.count for callback in fresh] == [3, 1, 2, 9]

@@ -1,0 +1,290 @@
+"""What every callback of the catalogue keeps to, whoever wrote it: this runs over all that `noterl.callbacks` exports.
+
+A new class is covered as soon as it is exported. It is built with its defaults, or with what `ARGUMENTS` says; one that
+changes training, or hears every gradient update, is named below, with the reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import inspect
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import noterl
+import noterl.callbacks
+from noterl import saving
+from noterl.callback import CHECKPOINT, EVENTS, CallbackList, LambdaCallback
+from tests.support.states import assert_same_state, differences, joined, one_lane
+
+EPISODES, CUT = 8, 4
+
+
+class Trial:
+    """A trial of Optuna that is never pruned."""
+
+    def report(self, value: float, step: int) -> None:
+        pass
+
+    def should_prune(self) -> bool:
+        return False
+
+
+# What a class is built with where its defaults are not enough; files go into the folder.
+ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "AdaBatch": lambda folder: {"num_samples": 2, "lr": noterl.callbacks.Rate(1e-4, 1e-4, 1e-2)},
+    "Adapt": lambda folder: {"lr": noterl.callbacks.Rate(1e-4, 1e-4, 1e-2)},
+    "ESSAdapt": lambda folder: {"target_ess": 50, "lr": noterl.callbacks.Rate(1e-4, 1e-4, 1e-2)},
+    "ESSWindow": lambda folder: {"scale": 0.9, "min_size": 30},
+    "Window": lambda folder: {"size": 0.8, "every": 1, "unit": "episodes"},
+    "Animate": lambda folder: {"path": folder / "learned.gif", "max_steps": 3},
+    "BackupAndRestore": lambda folder: {"path": folder / "backup.noterl"},
+    "CSVLogger": lambda folder: {"path": folder / "log.csv", "flush_every": 3},
+    "Checkpoint": lambda folder: {"path": folder / "files", "save_freq": 3},
+    "EarlyStopping": lambda folder: {"trial_count": 3, "patience": 100},
+    "Evaluate": lambda folder: {"every": 3, "episodes": 2, "on_best": folder / "best.noterl"},
+    "HyperparameterScheduler": lambda folder: {"name": "gamma", "schedule": lambda step: 0.9 + step / 10_000},
+    "JSONLogger": lambda folder: {"path": folder / "log.jsonl", "flush_every": 3},
+    "LambdaCallback": lambda folder: {"on_episode_end": lambda episode, logs: logs.update(double=2 * logs["reward"])},
+    "LearningRateScheduler": lambda folder: {"schedule": lambda step: 1e-3 + step * 1e-6},
+    "MLflowLogger": lambda folder: {"tracking_uri": f"sqlite:///{folder}/runs.db", "flush_every": 3},
+    "OptunaPruning": lambda folder: {"trial": Trial(), "every": 3},
+    "ParquetLogger": lambda folder: {"path": folder / "log.parquet", "flush_every": 3},
+    "RecordVideo": lambda folder: {"path": folder / "videos", "every": 4, "max_steps": 3},
+    "StopOnSteps": lambda folder: {"steps": 10**9},
+    "StopOnTime": lambda folder: {"seconds": 1e9},
+    "TensorBoard": lambda folder: {"folder": folder / "charts", "flush_every": 3},
+    "WandbLogger": lambda folder: {"mode": "disabled", "folder": str(folder)},
+}
+
+# Callbacks that are there to change training: all others leave a run bit-identical.
+ACTING: dict[str, str] = {
+    "AdaBatch": "moves the learning rate",
+    "Adapt": "moves the learning rate",
+    "ESSAdapt": "moves the learning rate",
+    "ESSWindow": "forgets transitions",
+    "Window": "forgets transitions",
+    "HyperparameterScheduler": "moves gamma",
+    "LearningRateScheduler": "moves the learning rate",
+}
+
+# Callbacks that hear every update: this costs a fetch from the device.
+HEARS_UPDATES: dict[str, str] = {"TerminateOnNaN": "looks whether each was applied"}
+
+# Packages that are not installed everywhere.
+NEEDS: dict[str, str] = {
+    "MLflowLogger": "mlflow",
+    "OptunaPruning": "optuna",
+    "ParquetLogger": "pyarrow",
+    "WandbLogger": "wandb",
+}
+
+# Entries of a state that a clock fills, which no two runs share.
+CLOCKED = ("elapsed", "seconds", "time")
+
+NAMES = sorted(
+    name
+    for name in set(noterl.callbacks.__all__) - {"Callback"}
+    if issubclass(getattr(noterl.callbacks, name), noterl.Callback)
+)
+
+
+def make(name: str, folder: Path) -> noterl.Callback:
+    """Build a callback of the catalogue."""
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{name} needs {NEEDS[name]}")
+    kind = getattr(noterl.callbacks, name)
+    arguments = ARGUMENTS[name](folder) if name in ARGUMENTS else {}
+    required = [
+        parameter.name
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    ]
+    missing = set(required) - set(arguments)
+    assert not missing, (
+        f"tests/callbacks/test_catalogue.py, ARGUMENTS: {name} has no default for {', '.join(sorted(missing))}"
+    )
+    return kind(**arguments)
+
+
+def timeless(state: Any) -> Any:
+    """Return a state of callbacks without what a clock fills."""
+    if isinstance(state, dict):
+        return {key: timeless(value) for key, value in state.items() if key not in CLOCKED}
+    return state
+
+
+class Whole(NamedTuple):
+    """A run with a callback: how it ended, how it and the callback stood when it was cut, and the files of both."""
+
+    state: dict[str, Any]
+    middle: dict[str, Any]
+    of_callback: dict[str, Any]
+    folder: Path
+
+
+class Runs:
+    """One agent that is compiled once and brought back to its beginning for every run."""
+
+    def __init__(self, make_folder: Callable[[str], Path]) -> None:
+        self.agent = one_lane()
+        self.make_folder = make_folder
+        self.beginning = self.agent.get_state()
+        self.plain = self.run()
+        self.known: dict[str, Whole] = {}
+
+    def run(self, *callbacks: Any, start: dict[str, Any] | None = None, episodes: int = EPISODES) -> dict[str, Any]:
+        """Train from a state, the beginning if none is given, and return the state it ends in."""
+        self.agent.set_state(self.beginning if start is None else start)
+        self.agent.fit(episodes=episodes, callbacks=callbacks, verbose=0)
+        return self.agent.get_state()
+
+    def whole(self, name: str) -> Whole:
+        """Return the run with a callback of the catalogue; it is made once."""
+        if name not in self.known:
+            folder = self.make_folder(name)
+            (folder / "whole").mkdir()
+            callback = make(name, folder / "whole")
+            kept: list[Any] = []
+
+            def cut() -> None:
+                kept.extend([self.agent.get_state(), callback.get_state()])
+                shutil.copytree(folder / "whole", folder / "cut")
+
+            self.known[name] = Whole(self.run(callback, probe(cut)), *kept, folder)
+        return self.known[name]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp)
+
+
+def without_callbacks(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: part for name, part in state.items() if name != "callbacks"}
+
+
+def probe(act: Callable[[], None]) -> LambdaCallback:
+    """Return a callback that acts after everybody else, at the end of the episode where runs are cut."""
+    callback = LambdaCallback(on_episode_end=lambda episode, logs: act() if episode == CUT - 1 else None)
+    callback.order = CHECKPOINT + 1
+    return callback
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestEvery:
+    def test_goes_through_a_fit_and_changes_nothing_unless_it_acts(self, name: str, runs: Runs) -> None:
+        state = runs.whole(name).state
+        assert state["counters"]["episodes"] == EPISODES
+        if name not in ACTING:
+            assert_same_state(without_callbacks(state), without_callbacks(runs.plain))
+
+    def test_says_and_takes_its_state(self, name: str, runs: Runs, tmp_path: Path) -> None:
+        state = runs.whole(name).of_callback
+        saving.write(tmp_path / "state.noterl", {"callback": state})
+        read = saving.read(tmp_path / "state.noterl")["callback"]
+        other = make(name, tmp_path)
+        other.set_state(read)
+        assert not differences(other.get_state(), state)
+
+    def test_a_run_that_is_restored_goes_on_bit_for_bit(self, name: str, runs: Runs) -> None:
+        whole = runs.whole(name)
+        resumed = runs.run(make(name, whole.folder / "cut"), start=whole.middle, episodes=EPISODES - CUT)
+        assert not differences(timeless(joined(resumed)), timeless(joined(whole.state)))
+
+    def test_hears_only_what_it_uses(self, name: str, tmp_path: Path) -> None:
+        callback = make(name, tmp_path)
+        events = CallbackList([callback]).bind()
+        heard = [event for event in EVENTS if getattr(events, event)]
+        assert heard or type(callback).before_fit is not noterl.Callback.before_fit, f"{name} does nothing"
+        for event in heard:
+            function = getattr(callback, event)
+            assert function.__code__.co_code != (lambda self: None).__code__.co_code
+            assert len(function.__code__.co_names) + len(function.__code__.co_freevars) > 0, f"{event} does nothing"
+        assert bool(events.on_batch_begin or events.on_batch_end) == (name in HEARS_UPDATES)
+        assert callback.needs_live_updates <= (name in HEARS_UPDATES)
+
+
+# What all of them are built with when they are in one list: most look within episodes, some at every step.
+TOGETHER: dict[str, dict[str, Any]] = {
+    "AdaBatch": {"every": 7, "unit": "updates"},
+    "Adapt": {"every": 1, "unit": "steps", "gamma": noterl.callbacks.Rate(1e-3, 0.8, 0.99)},
+    "ESSAdapt": {"every": 3, "unit": "steps", "batch": noterl.callbacks.Scale(min=4, max=16, align=4)},
+    "ESSWindow": {"every": 5, "unit": "steps"},
+    "EarlyStopping": {"restore_best_weights": True},
+    "Evaluate": {"every": 30, "unit": "steps"},
+    "OptunaPruning": {"every": 30, "unit": "steps"},
+    "RecordVideo": {"every": 60, "unit": "steps"},
+    "Window": {"every": 13, "unit": "steps"},
+}
+
+
+def together(folder: Path) -> list[Any]:
+    """Return the whole catalogue in one list."""
+    present = [name for name in NAMES if name not in NEEDS or importlib.util.find_spec(NEEDS[name])]
+    made = []
+    for name in present:
+        given = ARGUMENTS[name](folder) if name in ARGUMENTS else {}
+        made.append(getattr(noterl.callbacks, name)(**{**given, **TOGETHER.get(name, {})}))
+    return made
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """Return what the table of a run says, without times."""
+    with (folder / "log.csv").open() as file:
+        return [{name: cell for name, cell in row.items() if name != "time"} for row in csv.DictReader(file)]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_all_in_one_list_restored_from_a_file_go_on_bit_for_bit(runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+
+    def cut(name: str) -> None:
+        runs.agent.save(tmp_path / f"{name}.noterl")
+        shutil.copytree(tmp_path / "whole", tmp_path / name)
+
+    last = probe(lambda: cut("as an episode ends"))
+    last.between_steps = lambda: cut("within an episode") if runs.agent.steps == 111 else None
+    whole = runs.run(*together(tmp_path / "whole"), last)
+    for name in ("as an episode ends", "within an episode"):
+        runs.agent.restore(tmp_path / f"{name}.noterl")
+        middle = runs.agent.get_state()
+        assert any(middle["lanes"]["ledger"]["running"]) == (name == "within an episode")
+        left = EPISODES - middle["counters"]["episodes"]
+        resumed = runs.run(*together(tmp_path / name), start=middle, episodes=left)
+        assert not differences(timeless(joined(resumed)), timeless(joined(whole))), name
+        assert rows(tmp_path / name) == rows(tmp_path / "whole"), name
+
+
+def test_the_lists_name_what_is_there() -> None:
+    for listed in (ARGUMENTS, ACTING, HEARS_UPDATES, NEEDS):
+        assert set(listed) <= set(NAMES)
+
+
+def test_an_acting_callback_would_be_seen(runs: Runs) -> None:
+    def act(episode: int, logs: dict[str, Any]) -> None:
+        runs.agent.set_rule("learning_rate", 0.5)
+
+    state = runs.run(LambdaCallback(on_episode_begin=act))
+    assert differences(joined(without_callbacks(state)), joined(without_callbacks(runs.plain)))
+
+
+def test_a_lost_state_would_be_seen(runs: Runs, tmp_path: Path) -> None:
+    class Forgetful(noterl.Callback):
+        def __init__(self) -> None:
+            self.heard = 0
+
+        def on_episode_end(self, episode: int, logs: dict[str, Any]) -> None:
+            self.heard += 1
+            self.agent.set_rule("learning_rate", 1e-3 * self.heard)
+
+    kept: list[dict[str, Any]] = []
+    whole = runs.run(Forgetful(), probe(lambda: kept.append(runs.agent.get_state())))
+    resumed = runs.run(Forgetful(), start=kept[0], episodes=EPISODES - CUT)
+    assert differences(joined(resumed), joined(whole))

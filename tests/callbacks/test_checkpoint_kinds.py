@@ -1,0 +1,227 @@
+"""Checkpoint beyond the newest few: which files are chosen, when they are due, and writing while training goes on."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+from noterl import saving
+from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback, cadence
+from noterl.callbacks.writer import Writer
+from tests.callbacks.test_checkpoint import FileAgent, episodes_of, names, play, small
+from tests.support.doubles import FakeClock
+from tests.support.states import assert_same_state, one_lane
+from tests.support.tape import rewarded
+
+
+class TestChosen:
+    @pytest.mark.parametrize(
+        ("arguments", "episodes"),
+        [
+            ({"save_top_k": 1}, [5, 7]),
+            ({"save_top_k": 2}, [3, 5, 7]),
+            ({"save_top_k": 3}, [3, 5, 6, 7]),
+            ({"save_top_k": 2, "save_last": False}, [3, 5]),
+            ({"save_top_k": 2, "mode": "min", "save_last": False}, [2, 4]),
+            ({"save_top_k": 1, "max_save_files": 1}, [5, 7]),
+            ({"save_best_only": True, "max_save_files": None}, [1, 3, 5, 7]),
+            ({"save_best_only": True, "max_save_files": 1}, [5, 7]),
+            ({"save_best_only": True, "max_save_files": 1, "save_last": False}, [5]),
+            ({"save_best_only": True, "mode": "min", "save_last": False}, [1, 2, 4]),
+        ],
+        ids=str,
+    )
+    def test_by_score_and_beside_them_the_newest(
+        self, tmp_path: Path, arguments: dict[str, Any], episodes: list[int]
+    ) -> None:
+        play([3, 2, 6, 1, 9, 5, 4], tmp_path, save_freq=1, window=1, **arguments)
+        assert episodes_of(tmp_path) == episodes
+
+    def test_of_equal_scores_the_first_stays(self, tmp_path: Path) -> None:
+        play([1, 2, 2, 2], tmp_path, save_freq=1, window=1, save_top_k=1, save_last=False)
+        assert episodes_of(tmp_path) == [2]
+
+    def test_without_the_last_the_end_of_training_is_passed_over(self, tmp_path: Path) -> None:
+        play([0.0] * 5, tmp_path, save_freq=2, save_last=False)
+        assert episodes_of(tmp_path) == [2, 4]
+
+    def test_what_reaches_a_target_is_saved_all_the_same(self, tmp_path: Path) -> None:
+        checkpoint = Checkpoint(tmp_path, save_freq=100, save_best_only=True, save_last=False, window=1)
+        agent = rewarded([1, 2, 3], FileAgent)
+        agent.fit(episodes=3, callbacks=[EarlyStopping(1, criterion=2), checkpoint], verbose=0)
+        assert names(tmp_path) == ["episode-000002-reward-2.00.noterl"]
+
+    def test_two_ways_to_choose_contradict_each_other(self) -> None:
+        with pytest.raises(ValueError, match=r"save_top_k must be None where save_best_only chooses the files, got 2"):
+            Checkpoint("runs", save_best_only=True, save_top_k=2)
+
+    def test_what_another_callback_adds_now_and_then_is_waited_for(self, tmp_path: Path) -> None:
+        adder = LambdaCallback(
+            on_episode_end=lambda episode, logs: logs.update(score=float(episode)) if episode == 2 else None
+        )
+        adder.adds = ("score",)
+        checkpoint = Checkpoint(tmp_path, 1, monitor="score", save_best_only=True, save_last=False)
+        rewarded([0.0], FileAgent).fit(episodes=4, callbacks=[adder, checkpoint], verbose=0)
+        assert names(tmp_path) == ["episode-000003-score-2.00.noterl"]
+
+
+class TestUnits:
+    def test_steps_are_exact_in_the_middle_of_episodes(self, tmp_path: Path) -> None:
+        agent, steps = small(), []
+        checkpoint = Checkpoint(tmp_path, 7, unit="steps", max_save_files=None)
+        agent.fit(steps=30, num_envs=2, callbacks=[checkpoint], verbose=0)
+        for file in checkpoint.files:
+            saved = saving.read(file)["state"]["counters"]["steps"]
+            assert f"-step-{saved:08d}-" in file.name
+            steps.append(saved)
+        assert steps == [7, 14, 21, 28, 30]
+
+    def test_updates(self, tmp_path: Path) -> None:
+        agent = rewarded([0.0], FileAgent, update_every=2, updates=3)
+        updates = []
+        checkpoint = Checkpoint(tmp_path, 4, unit="updates", max_save_files=None, save_last=False)
+        agent._write = lambda path, text: updates.append(agent.updates)
+        agent.fit(steps=8, callbacks=[checkpoint], verbose=0)
+        assert updates == [6, 9, 12]
+
+    def test_seconds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = FakeClock()
+        monkeypatch.setattr(cadence, "perf_counter", clock)
+        slow = LambdaCallback(on_episode_end=lambda episode, logs: clock.sleep(2))
+        checkpoint = Checkpoint(tmp_path, 5, unit="seconds", max_save_files=None, save_last=False)
+        rewarded([0.0], FileAgent).fit(episodes=10, callbacks=[slow, checkpoint], verbose=0)
+        assert episodes_of(tmp_path) == [3, 6, 9]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"unit": "epochs"}, r"^unit must be 'episodes', 'steps', 'updates' or 'seconds', got 'epochs'$"),
+            ({"unit": "seconds", "save_freq": 0}, r"^save_freq must be a finite number above 0, got 0$"),
+            ({"unit": "steps", "save_freq": 0.5}, r"^save_freq must be a positive int, got 0.5$"),
+            ({"save_top_k": 0}, r"^save_top_k must be a positive int, got 0$"),
+            ({"mode": "best"}, r"^mode must be 'max' or 'min', got 'best'$"),
+            ({"monitor": None}, r"^monitor must be the name of a quantity .*, got None$"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            Checkpoint("runs", **arguments)
+
+    def test_ints_of_numpy_are_ints(self, tmp_path: Path) -> None:
+        two = np.int64(2)
+        checkpoint = play([0.0] * 5, tmp_path, save_freq=two, max_save_files=two, window=two, save_top_k=None)
+        assert [int(file.name.split("-")[1]) for file in checkpoint.files] == [4, 5]
+        saving.write(tmp_path / "state", checkpoint.get_state())
+
+
+class TestLatest:
+    def test_is_the_newest_by_count_not_by_name(self, tmp_path: Path) -> None:
+        for name in (
+            "episode-000002-reward-9.00.noterl",
+            "episode-1000000-reward-1.00.noterl",
+            "episode-999999-reward-1.00.noterl",
+            "episode-1000000-step-00000012-reward-1.00.safetensors",
+            "episode-2000000-reward-1.00.txt",
+            "other-3000000.noterl",
+        ):
+            (tmp_path / name).touch()
+        assert Checkpoint.latest(tmp_path) == tmp_path / "episode-1000000-step-00000012-reward-1.00.safetensors"
+
+    def test_is_none_where_there_is_nothing(self, tmp_path: Path) -> None:
+        assert Checkpoint.latest(tmp_path) is None
+        assert Checkpoint.latest(tmp_path / "nowhere") is None
+
+
+class Gate:
+    """A write that waits until it is let through, and may fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open, self.failing, self.written = threading.Event(), set(), []
+        self._write = saving.write
+        monkeypatch.setattr(saving, "write", self.write)
+
+    def write(self, path: Any, tree: Any) -> None:
+        assert self.open.wait(20)
+        number = len(self.written)
+        self.written.append(tree["state"]["counters"]["episodes"])
+        if number in self.failing:
+            raise OSError(28, "No space left on device", str(path))
+        self._write(path, tree)
+
+
+class TestBackground:
+    def test_training_goes_on_while_a_file_is_written_and_none_is_overtaken(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate, agent, threads = Gate(monkeypatch), small(), threading.active_count()
+        checkpoint = Checkpoint(tmp_path, 2, max_save_files=1, save_replay=True, background=True)
+        seen = []
+
+        def look(episode: int, logs: dict[str, Any]) -> None:
+            seen.append(names(tmp_path))
+            if episode == 2:  # the second episode's state waits to be written while the third was played
+                gate.open.set()
+
+        agent.fit(episodes=5, callbacks=[LambdaCallback(on_episode_end=look), checkpoint], verbose=0)
+        assert seen[2] == []
+        assert gate.written == [2, 4, 5]
+        assert episodes_of(tmp_path) == [5]
+        assert threading.active_count() == threads
+
+    def test_the_file_is_that_of_the_moment_and_training_that_without(self, tmp_path: Path) -> None:
+        whole = one_lane()
+        whole.fit(episodes=8, callbacks=[Checkpoint(tmp_path / "a", 4, save_replay=True)], verbose=0)
+        agent = one_lane()
+        agent.fit(episodes=8, callbacks=[Checkpoint(tmp_path / "b", 4, save_replay=True, background=True)], verbose=0)
+        assert_same_state(agent, whole)
+        assert names(tmp_path / "a") == names(tmp_path / "b")
+        for name in names(tmp_path / "a"):
+            assert_same_state(*(saving.read(tmp_path / part / name)["state"] for part in "ab"))
+
+    def test_weights(self, tmp_path: Path) -> None:
+        agent = small()
+        agent.fit(episodes=1, callbacks=[Checkpoint(tmp_path, background=True, save_weights_only=True)], verbose=0)
+        other = small(seed=9)
+        other.load_weights(Checkpoint.latest(tmp_path))
+        np.testing.assert_array_equal(*(noterl.networks.get_weights(each.q)[0] for each in (agent, other)))
+
+    def test_a_failed_write_is_an_error_and_loses_no_older_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate, agent = Gate(monkeypatch), small()
+        gate.open.set()
+        gate.failing = {1, 2}
+        checkpoint = Checkpoint(tmp_path, 1, max_save_files=1, background=True)
+        with pytest.raises(OSError, match="No space left"):
+            agent.fit(episodes=5, callbacks=[checkpoint], verbose=0)
+        assert episodes_of(tmp_path) == [1]
+        assert checkpoint.files == [*tmp_path.iterdir()]
+        gate.failing = set()
+        agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
+        assert [int(file.name.split("-")[1]) for file in checkpoint.files] == episodes_of(tmp_path)
+
+    def test_a_failed_last_write_is_an_error_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        gate = Gate(monkeypatch)
+        gate.open.set()
+        gate.failing = {0}
+        with pytest.raises(OSError, match="No space left"):
+            small().fit(episodes=1, callbacks=[Checkpoint(tmp_path, background=True)], verbose=0)
+        assert names(tmp_path) == []
+
+    def test_a_copy_that_does_not_fit_is_not_made_and_that_is_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        agent = small()
+        monkeypatch.setattr("noterl.callbacks.writer.available_bytes", lambda: 1000)
+        written = []
+        monkeypatch.setattr(Writer, "write", lambda *_, **__: written.append(1))
+        checkpoint = Checkpoint(tmp_path, 2, save_replay=True, background=True)
+        agent.fit(episodes=2, callbacks=[checkpoint], verbose=2)
+        assert written == []
+        assert episodes_of(tmp_path) == [2]
+        assert "a copy of the memory does not fit in what is free: episode-000002-" in capsys.readouterr().err

@@ -1,0 +1,263 @@
+"""The callbacks that evaluate, record and schedule: what they do when, to the letter."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+import noterl
+from noterl.callback import LambdaCallback
+from noterl.callbacks import Animate, Evaluate, HyperparameterScheduler, LearningRateScheduler, RecordVideo
+from noterl.callbacks.evaluator import _serve
+from tests.support.states import assert_same_state, one_lane
+from tests.support.tape import Tape, TapeAgent, rewarded, taped
+
+
+@pytest.fixture(scope="module")
+def agent() -> noterl.DQN:
+    return one_lane()
+
+
+@pytest.fixture(scope="module")
+def beginning(agent: noterl.DQN) -> dict[str, Any]:
+    return agent.get_state()
+
+
+@pytest.fixture(autouse=True)
+def at_the_beginning(agent: noterl.DQN, beginning: dict[str, Any]) -> None:
+    agent.set_state(beginning)
+
+
+class TestEvaluate:
+    def test_it_finds_what_the_agent_finds_then(self, agent: noterl.DQN) -> None:
+        """The agent that was saved at the end of the third episode finds the same."""
+        states: list[dict[str, Any]] = []
+        keep = LambdaCallback(
+            on_episode_end=lambda episode, logs: states.append(agent.get_state()) if episode == 2 else None
+        )
+        evaluate = Evaluate(every=3, episodes=4, num_envs=2)
+        logs = agent.fit(episodes=7, callbacks=[keep, evaluate], verbose=0).history
+        agent.set_state(states[0])
+        expected = agent.evaluate(episodes=4)
+        for name in ("reward_mean", "reward_std", "reward_iqm", "length_mean"):
+            assert logs[f"evaluation_{name}"][2] == evaluate.results[name][0] == expected[name]
+        there = [not math.isnan(value) for value in logs["evaluation_reward_mean"]]
+        assert there == [False, False, True, False, False, True, False]
+        assert evaluate.results["episodes"] == [3, 6]
+        assert evaluate.results["steps"] == [logs["steps"][2], logs["steps"][5]]
+
+    def test_training_does_not_notice(self, agent: noterl.DQN, beginning: dict[str, Any]) -> None:
+        for every, arguments in (
+            (2, {}),
+            (3, {"deterministic": False, "seed": 5, "env": "CartPole-v1", "num_envs": 3}),
+        ):
+            agent.set_state(beginning)
+            agent.fit(episodes=8, verbose=0)
+            plain = agent.get_state()
+            agent.set_state(beginning)
+            agent.fit(episodes=8, callbacks=[Evaluate(every=every, episodes=5, **arguments)], verbose=0)
+            watched = agent.get_state()
+            assert_same_state({**watched, "callbacks": {}}, {**plain, "callbacks": {}})
+
+    @pytest.mark.parametrize(("unit", "every", "at"), [("steps", 5, [3, 5, 8, 10]), ("updates", 3, [2, 3, 5, 6, 8, 9])])
+    def test_other_units(self, unit: str, every: int, at: list[int]) -> None:
+        """Episodes of two steps, two updates at every second step but the first."""
+        agent = taped(Tape())
+        agent.evaluate = lambda *_, **__: {"reward_mean": 1.0}  # type: ignore[method-assign]
+        evaluate = Evaluate(every=every, unit=unit)
+        agent.fit(episodes=10, callbacks=[evaluate], verbose=0)
+        assert evaluate.results["episodes"] == at
+
+    def test_the_best_is_told(self) -> None:
+        told: list[float] = []
+        agent, means = rewarded([0]), iter([1.0, 3.0, 3.0, 2.0, 4.0])
+        agent.evaluate = lambda *_, **__: {"reward_mean": next(means)}  # type: ignore[method-assign]
+        evaluate = Evaluate(every=1, on_best=lambda agent, result: told.append((agent.episodes, result["reward_mean"])))
+        agent.fit(episodes=5, callbacks=[evaluate], verbose=0)
+        assert told == [(1, 1.0), (2, 3.0), (5, 4.0)]
+        assert evaluate.best == 4.0
+
+    def test_the_best_is_saved(self, agent: noterl.DQN, tmp_path: Path) -> None:
+        evaluate = Evaluate(every=2, episodes=3, on_best=tmp_path / "best.noterl")
+        agent.fit(episodes=8, callbacks=[evaluate], verbose=0)
+        means = evaluate.results["reward_mean"]
+        best = noterl.load(tmp_path / "best.noterl")
+        assert best.episodes == evaluate.results["episodes"][means.index(max(means))]
+        assert best.evaluate(episodes=3, seed=agent.generators.seed)["reward_mean"] == max(means)
+
+    def test_in_the_background_it_finds_the_same(
+        self, agent: noterl.DQN, beginning: dict[str, Any], tmp_path: Path
+    ) -> None:
+        found = []
+        for background in (False, True):
+            agent.set_state(beginning)
+            path = tmp_path / f"{background}.noterl"
+            evaluate = Evaluate("CartPole-v1", every=3, episodes=3, on_best=path, background=background)
+            history = agent.fit(episodes=8, callbacks=[evaluate], verbose=0)
+            found.append((evaluate.results, evaluate.best, noterl.load(path).episodes, agent.get_state()))
+        assert found[1][:3] == found[0][:3]
+        assert found[0][0]["episodes"] == [3, 6]
+        assert_same_state({**found[1][3], "callbacks": {}}, {**found[0][3], "callbacks": {}})
+        told = [value for value in history.history.get("evaluation_reward_mean", []) if not math.isnan(value)]
+        assert told == found[0][0]["reward_mean"][: len(told)]
+        assert not multiprocessing.active_children()
+
+    def test_what_goes_wrong_in_the_background_is_told(self) -> None:
+        with pytest.raises(ValueError, match="evaluate: what a process is given must be something that can be pickled"):
+            rewarded([0]).fit(episodes=1, callbacks=[Evaluate(lambda: None, background=True)], verbose=0)
+        ours, theirs = multiprocessing.Pipe()
+        serving = threading.Thread(target=_serve, args=(theirs, "missing.noterl", {}, None, {"episodes": 1}))
+        serving.start()
+        ours.send(None)
+        assert "FileNotFoundError" in ours.recv()
+        ours.close()
+        serving.join(10)
+        assert not serving.is_alive()
+        theirs.close()
+
+    def test_others_may_watch_what_it_adds(self, agent: noterl.DQN) -> None:
+        from noterl.callbacks import EarlyStopping
+
+        stopper = EarlyStopping(1, -1, monitor="evaluation_reward_mean")
+        assert len(agent.fit(episodes=9, callbacks=[Evaluate(every=4, episodes=1), stopper], verbose=0)) == 4
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"every": 0}, "every must be a positive int, got 0"),
+            ({"unit": "days"}, "unit must be .*'episodes'.*, got 'days'"),
+            ({"episodes": 0}, "episodes must be a positive int, got 0"),
+            ({"num_envs": 1.5}, "num_envs must be a positive int, got 1.5"),
+            ({"seed": -1}, "seed must be a non-negative int or None, got -1"),
+            ({"on_best": print, "background": True}, "on_best must be a path or None with background=True"),
+            ({"on_best": 3}, "on_best must be a path, a function of agent and result, or None, got 3"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            Evaluate(**arguments)
+
+    def test_a_place_that_cannot_be_written_is_named_before_training(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        agent = rewarded([0])
+        with pytest.raises(OSError, match=r"best\.noterl"):
+            agent.fit(episodes=1, callbacks=[Evaluate(on_best=tmp_path / "file" / "best.noterl")], verbose=0)
+        assert agent.steps == 0
+
+
+class TestVideos:
+    def test_files_and_what_is_on_them(self, agent: noterl.DQN, tmp_path: Path) -> None:
+        pytest.importorskip("pygame")
+        recorder = RecordVideo(tmp_path, every=2, max_steps=4, fps=20)
+        agent.fit(episodes=5, callbacks=[recorder, Animate(tmp_path / "last.gif", max_steps=4, fps=20)], verbose=0)
+        assert [file.name for file in recorder.files] == ["episodes-000002.gif", "episodes-000004.gif"]
+        agent.animate(tmp_path / "again.gif", max_steps=4, fps=20)
+        assert (tmp_path / "last.gif").read_bytes() == (tmp_path / "again.gif").read_bytes()
+        with Image.open(recorder.files[0]) as picture:
+            shown = 0
+            for frame in range(picture.n_frames):  # equal ones are joined
+                picture.seek(frame)
+                shown += picture.info["duration"]
+            assert (picture.size, shown) == ((600, 400), 5 * 50)
+
+    def test_mp4(self, agent: noterl.DQN, tmp_path: Path) -> None:
+        pytest.importorskip("pygame")
+        pytest.importorskip("imageio_ffmpeg")
+        agent.fit(episodes=1, callbacks=[RecordVideo(tmp_path, every=1, kind="mp4", max_steps=2)], verbose=0)
+        assert (tmp_path / "episodes-000001.mp4").read_bytes()[4:8] == b"ftyp"
+
+    def test_nothing_is_animated_where_training_failed(self, tmp_path: Path) -> None:
+        tape = Tape()
+        tape.acts["step 0", 1] = lambda: int("no number")
+        with pytest.raises(ValueError, match="no number"):
+            taped(tape).fit(episodes=1, callbacks=[Animate(tmp_path / "last.gif")], verbose=0)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("build", "message"),
+        [
+            (lambda: RecordVideo("v", 0), "every must be a positive int, got 0"),
+            (lambda: RecordVideo("v", unit="seconds"), "unit must be 'episodes', 'steps' or 'updates', got 'seconds'"),
+            (lambda: RecordVideo("v", kind="avi"), "kind must be 'gif' or 'mp4', got 'avi'"),
+            (lambda: RecordVideo("v", max_steps=0), "max_steps must be a positive int"),
+            (lambda: Animate("v.avi"), "path must end in .gif or .mp4, got 'v.avi'"),
+            (lambda: Animate("v.gif", fps=0), "fps must be a positive int, got 0"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, build: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            build()
+
+
+class TestSchedulers:
+    def test_the_rate_of_each_episode(self, agent: noterl.DQN) -> None:
+        seen: list[tuple[int, float]] = []
+        note = LambdaCallback(on_batch_end=lambda batch, logs: seen.append((agent.episodes, agent.learning_rate)))
+        scheduler = LearningRateScheduler(lambda episode: 2.0**-episode / 64, unit="episodes")
+        logs = agent.fit(episodes=6, callbacks=[scheduler, note], verbose=0).history
+        assert logs["learning_rate"] == [2.0**-episode / 64 for episode in range(6)]
+        assert {rate == 2.0**-episode / 64 for episode, rate in seen} == {True}
+        assert agent.learning_rate == 2.0**-6 / 64
+        assert agent.trace_counts["update"] <= 3
+
+    @pytest.mark.parametrize("unit", ["steps", "updates"])
+    def test_live_before_each_update(self, agent: noterl.DQN, unit: str) -> None:
+        seen: list[tuple[int, float]] = []
+        note = LambdaCallback(
+            on_batch_begin=lambda batch, logs: seen.append((getattr(agent, unit), float(agent.learning_rate)))
+        )
+        agent.fit(
+            episodes=3, callbacks=[LearningRateScheduler(lambda n: 2.0**-n, unit=unit, live=True), note], verbose=0
+        )
+        assert len(seen) == agent.updates > 10
+        assert all(rate == np.float32(2.0**-number) for number, rate in seen if number < 100)
+
+    def test_a_hyperparameter_and_a_rule(self, agent: noterl.DQN) -> None:
+        schedulers = [
+            HyperparameterScheduler("gamma", lambda steps: 0.5 + steps / 2**12),
+            HyperparameterScheduler("beta_1", lambda episode: 0.5 / (1 + episode), unit="episodes"),
+        ]
+        logs = agent.fit(episodes=3, callbacks=schedulers, verbose=0).history
+        assert logs["gamma"] == [0.5, *(0.5 + steps / 2**12 for steps in logs["steps"][:-1])]
+        np.testing.assert_allclose(logs["beta_1"], [0.5, 0.25, 0.5 / 3], rtol=1e-7)
+
+    def test_one_of_several_optimizers(self) -> None:
+        class Two(TapeAgent):
+            optimizer_names = ("actor", "critic")
+
+            def update(self, batch: Any) -> tuple[dict[str, Any], None]:
+                raise NotImplementedError  # updates are made up
+
+        adams = {name: keras.optimizers.Adam(0.5) for name in Two.optimizer_names}
+        agent = rewarded([0], Two, optimizer=adams)
+        scheduler = LearningRateScheduler(lambda steps: 0.25, optimizer="critic")
+        agent.fit(episodes=1, callbacks=[scheduler], verbose=0)
+        rates = {name: float(optimizer.learning_rate) for name, optimizer in agent.optimizers.items()}
+        assert rates == {"actor": 0.5, "critic": 0.25}
+
+    @pytest.mark.parametrize(
+        ("build", "message"),
+        [
+            (lambda: LearningRateScheduler(0.1), "schedule must be a function of the steps so far, got 0.1"),
+            (
+                lambda: LearningRateScheduler(abs, unit="days"),
+                "unit must be 'steps', 'updates' or 'episodes', got 'days'",
+            ),
+        ],
+    )
+    def test_bad_arguments_are_named(self, build: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            build()
+
+    def test_a_number_that_is_not_there_is_named(self) -> None:
+        with pytest.raises(ValueError, match=r"name must be one of tau, learning_rate, .*, got 'gama'"):
+            rewarded([0]).fit(episodes=1, callbacks=[HyperparameterScheduler("gama", abs)], verbose=0)

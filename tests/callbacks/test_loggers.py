@@ -1,0 +1,230 @@
+"""The loggers that write a table: what stands in the file, when, and after a crash."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+from noterl.callback import CHECKPOINT, LambdaCallback
+from noterl.callbacks import CSVLogger, JSONLogger, ParquetLogger
+from noterl.utils.tables import columns_of, plain_row, read_columns
+from tests.support.states import one_lane
+from tests.support.tape import Tape, rewarded, taped
+
+KINDS = {"csv": CSVLogger, "jsonl": JSONLogger, "parquet": ParquetLogger}
+
+
+def needed(ending: str) -> type[Any]:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    return KINDS[ending]
+
+
+@pytest.fixture(params=sorted(KINDS))
+def ending(request: pytest.FixtureRequest) -> str:
+    needed(request.param)
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def agent() -> noterl.DQN:
+    return one_lane()
+
+
+@pytest.fixture(scope="module")
+def beginning(agent: noterl.DQN) -> dict[str, Any]:
+    return agent.get_state()
+
+
+def at(episode: int, act: Callable[[], Any]) -> LambdaCallback:
+    """Return a callback that acts after all others at the end of the n-th episode."""
+    callback = LambdaCallback(on_episode_end=lambda number, logs: act() if number == episode - 1 else None)
+    callback.order = CHECKPOINT
+    return callback
+
+
+class TestFormats:
+    def test_every_episode_and_every_quantity(self, ending: str, tmp_path: Path) -> None:
+        path = tmp_path / f"log.{ending}"
+        add = LambdaCallback(
+            on_episode_end=lambda episode, logs: logs.update(score=episode / 4, word="a,b", many=np.zeros(2))
+        )
+        agent = taped(Tape(), learning_starts=3)  # the first episode has no loss
+        history = agent.fit(episodes=4, callbacks=[KINDS[ending](path), add], verbose=0).history
+        table = read_columns(path)
+        assert table["episode"] == [0, 1, 2, 3]
+        assert math.isnan(table["loss"][0])
+        assert table["loss"][1:] == history["loss"][1:] == [0.5, 2.5, 4.5]
+        for name in ("reward", "length", "steps", "updates", "time", "score"):
+            assert table[name] == history[name]
+        assert table["word"] == ["a,b"] * 4
+        assert "many" not in table
+        assert "complete" not in table
+
+    def test_an_episode_that_is_cut_short_has_no_row(self, ending: str, tmp_path: Path) -> None:
+        taped(Tape(), length=5).fit(steps=9, callbacks=[KINDS[ending](tmp_path / f"log.{ending}")], verbose=0)
+        assert read_columns(tmp_path / f"log.{ending}")["length"] == [5]
+
+    def test_a_quantity_that_comes_late(self, ending: str, tmp_path: Path) -> None:
+        path = tmp_path / f"log.{ending}"
+        add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=7.0) if episode == 2 else None)
+        rewarded([0]).fit(episodes=4, callbacks=[KINDS[ending](path, flush_every=1), add], verbose=0)
+        np.testing.assert_equal(read_columns(path)["score"], [math.nan, math.nan, 7.0, math.nan])
+        assert read_columns(path)["episode"] == [0, 1, 2, 3]
+
+    def test_csv_to_the_letter(self, tmp_path: Path) -> None:
+        rewarded([1.5, 2]).fit(episodes=2, callbacks=[CSVLogger(tmp_path / "log.csv")], verbose=0)
+        with (tmp_path / "log.csv").open(newline="") as file:
+            lines = list(csv.reader(file))
+        assert lines[0] == ["episode", "reward", "length", "loss", "steps", "updates", "time"]
+        assert [line[:6] for line in lines[1:]] == [["0", "1.5", "1", "", "1", "0"], ["1", "2.0", "1", "", "2", "0"]]
+
+    def test_json_to_the_letter(self, tmp_path: Path) -> None:
+        add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=math.inf))
+        rewarded([1.5]).fit(episodes=1, callbacks=[JSONLogger(tmp_path / "log.jsonl"), add], verbose=0)
+        (line,) = (tmp_path / "log.jsonl").read_text().splitlines()
+        row = json.loads(line, parse_constant=pytest.fail)
+        assert isinstance(row.pop("time"), float)
+        assert row == {
+            "episode": 0, "reward": 1.5, "length": 1, "loss": None, "steps": 1, "updates": 0, "score": None
+        }  # fmt: skip
+
+    def test_the_columns_of_xagents(self, tmp_path: Path) -> None:
+        needed("parquet")
+        path = tmp_path / "log.parquet"
+        history = rewarded([4, 2, 9, -3, 0]).fit(episodes=5, callbacks=[ParquetLogger(path, window=2)], verbose=0)
+        table = read_columns(path)
+        assert table["mean_reward"] == [4.0, 3.0, 5.5, 3.0, -1.5]
+        assert table["best_reward"] == [4.0, 4.0, 5.5, 5.5, 5.5]
+        assert table["episode_reward"] == [4.0, 2.0, 9.0, -3.0, 0.0]
+        assert table["step"] == [1, 2, 3, 4, 5]
+        assert table["time"] == history.history["time"]
+        assert path.is_file()
+
+
+class TestTimes:
+    def test_rows_are_written_every_so_many_episodes(self, ending: str, tmp_path: Path) -> None:
+        path, seen = tmp_path / f"log.{ending}", []
+
+        def look(episode: int, logs: dict[str, Any]) -> None:
+            seen.append(len(read_columns(path).get("episode", [])))
+
+        looker = LambdaCallback(on_episode_end=look)
+        looker.order = CHECKPOINT
+        rewarded([0]).fit(episodes=7, callbacks=[KINDS[ending](path, flush_every=3), looker], verbose=0)
+        assert seen == [0, 0, 3, 3, 3, 6, 6]
+        assert len(read_columns(path)["episode"]) == 7
+
+    def test_what_is_noted_is_written_when_training_fails(self, ending: str, tmp_path: Path) -> None:
+        path, tape = tmp_path / f"log.{ending}", Tape()
+        tape.acts["step 0", 5] = lambda: int("no number")
+        with pytest.raises(ValueError, match="no number"):
+            taped(tape).fit(episodes=9, callbacks=[KINDS[ending](path)], verbose=0)
+        assert read_columns(path)["episode"] == [0, 1]
+
+
+class TestGoingOn:
+    def test_the_next_fit_appends(self, ending: str, tmp_path: Path) -> None:
+        path, agent = tmp_path / f"log.{ending}", rewarded([0])
+        for _ in range(2):
+            agent.fit(episodes=3, callbacks=[KINDS[ending](path)], verbose=0)
+        table = read_columns(path)
+        assert table["episode"] == [0, 1, 2, 3, 4, 5]
+        assert table["steps"] == [1, 2, 3, 4, 5, 6]
+        assert table["time"] == sorted(table["time"])
+
+    def test_a_run_that_begins_anew_replaces_the_file(self, ending: str, tmp_path: Path) -> None:
+        path = tmp_path / f"log.{ending}"
+        for episodes in (5, 2):
+            rewarded([0]).fit(episodes=episodes, callbacks=[KINDS[ending](path)], verbose=0)
+        assert read_columns(path)["episode"] == [0, 1]
+
+    @pytest.mark.parametrize(("flush_every", "kept"), [(1, 8), (3, 3), (100, 0)])
+    def test_a_restored_run_loses_and_repeats_no_row(
+        self, ending: str, flush_every: int, kept: int, agent: noterl.DQN, beginning: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """The crash comes after eight episodes, or right after the agent was saved at the end of the fifth."""
+        whole, crashed = tmp_path / f"whole.{ending}", tmp_path / f"log.{ending}"
+        states: list[dict[str, Any]] = []
+
+        def save() -> None:
+            shutil.copy(log, crashed)
+            states.append(agent.get_state())
+
+        log = tmp_path / "first" / crashed.name
+        agent.set_state(beginning)
+        agent.fit(episodes=8, callbacks=[KINDS[ending](log, flush_every), at(5, save)], verbose=0)
+        if kept == 8:
+            shutil.copy(log, crashed)
+        assert len(read_columns(crashed).get("episode", [])) == kept
+        agent.set_state(beginning)
+        agent.fit(episodes=8, callbacks=[KINDS[ending](whole, flush_every)], verbose=0)
+        agent.set_state(states[0])
+        agent.fit(episodes=3, callbacks=[KINDS[ending](crashed, flush_every)], verbose=0)
+        tables = [read_columns(path) for path in (whole, crashed)]
+        for table in tables:
+            times = table.pop("time")
+            assert times == sorted(times)
+        np.testing.assert_equal(tables[1], tables[0])
+
+    def test_a_line_that_a_crash_cut_off_is_dropped(self, tmp_path: Path) -> None:
+        for ending in ("csv", "jsonl"):
+            path, agent = tmp_path / f"log.{ending}", rewarded([0])
+            agent.fit(episodes=3, callbacks=[KINDS[ending](path)], verbose=0)
+            path.write_text(path.read_text()[:-5])
+            agent.fit(episodes=1, callbacks=[KINDS[ending](path)], verbose=0)
+            assert read_columns(path)["episode"] == [0, 1, 3]
+
+
+class TestBadInput:
+    def test_a_file_of_something_else_is_left_alone(self, ending: str, tmp_path: Path) -> None:
+        path = tmp_path / f"log.{ending}"
+        path.write_text("name,age\nAda,36\n")
+        with pytest.raises(
+            ValueError, match=rf"path: .*log\.{ending} exists, and is no log of {KINDS[ending].__name__}"
+        ):
+            rewarded([0]).fit(episodes=1, callbacks=[KINDS[ending](path)], verbose=0)
+        assert path.read_text() == "name,age\nAda,36\n"
+
+    def test_a_place_that_cannot_be_written_is_named_before_training(self, ending: str, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        agent = rewarded([0])
+        with pytest.raises(OSError, match="file"):
+            agent.fit(episodes=1, callbacks=[KINDS[ending](tmp_path / "file" / f"log.{ending}")], verbose=0)
+        assert agent.steps == 0
+
+    @pytest.mark.parametrize("flush_every", [0, -1, 1.5, True])
+    def test_flush_every(self, ending: str, flush_every: Any) -> None:
+        with pytest.raises(ValueError, match=f"flush_every must be a positive int, got {flush_every}"):
+            KINDS[ending]("log", flush_every)
+
+    def test_window(self) -> None:
+        needed("parquet")
+        with pytest.raises(ValueError, match="window must be a positive int, got 0"):
+            ParquetLogger("log.parquet", window=0)
+
+    def test_a_missing_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+        with pytest.raises(ImportError, match=r'ParquetLogger needs an extra: pip install "noterl\[parquet\]"'):
+            ParquetLogger("log.parquet")
+
+    def test_an_unknown_ending(self) -> None:
+        with pytest.raises(ValueError, match=r"path must end in \.csv, \.jsonl, \.json, \.parquet, got 'log\.txt'"):
+            read_columns("log.txt")
+
+
+def test_what_fits_into_a_cell() -> None:
+    values = {"a": np.int64(3), "b": np.float32(0.5), "c": np.bool_(True), "d": None, "e": [1], "f": np.zeros(2)}
+    row = plain_row(values)
+    assert row == {"a": 3, "b": 0.5, "c": True, "d": None}
+    assert [type(value) for value in row.values()] == [int, float, bool, type(None)]
+    assert columns_of([{"b": 1, "a": 2}, {"a": 1, "c": 3}]) == ["b", "a", "c"]

@@ -1,0 +1,305 @@
+"""The callbacks that stop and slow training: when, why, and what they leave behind."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+from noterl.callbacks import (
+    Checkpoint,
+    EarlyStopping,
+    LambdaCallback,
+    ReduceLROnPlateau,
+    StopOnSteps,
+    StopOnTime,
+    TerminateOnNaN,
+    stop_on_time,
+)
+from noterl.learning import optimizers
+from noterl.training import state as agent_state
+from tests.support.doubles import FakeClock
+from tests.support.states import assert_same_state, differences, one_lane
+from tests.support.tape import Broken, broken, rewarded
+
+
+class RatedAgent:
+    """What the plateau callback asks of an agent with two optimizers."""
+
+    optimizer_names = ("actor", "critic")
+
+    def __init__(self) -> None:
+        self.optimizers = {"actor": "actor", "critic": "critic"}
+        self.rates = {"actor": 1.0, "critic": 0.5}
+        self.episodes = self.steps = 0
+        self.reason: str | None = None
+
+    def set_rule(self, rule: str, value: float, name: str) -> None:
+        assert rule == "learning_rate"
+        self.rates[name] = value
+
+    def say(self, message: str) -> None:
+        pass
+
+    def stop(self, reason: str) -> None:
+        self.reason = reason
+
+
+@pytest.fixture
+def rated(monkeypatch: pytest.MonkeyPatch) -> RatedAgent:
+    agent = RatedAgent()
+    monkeypatch.setattr(optimizers, "get_rule", lambda name, rule: agent.rates[name])
+    return agent
+
+
+def hear(callback: ReduceLROnPlateau, agent: RatedAgent, rewards: list[float]) -> list[float]:
+    """Play episodes of ten steps; return the actor's rate after each."""
+    callback.agent = agent
+    rates = []
+    for reward in rewards:
+        agent.episodes += 1
+        agent.steps += 10
+        logs = {"reward": reward}
+        callback.on_episode_end(agent.episodes - 1, logs)
+        assert logs["learning_rate/actor"] == agent.rates["actor"]
+        rates.append(agent.rates["actor"])
+        if agent.reason is not None:
+            break
+    return rates
+
+
+class TestReduceLROnPlateau:
+    def test_lowers_the_rate_of_every_optimizer_on_a_plateau(self, rated: RatedAgent) -> None:
+        slower = ReduceLROnPlateau(0.5, 2, window=1)
+        assert hear(slower, rated, [1, 1, 1, 1, 1]) == [1.0, 1.0, 0.5, 0.5, 0.25]
+        assert rated.rates == {"actor": 0.25, "critic": 0.125}
+
+    @pytest.mark.parametrize(
+        ("arguments", "rewards", "rates"),
+        [
+            ({}, [1, 1, 2, 2, 2], [1, 1, 1, 1, 0.5]),
+            ({"mode": "min"}, [2, 1, 1, 1], [1, 1, 1, 0.5]),
+            ({"window": 2}, [0, 4, 0, 4, 0], [1, 1, 1, 0.5, 0.5]),
+            ({"min_delta": 1.0}, [1, 2, 2, 3.5], [1, 1, 0.5, 0.5]),
+            ({"cooldown": 2}, [1, 1, 1, 1, 1, 1, 1], [1, 1, 0.5, 0.5, 0.5, 0.5, 0.25]),
+            ({"min_lr": 0.4}, [1, 1, 1, 1, 1], [1, 1, 0.5, 0.5, 0.4]),
+            ({"starts_at": 40}, [1, 1, 1, 1, 1], [1, 1, 1, 1, 0.5]),
+            ({"every": 2}, [9, 1, 9, 1, 9, 1, 9, 1], [1, 1, 1, 1, 1, 0.5, 0.5, 0.5]),
+        ],
+        ids=str,
+    )
+    def test_when(self, rated: RatedAgent, arguments: dict[str, Any], rewards: list[float], rates: list[float]) -> None:
+        assert hear(ReduceLROnPlateau(0.5, 2, **{"window": 1, **arguments}), rated, rewards) == rates
+
+    def test_what_was_best_before_monitoring_starts_counts(self, rated: RatedAgent) -> None:
+        assert hear(ReduceLROnPlateau(0.5, 1, window=1, starts_at=30), rated, [9, 1, 5]) == [1, 1, 0.5]
+
+    def test_so_many_plateaus_end_training(self, rated: RatedAgent) -> None:
+        stopper = ReduceLROnPlateau(0.5, 2, window=1, stop_after=2)
+        assert stopper.stops_training
+        assert not ReduceLROnPlateau().stops_training
+        assert hear(stopper, rated, [1] * 9) == [1, 1, 0.5, 0.5, 0.25]
+        assert rated.reason == "reward has not improved for 2 plateaus"
+
+    def test_an_improvement_forgets_the_plateaus(self, rated: RatedAgent) -> None:
+        stopper = ReduceLROnPlateau(0.5, 1, window=1, stop_after=2)
+        assert len(hear(stopper, rated, [1, 1, 2, 2, 3, 3, 3, 3])) == 7
+
+    def test_its_state_goes_on(self, rated: RatedAgent) -> None:
+        rewards = [1.0, 2, 2, 1, 3, 3, 3, 3, 3, 1, 1, 1]
+        arguments: dict[str, Any] = {"factor": 0.5, "patience": 2, "window": 2, "cooldown": 1}
+        whole = hear(ReduceLROnPlateau(**arguments), rated, rewards)
+        for cut in range(1, len(rewards)):
+            rated.rates, rated.episodes, rated.steps = {"actor": 1.0, "critic": 0.5}, 0, 0
+            first, second = ReduceLROnPlateau(**arguments), ReduceLROnPlateau(**arguments)
+            rates = hear(first, rated, rewards[:cut])
+            second.set_state(first.get_state())
+            assert rates + hear(second, rated, rewards[cut:]) == whole
+
+    def test_in_training_the_rates_stand_in_the_history(self) -> None:
+        agent = one_lane()
+        history = agent.fit(episodes=3, callbacks=[ReduceLROnPlateau(0.5, 1, monitor="length", window=1)], verbose=0)
+        rates = history.history["learning_rate"]
+        assert len(rates) == 3
+        assert rates[0] == pytest.approx(1e-3)
+        assert rates[-1] == agent.learning_rate
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"factor": 1.0}, r"^factor must be below 1, or the rate would stay, got 1.0$"),
+            ({"factor": 0}, r"^factor must be a finite number above 0 and at most 1, got 0$"),
+            ({"patience": 0}, r"^patience must be a positive int, got 0$"),
+            ({"window": 1.5}, r"^window must be a positive int, got 1.5$"),
+            ({"every": -1}, r"^every must be a positive int, got -1$"),
+            ({"cooldown": -1}, r"^cooldown must be an int of at least 0, got -1$"),
+            ({"min_lr": -1}, r"^min_lr must be a finite number of at least 0, got -1$"),
+            ({"starts_at": 0.5}, r"^starts_at must be an int of at least 0, got 0.5$"),
+            ({"stop_after": 0}, r"^stop_after must be a positive int, got 0$"),
+            ({"mode": "up"}, r"^mode must be 'max' or 'min', got 'up'$"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            ReduceLROnPlateau(**arguments)
+
+    def test_a_quantity_that_is_never_there_is_named(self) -> None:
+        with pytest.raises(ValueError, match=r"monitor: the episode's logs have no 'score'; they have .*reward"):
+            rewarded([0]).fit(episodes=3, callbacks=[ReduceLROnPlateau(monitor="score")], verbose=0)
+
+
+class TestBestWeights:
+    """`restore_best_weights` holds whatever ends training."""
+
+    REWARDS = (1.0, 5.0, 2.0, 2.0, 2.0)
+
+    def fit(self, tmp_path: Path, stopper: EarlyStopping, *others: Any, episodes: int = 5, agent: Any = None) -> Any:
+        """Train; each episode's reward is given, and after it the first weight is set to the episode's number."""
+        agent = agent or one_lane()
+
+        def change(episode: int, logs: dict[str, Any]) -> None:
+            if not logs["complete"]:
+                return
+            logs["score"] = self.REWARDS[episode]
+            weights = agent_state.weights(agent)
+            agent_state.set_weights(agent, {name: np.full_like(array, episode) for name, array in weights.items()})
+
+        agent.compile(learning_starts=10**6)
+        agent.fit(episodes=episodes, callbacks=[LambdaCallback(on_episode_end=change), stopper, *others], verbose=0)
+        return agent
+
+    @staticmethod
+    def number(agent: Any) -> float:
+        (number,) = {float(value) for array in agent_state.weights(agent).values() for value in np.unique(array)}
+        return number
+
+    @pytest.mark.parametrize("restore", [False, True])
+    def test_when_the_budget_ends_it(self, tmp_path: Path, restore: bool) -> None:
+        stopper = EarlyStopping(1, monitor="score", patience=100, restore_best_weights=restore)
+        assert self.number(self.fit(tmp_path, stopper)) == (1 if restore else 4)
+
+    def test_when_patience_ends_it(self, tmp_path: Path) -> None:
+        stopper = EarlyStopping(1, monitor="score", patience=2, restore_best_weights=True)
+        agent = self.fit(tmp_path, stopper)
+        assert (agent.episodes, self.number(agent)) == (4, 1)
+
+    def test_when_another_callback_ends_it_and_in_the_last_checkpoint(self, tmp_path: Path) -> None:
+        stopper = EarlyStopping(1, monitor="score", patience=100, restore_best_weights=True)
+        agent = one_lane()
+        enough = LambdaCallback(on_episode_end=lambda episode, logs: agent.stop("enough") if episode == 2 else None)
+        self.fit(tmp_path, stopper, enough, Checkpoint(tmp_path), agent=agent)
+        assert (agent.episodes, self.number(agent)) == (3, 1)
+        assert self.number(noterl.load(Checkpoint.latest(tmp_path))) == 1
+
+    def test_when_an_error_ends_it(self, tmp_path: Path) -> None:
+        stopper = EarlyStopping(1, monitor="score", patience=100, restore_best_weights=True)
+        agent = one_lane()
+        crash = LambdaCallback(on_episode_end=lambda episode, logs: broken() if episode == 3 else None)
+        with pytest.raises(Broken):
+            self.fit(tmp_path, stopper, crash, agent=agent)
+        assert self.number(agent) == 1
+
+    def test_the_best_is_remembered_by_a_file(self, tmp_path: Path) -> None:
+        def stopper() -> EarlyStopping:
+            return EarlyStopping(1, monitor="score", patience=100, restore_best_weights=True)
+
+        self.fit(tmp_path, stopper(), Checkpoint(tmp_path, save_freq=3, save_last=False), episodes=4)
+        agent = noterl.load(Checkpoint.latest(tmp_path))
+        assert (agent.episodes, self.number(agent)) == (3, 2)
+        second = EarlyStopping(1, monitor="score", patience=100, restore_best_weights=True)
+        self.fit(tmp_path, second, agent=agent, episodes=2)
+        assert (agent.episodes, self.number(agent)) == (5, 1)
+
+
+class TestStopOnSteps:
+    @pytest.mark.parametrize("num_envs", [1, 3])
+    def test_exactly_over_all_fits(self, num_envs: int) -> None:
+        agent = rewarded([0.0])
+        reasons = [
+            agent.fit(steps=30, num_envs=num_envs, callbacks=[StopOnSteps(np.int64(50))], verbose=0).stop_reason
+            for _ in range(3)
+        ]
+        assert agent.steps == 50
+        assert reasons == ["steps"] * 3
+
+    def test_is_a_budget(self) -> None:
+        agent = rewarded([0.0])
+        agent.fit(callbacks=[StopOnSteps(7)], verbose=0)
+        assert agent.steps == 7
+
+    def test_bad_arguments_are_named(self) -> None:
+        with pytest.raises(ValueError, match=r"^steps must be a positive int, got 0$"):
+            StopOnSteps(0)
+
+
+class TestStopOnTime:
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+        clock = FakeClock()
+        monkeypatch.setattr(stop_on_time, "perf_counter", clock)
+        return clock
+
+    def slow(self, clock: FakeClock) -> LambdaCallback:
+        callback = LambdaCallback()
+        callback.between_steps = lambda: clock.sleep(0.25)
+        return callback
+
+    def test_at_the_step_in_progress(self, clock: FakeClock) -> None:
+        agent = rewarded([0.0])
+        history = agent.fit(callbacks=[self.slow(clock), StopOnTime(1.1)], verbose=0)
+        assert history.stop_reason == "trained for 1.1 seconds"
+        assert agent.steps == 5
+
+    def test_time_of_earlier_fits_counts_and_that_between_does_not(self, clock: FakeClock) -> None:
+        agent, stopper = rewarded([0.0]), StopOnTime(2)
+        agent.fit(steps=5, callbacks=[self.slow(clock), stopper], verbose=0)
+        assert stopper.get_state() == {"seconds": 1.25}
+        clock.sleep(60)
+        assert stopper.get_state() == {"seconds": 1.25}
+        other = StopOnTime(2)
+        other.set_state(stopper.get_state())
+        clock.sleep(60)
+        agent.fit(callbacks=[self.slow(clock), other], verbose=0)
+        assert (agent.steps, other.get_state()) == (8, {"seconds": 2.0})
+
+    def test_by_the_clock_of_the_machine(self) -> None:
+        stopper = StopOnTime(0.02)
+        rewarded([0.0]).fit(callbacks=[stopper], verbose=0)
+        assert stopper.get_state()["seconds"] >= 0.02
+
+    @pytest.mark.parametrize("seconds", [0, -1, math.inf, "long"])
+    def test_bad_arguments_are_named(self, seconds: Any) -> None:
+        with pytest.raises(ValueError, match=r"^seconds must be a finite number above 0, got "):
+            StopOnTime(seconds)
+
+
+class TestTerminateOnNaN:
+    @staticmethod
+    def agent(**changes: Any) -> noterl.DQN:
+        agent = one_lane(seed=2, **changes)
+        agent.fit(steps=25, verbose=0)
+        return agent
+
+    def test_training_ends_at_the_last_good_state_and_says_where(self) -> None:
+        agents = [self.agent(), self.agent()]
+        for agent in agents:
+            agent.set_rule("learning_rate", 1e25)  # the next update is finite, the one after it is not
+        with pytest.raises(FloatingPointError) as raised:
+            agents[0].fit(steps=20, verbose=0)
+        history = agents[1].fit(steps=20, callbacks=[TerminateOnNaN()], verbose=0)
+        assert history.stop_reason == agents[1].stop_reason
+        assert history.stop_reason == str(raised.value).partition(";")[0]
+        assert f"at update {agents[1].updates} (environment step {agents[1].steps})" in history.stop_reason
+        for array in agent_state.weights(agents[1]).values():
+            assert np.isfinite(array).all()
+        assert not differences(agent_state.weights(agents[0]), agent_state.weights(agents[1]))
+
+    def test_changes_nothing_else(self) -> None:
+        plain, heard = self.agent(), self.agent()
+        plain.fit(steps=30, verbose=0)
+        assert heard.fit(steps=30, callbacks=[TerminateOnNaN()], verbose=0).stop_reason == "steps"
+        assert_same_state(*({**each.get_state(), "callbacks": None} for each in (plain, heard)))

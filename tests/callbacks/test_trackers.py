@@ -1,0 +1,325 @@
+"""The callbacks that talk to other programs: Optuna, Weights & Biases and MLflow."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+import noterl
+from noterl.callback import CHECKPOINT
+from noterl.callbacks import LambdaCallback, MLflowLogger, OptunaPruning, WandbLogger
+from tests.support.tape import rewarded
+
+
+class Trial:
+    """What a trial of Optuna is to us; prunes at a point."""
+
+    def __init__(self, prune_at: int = 10**9) -> None:
+        self.prune_at, self.reported = prune_at, []
+
+    def report(self, value: float, step: int) -> None:
+        self.reported.append((value, step))
+
+    def should_prune(self) -> bool:
+        return self.reported[-1][1] >= self.prune_at
+
+
+class Pruned(Exception):
+    """Stands for `optuna.TrialPruned` where Optuna is not installed."""
+
+
+@pytest.fixture
+def pruned(monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
+    """Return what is raised for a trial that is pruned."""
+    try:
+        import optuna
+    except ImportError:
+        monkeypatch.setitem(sys.modules, "optuna", SimpleNamespace(TrialPruned=Pruned))
+        return Pruned
+    return optuna.TrialPruned
+
+
+class TestOptunaPruning:
+    def test_what_is_reported_when(self, pruned: type[Exception]) -> None:
+        trial = Trial()
+        rewarded([1, 2, 3, 4, 5, 6, 7]).fit(episodes=7, callbacks=[OptunaPruning(trial, window=3, every=2)], verbose=0)
+        assert trial.reported == [(1.5, 2), (3.0, 4), (5.0, 6)]
+
+    def test_a_multiple_that_is_passed(self, pruned: type[Exception]) -> None:
+        from tests.support.tape import Tape, taped
+
+        trial = Trial()
+        taped(Tape(), length=4).fit(
+            episodes=4, callbacks=[OptunaPruning(trial, every=6, unit="steps", monitor="steps", window=1)], verbose=0
+        )
+        assert trial.reported == [(8.0, 6), (12.0, 12)]
+
+    def test_pruned_after_everybody_has_heard_the_end(self, pruned: type[Exception]) -> None:
+        heard: list[str] = []
+        others = LambdaCallback(
+            on_train_end=lambda logs: heard.append("end"), on_exception=lambda error: heard.append("exception")
+        )
+        agent = rewarded([0])
+        with pytest.raises(pruned, match="the trial was pruned at 4 episodes"):
+            agent.fit(episodes=9, callbacks=[OptunaPruning(Trial(4), every=2), others], verbose=0)
+        assert heard == ["end"]
+        assert agent.history.stop_reason == "the trial was pruned at 4 episodes"
+        assert agent.episodes == 4
+
+    def test_its_state_goes_on(self, pruned: type[Exception]) -> None:
+        trial, agent = Trial(), rewarded([1, 2, 3, 4, 5, 6])
+        first = OptunaPruning(trial, window=4, every=2)
+        agent.fit(episodes=3, callbacks=[first], verbose=0)
+        second = OptunaPruning(trial, window=4, every=2)
+        second.set_state(first.get_state())
+        agent.fit(episodes=3, callbacks=[second], verbose=0)
+        assert trial.reported == [(1.5, 2), (2.5, 4), (4.5, 6)]
+
+    def test_a_study(self) -> None:
+        optuna = pytest.importorskip("optuna")
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        heights = [5.0, 6.0, 1.0, 7.0]
+
+        def objective(trial: Any) -> float:
+            rewards = [heights[trial.number] * episode for episode in range(10)]
+            agent = rewarded(rewards)
+            agent.fit(episodes=10, callbacks=[OptunaPruning(trial, every=2, window=2)], verbose=0)
+            return rewards[-1]
+
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=5)
+        study = optuna.create_study(direction="maximize", pruner=pruner)
+        study.optimize(objective, n_trials=4)
+        assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED", "COMPLETE"]
+        assert study.trials[2].intermediate_values == {2: 0.5, 4: 2.5, 6: 4.5}
+        assert study.best_value == 63.0
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"trial": None}, "trial must be an optuna.Trial, got None"),
+            ({"every": 0}, "every must be a positive int, got 0"),
+            ({"window": 0}, "window must be a positive int, got 0"),
+            ({"unit": "seconds"}, "unit must be 'episodes', 'steps' or 'updates', got 'seconds'"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, pruned: type[Exception], arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            OptunaPruning(**{"trial": Trial(), **arguments})
+
+    def test_a_missing_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "optuna", None)
+        with pytest.raises(ImportError, match=r'OptunaPruning needs an extra: pip install "noterl\[tune\]"'):
+            OptunaPruning(Trial())
+
+
+class Run:
+    """What a run of wandb is to us: rows lie in a list, and steps that lie behind are refused."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.arguments, self.id = arguments, arguments["id"] or "new"
+        self.rows: list[tuple[int, dict[str, Any]]] = []
+        self.exit_code: int | None = None
+
+    def log(self, row: dict[str, Any], step: int) -> None:
+        self.rows.append((step, row))
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    made: list[Run] = []
+
+    def init(**arguments: Any) -> Run:
+        made.append(Run(arguments))
+        return made[-1]
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    return made
+
+
+class TestWandbLogger:
+    def test_rows_against_steps(self, runs: list[Run], tmp_path: Path) -> None:
+        add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=2.0, many=[1, 2]))
+        logger = WandbLogger("cartpole", "first", config={"note": "x"}, mode="offline", folder=tmp_path)
+        rewarded([4, 5]).fit(episodes=2, callbacks=[add, logger], verbose=0)
+        (run,) = runs
+        assert run.exit_code == 0
+        assert [step for step, _ in run.rows] == [1, 2]
+        for number, (_, row) in enumerate(run.rows):
+            assert row.pop("time") >= 0
+            assert row == {
+                "episode": number, "reward": 4.0 + number, "length": 1, "steps": number + 1, "updates": 0, "score": 2.0
+            }  # fmt: skip
+        assert {name: run.arguments[name] for name in ("project", "name", "mode", "dir", "id", "resume")} == {
+            "project": "cartpole", "name": "first", "mode": "offline", "dir": tmp_path, "id": None, "resume": "allow"
+        }  # fmt: skip
+        assert run.arguments["config"]["agent"] == "TapeAgent"
+        assert run.arguments["config"]["note"] == "x"
+
+    def test_a_restored_run_goes_on_under_its_name(self, runs: list[Run]) -> None:
+        first, second = WandbLogger(), WandbLogger()
+        rewarded([0]).fit(episodes=1, callbacks=[first], verbose=0)
+        second.set_state(first.get_state())
+        rewarded([0]).fit(episodes=1, callbacks=[second], verbose=0)
+        assert [run.arguments["id"] for run in runs] == [None, "new"]
+
+    def test_a_failure_is_told(self, runs: list[Run]) -> None:
+        broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))
+        with pytest.raises(ValueError, match="no number"):
+            rewarded([0]).fit(episodes=1, callbacks=[broken, WandbLogger()], verbose=0)
+        assert runs[0].exit_code == 1
+
+    def test_a_missing_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "wandb", None)
+        with pytest.raises(ImportError, match=r'WandbLogger needs an extra: pip install "noterl\[wandb\]"'):
+            WandbLogger()
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_the_real_one_offline(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("wandb")
+        monkeypatch.setenv("WANDB_SILENT", "true")
+        logger = WandbLogger("cartpole", mode="offline", folder=tmp_path)
+        agent = rewarded([4, 5, 6])
+        agent.fit(episodes=2, callbacks=[logger], verbose=0)
+        time.sleep(1.1)  # the package names folders after the second
+        agent.fit(episodes=2, callbacks=[logger], verbose=0)
+        files = sorted(tmp_path.rglob("*.wandb"))
+        # Protocol buffers of a key and its value as JSON, with a length between them.
+        found = [
+            [
+                sorted(set(re.findall(rb"\x12." + key + rb"\x82\x01.(\d)", file.read_bytes())))
+                for key in (b"_step", b"reward")
+            ]
+            for file in files
+        ]
+        assert found == [[[b"1", b"2"], [b"4", b"5"]], [[b"3", b"4"], [b"6"]]]
+        assert all(logger.get_state()["id"] in file.name for file in files)
+
+
+class Client:
+    """What a client of MLflow is to us: runs by their names, in lists."""
+
+    runs: ClassVar[dict[str, Client]] = {}
+
+    def __init__(self, tracking_uri: str | None) -> None:
+        self.uri = tracking_uri
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        return SimpleNamespace(experiment_id="7") if name == "known" else None
+
+    def create_experiment(self, name: str) -> str:
+        return f"new {name}"
+
+    def create_run(self, experiment: str, run_name: str | None) -> Any:
+        identity = f"run {len(self.runs)}"
+        self.runs[identity] = SimpleNamespace(
+            uri=self.uri, experiment=experiment, name=run_name, params={}, metrics=[], writes=0, status="RUNNING"
+        )
+        return SimpleNamespace(info=SimpleNamespace(run_id=identity))
+
+    def log_batch(self, identity: str, metrics: Any = (), params: Any = ()) -> None:
+        assert len(metrics) <= 1000
+        self.runs[identity].params.update(params)
+        self.runs[identity].metrics += metrics
+        self.runs[identity].writes += bool(metrics)
+
+    def get_metric_history(self, identity: str, name: str) -> list[Any]:
+        return [point for point in self.runs[identity].metrics if point.key == name]
+
+    def update_run(self, identity: str, status: str) -> None:
+        self.runs[identity].status = status
+
+    set_terminated = update_run
+
+
+@pytest.fixture
+def tracked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    def metric(key: str, value: float, timestamp: int, step: int) -> Any:
+        assert timestamp > 1e12, "milliseconds"
+        return SimpleNamespace(key=key, value=value, step=step)
+
+    entities = SimpleNamespace(Metric=metric, Param=lambda key, value: (key, value))
+    monkeypatch.setattr(Client, "runs", {})
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client, entities=entities))
+    return Client.runs
+
+
+class TestMLflowLogger:
+    def test_rows_against_steps(self, tracked: dict[str, Any]) -> None:
+        add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update({"a:b": 2.0, "many": [1, 2]}))
+        logger = MLflowLogger("known", "first", parameters={"note": "x"}, tracking_uri="there", flush_every=2)
+        rewarded([4, 5, 6]).fit(episodes=3, callbacks=[add, logger], verbose=0)
+        run = tracked["run 0"]
+        assert (run.uri, run.experiment, run.name, run.status, run.writes) == ("there", "7", "first", "FINISHED", 2)
+        assert {"agent": "TapeAgent", "note": "x"}.items() <= run.params.items()
+        assert all(isinstance(value, str) for value in run.params.values())
+        points = {key: [point.value for point in run.metrics if point.key == key] for key in ("reward", "episode")}
+        assert points == {"reward": [4.0, 5.0, 6.0], "episode": [0.0, 1.0, 2.0]}
+        assert sorted({point.key for point in run.metrics}) == [
+            "a_b", "episode", "length", "reward", "steps", "time", "updates"
+        ]  # fmt: skip
+        assert [point.step for point in run.metrics if point.key == "reward"] == [1, 2, 3]
+
+    def test_a_restored_run_goes_on_and_logs_no_step_twice(self, tracked: dict[str, Any]) -> None:
+        first, second = MLflowLogger("x"), MLflowLogger("x")
+        agent = rewarded([0])
+        agent.fit(episodes=3, callbacks=[first], verbose=0)
+        second.set_state(first.get_state())
+        rewarded([0]).fit(episodes=5, callbacks=[second], verbose=0)  # plays the first three again
+        assert [point.step for point in tracked["run 0"].metrics if point.key == "reward"] == [1, 2, 3, 4, 5]
+        assert (list(tracked), tracked["run 0"].experiment) == (["run 0"], "new x")
+
+    def test_what_a_saved_agent_goes_on_after_is_written(self, tracked: dict[str, Any]) -> None:
+        logger, found = MLflowLogger(), []
+        look = LambdaCallback(on_episode_end=lambda episode, logs: found.append(logger.get_state()))
+        look.order = CHECKPOINT
+        rewarded([0]).fit(episodes=1, callbacks=[logger, look], verbose=0)
+        assert (found, tracked["run 0"].writes) == ([{"id": "run 0"}], 1)
+
+    def test_a_failure_is_told(self, tracked: dict[str, Any]) -> None:
+        broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))
+        with pytest.raises(ValueError, match="no number"):
+            rewarded([0]).fit(episodes=1, callbacks=[broken, MLflowLogger()], verbose=0)
+        assert tracked["run 0"].status == "FAILED"
+
+    def test_bad_arguments_and_a_missing_extra_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace())
+        with pytest.raises(ValueError, match=r"^flush_every must be a positive int, got 0$"):
+            MLflowLogger(flush_every=0)
+        monkeypatch.setitem(sys.modules, "mlflow", None)
+        with pytest.raises(ImportError, match=r'MLflowLogger needs an extra: pip install "noterl\[mlflow\]"'):
+            MLflowLogger()
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_the_real_one(self, tmp_path: Path) -> None:
+        mlflow = pytest.importorskip("mlflow")
+        uri = f"sqlite:///{tmp_path}/runs.db"
+        logger = MLflowLogger("cartpole", tracking_uri=uri)
+        agent = rewarded([4, 5, 6])
+        for _ in range(2):
+            agent.fit(episodes=2, callbacks=[logger], verbose=0)
+        client = mlflow.MlflowClient(tracking_uri=uri)
+        (run,) = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
+        points = client.get_metric_history(run.info.run_id, "reward")
+        assert [(point.step, point.value) for point in points] == [(1, 4.0), (2, 5.0), (3, 6.0), (4, 6.0)]
+        assert (run.info.status, run.data.params["agent"]) == ("FINISHED", "TapeAgent")
+
+
+def test_numbers_alone_are_logged(runs: list[Run]) -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+    agent.compile(learning_starts=10**6)
+    agent.fit(episodes=1, callbacks=[WandbLogger()], verbose=0)
+    config = runs[0].arguments["config"]
+    assert config["seed"] == 1
+    assert config["env"] == "'CartPole-v1'"
+    assert "hidden" not in config
+    assert not any(isinstance(value, float) and math.isnan(value) for value in runs[0].rows[0][1].values())

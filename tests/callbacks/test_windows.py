@@ -1,0 +1,271 @@
+"""The callbacks that trim a memory: both rules of ESSWindow in exact numbers, Window, what they log and remember."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+from noterl.callbacks import ESSAdapt, ESSWindow, LambdaCallback, Rate, Window
+from noterl.replay import Prioritized, RatioScore, Replay
+from tests.support.doubles import CountingEnv
+from tests.support.states import assert_same_state, one_lane
+
+CAPACITY = 200
+
+
+def small_agent(seed: int = 1, **changes: Any) -> noterl.DQN:
+    """Return an agent whose episodes have 10 steps, and which does not learn unless told to."""
+    agent = noterl.DQN(CountingEnv(10), hidden=(4,), seed=seed)
+    settings = {"replay": Replay(CAPACITY, sampler=Prioritized(alpha=1.0)), "batch_size": 4, "learning_starts": 10**6}
+    agent.compile(**settings | changes)
+    return agent
+
+
+class Scripted:
+    """A memory of so many transitions that says the ESS it is told, and notes how it is trimmed."""
+
+    def __init__(self, size: int, values: list[float]) -> None:
+        self.size, self.values, self.dropped = size, values, []
+
+    def __len__(self) -> int:
+        return self.size
+
+    def effective_sample_size(self) -> float:
+        return self.values.pop(0)
+
+    def drop_oldest(self, count: int) -> None:
+        self.dropped.append(count)
+        self.size -= count
+
+
+class ScriptedAgent:
+    """What a callback needs of an agent."""
+
+    def __init__(self, memory: Any, batch_size: int = 1) -> None:
+        self.replay, self.episodes, self.on_policy = memory, 0, None
+        self.schedule = type("Schedule", (), {"batch_size": batch_size})
+
+
+def looks(callback: ESSWindow, size: int, values: list[float], batch_size: int = 1) -> tuple[list[int], list[Any]]:
+    """Let the callback look until the ESS values are used up; return what was dropped, and the logs."""
+    memory = Scripted(size, list(values))
+    callback.agent = ScriptedAgent(memory, batch_size)
+    callback._cadence.begin(callback.agent)
+    told = []
+    while memory.values:
+        callback.agent.episodes += 1
+        logs: dict[str, Any] = {}
+        callback.on_episode_end(callback.agent.episodes, logs)
+        told.append(logs)
+    return memory.dropped, told
+
+
+def test_target_keeps_the_smoothed_ess_times_scale() -> None:
+    callback = ESSWindow(scale=2.0, smooth=0.25, min_size=10)
+    # After a trim the ESS is measured once more, as the baseline of the other mode.
+    dropped, logs = looks(callback, 1000, [400.0, 380.0, 200.0, 190.0, 375.0])
+    # 400 -> keep 800; 0.25 * 200 + 0.75 * 400 = 350 -> keep 700; 0.25 * 375 + 0.75 * 350 = 356.25 -> 712, all of 700
+    assert dropped == [200, 100]
+    assert [entry["window"] for entry in logs] == [800, 700, 700]
+    assert [entry["ess"] for entry in logs] == [400.0, 200.0, 375.0]
+    assert callback.ess == 356.25
+
+
+def test_target_never_goes_below_the_least_size() -> None:
+    dropped, _ = looks(ESSWindow(scale=0.5, smooth=1.0, min_size=64), 100, [3.0, 3.0])
+    assert dropped == [36]
+    dropped, _ = looks(ESSWindow(scale=0.5, smooth=1.0), 100, [3.0, 3.0], batch_size=32)
+    assert dropped == [68]
+
+
+def test_baseline_drops_what_the_ess_has_lost_times_scale() -> None:
+    callback = ESSWindow(scale=0.5, smooth=0.5, mode="baseline", min_size=10)
+    dropped, logs = looks(callback, 1000, [800.0, 900.0, 450.0, 300.0, 250.0, 240.0, 200.0])
+    # Smoothed: 800, 850, 650. Lost of 850: 0.2353, of which a half of 1000 is 117. Then ESS0 is 300, and the smoothed
+    # 450 is more: it becomes ESS0.
+    # Then it is 345, which has lost 0.2333 of that, and a half of 883 is to be multiplied: 103.
+    assert dropped == [117, 103]
+    assert [entry["window"] for entry in logs] == [1000, 1000, 883, 883, 780]
+    assert [entry["ess"] for entry in logs] == [800.0, 900.0, 450.0, 250.0, 240.0]
+    assert callback.baseline == 200.0
+
+
+def test_baseline_grows_with_the_ess() -> None:
+    callback = ESSWindow(smooth=1.0, mode="baseline", min_size=10)
+    assert looks(callback, 1000, [100.0, 500.0, 999.0])[0] == []
+    assert callback.baseline == 999.0
+
+
+def test_baseline_never_drops_more_than_there_is() -> None:
+    dropped, _ = looks(ESSWindow(scale=50.0, smooth=1.0, mode="baseline", min_size=10), 100, [90.0, 45.0, 9.0])
+    assert dropped == [90]
+
+
+def test_an_ess_just_below_the_number_of_transitions_drops_nothing() -> None:
+    assert looks(ESSWindow(smooth=1.0), 1000, [999.9999999])[0] == []
+
+
+def test_logs_of_a_real_memory() -> None:
+    agent, callback = small_agent(), ESSWindow(smooth=1.0, min_size=5)
+
+    def feed(episode: int, logs: Any) -> None:
+        if episode == 1:  # 20 transitions, all of the same score; now 4 of them count
+            scores = np.full(20, 1e-9)
+            scores[[2, 11, 12, 17]] = 3.0
+            agent.replay.sampler.feedback(np.arange(20), {"td_error": scores})
+
+    history = agent.fit(episodes=3, callbacks=[LambdaCallback(on_episode_end=feed), callback], verbose=0)
+    ess = history.history["ess"]
+    np.testing.assert_allclose(ess[:2], [10, 4], rtol=1e-5)
+    # The 5 newest stay, of which one has a score of 3, and 10 new ones with the largest score come.
+    np.testing.assert_allclose(ess[2], 11, rtol=1e-5)
+    assert history.history["window"] == [10, 5, 11]
+
+
+def test_nothing_is_looked_at_while_there_are_few_transitions() -> None:
+    agent = small_agent(batch_size=40)
+    history = agent.fit(episodes=6, callbacks=[ESSWindow()], verbose=0)
+    assert np.isnan(history.history["ess"][:4]).all()
+    np.testing.assert_allclose(history.history["ess"][4], 50)
+    assert history.history["window"][:5] == [10, 20, 30, 40, 50]
+
+
+@pytest.mark.parametrize("mode", ["target", "baseline"])
+@pytest.mark.parametrize("trim", ["oldest", "sampled"])
+def test_a_memory_of_one_transition_is_safe(mode: str, trim: str) -> None:
+    agent = small_agent(batch_size=1)
+    agent.fit(steps=3, callbacks=[ESSWindow(0.01, 1.0, mode=mode, trim=trim, every=1, unit="steps")], verbose=0)
+    assert len(agent.replay.sampler.probabilities()) == (1 if mode == "target" else 3)
+
+
+def test_sampled_keeps_those_with_high_scores_and_masks_the_rest() -> None:
+    kept = []
+    for seed in range(60):
+        agent = small_agent(seed)
+        agent.build()
+        for _ in range(40):
+            agent.replay.add(0, np.zeros(2), 0, 0.0, np.zeros(2), True, False)
+        agent.replay.sampler.feedback(np.arange(40), {"td_error": np.where(np.arange(40) < 20, 9.0, 1.0)})
+        callback = ESSWindow(scale=0.5, smooth=1.0, trim="sampled")
+        callback.agent = agent
+        ess = agent.replay.effective_sample_size()
+        assert ess == pytest.approx(200**2 / (20 * 81 + 20))
+        callback._cadence.begin(agent)
+        agent.episodes += 1
+        logs: dict[str, Any] = {}
+        callback.on_episode_end(0, logs)
+        rows = agent.replay.sampler.storage.eligible_rows()
+        assert len(rows) == logs["window"] == int(ess / 2)
+        assert len(agent.replay) == 40
+        kept.append(rows)
+    # 12 of 40 without replacement, chances 9 to 1: about 10.7 of the high ones.
+    high = np.mean([(rows < 20).sum() for rows in kept])
+    generator = np.random.default_rng(0)
+    chances = np.repeat([9.0, 1.0], 20) / 200
+    expected = np.mean([(generator.choice(40, 12, replace=False, p=chances) < 20).sum() for _ in range(4000)])
+    assert high == pytest.approx(expected, abs=0.4)
+    assert len({rows.tobytes() for rows in kept}) > 50
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ESSWindow(2.5, mode="target", min_size=20),
+        lambda: ESSWindow(2.0, mode="baseline", trim="sampled", every=7, unit="updates"),
+    ],
+)
+def test_a_run_with_a_file_between_is_the_whole(make: Any, tmp_path: Any) -> None:
+    def agent() -> noterl.DQN:
+        return one_lane(replay=Replay(128, sampler=Prioritized()))
+
+    whole, first, second = agent(), agent(), agent()
+    history = whole.fit(episodes=12, callbacks=[make()], verbose=0)
+    assert len(set(history.history["window"])) > 4
+    first.fit(episodes=6, callbacks=[make()], verbose=0)
+    first.save(tmp_path / "half.noterl")
+    second.restore(tmp_path / "half.noterl")
+    again = second.fit(episodes=6, callbacks=[make()], verbose=0)
+    assert_same_state(second, whole)
+    for name in ("window", "ess"):
+        assert again.history.get(name) == history.history.get(name, [])[6:] or name not in history.history
+
+
+def test_window_trims_a_full_memory_to_its_size() -> None:
+    agent = small_agent()
+    history = agent.fit(episodes=31, callbacks=[Window(50)], verbose=0)
+    expected = [10 * (episode + 1) for episode in range(19)] + [50, *range(60, 200, 10)][:12]
+    assert history.history["window"] == expected[:31]
+    assert agent.replay._storage.begin == agent.steps - len(agent.replay)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (25, [25, 25, 25]),
+        (0.4, [12, 16, 18]),
+        (lambda agent: 0.5, [15, 22, 26]),
+        (lambda agent: agent.episodes, [4, 6, 9]),
+    ],
+)
+def test_window_trims_every_so_many_steps(size: Any, expected: list[int]) -> None:
+    agent, sizes = small_agent(), []
+    window = Window(size, every=30)
+    probe = noterl.Callback()
+    probe.between_steps = lambda: agent.steps % 30 == 0 and sizes.append(len(agent.replay))
+    agent.fit(steps=95, callbacks=[window, probe], verbose=0)
+    assert sizes == expected
+
+
+def test_window_keeps_a_batch() -> None:
+    agent = small_agent(batch_size=30)
+    agent.fit(episodes=5, callbacks=[Window(1, every=2, unit="episodes")], verbose=0)
+    assert len(agent.replay) == 40
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Window(0), "size must be a positive int or a float between 0 and 1, got 0"),
+        (lambda: Window(1.5), "size"),
+        (lambda: Window("all"), "size"),
+        (lambda: Window(True), "size"),
+        (lambda: Window(5, every=0), "every"),
+        (lambda: Window(5, every=1, unit="batches"), "unit"),
+        (lambda: ESSWindow(0.0), "scale"),
+        (lambda: ESSWindow(smooth=0.0), "smooth"),
+        (lambda: ESSWindow(smooth=1.1), "smooth"),
+        (lambda: ESSWindow(mode="max"), "mode must be 'target' or 'baseline', got 'max'"),
+        (lambda: ESSWindow(trim="newest"), "trim must be 'oldest' or 'sampled', got 'newest'"),
+        (lambda: ESSWindow(min_size=0), "min_size"),
+        (lambda: ESSWindow(every=-1), "every"),
+    ],
+)
+def test_bad_arguments(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_size_that_a_function_gets_wrong_is_named() -> None:
+    with pytest.raises(ValueError, match=r"what the function size returns must be .* got -3"):
+        small_agent().fit(steps=40, callbacks=[Window(lambda agent: -3, every=10)], verbose=0)
+
+
+@pytest.mark.parametrize("make", [lambda: Window(5), ESSWindow])
+def test_an_agent_without_a_replay_memory_is_refused(make: Any) -> None:
+    callback = make()
+    callback.agent = ScriptedAgent(None)
+    with pytest.raises(ValueError, match="needs an agent with a replay memory"):
+        callback.on_train_begin({})
+
+
+@pytest.mark.parametrize(
+    "callback", [lambda: ESSWindow(), lambda: Window(20), lambda: ESSAdapt(target_ess=20, lr=Rate(1.0, 1e-4, 1e-2))]
+)
+def test_callbacks_go_with_batches_of_a_whole_rollout(callback: Any) -> None:
+    agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=16, epochs=1, seed=1)
+    agent.compile(batch_size="rollout", replay=noterl.Replay(64, sampler=Prioritized(score=RatioScore())))
+    agent.fit(steps=100, callbacks=[callback()], verbose=0)
+    assert agent.updates > 0

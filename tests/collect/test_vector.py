@@ -1,0 +1,298 @@
+"""Native vector environments, in all three autoreset modes, give the memories that scalar lanes give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import noterl
+from noterl.callbacks import LambdaCallback
+from noterl.collect.ledger import InvalidStepError
+from noterl.policies import GreedyQPolicy
+from tests.support.doubles import BranchingEnv, CountingEnv, NotANumberEnv
+from tests.support.tape import Tape, TapeAgent
+
+MODES = pytest.mark.parametrize("mode", AutoresetMode)
+
+Factories = list[Callable[[], gymnasium.Env]]
+
+
+def build(env: Any, act: Callable[[np.ndarray], np.ndarray] | None = None) -> TapeAgent:
+    """Return an agent that acts by `act` from the first step on, and learns nothing."""
+    agent = TapeAgent(env, tape=Tape())
+    agent.compile(
+        policy=GreedyQPolicy(),
+        replay=noterl.Replay(1000),
+        batch_size=1,
+        learning_starts=0,
+        update_every=10**9,
+    )
+    if act is not None:
+        agent.select = lambda observations, *_: act(observations)
+    return agent
+
+
+def vector_of(factories: Factories, mode: AutoresetMode) -> SyncVectorEnv:
+    return SyncVectorEnv(factories, autoreset_mode=mode)
+
+
+def lanes_of(factories: Factories) -> Callable[[], gymnasium.Env]:
+    """Return a factory whose environments are those of the factories, in order."""
+    left = iter(factories)
+    return lambda: next(left)()
+
+
+def memories(agent: TapeAgent, num_envs: int) -> list[list[tuple]]:
+    """Return what the memory holds of each lane, in order."""
+    storage = agent.replay._storage
+    rows = np.arange(storage.length)
+    found: list[list[tuple]] = [[] for _ in range(num_envs)]
+    for row, before, after in zip(rows, storage.observations(rows), storage.next_observations(rows), strict=True):
+        found[storage.lane[row]].append(
+            (
+                before.tolist(),
+                int(storage.action[row]),
+                float(storage.reward[row]),
+                after.tolist(),
+                bool(storage.terminated[row]),
+                bool(storage.truncated[row]),
+            )
+        )
+    return found
+
+
+class TestMemories:
+    """What is stored of a lane is the same, however the environments are stepped."""
+
+    @MODES
+    @settings(max_examples=25)
+    @given(data=st.data())
+    def test_of_any_episodes(self, mode: AutoresetMode, data: st.DataObject) -> None:
+        num_envs = data.draw(st.integers(1, 5), "lanes")
+        shape = st.tuples(st.integers(1, 9), st.integers(1, 6))
+        shapes = data.draw(st.lists(shape, min_size=num_envs, max_size=num_envs), "goal and length of each lane")
+        table = data.draw(st.lists(st.integers(0, 3), min_size=7, max_size=7), "actions")
+
+        def act(observations: np.ndarray) -> np.ndarray:
+            episode, step, _ = observations.astype(int).T
+            return np.array(table)[(np.arange(len(observations)) + 3 * episode + step) % len(table)]
+
+        factories: Factories = [lambda shape=shape: BranchingEnv(*shape) for shape in shapes]
+        vector = build(vector_of(factories, mode), act)
+        vector.fit(steps=40, verbose=0)
+        scalar = build(lanes_of(factories), act)
+        scalar.fit(steps=40 * num_envs, num_envs=num_envs, verbose=0)
+        vector.replay.check()
+        stored, expected = memories(vector, num_envs), memories(scalar, num_envs)
+        assert sum(map(len, stored)) == 40
+        for lane in range(num_envs):
+            assert stored[lane] == expected[lane][: len(stored[lane])]
+            assert len(stored[lane]) >= 40 // num_envs // 2  # where every episode is of one step, half are dead
+
+    @MODES
+    def test_both_ends_at_once(self, mode: AutoresetMode) -> None:
+        agent = build(vector_of([lambda: BranchingEnv(goal=2, length=2)] * 2, mode), lambda o: np.ones(len(o), int))
+        agent.fit(steps=4, verbose=0)
+        first, last = ([0.0, 0.0, 0.0], [0.0, 1.0, 1.0]), ([0.0, 1.0, 1.0], [0.0, 2.0, 2.0])
+        assert (
+            memories(agent, 2)
+            == [[(first[0], 1, 101.0, first[1], False, False), (last[0], 1, 201.0, last[1], True, True)]] * 2
+        )
+
+    @MODES
+    def test_episodes_and_their_numbers(self, mode: AutoresetMode) -> None:
+        heard: list[tuple] = []
+        hooks = LambdaCallback(
+            on_episode_begin=lambda episode, logs: heard.append(("begin", episode)),
+            on_episode_end=lambda episode, logs: heard.append((episode, logs["length"], logs["complete"])),
+        )
+        agent = build(
+            vector_of([lambda: CountingEnv(2), lambda: CountingEnv(3)], mode), lambda o: np.zeros(len(o), int)
+        )
+        agent.fit(steps=7, callbacks=[hooks], verbose=0)
+        begins = [entry for entry in heard if entry[0] == "begin"]
+        ends = [entry for entry in heard if entry[0] != "begin"]
+        assert begins == [("begin", 0), ("begin", 1), ("begin", 2), ("begin", 3)]
+        assert ends == [(0, 2, True), (1, 3, True), (2, 2, True), (3, 0, False)]
+
+    def test_gymnasium_own_vector_environment(self) -> None:
+        """Every transition that is stored is one that CartPole makes."""
+        env = gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point")
+        assert not isinstance(env, SyncVectorEnv)
+        draws = np.random.default_rng(0)
+        agent = build(env, lambda observations: draws.integers(2, size=len(observations)))
+        history = agent.fit(steps=200, verbose=0)
+        assert len(history) > 5
+        model = gymnasium.make("CartPole-v1").unwrapped
+        model.reset(seed=0)
+        for lane in memories(agent, 3):
+            for before, action, reward, after, terminated, truncated in lane:
+                model.state, model.steps_beyond_terminated = tuple(before), None
+                expected, _, over, _, _ = model.step(action)
+                np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-6)
+                assert (reward, terminated, truncated) == (1.0, over, False)
+        env.close()
+
+
+class TestFits:
+    @MODES
+    def test_the_same_seed_gives_the_same_run(self, mode: AutoresetMode) -> None:
+        def run(fits: list[dict[str, Any]]) -> list[list[tuple]]:
+            make = lambda: gymnasium.make("CartPole-v1")  # noqa: E731
+            agent = build(vector_of([make] * 3, mode), lambda o: (o[:, 2] > 0).astype(int))
+            for arguments in fits:
+                agent.fit(steps=40, verbose=0, **arguments)
+            return memories(agent, 3)
+
+        assert run([{}]) == run([{}])
+        assert run([{}, {}]) == run([{}, {}])
+        twice = run([{"seed": 9}, {"seed": 9}])
+        assert [len(lane) for lane in twice] != [0, 0, 0]
+        assert run([{"seed": 9}])[0] == twice[0][: len(run([{"seed": 9}])[0])]
+
+    @MODES
+    def test_episodes_go_on_in_the_next_fit(self, mode: AutoresetMode) -> None:
+        agent = build(vector_of([lambda: CountingEnv(5)] * 2, mode), lambda o: np.zeros(len(o), int))
+        agent.fit(steps=4, verbose=0)
+        agent.fit(steps=4, verbose=0)
+        agent.replay.check()
+        assert [[entry[0] for entry in lane] for lane in memories(agent, 2)] == [
+            [[0.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]
+        ] * 2
+
+    def test_one_that_a_factory_made_serves_several_fits(self) -> None:
+        made = []
+
+        def factory() -> SyncVectorEnv:
+            made.append(vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP))
+            return made[-1]
+
+        agent = build(factory, lambda o: np.zeros(len(o), int))
+        for arguments in ({}, {}, {"seed": 3}):
+            agent.fit(steps=6, verbose=0, **arguments)
+        assert agent.steps == 18
+        assert len(made) == 1
+        assert not made[0].closed
+        agent.close()
+        assert made[0].closed
+
+    def test_one_of_the_user_stays_open(self) -> None:
+        env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
+        agent = build(env, lambda o: np.zeros(len(o), int))
+        agent.fit(steps=6, verbose=0)
+        agent.close()
+        assert not env.closed
+
+    def test_num_envs_must_be_its_own(self) -> None:
+        agent = build(vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP))
+        agent.fit(steps=4, num_envs=2, verbose=0)
+        with pytest.raises(ValueError, match="num_envs is 3, but env is a vector environment of 2"):
+            agent.fit(steps=4, num_envs=3, verbose=0)
+
+    def test_a_mode_that_is_none(self) -> None:
+        env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
+        env.metadata = {**env.metadata, "autoreset_mode": "sometimes"}
+        with pytest.raises(ValueError, match=r"env: metadata\['autoreset_mode'\].*'sometimes'"):
+            build(env).fit(steps=4, verbose=0)
+
+
+class ResetsToNaN(CountingEnv):
+    """Gives NaN at its second reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        observation, info = super().reset(seed=seed)
+        return observation * (np.nan if self.episode == 1 else 1), info
+
+
+class WrongShape(CountingEnv):
+    """Gives observations of another shape than its space says, from the third step on."""
+
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return observation[: 1 if self.step_number >= 3 else 2], *rest
+
+
+class TestInvalidValues:
+    """NaN is named with the environment, the step and the value, and never stored."""
+
+    @pytest.mark.parametrize("where", ["observation", "reward"])
+    @pytest.mark.parametrize("num_envs", [1, 3])
+    def test_in_lanes(self, where: str, num_envs: int) -> None:
+        last = num_envs - 1
+        factories: Factories = [*[lambda: CountingEnv(5)] * last, lambda: NotANumberEnv(at=3, where=where)]
+        agent = build(lanes_of(factories), lambda o: np.zeros(len(o), int))
+        message = rf"^{where} of environment {last} at step {3 * num_envs} is not finite: .*nan"
+        with pytest.raises(InvalidStepError, match=message):
+            agent.fit(steps=50, num_envs=num_envs, verbose=0)
+        assert agent.steps == len(agent.replay) == 3 * num_envs - 1
+        agent.fit(steps=10, verbose=0)
+        agent.replay.check()
+        stored = memories(agent, num_envs)
+        assert np.isfinite([entry[2] for lane in stored for entry in lane]).all()
+        # The episode that failed was left; the next transition of its lane is the first of another.
+        assert [entry[0] for entry in stored[last]][:3] == [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+
+    @MODES
+    @pytest.mark.parametrize("where", ["observation", "reward"])
+    def test_in_a_vector_environment(self, mode: AutoresetMode, where: str) -> None:
+        factories: Factories = [lambda: CountingEnv(5), lambda: NotANumberEnv(at=3, where=where)]
+        agent = build(vector_of(factories, mode), lambda o: np.zeros(len(o), int))
+        with pytest.raises(InvalidStepError, match=rf"^{where} of environment 1 at step 6 is not finite: .*nan"):
+            agent.fit(steps=50, verbose=0)
+        assert agent.steps == len(agent.replay) == 4
+        agent.fit(steps=10, verbose=0)
+        agent.replay.check()
+        assert [entry[0] for entry in memories(agent, 2)[1]][:3] == [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+
+    def test_at_a_reset(self) -> None:
+        agent = build(lambda: ResetsToNaN(3), lambda o: np.zeros(len(o), int))
+        with pytest.raises(InvalidStepError, match=r"observation of environment 0 at step 3 is not finite: .*nan"):
+            agent.fit(steps=50, verbose=0)
+        assert agent.steps == 3
+        agent.fit(steps=2, verbose=0)
+
+    def test_what_follows_a_failure_does_not_continue_what_came_before(self) -> None:
+        """Also where the first observation after the reset happens to be the one that was expected."""
+
+        class Constant(CountingEnv):
+            def _observation(self):
+                return np.zeros(2, np.float32)
+
+            def step(self, action):
+                if self.episode == 0 and self.step_number == 2:
+                    raise OSError("gone")
+                return super().step(action)
+
+        agent = build(lambda: Constant(9))
+        with pytest.raises(OSError, match="gone"):
+            agent.fit(steps=9, verbose=0)
+        agent.fit(steps=2, verbose=0)
+        successor = agent.replay._storage.successor[:4]
+        assert successor[0] == 1
+        assert successor[1] < 0
+        assert successor[2] == 3
+
+    def test_another_shape(self) -> None:
+        agent = build(lambda: WrongShape(5), lambda o: np.zeros(len(o), int))
+        with pytest.raises(
+            InvalidStepError,
+            match=r"observation of environment 0 at step 3 has the shape \(1,\); its space says \(2,\)",
+        ):
+            agent.fit(steps=50, verbose=0)
+        assert len(agent.replay) == 2
+
+    def test_infinite_values_are_not_finite_either(self) -> None:
+        class Infinite(CountingEnv):
+            def step(self, action):
+                observation, _, *rest = super().step(action)
+                return observation, -np.inf, *rest
+
+        with pytest.raises(InvalidStepError, match=r"reward of environment 0 at step 1 is not finite: -inf"):
+            build(lambda: Infinite(5)).fit(steps=5, verbose=0)

@@ -1,0 +1,23 @@
+"""The examples run as they stand, cut short by the variable that each of them heeds."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_runs(path: Path, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "import torch" in path.read_text(encoding="utf-8") and backend != "torch":
+        pytest.skip("runs on torch")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOTERL_MAX_EPISODES", "3")
+    monkeypatch.setattr("sys.argv", [str(path)])
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as end:  # of an example with a result of its own
+        assert not end.code

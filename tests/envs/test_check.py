@@ -1,0 +1,393 @@
+"""noterl.envs.check: each thing that can be wrong with an environment is told, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from noterl.envs import check
+from tests.support import doubles
+from tests.support.doubles import CountingEnv, Gym021Env, Gym026Env, RandomWalkEnv, ShiftedEnv, StatefulEnv
+
+pytestmark = pytest.mark.backend_free
+
+CARTPOLE = "CartPole-v1"
+
+
+def broken(change):
+    """Return a factory of counting environments that `change` has broken."""
+
+    def factory():
+        env = CountingEnv(length=4)
+        change(env)
+        return env
+
+    return factory
+
+
+def stepping(**changed):
+    """Return a change that replaces values of what step returns."""
+
+    def change(env):
+        names = ("observation", "reward", "terminated", "truncated", "info")
+        step = env.step
+        env.step = lambda action: tuple({**dict(zip(names, step(action), strict=True)), **changed}.values())
+
+    return change
+
+
+def observing(function):
+    def change(env):
+        observation = env._observation
+        env._observation = lambda: function(observation())
+
+    return change
+
+
+def space(name, value):
+    return lambda env: setattr(env, name, value)
+
+
+class TestCheck:
+    def test_good_environments(self):
+        for env in (CARTPOLE, "Pendulum-v1", "FrozenLake-v1", doubles.ImageEnv, Gym021Env, Gym026Env, ShiftedEnv):
+            report = check(env, steps=300)
+            assert report.ok, report
+            assert report.step_microseconds > 0
+            assert report.steps > 0
+        assert check(CARTPOLE).resumable == "replay"
+        assert check(CARTPOLE).warnings == []
+
+    def test_counts(self):
+        report = check(CountingEnv(length=5), episodes=4)
+        assert (report.episodes, report.steps) == (4, 20)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (observing(lambda x: x + np.float32(np.nan)), "observation is NaN at [0] (episode 0, reset)"),
+            (observing(lambda x: x - 3), "observation[0] = -3.0 is outside [0.0, inf] (and 1 more) (episode 0, reset)"),
+            (observing(lambda x: x[:1]), "observation must have the shape (2,), got (1,)"),
+            (observing(lambda x: x.astype(np.float64)), "observation must have the dtype float32, got float64"),
+            (observing(list), "observation must be a numpy array of shape (2,) and dtype float32, got list"),
+            (observing(lambda x: {"a": x}), "observation must be a numpy array"),
+            (stepping(reward=float("nan")), "reward must be finite, got nan (episode 0, step 1)"),
+            (stepping(reward=np.inf), "reward must be finite, got inf"),
+            (stepping(reward=np.zeros(1)), "reward must be one number, got array([0.])"),
+            (stepping(reward=None), "reward must be one number, got None"),
+            (stepping(reward="1"), "reward must be one number, got '1'"),
+            (stepping(terminated=0), "terminated must be a bool, got 0"),
+            (stepping(truncated=None), "truncated must be a bool, got None"),
+            (stepping(truncated=np.array([False])), "truncated must be a bool, got array([False])"),
+            (stepping(info=None), "the info of step must be a dict, got NoneType"),
+            (stepping(more=1), "step must return (observation, reward, terminated, truncated, info), got 6 values"),
+            (space("reset", lambda **_: np.zeros(2, np.float32)), "reset must return (observation, info), got ndarray"),
+            (space("reset", lambda **_: (np.zeros(2, np.float32), 3)), "the info of reset must be a dict, got int"),
+            (space("reset", lambda: 1 / 0), "reset(seed=0) raised TypeError"),
+            (space("action_space", spaces.Text(3)), "action_space must be a Box"),
+            (space("observation_space", None), "observation_space must be a Box"),
+            (space("observation_space", spaces.Discrete(3)), "observation must be an int of Discrete(3)"),
+            (space("observation_space", spaces.Dict(a=spaces.Discrete(3))), "observation must be a dict, got ndarray"),
+        ],
+    )
+    def test_errors(self, change, words):
+        report = check(broken(change))
+        assert not report.ok
+        assert any(words in text for text in report.errors), report
+
+    @pytest.mark.parametrize(
+        ("observation_space", "value", "words"),
+        [
+            (spaces.Discrete(3, start=1), 4, "observation = 4 is not in Discrete(3, start=1)"),
+            (spaces.Discrete(3), 1.0, "observation must be an int of Discrete(3), got 1.0"),
+            (spaces.MultiDiscrete([2, 3]), np.array([1, 3]), "observation[1] = 3 is outside [0, 2]"),
+            (spaces.MultiBinary(2), np.array([0, 2], np.int8), "observation[1] = 2 is outside [0, 1]"),
+            (spaces.Tuple([spaces.Discrete(2)]), (2,), "observation[0] = 2 is not in Discrete(2)"),
+            (spaces.Tuple([spaces.Discrete(2)]), (0, 1), "observation must have the keys ['0'], got ['0', '1']"),
+            (
+                spaces.Dict(a=spaces.Box(0, 1, (1,))),
+                {"a": np.float32([2])},
+                "observation['a'][0] = 2.0 is outside [0.0",
+            ),
+            (spaces.Dict(a=spaces.Discrete(2)), {"b": 1}, "must have the keys ['a'], got ['b']"),
+            (spaces.Box(0, 1, (2, 2)), np.float32([[0, 0], [0, 7]]), "observation[1, 1] = 7.0 is outside [0.0, 1.0]"),
+            (spaces.Box(0, 1, (2,)), np.array(["a", "b"]), "must have the dtype float32"),
+        ],
+    )
+    def test_errors_of_each_kind_of_space(self, observation_space, value, words):
+        env = CountingEnv()
+        env.observation_space = observation_space
+        env._observation = lambda: value
+        report = check(env)
+        assert any(words in text for text in report.errors), report
+
+    def test_each_error_is_said_once(self):
+        report = check(broken(observing(lambda x: x - 3)))
+        assert len(report.errors) == 1
+
+    def test_errors_the_environment_raises_are_reported(self):
+        report = check(lambda: doubles.RaisingEnv(at=7))
+        assert any("raised EnvironmentBroke: step 7 broke (episode 1, step 2)" in text for text in report.errors)
+        report = check(lambda: doubles.RaisingEnv(at=2, on="reset"))
+        assert report.errors == ["reset(seed=1) raised EnvironmentBroke: reset 2 broke"]
+
+    def test_nan_in_the_middle(self):
+        assert "observation is NaN at [0] (episode 0, step 3)" in check(lambda: doubles.NotANumberEnv(at=3)).errors
+        report = check(lambda: doubles.NotANumberEnv(at=8, where="reward"))
+        assert "reward must be finite, got nan (episode 1, step 3)" in report.errors
+
+    def test_endless_episodes(self):
+        report = check(broken(lambda env: setattr(env, "length", 10**9)), steps=20)
+        assert report.ok
+        assert any("no episode ended within 20 steps" in text for text in report.warnings)
+        assert not any("no episode" in text for text in check(CountingEnv(), steps=20).warnings)
+
+    def test_aliasing(self):
+        class Aliasing(RandomWalkEnv):
+            buffer = np.zeros(2, np.float32)
+
+            def _observation(self):
+                self.buffer[:] = super()._observation()
+                return self.buffer
+
+        report = check(Aliasing)
+        assert any("writes into the observation it returned before" in text for text in report.warnings)
+        assert not any("writes into" in text for text in check(RandomWalkEnv).warnings)
+
+    def test_aliasing_between_steps_alone(self):
+        class Aliasing(RandomWalkEnv):
+            buffer = np.zeros(2, np.float32)
+
+            def step(self, action):
+                self.buffer[:], *others = super().step(action)
+                return self.buffer, *others
+
+        assert any("writes into the observation" in text for text in check(Aliasing).warnings)
+
+    def test_reset_in_the_middle_of_an_episode(self):
+        class Stubborn(RandomWalkEnv):
+            running, start = False, 0
+
+            def reset(self, *, seed=None, options=None):
+                if not self.running:
+                    return super().reset(seed=seed)
+                return self._observation(), {}
+
+            def step(self, action):
+                result = super().step(action)
+                self.running = not (result[2] or result[3])
+                return result
+
+        report = check(Stubborn)
+        assert report.resumable is None
+        assert any("twice gives different observations" in text for text in report.warnings), report
+
+    def test_action_changed_in_place(self):
+        class Scaling(RandomWalkEnv):
+            def step(self, action):
+                action *= 0.5
+                return super().step(action)
+
+        assert any("changes the action" in text for text in check(Scaling).warnings)
+        assert check(RandomWalkEnv).warnings == []
+
+    def test_seed_ignored(self):
+        class Unseeded(RandomWalkEnv):
+            def reset(self, *, seed=None, options=None):
+                return super().reset(seed=None)
+
+        report = check(Unseeded)
+        assert report.ok
+        assert report.resumable is None
+        assert any("the seed is ignored" in text for text in report.warnings)
+
+    def test_noise_that_is_not_seeded(self):
+        class Noisy(RandomWalkEnv):
+            other = np.random.default_rng()
+
+            def step(self, action):
+                return super().step(action + self.other.normal())
+
+        report = check(Noisy)
+        assert report.resumable is None
+        assert any("differ from step 1 on" in text for text in report.warnings), report
+
+    def test_what_is_drawn_at_construction(self):
+        class Drawn(RandomWalkEnv):
+            def __init__(self):
+                super().__init__()
+                self.offset = float(np.random.default_rng().normal())
+
+            def _observation(self):
+                return super()._observation() + np.float32(self.offset)
+
+        report = check(Drawn)
+        assert report.resumable is None
+        assert any("a second instance differs" in text for text in report.warnings)
+
+    def test_what_outlives_reset(self):
+        report = check(CountingEnv)
+        assert report.resumable is None
+        assert any("different observations" in text for text in report.warnings)
+
+    def test_own_state(self):
+        report = check(StatefulEnv)
+        assert (report.ok, report.resumable) == (True, "state"), report
+        assert check(StatefulEnv()).resumable == "state"
+
+    def test_state_makes_resumable_what_replay_cannot(self):
+        class Counted(CountingEnv):
+            def get_state(self):
+                return (self.episode, self.step_number)
+
+            def set_state(self, state):
+                self.episode, self.step_number = state
+
+        assert check(Counted).resumable == "state"
+
+    def test_state_that_forgets(self):
+        class Forgetful(StatefulEnv):
+            def set_state(self, state):
+                super().set_state({**state, "position": 0.0})
+
+        report = check(Forgetful)
+        assert report.resumable is None
+        assert any("set_state does not restore" in text for text in report.errors)
+
+    def test_state_that_raises(self):
+        class Raising(StatefulEnv):
+            def get_state(self):
+                raise KeyError("position")
+
+        assert any("get_state or set_state raised KeyError" in text for text in check(Raising).errors)
+
+    def test_state_that_cannot_be_said(self):
+        class Unspeakable(StatefulEnv):
+            def get_state(self):
+                return {**super().get_state(), "file": sys.stdout}
+
+        report = check(Unspeakable)
+        assert report.resumable is None
+        assert any("cannot be saved" in text for text in report.warnings)
+
+    def test_factory_of_one_object(self):
+        env = RandomWalkEnv()
+        assert any("the same" in text and "again" in text for text in check(lambda: env).errors)
+
+    def test_time_limit_said_as_termination(self):
+        report = check(lambda: CountingEnv(length=60))
+        assert any("terminated after exactly 60 steps" in text for text in report.warnings)
+        report = check(lambda: CountingEnv(length=60, truncate=True))
+        assert not any("terminated after exactly" in text for text in report.warnings)
+
+    def test_unbounded_actions(self):
+        report = check(broken(space("action_space", spaces.Box(-np.inf, np.inf, (1,)))), steps=1)
+        assert any("infinite bounds" in text for text in report.warnings)
+
+    def test_dtype_that_is_converted(self):
+        report = check(broken(observing(lambda x: x.astype(np.float16))))
+        assert report.ok
+        assert any("got float16, which is converted at every step" in text for text in report.warnings)
+
+    def test_slow_step(self, monkeypatch):
+        monkeypatch.setattr("noterl.envs.checking.check._SLOW_MICROSECONDS", 0.0)
+        assert any("steps/s" in text for text in check(RandomWalkEnv).warnings)
+
+    def test_same_report_twice(self):
+        first, second = check(RandomWalkEnv, seed=3), check(RandomWalkEnv, seed=3)
+        assert (first.steps, first.errors, first.warnings) == (second.steps, second.errors, second.warnings)
+
+    def test_the_users_object_stays_open_and_its_spaces_generator_unmoved(self):
+        env = CountingEnv()
+        env.action_space.seed(1)
+        before = env.action_space.np_random.bit_generator.state
+        check(env)
+        assert env.closed == 0
+        assert env.action_space.np_random.bit_generator.state == before
+
+    def test_text(self):
+        text = str(check(broken(stepping(reward=np.nan))))
+        assert "not ok" in text
+        assert "  error: reward must be finite, got nan (episode 0, step 1)" in text
+        text = str(check(CARTPOLE))
+        assert "ok" in text.splitlines()[0]
+        assert "restored exactly, by replaying seed and actions" in text
+        assert "µs" in text
+
+    @pytest.mark.parametrize(
+        "wrong", [{"episodes": 0}, {"steps": -1}, {"steps": 2.5}, {"seed": -1}, {"episodes": True}]
+    )
+    def test_bad_numbers(self, wrong):
+        with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be an int of at least"):
+            check(CARTPOLE, **wrong)
+
+    def test_not_an_environment(self):
+        with pytest.raises(ValueError, match=r"^env must be .* got 3"):
+            check(3)
+
+    @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+    def test_vector(self, mode):
+        report = check(lambda: doubles.branching_vector(3, mode), steps=90)
+        assert report.ok, report
+        assert report.autoreset_mode == mode
+        assert report.steps == 90
+        assert report.episodes > 3
+        assert f"autoreset mode: {mode}" in str(report)
+
+    @pytest.mark.parametrize(
+        ("make", "resumable", "words"),
+        [
+            (lambda: SyncVectorEnv([lambda: gymnasium.make(CARTPOLE)] * 2), "replay", None),
+            (lambda: SyncVectorEnv([doubles.StatefulEnv] * 2), "state", None),
+            (lambda: SyncVectorEnv([doubles.CountingEnv] * 2), None, "in one of its environments: reset"),
+            (lambda: gymnasium.make_vec(CARTPOLE, 2), None, "a restored run starts them afresh"),
+        ],
+    )
+    def test_how_a_vector_is_restored(self, make, resumable, words):
+        report = check(make, steps=60)
+        assert (report.ok, report.resumable) == (True, resumable)
+        assert len(report.warnings) == (words is not None)
+        assert words is None or words in report.warnings[0]
+        how = {"replay": "exactly, by replaying", "state": "exactly, by its own", None: "not exactly"}[resumable]
+        assert f"an episode in flight is restored {how}" in str(report)
+
+    def test_disabled_lanes_are_reset_by_mask(self):
+        vector, masks = doubles.branching_vector(2, "Disabled"), []
+        reset = vector.reset
+
+        def watched(*, seed=None, options=None):
+            masks.append(None if options is None else options["reset_mask"].tolist())
+            return reset(seed=seed, options=options)
+
+        vector.reset = watched
+        report = check(vector, steps=40)
+        assert masks[0] is None
+        assert sum(map(sum, masks[1:])) == report.episodes > 0
+
+    @pytest.mark.parametrize(
+        ("said", "truth", "words"),
+        [
+            ("NextStep", "SameStep", "NextStep promises a reset without reward"),
+            ("SameStep", "NextStep", "SameStep promises the last observation"),
+            (None, "NextStep", "metadata['autoreset_mode'] must say one of"),
+        ],
+    )
+    def test_vector_that_says_another_mode(self, said, truth, words):
+        vector = doubles.branching_vector(3, truth)
+        vector.metadata["autoreset_mode"] = said
+        assert any(words in text for text in check(vector).errors), check(vector)
+
+    def test_vector_errors(self):
+        vector = doubles.branching_vector(2, "SameStep")
+        step = vector.step
+        vector.step = lambda actions: (step(actions)[0] - 5, np.zeros(3), *step(actions)[2:])
+        report = check(vector)
+        assert any("observation[0, 0] = " in text for text in report.errors), report
+        assert any(
+            "rewards must be an array of numbers of shape (2,), got float64 (3,)" in text for text in report.errors
+        )

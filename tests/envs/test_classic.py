@@ -1,0 +1,208 @@
+"""noterl.envs: classic gym 0.21 and 0.26 behind gymnasium's interface."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from noterl.envs import ClassicEnv, resolve
+from tests.support.doubles import Gym021Env, Gym026Env
+
+pytestmark = pytest.mark.backend_free
+
+
+class TestClassic:
+    @pytest.mark.parametrize("cls", [Gym021Env, Gym026Env])
+    @pytest.mark.parametrize("truncate", [False, True])
+    def test_five_values_and_seed(self, cls, truncate):
+        lane = resolve(cls(length=2, truncate=truncate)).make(0)
+        observation, info = lane.reset(seed=11)
+        assert observation.tolist() == [11, 0]
+        assert isinstance(info, dict)
+        observation, reward, terminated, truncated, info = lane.step(1)
+        assert (observation.tolist(), reward, terminated, truncated) == ([11, 1], 1.0, False, False)
+        assert lane.step(0)[2:4] == (not truncate, truncate)
+        assert lane.reset(seed=12)[0].tolist() == [12, 0]
+
+    @pytest.mark.parametrize("shape", [(1,), (1, 1), ()])
+    def test_a_reward_in_an_array_is_a_number(self, shape):
+        """As environments of gym with continuous actions gave it."""
+
+        class InAnArray(Gym021Env):
+            def step(self, action):
+                observation, reward, *rest = super().step(action)
+                return observation, np.full(shape, reward), *rest
+
+        lane = resolve(InAnArray()).make(0)
+        lane.reset(seed=1)
+        reward = lane.step(1)[1]
+        assert (type(reward), reward) == (float, 1.0)
+
+    def test_spaces_become_gymnasiums(self):
+        source = resolve(Gym021Env())
+        assert source.observation_space == spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        assert source.action_space == spaces.Discrete(2)
+
+    def test_reset_without_seed_leaves_the_generator_alone(self):
+        env = Gym021Env()
+        lane = ClassicEnv(env)
+        lane.reset(seed=5)
+        assert lane.reset()[0].tolist() == [5, 0]
+
+    def test_seed_fits_old_generators(self):
+        env = Gym021Env()
+        ClassicEnv(env).reset(seed=2**40 + 3)
+        assert env.seeded == 3
+
+    def test_lanes_from_a_factory(self):
+        source = resolve(Gym026Env)
+        assert source.make(0).env is not source.make(1).env
+
+    def test_further_lanes_from_its_own_spec(self):
+        class Spec:
+            def make(self, **keywords):
+                made = Gym021Env(length=9)
+                made.spec = self
+                return made
+
+        env = Spec().make()
+        source = resolve(env)
+        assert source.make(0).env is env
+        assert source.make(1).env.length == 9
+        assert source.make(1).env is not env
+
+    def test_wrapper_that_its_spec_does_not_know_is_not_lost(self):
+        class Spec:
+            def make(self, **keywords):
+                return Gym021Env()
+
+        wrapper = Gym021Env()
+        wrapper.env, wrapper.spec = Gym021Env(), Spec()
+        source = resolve(wrapper)
+        with pytest.raises(ValueError, match="its spec makes <ClassicEnv<Gym021Env instance>> instead"):
+            source.make(1)
+        assert isinstance(source.make_evaluation().env.env, Gym021Env)
+
+    def test_environment_that_wraps_itself(self):
+        env = Gym021Env()
+        env.env = env
+        assert resolve(env).make(0).env is env
+
+    def test_keyword_refused_deep_inside_wrappers(self):
+        class Wrapper(Gym021Env):
+            def __init__(self, inner):
+                super().__init__()
+                self.inner, self.resets = inner, 0
+
+            def reset(self, **keywords):
+                self.resets += 1
+                return self.inner.reset(**keywords)
+
+            def seed(self, seed=None):
+                return self.inner.seed(seed)
+
+        wrapper = Wrapper(Gym021Env())
+        lane = ClassicEnv(wrapper)
+        assert lane.reset(seed=3)[0].tolist() == [3, 0]
+        assert wrapper.resets == 2
+        lane.reset(seed=4)
+        assert wrapper.resets == 3
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            "unsupported operand type(s) for +: 'int' and 'str'",
+            "helper() got an unexpected keyword argument 'seed'",
+            "preset() got an unexpected keyword argument 'seed'",
+            "Env.reset() got an unexpected keyword argument 'sed'",
+        ],
+    )
+    def test_its_own_type_errors_are_not_swallowed(self, message):
+        class Broken(Gym026Env):
+            resets = 0
+
+            def reset(self, *, seed=None, options=None):
+                self.resets += 1
+                raise TypeError(message)
+
+        env = Broken()
+        with pytest.raises(TypeError) as caught:
+            ClassicEnv(env).reset(seed=1)
+        assert str(caught.value) == message
+        assert env.resets == 1
+
+    def test_a_refusal_that_comes_from_within_is_shown_all_the_same(self):
+        class Broken(Gym026Env):
+            def reset(self, *, seed=None, options=None):
+                raise TypeError("Inner.reset() got an unexpected keyword argument 'seed'")
+
+        with pytest.raises(TypeError, match="Inner"):
+            ClassicEnv(Broken()).reset(seed=1)
+
+    def test_type_error_in_step_is_not_swallowed(self):
+        class Broken(Gym026Env):
+            def step(self, action):
+                raise TypeError("step() takes 1 positional argument but 2 were given")
+
+        lane = ClassicEnv(Broken())
+        lane.reset(seed=1)
+        with pytest.raises(TypeError, match="takes 1 positional"):
+            lane.step(0)
+
+    def test_options(self):
+        assert ClassicEnv(Gym026Env()).reset(seed=1, options={"level": 2})[1] == {"options": {"level": 2}}
+        with pytest.raises(ValueError, match=r"^options: Gym021Env.reset takes none"):
+            ClassicEnv(Gym021Env()).reset(seed=1, options={"level": 2})
+
+    def test_observation_that_is_itself_a_pair_with_a_dict(self):
+        class Paired(Gym021Env):
+            def __init__(self):
+                super().__init__()
+                self.observation_space = spaces.Tuple([spaces.Discrete(3), spaces.Dict(a=spaces.Discrete(2))])
+
+            def reset(self):
+                return 2, {"a": 1}
+
+        observation, info = ClassicEnv(Paired()).reset()
+        assert (observation, info) == ((2, {"a": 1}), {})
+
+    @pytest.mark.parametrize(("answer", "words"), [((1, 2, 3), "got 3 values"), (None, "got NoneType")])
+    def test_step_with_another_number_of_values(self, answer, words):
+        env = Gym026Env()
+        env.step = lambda action: answer
+        with pytest.raises(ValueError, match="must return 4 or 5 values") as caught:
+            ClassicEnv(env).step(0)
+        assert words in str(caught.value)
+
+    def test_time_limit_flag_without_an_end_is_no_end(self):
+        env = Gym021Env()
+        env.step = lambda action: (np.zeros(2), 0.0, False, {"TimeLimit.truncated": True})
+        assert ClassicEnv(env).step(0)[2:4] == (False, False)
+
+    def test_render(self):
+        lane = resolve(Gym021Env()).make_evaluation(render_mode="rgb_array")
+        lane.reset()
+        lane.step(0)
+        assert lane.render().tolist() == np.full((4, 4, 3), 1).tolist()
+
+    def test_close(self):
+        env = Gym021Env()
+        ClassicEnv(env).close()
+        assert env.closed == 1
+        ClassicEnv(Gym026Env()).close()
+
+    def test_gyms_own_checker_is_told_that_it_has_checked(self):
+        checker = type("PassiveEnvChecker", (Gym026Env,), {"__module__": "gym.wrappers.env_checker"})()
+        checker.checked_reset = checker.checked_step = checker.checked_render = False
+        outer = Gym026Env()
+        outer.env = checker
+        ClassicEnv(outer)
+        assert checker.checked_reset
+        assert checker.checked_step
+        assert checker.checked_render
+
+    def test_gym_is_not_imported(self):
+        assert "gym" not in sys.modules

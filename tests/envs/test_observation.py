@@ -1,0 +1,166 @@
+"""What networks see of observations: the rule alone, and agents on spaces that are no Box."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from noterl.collect.ledger import Checker, InvalidStepError
+from noterl.envs import BitFlip
+from noterl.envs.observation import Present, View, at, fits, own, zeros
+
+pytestmark = pytest.mark.backend_free
+
+NESTED = spaces.Dict(
+    {
+        "gear": spaces.Discrete(3),
+        "inner": spaces.Dict({"grid": spaces.Box(-1.0, 1.0, (2, 2), np.float64), "on": spaces.MultiBinary(2)}),
+        "pair": spaces.MultiDiscrete([2, 3]),
+    }
+)
+SPACES = [
+    spaces.Discrete(4),
+    spaces.MultiDiscrete([3, 2, 4]),
+    spaces.MultiDiscrete([[2, 3], [4, 2]]),
+    spaces.MultiBinary([2, 3]),
+    spaces.Box(-1.0, 1.0, ()),
+    NESTED,
+]
+
+
+def batched(samples: list[Any]) -> Any:
+    """Put observations together as a vector environment does: a batch of each part."""
+    if isinstance(samples[0], dict):
+        return {name: batched([sample[name] for sample in samples]) for name in samples[0]}
+    return np.stack([np.asarray(sample) for sample in samples])
+
+
+class TestView:
+    @pytest.mark.parametrize("space", SPACES, ids=str)
+    def test_it_is_what_gymnasium_flattens(self, space: Any) -> None:
+        space.seed(3)
+        view, samples = View(space), [space.sample() for _ in range(6)]
+        expected = np.stack([spaces.flatten(space, sample) for sample in samples]).astype(np.float32)
+        assert np.array_equal(view.stack(samples), expected)
+        assert np.array_equal(view(batched(samples)), expected)
+        assert view(batched(samples)).dtype == np.float32 and view.dtype == np.float32
+        twice = batched([batched(samples[:3]), batched(samples[3:])])  # [K, B, ...], as from a memory
+        assert np.array_equal(view(twice), expected.reshape(2, 3, -1))
+        assert view.space.shape == expected.shape[1:] and not view.plain
+        assert [view.axes(samples[0]), view.axes(batched(samples))] == [0, 1]
+
+    def test_of_a_goal_environment_the_achieved_goal_is_not_seen(self) -> None:
+        env = BitFlip(3)
+        view = View(env.observation_space)
+        observation = {"observation": [1, 0, 1], "achieved_goal": [1, 1, 1], "desired_goal": [0, 0, 1]}
+        assert view(own(env.observation_space, observation)).tolist() == [1, 0, 1, 0, 0, 1]
+
+    @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+    def test_a_box_is_seen_as_it_is(self, dtype: Any) -> None:
+        space = spaces.Box(0, 9, (2, 3), dtype)
+        view, sample = View(space), space.sample()
+        assert view.plain and view(sample) is sample
+        assert view.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
+        assert view.stack([sample, sample]).shape == (2, 2, 3)
+
+    @pytest.mark.parametrize(
+        ("observation", "got"),
+        [
+            ({"gear": 1}, r"\{'gear': \(\)\}"),
+            (np.ones(3), r"\(3,\)"),
+            ({**NESTED.sample(), "pair": np.ones((4, 2), np.int64)}, r"'pair': \(4, 2\)"),
+        ],
+    )
+    def test_another_form_is_refused(self, observation: Any, got: str) -> None:
+        with pytest.raises(ValueError, match=rf"sight must have the shape \{{'gear': \(\), .*, got .*{got}"):
+            View(NESTED).axes(observation, "sight")
+
+    @pytest.mark.parametrize(
+        ("space", "message"),
+        [
+            (spaces.Dict({"eye": spaces.Box(0, 255, (8, 8, 3), np.uint8)}), r"\['eye'\] is an image within a Dict"),
+            (spaces.Dict({"a": spaces.Dict({"b": spaces.Text(3)})}), r"\['a'\]\['b'\] must be a Box"),
+            (spaces.Dict({}), "holds nothing"),
+            (spaces.Box(0, 1, (3, 0)), "holds nothing"),
+        ],
+    )
+    def test_what_cannot_be_seen_is_refused_by_name(self, space: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=f"env: observation_space.*{message}"):
+            View(space)
+
+
+class TestPresent:
+    def test_it_keeps_copies_and_what_is_seen(self) -> None:
+        view = View(NESTED)
+        present, sample = Present(view, 2), NESTED.sample()
+        present[1] = sample
+        kept, expected = present[1], view(sample)
+        sample["inner"]["on"][:] = 7
+        assert np.array_equal(view(kept), expected) and np.array_equal(present.seen[1], expected)
+        present[1] = zeros(NESTED)
+        assert np.array_equal(view(kept), expected)
+        assert np.array_equal(present.seen, view(batched([zeros(NESTED)] * 2)))
+
+    def test_own_gives_the_types_of_the_space_and_fits_tells_them(self) -> None:
+        sample = NESTED.sample()
+        mine = own(NESTED, {**sample, "gear": 2})
+        assert mine["gear"].dtype == np.int64 and mine["inner"]["grid"].dtype == np.float64
+        assert fits(NESTED, mine) and fits(NESTED, zeros(NESTED))
+        assert not fits(NESTED, {**mine, "pair": mine["pair"][:1]}) and not fits(NESTED, {"gear": mine["gear"]})
+        assert not fits(NESTED, None) and not fits(NESTED, {**mine, "gear": mine["gear"].astype(np.int32)})
+
+    def test_at_takes_one_of_a_batch(self) -> None:
+        samples = [own(NESTED, NESTED.sample()) for _ in range(3)]
+        assert np.array_equal(View(NESTED)(at(batched(samples), 1)), View(NESTED)(samples[1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"inner": {"grid": np.full((2, 2), np.nan)}},
+            r"observation\['inner'\]\['grid'\] of environment 3 at step 9 is",
+        ),
+        ({"inner": {"grid": np.ones(4)}}, r"\['grid'\] of environment 3 at step 9 has the shape \(4,\)"),
+        ({"inner": {}}, r"observation\['inner'\] of environment 3 at step 9 lacks 'grid'"),
+    ],
+)
+def test_a_part_that_is_not_finite_or_of_another_form_is_named(change: Any, message: str) -> None:
+    checker = Checker(NESTED)
+    sample = NESTED.sample()
+    checker.observation(sample, 3, 9)
+    with pytest.raises(InvalidStepError, match=message):
+        checker.observation({**sample, **change}, 3, 9)
+
+
+def test_five_bits_make_ten_numbers() -> None:
+    assert View(functools.partial(BitFlip, 5)().observation_space).space.shape == (10,)
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad", "said"),
+    [
+        (spaces.Box(0, 9, (3,), np.int64), [1, 2, 3], 5, r"has the shape \(\); its space says \(3,\)"),
+        (spaces.Box(0, 255, (4, 4), np.uint8), np.zeros((4, 4), np.uint8), np.zeros((4, 3)), r"has the shape \(4, 3\)"),
+        (spaces.MultiBinary(3), np.ones(3, np.int8), np.ones(1, np.int8), r"has the shape \(1,\)"),
+        (spaces.MultiDiscrete([3, 2]), [2, 1], [2, 1, 0], r"has the shape \(3,\)"),
+        (spaces.Discrete(3), 2, 7, r"is none of Discrete\(3\): 7"),
+        (spaces.Discrete(3, start=5), np.int64(7), 2, r"is none of Discrete\(3, start=5\): 2"),
+    ],
+)
+def test_what_is_no_float_must_be_of_its_space_too(space: Any, good: Any, bad: Any, said: str) -> None:
+    for whole, wrap in ((space, lambda value: value), (spaces.Dict({"a": space}), lambda value: {"a": value})):
+        checker = Checker(whole)
+        checker.observation(wrap(good), 3, 9)
+        with pytest.raises(InvalidStepError, match=rf"^observation.* of environment 3 at step 9 {said}"):
+            checker.observation(wrap(bad), 3, 9)
+
+
+@pytest.mark.parametrize("reward", [None, "1", np.array([1.0]), np.ones(2)])
+def test_a_reward_that_is_no_number_is_named(reward: Any) -> None:
+    with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 must be a number, got "):
+        Checker(spaces.Discrete(2)).reward(reward, 3, 9)

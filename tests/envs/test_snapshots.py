@@ -1,0 +1,236 @@
+"""noterl.envs: an episode in flight, brought back by state or by replay."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import deque
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from noterl.envs import equal, get_state, replay, set_state
+from noterl.envs.snapshots import decode, encode
+from tests.support.doubles import CountingEnv, RandomWalkEnv, StatefulEnv
+
+pytestmark = pytest.mark.backend_free
+
+CARTPOLE = "CartPole-v1"
+
+
+class Remembering(gymnasium.Wrapper):
+    """A wrapper of a user's, whose state lies in plain attributes."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.returns, self.recent, self.total = [], deque(maxlen=2), np.float32(0)
+
+    def step(self, action):
+        result = self.env.step(action)
+        self.total += np.float32(result[1])
+        self.recent.append((result[1], self.total))
+        return (np.append(result[0], self.total).astype(np.float32), *result[1:])
+
+
+class TestState:
+    def continuation(self, env, actions):
+        return [env.step(action)[:4] for action in actions]
+
+    def test_environment_without_methods_says_nothing(self):
+        env = gymnasium.make(CARTPOLE)
+        env.reset(seed=1)
+        assert get_state(env) is None
+
+    @pytest.mark.parametrize(
+        "wrap",
+        [
+            lambda: StatefulEnv(),
+            lambda: gymnasium.wrappers.TimeLimit(StatefulEnv(limit=50), 6),
+            lambda: gymnasium.wrappers.OrderEnforcing(gymnasium.wrappers.TimeLimit(StatefulEnv(limit=50), 6)),
+            lambda: gymnasium.wrappers.NormalizeObservation(StatefulEnv(limit=50)),
+            lambda: gymnasium.wrappers.NormalizeReward(StatefulEnv(limit=50)),
+            lambda: gymnasium.wrappers.FrameStackObservation(StatefulEnv(limit=50), 3),
+            lambda: gymnasium.wrappers.DelayObservation(StatefulEnv(limit=50), 2),
+            lambda: gymnasium.wrappers.TimeAwareObservation(gymnasium.wrappers.TimeLimit(StatefulEnv(limit=50), 9)),
+            lambda: gymnasium.wrappers.StickyAction(StatefulEnv(limit=50), 0.5),
+            lambda: gymnasium.wrappers.RecordEpisodeStatistics(StatefulEnv(limit=50)),
+            lambda: gymnasium.wrappers.ClipAction(StatefulEnv(limit=50)),
+            lambda: Remembering(StatefulEnv(limit=50)),
+        ],
+    )
+    def test_another_instance_goes_on_exactly(self, wrap):
+        rng = np.random.default_rng(3)
+        actions = rng.uniform(-0.2, 0.2, (8, 1)).astype(np.float32)
+        first, second = wrap(), wrap()
+        first.reset(seed=11)
+        first.step(actions[0])
+        first.reset(seed=5)
+        for action in actions[:3]:
+            first.step(action)
+        state = get_state(first)
+        kept = copy.deepcopy(state)
+        expected = self.continuation(first, actions[3:6])
+        assert equal(list(state.items()), list(kept.items())), "the state changed while the environment went on"
+        set_state(second, state)
+        assert equal(self.continuation(second, actions[3:6]), expected)
+        assert equal(first.reset(seed=9)[0], second.reset(seed=9)[0])
+
+    def test_time_limit_goes_on_counting(self):
+        def make():
+            return gymnasium.wrappers.TimeLimit(StatefulEnv(limit=1e9, length=100), 4)
+
+        first, second = make(), make()
+        first.reset(seed=0)
+        for _ in range(3):
+            first.step(np.zeros(1))
+        second.reset(seed=1)
+        set_state(second, get_state(first))
+        assert second.step(np.zeros(1))[3] is True
+
+    def test_state_needs_what_reset_builds(self):
+        class Late(StatefulEnv):
+            def reset(self, *, seed=None, options=None):
+                self.board = np.zeros(3)
+                return super().reset(seed=seed)
+
+            def get_state(self):
+                return {"board": self.board, "base": super().get_state()}
+
+            def set_state(self, state):
+                self.board[:] = state["board"]
+                super().set_state(state["base"])
+
+        first, second = Late(), Late()
+        first.reset(seed=3)
+        first.board += 2
+        state = get_state(first)
+        first.board += 5
+        set_state(second, state)
+        assert second.board.tolist() == [2, 2, 2]
+
+    def test_limit_itself_is_not_state(self):
+        first = gymnasium.wrappers.TimeLimit(StatefulEnv(limit=1e9), 4)
+        second = gymnasium.wrappers.TimeLimit(StatefulEnv(limit=1e9), 9)
+        first.reset(seed=0)
+        set_state(second, get_state(first))
+        assert second._max_episode_steps == 9
+
+    def test_state_holds_only_what_a_file_can(self):
+        env = Remembering(gymnasium.wrappers.TimeLimit(StatefulEnv(), 9))
+        env.reset(seed=2)
+        env.step(np.zeros(1))
+
+        def walk(value):
+            assert value is None or type(value) in (bool, int, float, str, list, dict, np.ndarray), type(value)
+            for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+                walk(part)
+
+        walk(get_state(env))
+
+    @given(
+        st.recursive(
+            st.one_of(
+                st.none(),
+                st.booleans(),
+                st.integers(-(2**130), 2**130),
+                st.floats(),
+                st.text(),
+                st.binary(),
+                st.just(np.float32(0.1)),
+                st.just(np.arange(6, dtype=np.int16).reshape(2, 3)),
+                st.just(np.array(2.5)),
+            ),
+            lambda parts: st.one_of(
+                st.lists(parts),
+                st.tuples(parts, parts),
+                st.dictionaries(st.one_of(st.text(), st.integers(), st.just("__tuple__")), parts),
+                st.builds(lambda items: deque(items, maxlen=5), st.lists(parts)),
+            ),
+            max_leaves=8,
+        )
+    )
+    def test_encoding_comes_back_with_its_types(self, value):
+        def same(first, second):
+            if type(first) is not type(second):
+                return False
+            if isinstance(first, dict):
+                return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
+            if isinstance(first, list | tuple | deque):
+                maxlens = getattr(first, "maxlen", 0) == getattr(second, "maxlen", 0)
+                return maxlens and len(first) == len(second) and all(map(same, first, second))
+            if isinstance(first, np.ndarray | np.generic):
+                return first.dtype == second.dtype and np.array_equal(first, second)
+            return first == second or first != first
+
+        assert same(decode(encode(value)), value)
+
+    @pytest.mark.parametrize("name", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])
+    def test_generators_go_on(self, name):
+        generator = np.random.Generator(getattr(np.random, name)(3))
+        generator.integers(10, size=3, dtype=np.int32)
+        again = decode(encode(generator))
+        assert again.integers(2**60, size=4).tolist() == generator.integers(2**60, size=4).tolist()
+
+    def test_what_cannot_be_said_is_none(self):
+        env = StatefulEnv()
+        env.reset(seed=0)
+        env.get_state = lambda: {"handle": object()}
+        assert get_state(env) is None
+        env = Remembering(StatefulEnv())
+        env.reset(seed=0)
+        env.log = sys.stdout
+        assert get_state(env) is None
+
+    def test_methods_of_other_arguments_are_not_meant(self):
+        class Mujoco(RandomWalkEnv):
+            def get_state(self):
+                return {}
+
+            def set_state(self, position, velocity):
+                raise AssertionError
+
+        env = Mujoco()
+        env.reset(seed=0)
+        assert get_state(env) is None
+
+    def test_state_of_another_kind_of_environment(self):
+        env = gymnasium.wrappers.TimeLimit(StatefulEnv(), 4)
+        env.reset(seed=0)
+        state = get_state(env)
+        other = StatefulEnv()
+        with pytest.raises(ValueError, match="said by TimeLimit<StatefulEnv, and the environment is StatefulEnv"):
+            set_state(other, state)
+        with pytest.raises(ValueError, match="the environment is RandomWalkEnv"):
+            set_state(RandomWalkEnv(), state)
+        for wrong in (None, {}, {**state, "more": 1}):
+            with pytest.raises(ValueError, match=r"^state"):
+                set_state(env, wrong)
+        assert other.set_calls == 0
+
+    @pytest.mark.parametrize("path", ["env", "step", "_max_episode_steps", "__class__", "env.position"])
+    def test_hostile_state_reaches_no_other_attribute(self, path):
+        for env in (gymnasium.wrappers.TimeLimit(StatefulEnv(), 4), Remembering(StatefulEnv())):
+            env.reset(seed=0)
+            state = get_state(env)
+            if path == "_max_episode_steps" and isinstance(env, Remembering):
+                continue
+            state["wrappers"][0][path] = 1
+            with pytest.raises(ValueError, match=r"^state: .*(has no state named|is none of)"):
+                set_state(env, state)
+            assert env.unwrapped.set_calls == 0
+
+    def test_unknown_mark(self):
+        with pytest.raises(ValueError, match="'__object__' is none of"):
+            decode({"__object__": "os.system"})
+
+    def test_replay(self):
+        env, actions = RandomWalkEnv(limit=50), [np.array([0.1 * k]) for k in range(5)]
+        env.reset(seed=4)
+        for action in actions:
+            last = env.step(action)[0]
+        assert np.array_equal(replay(RandomWalkEnv(limit=50), 4, actions), last)
+        assert np.array_equal(replay(env, 4, []), RandomWalkEnv().reset(seed=4)[0])
+        assert replay(CountingEnv(length=3), 0, [0, 0, 0]) is None

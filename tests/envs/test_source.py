@@ -1,0 +1,370 @@
+"""noterl.envs: every kind of `env=`, lanes and evaluation, vector environments, values that start at zero."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from noterl.envs import autoreset_mode, resolve
+from noterl.envs.wrappers.zero_based import shift
+from tests.support import doubles
+from tests.support.doubles import BranchingEnv, CountingEnv, Gym021Env, Gym026Env, ShiftedEnv
+
+pytestmark = pytest.mark.backend_free
+
+CARTPOLE = "CartPole-v1"
+
+
+def layer_names(env) -> list[str]:
+    names = []
+    while env is not None:
+        names.append(type(env).__name__)
+        env = vars(env).get("env")
+    return names
+
+
+class Doubled(gymnasium.RewardWrapper):
+    """A wrapper that gymnasium's specs cannot say."""
+
+    def reward(self, reward):
+        return 2.0 * reward
+
+
+class TestResolve:
+    def test_id_is_made_without_the_checker(self):
+        source = resolve(CARTPOLE)
+        assert source.action_space == spaces.Discrete(2)
+        assert source.observation_space.shape == (4,)
+        assert (source.vector, source.num_envs) == (None, None)
+        assert layer_names(source.make(0)) == ["TimeLimit", "OrderEnforcing", "CartPoleEnv"]
+
+    def test_the_environment_that_told_the_spaces_becomes_a_lane(self):
+        built = []
+        source = resolve(lambda: built.append(CountingEnv()) or built[-1])
+        assert source.make(0) is built[0]
+        assert [source.make(1), source.make(2)] == built[1:]
+        assert len(built) == 3
+
+    def test_spec(self):
+        spec = gymnasium.make(CARTPOLE, max_episode_steps=7).spec
+        assert resolve(spec).make(0).spec.max_episode_steps == 7
+
+    @pytest.mark.parametrize(
+        ("wrong", "words"),
+        [
+            ("CartPoll-v1", "Did you mean: `CartPole`?"),
+            ("Cartpole", "Did you mean: `CartPole`?"),
+            ("CartPole-v9", "`v1`"),
+            ("ALF/Pong-v5", "Namespace ALF not found"),
+            ("not an id", "Malformed environment ID"),
+            ("no_such_module:Env-v0", "no_such_module"),
+            ("a:b:CartPole-v1", "[module:]"),
+            (":CartPole-v1", "[module:]"),
+            (7, "got 7"),
+            (None, "got None"),
+            (object(), "got <object"),
+            ((1, 2), "got (1, 2)"),
+            ([CARTPOLE], "a factory without arguments"),
+            (spaces.Discrete(2), "got Discrete(2)"),
+            ((spaces.Discrete(2), 3), "(observation_space, action_space)"),
+            (lambda size: CountingEnv(size), "missing a required argument: 'size'"),
+            (lambda: 3, "must return an environment, got 3"),
+            (lambda: CountingEnv, "must return an environment"),
+            (len, "must need no arguments"),
+        ],
+    )
+    def test_anything_else_is_refused_by_name(self, wrong, words):
+        with pytest.raises(ValueError, match=r"^env") as caught:
+            resolve(wrong)
+        assert words in str(caught.value)
+
+    def test_errors_of_a_users_constructor_are_not_dressed_up(self):
+        def broken():
+            raise doubles.EnvironmentBroke("in the constructor")
+
+        with pytest.raises(doubles.EnvironmentBroke, match="in the constructor"):
+            resolve(broken)
+
+    def test_a_missing_package_is_an_import_error(self, monkeypatch):
+        def entry_point():
+            raise gymnasium.error.DependencyNotInstalled("box2d is not installed")
+
+        spec = gymnasium.envs.registration.EnvSpec("NeedsMore-v0", entry_point=entry_point)
+        monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+        with pytest.raises(ImportError, match=r"^env: NeedsMore-v0 cannot be made: box2d is not installed"):
+            resolve("NeedsMore-v0")
+
+    def test_unsupported_space_is_refused_and_what_was_made_is_closed(self):
+        built = []
+
+        def factory():
+            built.append(CountingEnv())
+            built[-1].observation_space = spaces.Dict(text=spaces.Text(4))
+            return built[-1]
+
+        with pytest.raises(ValueError, match=r"^env: observation_space\['text'\] must be a Box.* got Text"):
+            resolve(factory)
+        assert built[0].closed == 1
+
+    def test_class_with_defaults_is_a_factory(self):
+        source = resolve(CountingEnv)
+        assert isinstance(source.make(0), CountingEnv)
+        assert source.make(1) is not source.make(0)
+
+    def test_factory_of_an_id_and_of_a_spec(self):
+        assert resolve(lambda: CARTPOLE).make(1).spec.id == CARTPOLE
+        assert resolve(lambda: gymnasium.spec(CARTPOLE)).make(1).spec.id == CARTPOLE
+
+    def test_pair_of_spaces(self):
+        source = resolve((spaces.Box(0, 1, (3,)), spaces.Discrete(2)))
+        assert source.observation_space.shape == (3,)
+        for ask in (source.make, source.make_evaluation):
+            with pytest.raises(ValueError, match="only its spaces; pass env="):
+                ask()
+
+    def test_source_comes_back_as_it_is(self):
+        source = resolve(CARTPOLE)
+        assert resolve(source) is source
+
+
+class TestMake:
+    def test_object_is_lane_zero_and_its_spec_makes_the_others(self):
+        env = gymnasium.make(CARTPOLE, max_episode_steps=9)
+        source = resolve(env)
+        assert source.make(0) is env
+        lane = source.make(1)
+        assert lane.unwrapped is not env.unwrapped
+        assert lane.spec.max_episode_steps == 9
+
+    def test_object_without_spec_has_one_lane(self):
+        source = resolve(CountingEnv())
+        source.make(0)
+        with pytest.raises(ValueError, match=r"^env: .*CountingEnv.* a second time \(it has no spec\).*a factory"):
+            source.make(1)
+
+    def test_wrapper_that_the_spec_does_not_know_is_not_lost(self):
+        env = Doubled(gymnasium.make(CARTPOLE))
+        with pytest.raises(ValueError, match="its spec does not make it"):
+            resolve(env).make(1)
+        evaluation = resolve(env).make_evaluation()
+        evaluation.reset(seed=1)
+        assert evaluation.step(0)[1] == 2.0
+
+    def test_wrapper_that_gymnasium_knows_is_made_again(self):
+        env = gymnasium.wrappers.TransformReward(gymnasium.make(CARTPOLE), abs)
+        lane = resolve(env).make(1)
+        assert layer_names(lane)[0] == "TransformReward"
+
+    def test_same_object_from_the_factory_is_refused(self):
+        env = CountingEnv()
+        source = resolve(lambda: env)
+        source.make(0)
+        with pytest.raises(ValueError, match=r"the same .* again; it must make a new one"):
+            source.make(1)
+        with pytest.raises(ValueError, match=r"the same .* again"):
+            source.make_evaluation()
+
+    @pytest.mark.parametrize("wrap", [Doubled, lambda env: gymnasium.wrappers.TimeLimit(env, 3)])
+    def test_same_object_under_a_new_wrapper_is_refused(self, wrap):
+        env = CountingEnv()
+        with pytest.raises(ValueError, match="again; it must make a new one"):
+            resolve(lambda: wrap(env)).make_evaluation()
+
+    def test_same_classic_object_is_refused(self):
+        env = Gym021Env()
+        with pytest.raises(ValueError, match="again; it must make a new one"):
+            resolve(lambda: env).make_evaluation()
+
+    def test_factory_with_other_spaces_the_second_time(self):
+        sizes = iter((3, 4, 5))
+        source = resolve(lambda: doubles.ImageEnv((next(sizes), 4, 1)))
+        with pytest.raises(ValueError, match=r"other spaces: .*\(4, 4, 1\).*, not .*\(3, 4, 1\)"):
+            source.make_evaluation()
+        source.make(0)
+        with pytest.raises(ValueError, match=r"other spaces: .*\(5, 4, 1\)"):
+            source.make(1)
+
+    def test_evaluation_never_gets_what_trains(self):
+        for env in (CARTPOLE, CountingEnv, CountingEnv(), gymnasium.make(CARTPOLE), Gym021Env(), Gym026Env):
+            source = resolve(env)
+            training, evaluation = source.make(0), source.make_evaluation()
+            assert evaluation.unwrapped is not training.unwrapped
+            training.reset(seed=1)
+            before = copy.deepcopy(training.step(0)[0])
+            evaluation.reset(seed=2)
+            assert not np.shares_memory(before, evaluation.step(0)[0])
+
+    def test_evaluation_by_copy_leaves_training_where_it_is(self):
+        env = CountingEnv()
+        source = resolve(env)
+        source.make(0).reset()
+        env.step(0)
+        evaluation = source.make_evaluation()
+        evaluation.reset()
+        evaluation.step(1)
+        assert (env.episode, env.step_number) == (0, 1)
+
+    def test_what_cannot_be_copied_says_so(self):
+        env = CountingEnv()
+        env.handle = sys.stdout
+        with pytest.raises(ValueError, match=r"^env: .*it has no spec.*nor copied.*pass env="):
+            resolve(env).make_evaluation()
+
+    def test_render_mode(self):
+        assert resolve(CARTPOLE).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
+        assert resolve(gymnasium.make(CARTPOLE)).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
+        with pytest.raises(ValueError, match="draws itself as None, not as 'rgb_array'; pass env="):
+            resolve(CountingEnv).make_evaluation(render_mode="rgb_array")
+
+    def test_render_mode_reaches_a_factory_that_takes_it(self):
+        source = resolve(functools.partial(gymnasium.make, CARTPOLE))
+        assert source.make(0).render_mode is None
+
+        def factory(render_mode=None):
+            return gymnasium.make(CARTPOLE, render_mode=render_mode)
+
+        assert resolve(factory).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
+
+    def test_close_closes_what_was_made_here_and_not_the_users_object(self):
+        mine = CountingEnv()
+        resolve(mine).close()
+        assert mine.closed == 0
+        built = []
+        source = resolve(lambda: built.append(CountingEnv()) or built[-1])
+        source.make(0)
+        source.make(1)
+        evaluation = source.make_evaluation()
+        source.close()
+        assert [env.closed for env in built] == [1, 1, 1]
+        assert evaluation is built[2]
+        assert source.make(0) is built[3]
+
+    def test_what_was_made_for_the_spaces_is_not_handed_out_closed(self):
+        source = resolve(CountingEnv)
+        source.close()
+        assert source.make(0).closed == 0
+
+    def test_evaluation_environments_are_not_kept_alive(self):
+        source = resolve(CountingEnv)
+        source.make_evaluation()
+        source.make_evaluation()
+        assert len(source._living()) == 1
+
+
+class TestVector:
+    @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+    def test_vector_environment(self, mode):
+        vector = doubles.branching_vector(3, mode)
+        source = resolve(vector)
+        assert source.vector is vector
+        assert source.num_envs == 3
+        assert source.action_space == spaces.Discrete(4)
+        assert source.observation_space.shape == (3,)
+        assert autoreset_mode(source.vector) == mode
+        with pytest.raises(ValueError, match="steps its lanes together"):
+            source.make(0)
+        assert isinstance(source.make_evaluation(), BranchingEnv)
+        source.close()
+        assert not vector.closed
+
+    def test_factory_of_a_vector_environment_is_closed_here(self):
+        source = resolve(lambda: doubles.branching_vector(2, "SameStep"))
+        source.close()
+        assert source.vector.closed
+
+    def test_evaluation_from_the_spec_of_a_vector_environment(self):
+        vector = gymnasium.make_vec(CARTPOLE, 2, vectorization_mode="vector_entry_point", max_episode_steps=7)
+        source = resolve(vector)
+        assert source.make_evaluation().spec.max_episode_steps == 7
+        assert source.describe()["id"] == CARTPOLE
+        assert source.describe()["kwargs"] == {}
+        assert source.describe()["max_episode_steps"] == 7
+        vector.close()
+
+    def test_vector_wrapper_is_not_lost(self):
+        vector = gymnasium.wrappers.vector.NormalizeObservation(gymnasium.make_vec(CARTPOLE, num_envs=2))
+        source = resolve(vector)
+        with pytest.raises(ValueError, match=r"NormalizeObservation is one for vector environments\); pass env="):
+            source.make_evaluation()
+        assert "id" not in source.describe()
+
+    def test_wrapper_of_each_environment_is_not_lost(self):
+        vector = gymnasium.vector.SyncVectorEnv([lambda: Doubled(gymnasium.make(CARTPOLE))] * 2)
+        assert layer_names(resolve(vector).make_evaluation())[0] == "Doubled"
+        vector = gymnasium.make_vec(CARTPOLE, 2, vectorization_mode="sync", wrappers=[Doubled])
+        assert "id" not in resolve(vector).describe()
+
+    def test_vector_environment_of_another_library(self):
+        class Many(Gym026Env):
+            num_envs = 4
+
+        with pytest.raises(ValueError, match="Many steps several environments"):
+            resolve(Many())
+
+    def test_mode_must_be_said(self):
+        vector = doubles.branching_vector(2, "SameStep")
+        vector.metadata = {}
+        with pytest.raises(ValueError, match=r"metadata\['autoreset_mode'\] must say one of .* got None"):
+            autoreset_mode(vector)
+
+
+class TestFromZero:
+    def test_scalar(self):
+        env = ShiftedEnv()
+        source = resolve(env)
+        assert (source.observation_space, source.action_space) == (spaces.Discrete(4), spaces.Discrete(3))
+        lane = source.make(0)
+        assert lane.reset(seed=0)[0] == 0
+        assert [lane.step(action)[0] for action in (0, np.int64(1), np.uint8(2))] == [1, 2, 3]
+        assert env.actions == [5, 6, 7]
+
+    @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+    def test_vector(self, mode):
+        vector = gymnasium.vector.SyncVectorEnv([ShiftedEnv] * 2, autoreset_mode=mode)
+        source = resolve(vector)
+        wrapped = source.vector
+        assert (source.observation_space, source.action_space) == (spaces.Discrete(4), spaces.Discrete(3))
+        assert wrapped.action_space == spaces.MultiDiscrete([3, 3])
+        assert wrapped.observation_space == spaces.MultiDiscrete([4, 4])
+        assert wrapped.reset(seed=0)[0].tolist() == [0, 0]
+        for action in (0, 1):
+            assert wrapped.step(np.array([action, 2]))[0].tolist() == [action + 1, 3]
+        observations, _, ends, _, infos = wrapped.step(np.array([2, 0]))
+        assert vector.envs[0].actions == [5, 6, 7]
+        assert ends.all()
+        if mode == "SameStep":
+            assert observations.tolist() == [0, 0]
+            assert infos["final_obs"].tolist() == [3, 1]
+        else:
+            assert observations.tolist() == [3, 1]
+
+    def test_untouched_where_it_starts_at_zero(self):
+        vector = doubles.branching_vector(1, "SameStep")
+        env = CountingEnv()
+        assert resolve(vector).vector is vector
+        assert resolve(env).make(0) is env
+
+    def test_shift_wraps_around_in_the_values_own_dtype(self):
+        values = np.array([250, 255], np.uint8)
+        shifted = shift(values, 250, -1)
+        assert shifted.dtype == np.uint8
+        assert shifted.tolist() == [0, 5]
+        assert shift(shifted, 250, +1).tolist() == [250, 255]
+        assert values.tolist() == [250, 255]
+
+    def test_nested(self):
+        env = CountingEnv()
+        env.observation_space = spaces.Dict(
+            image=spaces.Box(0, 1, (2,)), token=spaces.MultiDiscrete([3, 3], start=[1, -1])
+        )
+        env._observation = lambda: {"image": np.zeros(2, np.float32), "token": np.array([3, 1])}
+        source = resolve(env)
+        assert source.observation_space["token"] == spaces.MultiDiscrete([3, 3])
+        observation, _ = source.make(0).reset()
+        assert observation["token"].tolist() == [2, 2]

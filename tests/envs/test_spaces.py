@@ -1,0 +1,194 @@
+"""noterl.envs: spaces and environments said in JSON, hostile files, and spaces refused by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import OrderedDict
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from noterl.envs import EnvSource, check_spaces, resolve
+from noterl.envs.spaces import build_space, convert, describe_space, same_layout
+from tests.support import doubles
+from tests.support.doubles import CountingEnv, Gym021Env
+
+pytestmark = pytest.mark.backend_free
+
+CARTPOLE = "CartPole-v1"
+
+
+def layer_names(env) -> list[str]:
+    names = []
+    while env is not None:
+        names.append(type(env).__name__)
+        env = vars(env).get("env")
+    return names
+
+
+nested_spaces = st.recursive(
+    st.one_of(
+        st.builds(
+            lambda shape, dtype, low, high: spaces.Box(low, high, tuple(shape), dtype),
+            st.lists(st.integers(1, 4), max_size=3),
+            st.sampled_from([np.float32, np.float64, np.float16]),
+            st.sampled_from([-np.inf, -1.0, 0.1]),
+            st.sampled_from([np.inf, 1.0, 0.3]),
+        ),
+        st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 9), st.integers(-5, 5)),
+        st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 5), min_size=1, max_size=4)),
+        st.builds(spaces.MultiBinary, st.lists(st.integers(1, 4), min_size=1, max_size=2) | st.integers(1, 4)),
+        st.just(spaces.Box(0, 255, (3, 2, 1), np.uint8)),
+        st.just(spaces.Box(np.float32([-1.5, 0.0]), np.float32([0.1, np.inf]))),
+        st.just(spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 0], [0, 2]], dtype=np.int8)),
+    ),
+    lambda parts: st.one_of(
+        st.builds(
+            lambda pairs: spaces.Dict(OrderedDict(pairs)), st.lists(st.tuples(st.text("abz"), parts), max_size=3)
+        ),
+        st.builds(spaces.Tuple, st.lists(parts, min_size=1, max_size=3)),
+    ),
+    max_leaves=5,
+)
+
+
+class TestSpaces:
+    @given(nested_spaces)
+    def test_description_survives_json(self, space):
+        said = json.dumps(describe_space(space), allow_nan=False)
+        again = build_space(json.loads(said))
+        assert again == space
+        assert same_layout(again, space)
+        if isinstance(space, spaces.Dict):
+            assert list(again.spaces) == list(space.spaces)
+
+    @pytest.mark.parametrize(
+        ("said", "words"),
+        [
+            (None, "TypeError"),
+            ({}, "KeyError"),
+            ({"type": "Text"}, "KeyError"),
+            ({"type": "Box", "shape": [10**6, 10**6], "dtype": "float32", "low": 0, "high": 1}, "entries"),
+            ({"type": "Box", "shape": [-1], "dtype": "float32", "low": 0, "high": 1}, "non-negative"),
+            ({"type": "Box", "shape": [2.5], "dtype": "float32", "low": 0, "high": 1}, "non-negative"),
+            ({"type": "Box", "shape": [2], "dtype": "object", "low": 0, "high": 1}, "kind of number"),
+            ({"type": "Box", "shape": [2], "dtype": "float32", "low": "high", "high": 1}, "could not convert"),
+            ({"type": "Box", "shape": [2], "dtype": "float32", "low": [0], "high": 1}, "reshape"),
+            ({"type": "Box", "shape": [2], "dtype": "float32", "low": {"a": 1}, "high": 1}, "must be numbers"),
+            ({"type": "Box", "shape": [2], "dtype": "float32", "low": 2, "high": 1}, ""),
+            ({"type": "Discrete", "n": 0, "start": 0}, ""),
+            ({"type": "Discrete", "n": 2.5, "start": 0}, ""),
+            ({"type": "Discrete", "n": 10**30, "start": 0}, ""),
+            ({"type": "MultiBinary", "shape": [2**13, 2**14]}, "entries"),
+            ({"type": "Dict", "spaces": {"a": {"type": "Discrete"}}}, ""),
+            ({"type": "Tuple", "spaces": [{"type": "MultiBinary", "shape": [2**25]}] * 3}, "entries"),
+        ],
+    )
+    def test_hostile_description(self, said, words):
+        with pytest.raises(ValueError, match="not the description of a space") as caught:
+            build_space(said)
+        assert words in str(caught.value)
+
+    def test_deeply_nested_description(self):
+        said = {"type": "Discrete", "n": 2, "start": 0}
+        for _ in range(5000):
+            said = {"type": "Tuple", "spaces": [said]}
+        with pytest.raises(ValueError, match="not the description of a space: RecursionError"):
+            build_space(said)
+
+    def test_classic_spaces_nest(self):
+        parts = OrderedDict(z=doubles.Box(0, 1, (2,)), a=doubles.Discrete(3))
+        classic = type("Dict", (), {})()
+        classic.spaces = parts
+        converted = convert(classic, "observation_space")
+        assert list(converted.spaces.items()) == [("z", spaces.Box(0, 1, (2,))), ("a", spaces.Discrete(3))]
+        binary = type("MultiBinary", (), {"n": 4})()
+        several = type("MultiDiscrete", (), {"nvec": np.array([2, 3])})()
+        both = type("Tuple", (), {"spaces": (binary, several)})()
+        assert convert(both, "x") == spaces.Tuple([spaces.MultiBinary(4), spaces.MultiDiscrete([2, 3])])
+
+    def test_broken_classic_space_is_named(self):
+        with pytest.raises(ValueError, match=r"^env: action_space looks like a Discrete space but cannot be read"):
+            convert(type("Discrete", (), {})(), "action_space")
+
+    def test_refused_by_name(self):
+        box, discrete = spaces.Box(-1, 1, (2,)), spaces.Discrete(3)
+        check_spaces("DQN", box, discrete)
+        check_spaces("SAC", box, box, actions=("Box",), bounded_actions=True)
+        with pytest.raises(ValueError, match=r"^env: DQN takes a Discrete action space, got Box\(-1.0.*; use SAC$"):
+            check_spaces("DQN", box, box, hint="use SAC")
+        with pytest.raises(ValueError, match=r"takes a Box or Dict observation space, got Discrete\(3\)$"):
+            check_spaces("DQN", discrete, discrete, observations=("Box", "Dict"))
+        with pytest.raises(ValueError, match="takes actions with finite bounds"):
+            check_spaces("SAC", box, spaces.Box(-1, np.inf, (1,)), actions=("Box",), bounded_actions=True)
+
+
+class TestDescription:
+    def rebuilt(self, env) -> EnvSource:
+        return EnvSource.from_description(json.loads(json.dumps(resolve(env).describe(), allow_nan=False)))
+
+    def test_id_with_arguments_and_limit(self):
+        env = gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=11)
+        source = self.rebuilt(env)
+        made = source.make(0)
+        assert made.spec.max_episode_steps == 11
+        assert made.spec.kwargs["is_slippery"] is False
+        assert source.make_evaluation().spec.id == "FrozenLake-v1"
+        assert source.describe() == resolve(env).describe()
+
+    def test_no_limit_stays_no_limit(self):
+        source = self.rebuilt(gymnasium.make(CARTPOLE, max_episode_steps=-1))
+        assert "TimeLimit" not in layer_names(source.make(0))
+
+    def test_render_mode_is_not_part_of_the_task(self):
+        assert resolve(gymnasium.make(CARTPOLE, render_mode="rgb_array")).describe()["kwargs"] == {}
+
+    @pytest.mark.parametrize(
+        "env",
+        [
+            CountingEnv(),
+            Gym021Env(),
+            gymnasium.wrappers.FlattenObservation(gymnasium.make(CARTPOLE)),
+            gymnasium.make("FrozenLake-v1", desc=np.array([list("SF"), list("FG")])),
+            (spaces.Box(0, 1, (2,)), spaces.Discrete(2, start=4)),
+        ],
+        ids=["no spec", "classic", "wrapped", "not JSON", "spaces"],
+    )
+    def test_spaces_alone(self, env):
+        source = self.rebuilt(env)
+        assert source.observation_space == resolve(env).observation_space
+        assert source.action_space == resolve(env).action_space
+        with pytest.raises(ValueError, match="holds the spaces of its environment alone; pass env="):
+            source.make(0)
+
+    def test_unknown_id_falls_back_to_the_spaces(self):
+        said = {**resolve(CARTPOLE).describe(), "id": "NotHere-v3"}
+        source = EnvSource.from_description(said)
+        assert source.action_space == spaces.Discrete(2)
+        with pytest.raises(ValueError, match="NotHere-v3 is not registered here"):
+            source.make_evaluation()
+
+    def test_a_file_never_imports(self):
+        said = {**resolve(CARTPOLE).describe(), "id": "antigravity:CartPole-v1"}
+        with pytest.raises(ValueError, match="would import a module, which a file must not"):
+            EnvSource.from_description(said)
+        assert "antigravity" not in sys.modules
+
+    @pytest.mark.parametrize("changed", [{"id": 3}, {"kwargs": [1]}, {"max_episode_steps": "x"}, {"action_space": 3}])
+    def test_malformed(self, changed):
+        with pytest.raises(ValueError, match="description"):
+            EnvSource.from_description({**resolve(CARTPOLE).describe(), **changed})
+
+    def test_not_a_dict(self):
+        with pytest.raises(ValueError, match="it must be a dict, got 3"):
+            EnvSource.from_description(3)
+
+    def test_environment_with_other_spaces_than_the_file(self):
+        said = {**resolve(CARTPOLE).describe(), "action_space": describe_space(spaces.Discrete(5))}
+        with pytest.raises(ValueError, match="other spaces"):
+            EnvSource.from_description(said).make(0)

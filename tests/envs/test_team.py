@@ -1,0 +1,241 @@
+"""Environments of several agents behind gymnasium's interface, and what the memory keeps of each agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from noterl import envs
+from noterl.collect import TeamLanes
+from noterl.envs import Signals
+from noterl.envs.multi_agent.parallel import ListEnv, ParallelEnv
+from noterl.envs.multi_agent.team import Team
+from noterl.random import Generators
+from noterl.replay import Replay
+from tests.support.doubles import LeavingTeam, ListTeam
+
+pytestmark = pytest.mark.backend_free
+
+
+def mixed_team() -> Team:
+    """Return a team with every kind of space."""
+    seen = [spaces.Discrete(3, start=1), spaces.Box(0.0, 1.0, (2, 2), np.float64), spaces.MultiDiscrete([2, 2])]
+    acted = [spaces.MultiDiscrete([2, 3]), spaces.Box(-1.0, 1.0, (2, 1), np.float64), spaces.Discrete(4, start=-1)]
+    return Team(["a", "b", "c"], seen, acted)
+
+
+class TestTeam:
+    def test_observations_lie_side_by_side(self) -> None:
+        team, box = mixed_team(), np.arange(4.0).reshape(2, 2)
+        vector = team.joined_observations([3, box, np.array([1, 0])])
+        assert vector.tolist() == [0, 0, 1, 0, 1, 2, 3, 0, 1, 1, 0]
+        parts = team.seen(vector[None])
+        assert [part.shape for part in parts] == [(1, 3), (1, 2, 2), (1, 4)]
+        np.testing.assert_array_equal(parts[1][0], box)
+        many = team.joined_observations([np.array([3, 3]), np.stack([box, box]), np.array([[1, 0], [1, 0]])])
+        np.testing.assert_array_equal(many, [vector, vector])
+
+    def test_actions_come_back_as_the_environment_has_them(self) -> None:
+        team = mixed_team()
+        given = team.actions(np.array([1, 2, 0.5, -0.5, 3], np.float32))
+        assert given[0].tolist() == [1, 2] and given[1].tolist() == [[0.5], [-0.5]] and given[2] == 2
+        assert all(action in space for action, space in zip(given, team.raw_action_space, strict=True))
+        low, high = team.joined_action_space.low, team.joined_action_space.high
+        assert (low.tolist(), high.tolist()) == ([0, 0, -1, -1, 0], [1, 2, 1, 1, 3])
+
+    def test_images_of_all_stay_bytes(self) -> None:
+        image = spaces.Box(0, 255, (4, 4, 1), np.uint8)
+        assert Team(["a"], [image], [spaces.Discrete(2)]).joined_observation_space.dtype == np.uint8
+        mixed = Team(["a", "b"], [image, spaces.Discrete(2)], [spaces.Discrete(2)] * 2)
+        assert mixed.joined_observation_space.dtype == np.float32
+
+    @pytest.mark.parametrize(
+        ("names", "seen", "message"),
+        [
+            (["a"], [spaces.Discrete(2)] * 2, "an observation space and an action space for each agent"),
+            (["a", "a"], [spaces.Discrete(2)] * 2, "agents must have names of their own"),
+            (["a", "b"], [spaces.Discrete(2), spaces.Text(3)], "observation_space of agent 'b' must be a Box"),
+        ],
+    )
+    def test_what_is_refused(self, names: list[str], seen: list[Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            Team(names, seen, [spaces.Discrete(2)] * 2)
+
+
+class TestLeaving:
+    def test_who_is_there_step_by_step(self) -> None:
+        env = ParallelEnv(LeavingTeam())
+        env.reset(seed=0)
+        action, outcomes, ends = np.zeros(3, np.float32), [], []
+        for _ in range(4):
+            observation, reward, terminated, truncated, _ = env.step(action)
+            outcomes.append((env.outcome, observation.tolist(), reward))
+            ends.append((terminated, truncated))
+        assert ends == [(False, False)] * 3 + [(False, True)]
+        told = [
+            (outcome.present.tolist(), outcome.terminated.tolist(), outcome.remaining.tolist())
+            for outcome, _, _ in outcomes
+        ]
+        yes, no = True, False
+        assert told == [
+            ([yes, yes, yes], [no, no, no], [yes, yes, yes]),
+            ([yes, yes, yes], [yes, no, no], [no, yes, yes]),
+            ([no, yes, yes], [yes, no, no], [no, yes, yes]),  # the second is cut off, and would have gone on
+            ([no, no, yes], [yes, no, no], [no, no, yes]),
+        ]
+        assert [reward for _, _, reward in outcomes] == pytest.approx([37.0, 37.0, 110 / 3, 100 / 3])
+        assert [seen for _, seen, _ in outcomes] == [[1, 1, 1], [2, 2, 2], [2, 3, 3], [2, 3, 4]]
+
+    def test_an_episode_terminates_where_nobody_would_have_gone_on(self) -> None:
+        for truncate in (False, True):
+            for form in (4, 5):
+                env = ListEnv(ListTeam(form, truncate))
+                env.reset(seed=0)
+                ends = [env.step(np.array([1, 2], np.float32))[2:4] for _ in range(3)]
+                assert ends == [(False, False)] * 2 + [(not truncate, truncate)]
+                assert env.outcome.remaining.tolist() == [truncate] * 2
+                assert env.env.taken == [[1, 2]] * 3
+
+    def test_what_is_learned_from_may_be_shared(self) -> None:
+        env = ListEnv(ListTeam())
+        env.team_reward = lambda rewards, terminations: rewards.sum()
+        env.reset(seed=0)
+        assert env.step(np.zeros(2, np.float32))[1] == 3.0
+        assert env.outcome.reward.tolist() == [3.0, 3.0] and env.outcome.earned.tolist() == [1.0, 2.0]
+        env.team_reward = lambda rewards, terminations: [1.0, 2.0, 3.0]
+        with pytest.raises(ValueError, match="team_reward must return a number, or one for each of the 2 agents"):
+            env.step(np.zeros(2, np.float32))
+
+
+class TestSources:
+    def test_a_description_makes_the_same_agents(self) -> None:
+        source = envs.resolve(Signals)
+        said = source.describe()
+        again = envs.EnvSource.from_description(said)
+        assert again.team == source.team and again.observation_space == source.observation_space
+        for agents in ("speaker", ["speaker", 1], ["speaker"]):
+            with pytest.raises(ValueError):
+                envs.EnvSource.from_description({**said, "agents": agents})
+
+    def test_lanes_and_evaluation_have_environments_of_their_own(self) -> None:
+        source = envs.resolve(Signals)
+        made = [source.make(0), source.make(1), source.make_evaluation()]
+        assert len({id(env.env) for env in made}) == 3
+        single = envs.resolve(Signals())
+        trained, whole = single.make(0), object()
+        trained.team_reward = whole
+        copied = single.make_evaluation()
+        assert copied.env is not trained.env
+        assert copied.team_reward is whole  # nobody copies the agent whose method it is
+        with pytest.raises(ValueError, match="cannot be made a second time"):
+            single.make(1)
+
+    def test_gymnasiums_own_of_tuples(self) -> None:
+        class Pair(gymnasium.Env):
+            observation_space = spaces.Tuple([spaces.Discrete(2)] * 2)
+            action_space = spaces.Tuple([spaces.Discrete(2)] * 2)
+
+            def reset(self, *, seed=None, options=None):
+                super().reset(seed=seed)
+                return (0, 1), {"began": True}
+
+            def step(self, action):
+                return (1, 0), np.array([1.0, 2.0]), False, True, {"is_success": True}
+
+        env = envs.resolve(Pair()).make()
+        observation, info = env.reset(seed=1)
+        assert observation.tolist() == [1, 0, 0, 1] and info == {"began": True}
+        _, reward, terminated, truncated, info = env.step(np.zeros(2, np.float32))
+        assert (reward, terminated, truncated, info) == (1.5, False, True, {"is_success": True})
+
+    def test_agents_in_turn_are_refused(self) -> None:
+        class InTurn(LeavingTeam):
+            def agent_iter(self) -> None: ...
+
+            def last(self) -> None: ...
+
+        with pytest.raises(ValueError, match="use its parallel_env"):
+            envs.resolve(InTurn())
+
+    def test_a_wrong_observation_is_named(self) -> None:
+        class Wrong(LeavingTeam):
+            def _observations(self, agents):
+                return {agent: np.zeros(2, np.float32) for agent in agents}
+
+        with pytest.raises(ValueError, match="observation of agent 'first' must have the shape"):
+            envs.resolve(Wrong()).make().reset()
+
+    def test_pettingzoo_and_its_wrappers(self) -> None:
+        pettingzoo = pytest.importorskip("pettingzoo")
+
+        class Zoo(LeavingTeam, pettingzoo.ParallelEnv):
+            metadata = {"name": "leaving"}  # noqa: RUF012
+            render_mode = None
+
+        env = envs.resolve(pettingzoo.utils.BaseParallelWrapper(Zoo())).make()
+        assert env.team.names == ("first", "second", "third")
+        env.reset(seed=1)
+        assert env.step(np.ones(3, np.float32))[1] == 37.0
+
+
+def test_signals_pays_for_what_was_asked_before() -> None:
+    env = Signals(3, continuous=True, length=2)
+    seen = env.reset(seed=4)[0]
+    asked, earned = [seen["speaker"]], []
+    for answer in (0.0, 1.0, -1.0):
+        seen, rewards, _, truncated, _ = env.step({"speaker": 0, "listener": np.array([answer])})
+        asked.append(seen["speaker"])
+        earned.append(rewards["listener"])
+    assert earned == [0.0, -((1 - (asked[0] - 1)) ** 2), -((-1 - (asked[1] - 1)) ** 2)]
+    assert truncated["speaker"] and not env.agents
+    for arguments in ({"symbols": 1}, {"length": 0}):
+        with pytest.raises(ValueError, match=next(iter(arguments))):
+            Signals(**arguments)
+
+
+def remembered(n_step: int) -> Any:
+    """Return the batch of all four transitions of `LeavingTeam`, in order."""
+    source = envs.resolve(LeavingTeam)
+    lanes = TeamLanes(source, 1, Generators(0), lambda rewards, terminations: rewards)
+    replay = Replay(16, n_step=n_step)
+    replay.build(source.observation_space, source.action_space, agents=3)
+    lanes.reset(0, 0, 0)
+    for step in range(4):
+        lanes.begin_round(np.full((1, 3), step % 2, np.float32))
+        (transition,) = lanes.tick(step)
+        replay.add(*transition)
+    assert lanes.logs(0) == {"reward/first": 2.0, "reward/second": 30.0, "reward/third": 400.0}
+    batch = replay.sample(1, 4, generator=np.random.default_rng(0), gamma=0.5)
+    from noterl.replay.team import gathered
+
+    assert batch.reward.shape == batch.discount.shape == batch.extra["present"].shape == (1, 4, 3)
+    return gathered(replay._storage, np.arange(4), 0.5, n_step)
+
+
+class TestMemory:
+    def test_one_step(self) -> None:
+        batch = remembered(1)
+        assert batch.reward.tolist() == [[1, 10, 100], [1, 10, 100], [0, 10, 100], [0, 0, 100]]
+        # Termination cuts a bootstrap, truncation never does.
+        assert batch.discount.tolist() == [[0.5] * 3, [0, 0.5, 0.5], [0, 0.5, 0.5], [0, 0.5, 0.5]]
+        assert batch.extra["present"].tolist() == [[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 1]]
+        assert batch.extra["remaining"].tolist() == [[1, 1, 1], [0, 1, 1], [0, 1, 1], [0, 0, 1]]
+        assert batch.observation[:, 1].tolist() == [0, 1, 2, 3]
+        assert batch.next_observation.tolist() == [[1, 1, 1], [2, 2, 2], [2, 3, 3], [2, 3, 4]]
+
+    def test_three_steps_end_where_an_agent_leaves(self) -> None:
+        batch = remembered(3)
+        assert batch.reward.tolist() == [[1.5, 15, 150], [1, 10, 100], [0, 10, 100], [0, 0, 100]]
+        assert batch.discount.tolist() == [[0, 0.25, 0.25], [0, 0.5, 0.5], [0, 0.5, 0.5], [0, 0.5, 0.5]]
+        assert batch.next_observation[0].tolist() == [2, 2, 2]
+
+    def test_what_relabels_is_refused(self) -> None:
+        from noterl.replay.relabel import Relabel
+
+        source = envs.resolve(LeavingTeam)
+        with pytest.raises(ValueError, match="relabel must be None for several agents"):
+            Replay(16, relabel=Relabel()).build(source.observation_space, source.action_space, agents=3)

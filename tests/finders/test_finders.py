@@ -1,0 +1,315 @@
+"""Finders: what they try, what they note, and that the agent is left exactly as it was."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import keras
+import numpy as np
+import pytest
+
+import noterl
+from noterl.callbacks import LambdaCallback
+from noterl.finders import FinderLogger, LRFinder, OptFinder, ParallelFinder
+from noterl.finders.candidates import Trial
+from noterl.finders.curves import exponential, normalised, window_means
+from noterl.finders.lr_finder import _rows
+from noterl.finders.parallel_finder import _try
+from tests.support.doubles import CountingEnv
+from tests.support.states import assert_same_state, one_lane
+
+
+@pytest.fixture(scope="module")
+def agent() -> noterl.DQN:
+    """Return an agent in the middle of an episode, with a memory and an optimizer that have seen something."""
+    agent = one_lane()
+    agent.fit(steps=97, verbose=0)
+    return agent
+
+
+class Undisturbed:
+    """Whether an agent, at the end of the block, is what it was, and goes on as if nothing had been."""
+
+    def __init__(self, agent: noterl.Agent) -> None:
+        self.agent = agent
+
+    def __enter__(self) -> None:
+        self.state, self.attributes = self.agent.get_state(), dict(vars(self.agent))
+
+    def __exit__(self, *_: Any) -> None:
+        assert_same_state(self.agent.get_state(), self.state)
+        after = dict(vars(self.agent))
+        assert after.keys() == self.attributes.keys()
+        for name in ("lanes", "history", "optimizers", "replay", "generators", "policy", "_callbacks"):
+            assert after[name] is self.attributes[name], name
+
+
+class TestLRFinder:
+    def test_by_reward(self, agent: noterl.DQN) -> None:
+        finder = LRFinder(agent)
+        with Undisturbed(agent):
+            found = finder.find(episodes=24, start_lr=1e-4, end_lr=1e-2, window_size=4)
+        rows = finder.results
+        assert len(rows) == 24 or finder.stop_reason == "the reward collapsed"
+        rewards = [row["reward"] for row in rows]
+        assert [row["learning_rate"] for row in rows] == [
+            exponential(1e-4, 1e-2, 24, index) for index in range(len(rows))
+        ]
+        assert [row["normalised_reward"] for row in rows] == normalised(rewards, 4)
+        assert [row["mean_reward"] for row in rows] == window_means(rewards, 4)
+        assert found == finder.suggestion()
+        assert finder.seconds > 0
+
+    def test_by_loss_every_update_has_a_rate_of_its_own(self, agent: noterl.DQN) -> None:
+        finder, seen = LRFinder(agent), []
+        note = LambdaCallback(on_batch_end=lambda batch, logs: seen.append((agent.learning_rate, logs["loss"])))
+        with Undisturbed(agent):
+            finder.find(metric="loss", updates=30, start_lr=1e-5, end_lr=1e-3, callbacks=[note])
+        assert [row["loss"] for row in finder.results] == [loss for _, loss in seen][: len(finder.results)]
+        rates = [row["learning_rate"] for row in finder.results]
+        np.testing.assert_allclose([rate for rate, _ in seen][: len(rates)], rates, rtol=1e-6)
+        assert len(set(rates)) == len(rates) == 30
+
+    def test_a_loss_that_explodes_ends_it(self, agent: noterl.DQN) -> None:
+        finder = LRFinder(agent)
+        with Undisturbed(agent):
+            finder.find(metric="loss", updates=400, start_lr=1e-2, end_lr=1e6, window_size=3)
+        assert len(finder.results) < 400
+        assert finder.stop_reason == "the loss collapsed"
+
+    def test_what_is_not_finite_ends_it_too(self, agent: noterl.DQN) -> None:
+        with Undisturbed(agent):
+            finder = LRFinder(agent)
+            finder.find(episodes=40, start_lr=1e20, end_lr=1e30)
+        assert len(finder.results) < 40
+
+    def test_episodes_before_the_first_update_are_no_points(self) -> None:
+        agent, rates = one_lane(learning_starts=60), []
+        note = LambdaCallback(on_episode_end=lambda episode, logs: rates.append((logs["updates"], agent.learning_rate)))
+        finder = LRFinder(agent)
+        with Undisturbed(agent):
+            finder.find(episodes=6, callbacks=[note])
+        early = [rate for updates, rate in rates if not updates]
+        assert len(early) > 0
+        np.testing.assert_allclose(early, 1e-4, rtol=1e-6)
+        assert len(finder.results) == len(rates) - len(early) == 6
+
+    def test_arguments_of_fit_are_handed_through(self, agent: noterl.DQN) -> None:
+        heard: list[int] = []
+        note = LambdaCallback(on_episode_begin=lambda episode, logs: heard.append(len(agent.lanes.ledger.running)))
+        with Undisturbed(agent):
+            LRFinder(agent).find(lambda: gymnasium.make("CartPole-v1"), 4, num_envs=3, seed=5, callbacks=[note])
+        assert set(heard) == {3}
+
+    def test_what_a_callback_raises_leaves_the_agent_as_it_was(self, agent: noterl.DQN) -> None:
+        broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))
+        with Undisturbed(agent), pytest.raises(ValueError, match="no number"):
+            LRFinder(agent).find(episodes=4, callbacks=[broken])
+
+    def test_an_environment_object_is_not_touched(self) -> None:
+        env = CountingEnv(length=4)
+        agent = one_lane(env)
+        agent.fit(steps=6, verbose=0)
+        place = env.episode, env.step_number
+        with Undisturbed(agent):
+            LRFinder(agent).find(episodes=3)
+        assert ((env.episode, env.step_number), env.closed) == (place, 0)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"episodes": 0}, "episodes must be a positive int, got 0"),
+            ({"start_lr": 0.0}, "start_lr must be a finite number above 0, got 0.0"),
+            ({"start_lr": 0.1, "end_lr": 0.1}, "end_lr must be a finite number above 0.1, got 0.1"),
+            ({"window_size": 0}, "window_size must be a positive int, got 0"),
+            ({"metric": "length"}, "metric must be 'reward' or 'loss', got 'length'"),
+            ({"metric": "loss", "updates": -1}, "updates must be a positive int, got -1"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, agent: noterl.DQN, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            LRFinder(agent).find(**arguments)
+
+
+class TestPictures:
+    @pytest.fixture
+    def finder(self, agent: noterl.DQN) -> LRFinder:
+        finder = LRFinder(agent)
+        finder.metric = "reward"
+        finder.results = [
+            {"learning_rate": 10.0**index, "reward": float(index**2), "mean_reward": float(index)} for index in range(6)
+        ]
+        return finder
+
+    def test_the_reward(self, finder: LRFinder, tmp_path: Path) -> None:
+        figure = finder.plot_reward(1, 2, path=tmp_path / "reward.png")
+        axes = figure.axes[0]
+        assert [list(line.get_ydata()) for line in axes.lines] == [[1.0, 4.0, 9.0], [1.0, 2.0, 3.0]]
+        assert list(axes.lines[0].get_xdata()) == [10.0, 100.0, 1000.0]
+        assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == ("log", "learning rate", "reward")
+        assert (tmp_path / "reward.png").stat().st_size > 1000
+
+    def test_its_change(self, finder: LRFinder) -> None:
+        axes = finder.plot_reward_change(2, 1, 0, (-1.0, 7.0)).axes[0]
+        assert list(axes.lines[0].get_ydata()) == [0.0, 2.0, 4.0, 6.0, 8.0]
+        assert axes.get_ylim() == (-1.0, 7.0)
+
+    def test_the_suggestion(self, finder: LRFinder) -> None:
+        for row, mean in zip(finder.results, [0, 9, 9, 14, 15, 30], strict=True):
+            row["mean_reward"] = float(mean)
+        assert finder.suggestion(1, 0, 0) == 10.0**5
+        assert finder.suggestion(1, 0, 1) == 10.0
+        assert finder.suggestion(1, 2, 1) == 10.0**3
+        assert finder.suggestion(1, 3, 3) is None
+
+    @pytest.mark.parametrize("window", [1, 4, 7])
+    def test_the_suggestion_is_in_the_middle_of_what_rises(self, agent: noterl.DQN, window: int) -> None:
+        finder = LRFinder(agent)
+        finder.metric, finder._window = "reward", window
+        noise = np.random.default_rng(1).normal(size=80)
+        steep = 1 / (1 + np.exp(40 - np.arange(80)))  # steepest at 40
+        for height, clear in ((100.0, True), (0.0, False)):
+            rewards = (height * steep + noise).tolist()
+            finder.results = _rows("reward", [10.0**index for index in range(80)], rewards, window)
+            assert finder.is_clear == clear
+            if clear:
+                assert 38 <= math.log10(finder.suggestion()) <= 42
+        lines = finder.plot_reward().axes[0].lines
+        assert [line.get_label() for line in lines[:2]] == ["reward", f"mean of {window}"]
+        assert lines[2].get_label() == f"suggestion {finder.suggestion():.2g}"
+        assert lines[2].get_xdata()[0] == finder.suggestion()
+
+    @pytest.mark.parametrize(("metric", "label"), [("reward", "episode"), ("loss", "gradient update")])
+    def test_what_lies_to_the_right(self, agent: noterl.DQN, metric: str, label: str) -> None:
+        finder = OptFinder(agent, ["adam"])
+        finder._judge(metric, [Trial("adam", [1.0, 2.0], [3.0, 4.0, 5.0], 1.0)])
+        assert finder.plot_loss().axes[0].get_xlabel() == label
+        assert finder.plot_reward().axes[0].get_xlabel() == "episode"
+
+    def test_of_something_that_was_not_searched_by(self, finder: LRFinder, agent: noterl.DQN) -> None:
+        with pytest.raises(ValueError, match=r"there is no loss to show: run find\(metric='loss'\) first"):
+            finder.plot_loss()
+        with pytest.raises(ValueError, match=r"there is no reward to show: run find"):
+            OptFinder(agent, ["adam"]).plot_reward()
+
+    @pytest.mark.parametrize(
+        ("arguments", "name"), [((0,), "sma"), ((1, -1), "n_skip_beginning"), ((1, 0, 1.5), "n_skip_end")]
+    )
+    def test_bad_arguments(self, finder: LRFinder, arguments: tuple[Any, ...], name: str) -> None:
+        for draw in (finder.plot_reward_change, finder.suggestion):
+            with pytest.raises(ValueError, match=f"^{name} must be"):
+                draw(*arguments)
+
+
+class TestOptFinder:
+    def test_each_begins_alike_and_the_agent_stays(self, agent: noterl.DQN) -> None:
+        begun: list[Any] = []
+
+        def note(logs: dict[str, Any]) -> None:
+            state = agent.get_state()
+            begun.append({name: state[name] for name in state.keys() - {"optimizers", "callbacks", "lanes"}})
+
+        optimizers = {"one": keras.optimizers.Adam(1e-2), "twin": keras.optimizers.Adam(1e-2)}
+        finder = OptFinder(agent, optimizers)
+        with Undisturbed(agent):
+            best = finder.find(episodes=4, callbacks=[LambdaCallback(on_train_begin=note)])
+        assert len(begun) == 2
+        assert_same_state({**begun[0]}, {**begun[1]})
+        assert finder.trials["one"].rewards == finder.trials["twin"].rewards
+        rows = {row["name"]: row for row in finder.results}
+        for name, trial in finder.trials.items():
+            assert rows[name]["mean"] == pytest.approx(np.mean(trial.rewards), rel=1e-12)
+            assert rows[name]["spread"] == pytest.approx(np.std(trial.rewards), rel=1e-12)
+            assert (rows[name]["points"], rows[name]["error"]) == (4, None)
+            assert rows[name]["seconds"] > 0
+        assert best == finder.best == max(rows, key=lambda name: rows[name]["mean"])
+
+    def test_by_loss_the_lowest_wins_and_what_is_not_finite_comes_last(self, agent: noterl.DQN) -> None:
+        wild = keras.optimizers.SGD(1e30)
+        finder = OptFinder(agent, [wild, keras.optimizers.SGD(0.0)])
+        with Undisturbed(agent):
+            best = finder.find(episodes=12, metric="loss")
+        assert list(finder.trials) == ["SGD 1", "SGD 2"]
+        assert finder.results[-1]["name"] == "SGD 1"
+        assert "not finite" in finder.results[-1]["error"]
+        assert best == "SGD 2"
+        assert finder.results[0]["mean"] == pytest.approx(np.mean(finder.trials["SGD 2"].losses), rel=1e-12)
+        assert "SGD 2" in [line.get_label() for line in finder.plot_loss().axes[0].lines]
+
+    @pytest.mark.parametrize("optimizers", [[], {}, "adam", None])
+    def test_none_to_try(self, agent: noterl.DQN, optimizers: Any) -> None:
+        with pytest.raises(ValueError, match="optimizers must be a list or a dict of optimizers"):
+            OptFinder(agent, optimizers)
+
+
+@noterl.register
+class DyingDQN(noterl.DQN):
+    """Kills the process of the trial in which it is built anew, or raises when it should act."""
+
+    def __init__(self, env: Any, *, deed: str = "raise", seed: int | None = None) -> None:
+        if deed == "kill" and multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().__init__(env, hidden=(4,), seed=seed)
+
+    def choose_actions(self, *arguments: Any) -> np.ndarray:
+        raise RuntimeError("dying on purpose")
+
+
+class TestParallelFinder:
+    def test_each_in_a_process_and_one_that_dies_is_reported(self, agent: noterl.DQN) -> None:
+        agents = {"dying": DyingDQN("CartPole-v1", deed="kill", seed=1), "good": agent}
+        finder = ParallelFinder(agents, [None, keras.optimizers.Adam(1e-2)], processes=2)
+        with Undisturbed(agent):
+            best = finder.find(episodes=3)
+        good, dying = finder.results
+        assert best == good["name"] == "good"
+        assert (good["points"], good["error"]) == (3, None)
+        assert dying["error"] == "the process ended with exit code -9"
+        assert math.isnan(dying["mean"])
+        here = OptFinder(agent, {"good": keras.optimizers.Adam(1e-2)})
+        here.find(episodes=3)
+        assert finder.trials["good"].rewards == here.trials["good"].rewards
+
+    def test_what_a_candidate_raises_is_sent(self, tmp_path: Path) -> None:
+        DyingDQN("CartPole-v1", seed=1).save(tmp_path / "raising.noterl")
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        _try(sender, (tmp_path / "raising.noterl", {}, "raising", None, 3, "reward", {}))
+        trial = Trial(*receiver.recv())
+        receiver.close()
+        assert (trial.name, trial.rewards) == ("raising", [])
+        assert "RuntimeError: dying on purpose" in trial.error
+
+    @pytest.mark.parametrize(
+        ("build", "message"),
+        [
+            (lambda agent: ParallelFinder([]), r"agents must be a list or a dict of agents, got \[\]"),
+            (
+                lambda agent: ParallelFinder([agent], ["adam", "sgd"]),
+                "optimizers must be one for each of 1 agents, got 2",
+            ),
+            (lambda agent: ParallelFinder([agent], processes=0), "processes must be a positive int, got 0"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, agent: noterl.DQN, build: Callable[[Any], Any], message: str) -> None:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            build(agent)
+
+    def test_the_names_of_candidates(self, agent: noterl.DQN) -> None:
+        finder = ParallelFinder([agent, agent, agent], ["adam", keras.optimizers.SGD(), keras.optimizers.SGD()])
+        assert list(finder.candidates) == ["DQN with adam", "DQN with SGD 1", "DQN with SGD 2"]
+
+
+def test_the_logger_ends_after_so_many_points(agent: noterl.DQN) -> None:
+    logger = FinderLogger("reward", 2)
+    other = one_lane(learning_starts=8)
+    history = other.fit(callbacks=[logger], verbose=0)
+    assert len(logger.rewards) == len(logger.losses) == 2
+    assert history.stop_reason == "the search is over"
+    assert logger.rewards == history.history["reward"][-2:]

@@ -1,0 +1,237 @@
+"""Agents on observations that are no Box: goal environments with hindsight, nested Dicts, discrete numbers."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import keras
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import noterl
+from noterl.envs import BitFlip
+from noterl.replay import Hindsight, Prioritized, Triplets
+from tests.support.batches import differences
+
+BITS = 4
+
+
+def bit_agent(
+    env: Any = lambda: BitFlip(BITS),
+    *,
+    seed: int = 5,
+    n_step: int = 1,
+    learning_starts: int = 10,
+    steps_per_execution: Any = "auto",
+) -> Any:
+    agent = noterl.DQN(env, hidden=(8,), gamma=0.9, seed=seed)
+    agent.compile(
+        replay=noterl.Replay(200, relabel=Hindsight(), n_step=n_step),
+        batch_size=8,
+        learning_starts=learning_starts,
+        update_every=5,
+        updates=4,
+        target_update=20,
+        steps_per_execution=steps_per_execution,
+    )
+    return agent
+
+
+@pytest.fixture(scope="module")
+def trained() -> Any:
+    agent = bit_agent()
+    agent.fit(steps=150, verbose=0)
+    return agent
+
+
+class TestGoals:
+    def test_networks_see_the_observation_and_the_desired_goal(self, trained: Any) -> None:
+        assert (trained.observation_size, trained.observation_shape) == (2 * BITS, (2 * BITS,))
+        batch = trained.gather(trained.draw(2))
+        assert batch.observation.shape == batch.next_observation.shape == (2, 8, 2 * BITS)
+        assert batch.observation.dtype == np.float32 and trained.acting.in_numpy
+
+    def test_the_rewards_in_a_batch_are_those_of_its_goals(self, trained: Any) -> None:
+        batch = trained.gather(trained.draw(8))
+        reached = (batch.next_observation[..., :BITS] == batch.next_observation[..., BITS:]).all(-1)
+        assert np.array_equal(batch.reward, reached - np.float32(1)) and 0.1 < reached.mean() < 0.9
+        assert np.array_equal(batch.discount == 0, reached)
+
+    def test_it_acts_on_one_observation_and_on_many(self, trained: Any) -> None:
+        observations = [BitFlip(BITS).reset(seed=seed)[0] for seed in range(6)]
+        actions = [trained.act(observation) for observation in observations]
+        together = {name: np.stack([each[name] for each in observations]) for name in observations[0]}
+        assert trained.act(together).tolist() == actions and all(type(action) is int for action in actions)
+        with pytest.raises(ValueError, match=r"observation must have the shape .*'achieved_goal'.*, got"):
+            trained.act({"observation": np.zeros(BITS)})
+
+    def test_evaluation_tells_how_often_the_goal_is_reached(self, trained: Any) -> None:
+        result = trained.evaluate(episodes=8)
+        assert result["success_rate"] == np.mean(result["returns"] > -BITS)
+        assert np.array_equal(trained.evaluate(episodes=8, num_envs=3)["returns"], result["returns"])
+
+    def test_how_updates_are_grouped_changes_nothing(self, trained: Any) -> None:
+        other = bit_agent(steps_per_execution=1)
+        other.fit(steps=150, verbose=0)
+        assert not differences(trained.get_state()["variables"], other.get_state()["variables"])
+
+    def test_a_run_that_was_saved_goes_on_as_if_it_had_not_been(self, tmp_path: Path) -> None:
+        first = bit_agent(n_step=2)
+        first.fit(steps=61, num_envs=3, verbose=0)
+        first.save(tmp_path / "agent.noterl")
+        second = bit_agent(n_step=2, seed=9)
+        second.restore(tmp_path / "agent.noterl")
+        for agent in (first, second):
+            agent.fit(steps=50, num_envs=3, verbose=0)
+        assert not differences(first.get_state(), second.get_state())
+
+    def test_a_loaded_agent_acts_and_trains_where_it_is_told_to(self, trained: Any, tmp_path: Path) -> None:
+        trained.save(tmp_path / "agent.noterl")
+        again = noterl.load(tmp_path / "agent.noterl")
+        observation, _ = BitFlip(BITS).reset(seed=1)
+        assert again.act(observation) == trained.act(observation)
+        again.fit(lambda: BitFlip(BITS), steps=5, verbose=0)
+        assert isinstance(again.replay.relabel, Hindsight) and (again.steps, again.updates) == (
+            155,
+            trained.updates + 4,
+        )
+
+    @pytest.mark.parametrize("mode", list(AutoresetMode))
+    def test_a_vector_environment_stores_whole_episodes(self, mode: AutoresetMode) -> None:
+        agent = bit_agent(SyncVectorEnv([lambda: BitFlip(BITS)] * 3, autoreset_mode=mode), learning_starts=1000)
+        agent.fit(steps=60, verbose=0)
+        agent.replay.check()
+        storage = agent.replay._storage
+        rows = storage.live_rows()
+        before, after = storage.observations(rows), storage.next_observations(rows)
+        flips = np.abs(after["achieved_goal"].astype(int) - before["achieved_goal"]).sum(-1)
+        assert (flips == 1).all() and np.array_equal(after["desired_goal"], before["desired_goal"])
+        reached = (after["achieved_goal"] == after["desired_goal"]).all(-1)
+        assert np.array_equal(reached, storage.terminated[rows]) and storage.truncated[rows].any()
+
+    def test_an_agents_own_rewards_are_asked(self) -> None:
+        class Generous(noterl.DQN):
+            def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+                return np.full(len(achieved_goal), 5.0)
+
+        agent = Generous(lambda: BitFlip(BITS), hidden=(8,), seed=1)
+        agent.compile(replay=noterl.Replay(100, relabel=Hindsight(ratio=1.0)), batch_size=8, learning_starts=1000)
+        agent.fit(steps=20, verbose=0)
+        assert (agent.gather(agent.draw(1)).reward == 5.0).all()
+
+    def test_other_environments_are_refused_before_anything_begins(self) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(8,))
+        agent.compile(replay=noterl.Replay(100, relabel=Hindsight()), batch_size=8)
+        with pytest.raises(ValueError, match="relabel: Hindsight takes observations that are a Dict"):
+            agent.fit(steps=20, verbose=0)
+        assert agent.steps == 0 and agent.lanes is None
+
+
+class Pairs(noterl.Agent):
+    """Learns the rewards of both transitions that a triplet starts its stretches with."""
+
+    memory, head = "replay", noterl.heads.Q()
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.q = noterl.networks.mlp(self.observation_size, [8], self.action_size)
+
+    def forward(self, observation: Any) -> Any:
+        return self.q(observation)
+
+    def loss(self, batch: Any) -> Any:
+        best = [keras.ops.max(self.q(batch.observation[:, side]), axis=-1) for side in (0, 1)]
+        errors = keras.ops.stack(best, axis=1) - batch.reward  # [B, 2]
+        return keras.ops.mean(batch.weight[:, None] * keras.ops.square(errors)), {"td_error": errors}
+
+
+def test_an_agent_learns_from_triplets_that_are_drawn_by_priority() -> None:
+    agent = Pairs(lambda: BitFlip(BITS), seed=1)
+    agent.compile(
+        replay=noterl.Replay(200, sampler=Prioritized(initial_td=0.1), relabel=Triplets()),
+        batch_size=8,
+        learning_starts=20,
+        update_every=10,
+        updates=2,
+    )
+    agent.fit(steps=60, verbose=0)
+    batch = agent.gather(agent.draw(2))
+    assert batch.observation.shape == (2, 8, 2, 2 * BITS) and batch.reward.shape == (2, 8, 2)
+    assert agent.updates == 8 and agent.replay.sampler.probabilities().std() > 0
+
+
+class RoomEnv(gymnasium.Env):
+    """Observes a nested Dict, or a number of its own, or renders; counts its steps."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, space: spaces.Space[Any], render_mode: str | None = None, broken: int | None = None) -> None:
+        self.observation_space, self.action_space = space, spaces.Discrete(2)
+        self.render_mode, self.broken, self.steps = render_mode, broken, 0
+
+    def _observation(self) -> Any:
+        self.observation_space.seed(int(self.np_random.integers(1000)))
+        observation = copy.deepcopy(self.observation_space.sample())
+        if self.steps == self.broken:
+            observation["inner"]["grid"][0] = np.nan
+        return observation
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observation(), {}
+
+    def step(self, action: Any):
+        self.steps += 1
+        return self._observation(), float(action), False, self.steps >= 6, {}
+
+    def render(self) -> np.ndarray:
+        return np.full((8, 8, 3), self.steps, np.uint8)
+
+
+NESTED = spaces.Dict(
+    {"inner": spaces.Dict({"grid": spaces.Box(-1.0, 1.0, (2, 2), np.float64)}), "mode": spaces.Discrete(3, start=1)}
+)
+
+
+def room_agent(space: spaces.Space[Any], **keywords: Any) -> Any:
+    agent = noterl.DQN(lambda render_mode=None: RoomEnv(space, render_mode, **keywords), hidden=(8,), seed=2)
+    agent.compile(replay=noterl.Replay(100), batch_size=8, learning_starts=8, update_every=4, updates=1)
+    return agent
+
+
+@pytest.mark.parametrize("space", [NESTED, spaces.Discrete(5)], ids=["nested", "discrete"])
+def test_any_space_is_learned_on_saved_and_shown(space: Any, tmp_path: Path) -> None:
+    agent = room_agent(space)
+    agent.fit(steps=33, num_envs=2, verbose=0)
+    assert agent.updates == 6
+    agent.save(tmp_path / "agent.noterl")
+    other = room_agent(space)
+    other.restore(tmp_path / "agent.noterl")
+    for each in (agent, other):
+        each.fit(steps=11, num_envs=2, verbose=0)
+    assert not differences(agent.get_state(), other.get_state())
+    assert agent.animate(tmp_path / "room.gif", max_steps=3) in (0.0, 1.0, 2.0, 3.0)
+
+
+def test_acting_speaks_the_environments_own_numbers() -> None:
+    observations, actions = spaces.Discrete(4, start=-2), spaces.Discrete(3, start=5)
+    agents = [
+        noterl.DQN(env, hidden=(8,), seed=2)
+        for env in ((observations, actions), (spaces.Discrete(4), spaces.Discrete(3)))
+    ]
+    shifted, plain = (
+        [agent.act(start + number) for number in range(4)] for agent, start in zip(agents, (-2, 0), strict=True)
+    )
+    assert shifted == [action + 5 for action in plain] and len(set(plain)) > 1
+    assert agents[0].act(np.arange(-2, 2)).tolist() == shifted
+
+
+def test_a_part_that_is_not_finite_is_named() -> None:
+    with pytest.raises(ValueError, match=r"observation\['inner'\]\['grid'\] of environment 0 at step 4 is not finite"):
+        room_agent(NESTED, broken=4).fit(steps=20, verbose=0)

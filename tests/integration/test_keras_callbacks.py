@@ -1,0 +1,135 @@
+"""The eight callbacks of Keras that noterl promises: those that watch change nothing, and TensorBoard writes charts."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import noterl
+from tests.support.states import assert_same_state, one_lane
+from tests.support.tape import Tape, taped
+
+callbacks = keras.callbacks
+
+WATCHING: dict[str, Callable[[Path], Any]] = {
+    "CSVLogger": lambda folder: callbacks.CSVLogger(str(folder / "log.csv")),
+    "EarlyStopping": lambda folder: callbacks.EarlyStopping("reward", mode="max", patience=100),
+    "History": lambda folder: callbacks.History(),
+    "LambdaCallback": lambda folder: callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: logs["loss"]),
+    "ModelCheckpoint": lambda folder: callbacks.ModelCheckpoint(str(folder / "{epoch}.keras")),
+    "ReduceLROnPlateau": lambda folder: callbacks.ReduceLROnPlateau("reward", mode="max", patience=100),
+    "TerminateOnNaN": lambda folder: callbacks.TerminateOnNaN(),
+}
+
+
+@pytest.fixture(scope="module")
+def agent() -> noterl.DQN:
+    return one_lane()
+
+
+@pytest.fixture(scope="module")
+def beginning(agent: noterl.DQN) -> dict[str, Any]:
+    return agent.get_state()
+
+
+@pytest.fixture(scope="module")
+def plain(agent: noterl.DQN, beginning: dict[str, Any]) -> dict[str, Any]:
+    return run(agent, beginning)
+
+
+def run(agent: noterl.DQN, start: dict[str, Any], *given: Any, episodes: int = 6) -> dict[str, Any]:
+    agent.set_state(start)
+    agent.fit(episodes=episodes, callbacks=given, verbose=0)
+    return {**agent.get_state(), "callbacks": {}}
+
+
+@pytest.mark.parametrize("name", sorted(WATCHING))
+def test_one_that_watches_changes_nothing(
+    name: str, agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
+) -> None:
+    assert_same_state(run(agent, beginning, WATCHING[name](tmp_path)), plain)
+
+
+@pytest.mark.filterwarnings("ignore:keras.callbacks.BackupAndRestore restores weights only:UserWarning")
+def test_backup_and_restore_changes_nothing(
+    agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
+) -> None:
+    def backup() -> Any:
+        return callbacks.BackupAndRestore(str(tmp_path / "backup"), delete_checkpoint=False)
+
+    assert_same_state(run(agent, beginning, backup()), plain)
+
+
+def test_several_at_once(agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path) -> None:
+    assert_same_state(run(agent, beginning, *(make(tmp_path) for make in WATCHING.values())), plain)
+    assert isinstance(agent.history, noterl.History)
+    with (tmp_path / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["reward"]) for row in rows] == agent.history.history["reward"]
+    assert noterl.load(tmp_path / "6.keras").updates == agent.updates
+
+
+class TestTensorBoard:
+    """It needs TensorFlow, whatever the backend."""
+
+    @pytest.fixture
+    def tensorflow(self) -> Any:
+        return pytest.importorskip("tensorflow")
+
+    def charts(self, tensorflow: Any, folder: Path) -> dict[str, list[tuple[int, float]]]:
+        """Return the points of each chart, read from the files."""
+        found: dict[str, list[tuple[int, float]]] = {}
+        for path in folder.rglob("events.out.tfevents.*"):
+            for event in tensorflow.compat.v1.train.summary_iterator(str(path)):
+                for value in event.summary.value:
+                    if value.HasField("tensor"):
+                        number = float(tensorflow.make_ndarray(value.tensor))
+                        found.setdefault(value.tag, []).append((event.step, number))
+        return found
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_a_point_for_every_episode(
+        self, tensorflow: Any, agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
+    ) -> None:
+        board = callbacks.TensorBoard(str(tmp_path), write_graph=False)
+        state = run(agent, beginning, board)
+        assert_same_state(state, plain)
+        charts, history = self.charts(tensorflow, tmp_path), agent.history.history
+        for name in ("reward", "length", "steps", "updates"):
+            assert charts[f"epoch_{name}"] == [(epoch, float(value)) for epoch, value in enumerate(history[name])]
+        losses = [value for _, value in charts["epoch_loss"]]
+        np.testing.assert_allclose(losses, history["loss"], rtol=1e-6)
+        assert math.isnan(losses[0]) == math.isnan(history["loss"][0])
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_histograms_of_the_weights_and_points_for_updates(
+        self, tensorflow: Any, agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
+    ) -> None:
+        board = callbacks.TensorBoard(str(tmp_path), histogram_freq=3, update_freq=20, write_graph=False)
+        assert_same_state(run(agent, beginning, board), plain)
+        tags = {
+            value.tag
+            for path in tmp_path.rglob("events.out.tfevents.*")
+            for event in tensorflow.compat.v1.train.summary_iterator(str(path))
+            for value in event.summary.value
+        }
+        assert "batch_loss" in tags
+        assert any("histogram" in tag for tag in tags) == bool(getattr(agent.q, "layers", None))
+
+
+@pytest.mark.parametrize("event", ["on_train_batch_begin", "on_train_batch_end", "on_batch_end"])
+def test_an_error_in_a_batch_names_it(event: str) -> None:
+    def fail(self: Any, batch: int, logs: Any) -> None:
+        raise RuntimeError("no")
+
+    failing = type("Failing", (keras.callbacks.Callback,), {event: fail})
+    with pytest.raises(RuntimeError, match="no") as caught:
+        taped(Tape()).fit(episodes=3, callbacks=[failing()], verbose=0)
+    assert [note for note in caught.value.__notes__ if note.startswith(f"raised by the callback Failing.{event}")]

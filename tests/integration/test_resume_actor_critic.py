@@ -1,0 +1,52 @@
+"""DDPG, TD3 and SAC that were saved and go on in another process end as those that were not: to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import noterl
+from noterl import saving
+from noterl.noise import OrnsteinUhlenbeckProcess
+from noterl.replay import Prioritized
+from tests.support.states import assert_same_state, run_python
+
+LOAD = """
+import sys, noterl
+for name in ("DDPG", "TD3", "SAC"):
+    agent = noterl.load(f"{sys.argv[1]}/{name}.noterl")
+    agent.fit(steps=26, num_envs=2, verbose=0)
+    agent.save(f"{sys.argv[1]}/{name}-resumed.noterl")
+"""
+# What remembers something of its own: a noise, the place in the policy's delay, priorities and the temperature.
+CHANGES: dict[str, dict[str, Any]] = {
+    "DDPG": {"noise": OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.2, size=1)},
+    "TD3": {"replay": noterl.Replay(30)},
+    "SAC": {"replay": noterl.Replay(30, sampler=Prioritized())},
+}
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
+    """Return the state of each agent at the end, without a break and after one in the middle of a round."""
+    directory: Path = tmp_path_factory.mktemp("resume")
+    undisturbed = {}
+    for name, changes in CHANGES.items():
+        agent = getattr(noterl, name)("Pendulum-v1", hidden=(8,), seed=3)
+        agent.compile(batch_size=8, learning_starts=10, **changes)
+        agent.fit(steps=21, num_envs=2, verbose=0)
+        agent.save(directory / f"{name}.noterl")
+        assert agent.updates % 2 == 1, "TD3 should go on with the update that moves the actor"
+        agent.fit(steps=26, num_envs=2, verbose=0)
+        undisturbed[name] = agent.get_state()
+    run_python(LOAD, directory, PYTHONHASHSEED="1")
+    return {name: (saving.read(directory / f"{name}-resumed.noterl")["state"], undisturbed[name]) for name in CHANGES}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_agent_goes_on_to_the_bit(name: str, states: dict[str, tuple[Any, Any]]) -> None:
+    resumed, undisturbed = states[name]
+    assert undisturbed["counters"]["updates"] > 30
+    assert_same_state(resumed, undisturbed)

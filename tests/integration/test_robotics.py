@@ -1,0 +1,63 @@
+"""Hindsight on the robots of gymnasium-robotics, where the extra `robotics` is installed."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from noterl import envs
+from noterl.envs.observation import View
+from noterl.replay import Hindsight, Replay
+
+pytestmark = [
+    pytest.mark.backend_free,
+    # Of the simulator and of how gymnasium-robotics uses it; nothing of ours.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(scope="module")
+def source() -> envs.EnvSource:
+    pytest.importorskip("gymnasium_robotics", reason='needs pip install "noterl[robotics]"')
+    import gymnasium_robotics
+
+    gymnasium.register_envs(gymnasium_robotics)
+    found = envs.resolve("FetchReach-v4")
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_rewards_are_what_fetch_reach_gives_for_the_goal_that_is_delivered(source: envs.EnvSource, n_step: int) -> None:
+    env, relabel = source.make(), Hindsight("future", ratio=0.8)
+    relabel.attach(object(), source)
+    replay = Replay(400, relabel=relabel, n_step=n_step)
+    replay.build(source.observation_space, source.action_space)
+    env.action_space.seed(0)
+    before, over = env.reset(seed=0)[0], False
+    for _ in range(500):
+        before = env.reset()[0] if over else before
+        action = env.action_space.sample()
+        after, reward, terminated, truncated, _ = env.step(action)
+        replay.add(0, before, action, reward, after, terminated, truncated)
+        before, over = after, terminated or truncated
+    batch = replay.sample(4, 64, generator=np.random.default_rng(0), gamma=0.5)
+    drawn = replay.draw(4, 64, generator=np.random.default_rng(0))
+    relabelled = drawn.choices["goal"] >= 0
+    assert 204 <= relabelled.sum() <= 205
+    storage, task = replay._storage, env.unwrapped
+    for place in zip(*relabelled.nonzero(), strict=True):
+        goal = storage.next_observations(drawn.choices["goal"][place][None])["achieved_goal"][0]
+        assert np.array_equal(batch.observation["desired_goal"][place], goal)
+        row, total = int(drawn.rows[place]), 0.0
+        for step in range(n_step):
+            achieved = storage.next_observations(np.array([row]))["achieved_goal"][0]
+            total += 0.5**step * task.compute_reward(achieved.astype(float), goal.astype(float), {})
+            row = int(storage.next_row(np.array([row]))[0])
+            if row < 0:
+                break
+        assert batch.reward[place] == np.float32(total)
+    # Fetch never terminates, whatever is achieved.
+    assert (batch.discount > 0).all() and (batch.reward == 0).any() and (batch.reward < 0).any()
+    assert View(source.observation_space)(batch.observation).shape == (4, 64, 13)

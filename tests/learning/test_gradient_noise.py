@@ -1,0 +1,147 @@
+"""The spread of gradients: its estimates, that each backend's one call is right, and that it changes nothing."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import noterl
+from noterl.learning.gradient_noise import GradientNoise, Spread
+from noterl.training import state as agent_state
+from tests.support.states import assert_same_state
+
+SAMPLES, BATCH = 5, 8
+
+
+class TwoLosses(noterl.Agent):
+    """Two optimizers, a loss that assigns (the mean of what it saw), and one that is given random numbers."""
+
+    memory, head = "replay", noterl.heads.Q()
+    optimizer_names = ("first", "second")
+    random_spec = {"jitter": ((), "normal")}  # noqa: RUF012
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.q = noterl.networks.mlp(self.observation_size, [4], self.action_size)
+        self.other = noterl.networks.mlp(self.observation_size, [3], 1)
+        self.seen = keras.Variable(np.float32(0.0), dtype="float32", trainable=False)
+
+    def forward(self, observation: Any) -> Any:
+        return self.q(observation)
+
+    def first_loss(self, batch: Any) -> Any:
+        self.seen.assign(0.5 * self.seen + ops.mean(batch.reward))
+        return ops.mean(ops.square(ops.sum(self.q(batch.observation), axis=-1) - batch.reward))
+
+    def second_loss(self, batch: Any) -> Any:
+        return ops.mean(ops.square(self.other(batch.observation)[:, 0] - batch.extra["jitter"]))
+
+    def update(self, batch: Any) -> Any:
+        loss, _ = self.minimize(self.first_loss, self.q, "first", batch)
+        self.minimize(self.second_loss, self.other, "second", batch)
+        return {"loss": loss}, {}
+
+
+@functools.cache
+def trained(kind: str) -> noterl.Agent:
+    """Return an agent that has made a few updates, with gradient descent of rate 1 from now on; tests share it."""
+    if kind == "DQN":
+        agent: noterl.Agent = noterl.DQN("CartPole-v1", hidden=(6,), double=True, seed=4)
+    else:
+        agent = TwoLosses("CartPole-v1", seed=4)
+    agent.compile(optimizer="sgd", replay=noterl.Replay(200), batch_size=BATCH, learning_starts=20)
+    agent.fit(steps=40, verbose=0)
+    agent.set_rule("learning_rate", 1.0)
+    return agent
+
+
+def gradients_by_descent(agent: noterl.Agent, batch: Any) -> np.ndarray:
+    """Return the gradients [K, D] of K batches: what a step of rate 1 from here takes away from the weights."""
+    start = agent.get_state()
+
+    def trained_weights() -> np.ndarray:
+        fetch = noterl.backends.current().fetch
+        return np.concatenate([fetch(variable).ravel() for variable in agent.trained_variables()]).astype(np.float64)
+
+    def part(array: Any, k: int) -> Any:
+        return (
+            {name: value[k : k + 1] for name, value in array.items()} if isinstance(array, dict) else array[k : k + 1]
+        )
+
+    rows = []
+    for k in range(SAMPLES):
+        agent.set_state(start)
+        before = trained_weights()
+        agent.run_updates(type(batch)(*(part(field, k) for field in batch)), 1)
+        rows.append(before - trained_weights())
+    agent.set_state(start)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("kind", ["DQN", "TwoLosses"])
+def test_one_call_finds_what_the_gradients_taken_one_by_one_say(kind: str) -> None:
+    agent = trained(kind)
+    noise = GradientNoise(agent, SAMPLES)
+    expected = gradients_by_descent(agent, noise._batch(BATCH))
+    found = GradientNoise(agent, SAMPLES)()  # draws the same batches
+    mean = expected.mean(0)
+    assert found.samples == SAMPLES
+    assert found.size == expected.shape[1]
+    assert found.squares == pytest.approx(np.square(expected - mean).sum(), rel=1e-3)
+    assert found.mean_square == pytest.approx(np.square(mean).sum(), rel=1e-3)
+    assert found.variance == pytest.approx(expected.var(0).mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["DQN", "TwoLosses"])
+def test_measuring_changes_nothing_and_compiles_once(kind: str, backend: str) -> None:
+    agent = trained(kind)
+    before, traced = agent.get_state(), agent.trace_counts.get("noise", 0)
+    noise = GradientNoise(agent, SAMPLES)
+    spreads = [noise() for _ in range(3)]
+    assert len({spread.squares for spread in spreads}) == 3, "each time other batches are drawn"
+    assert_same_state(agent.get_state(), before)
+    if backend != "torch":
+        assert agent.trace_counts["noise"] - traced == 1
+
+
+def test_nothing_is_measured_before_there_is_something_to_learn_from() -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=4)
+    agent.compile(batch_size=BATCH, learning_starts=20)
+    agent.fit(steps=15, verbose=0)
+    assert GradientNoise(agent, 2)() is None
+
+
+def test_a_loss_that_is_not_finite_gives_nothing_to_go_by() -> None:
+    agent = trained("DQN")
+    weights = agent_state.weights(agent)
+    agent_state.set_weights(agent, {name: np.full_like(array, np.inf) for name, array in weights.items()})
+    spread = GradientNoise(agent, SAMPLES)()
+    agent_state.set_weights(agent, weights)
+    assert spread is None or not np.isfinite(spread.squares)
+
+
+class TestSpread:
+    def test_the_variance_is_that_of_all_numbers(self) -> None:
+        gradients = np.array([[1.0, 2.0], [3.0, 2.0], [2.0, 5.0]])
+        mean = gradients.mean(0)
+        spread = Spread(3, 2, float(np.square(gradients - mean).sum()), float(np.square(mean).sum()))
+        assert spread.variance == pytest.approx((2 / 3 + 2.0) / 2)
+
+    def test_signal_and_noise_are_unbiased(self) -> None:
+        """Of gradients whose mean and covariance are known; 20,000 looks at four batches of eight."""
+        generator = np.random.default_rng(1)
+        mean, deviation, batch, samples = np.array([0.3, -0.2, 0.1]), np.array([1.0, 0.5, 2.0]), 8, 4
+        found = []
+        for draws in generator.standard_normal((20_000, samples, batch, 3)):
+            gradients = mean + deviation * draws.mean(1)
+            center = gradients.mean(0)
+            spread = Spread(samples, 3, float(np.square(gradients - center).sum()), float(np.square(center).sum()))
+            found.append(spread.signal_and_noise(batch))
+        signal, noise = np.mean(found, axis=0)
+        assert signal == pytest.approx(np.square(mean).sum(), abs=0.02)
+        assert noise == pytest.approx(np.square(deviation).sum(), rel=0.02)

@@ -1,0 +1,206 @@
+"""Updates that differ within a period: what each returns, and nothing else, reaches hooks and memory; and targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import noterl
+from noterl import networks
+from noterl.backends.common import NonFiniteError
+from noterl.replay import Prioritized
+from tests.support.batches import Corridor
+from tests.test_algorithm import MyDQN
+
+
+class Delayed(noterl.Agent):
+    """Its second network rests in two of three updates, and says nothing then; the first one feeds back."""
+
+    memory, head = "replay", noterl.heads.Q()
+    optimizer_names = ("often", "seldom")
+    update_period = 3
+
+    def __init__(self, env: Any, *, speaks: int = 2, spoils: int | None = None, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.q, self.other = (networks.mlp(self.observation_size, (4,), self.action_size) for _ in range(2))
+        self.speaks, self.spoils = speaks, spoils
+        self.count = keras.Variable(np.float32(0), trainable=False, name="count")
+
+    def forward(self, observation: Any) -> Any:
+        return self.q(observation)
+
+    def update(self, batch: Any, index: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        self.count.assign_add(1.0)
+        loss, _ = self.minimize(self.error, self.q, "often", batch)
+        logs, feedback = {"loss": loss, f"at {index}": 10.0 + index}, None
+        if index == self.speaks:
+            logs["seldom"], _ = self.minimize(self.rare, self.other, "seldom", batch)
+            feedback = {"td_error": 100.0 * ops.ones_like(batch.weight)}
+        return logs, feedback
+
+    def error(self, batch: Any) -> Any:
+        bad = 0.0 if self.spoils is None else ops.where(self.count > self.spoils, np.nan, 0.0)
+        return ops.mean(ops.square(self.q(batch.observation))) + bad
+
+    def rare(self, batch: Any) -> Any:
+        return ops.mean(ops.square(self.other(batch.observation) - 1.0))
+
+
+class Following(Delayed):
+    """A target for its first network, and nothing said of when it follows."""
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.target = networks.clone(self.q)
+
+    def update_target(self) -> None:
+        networks.copy(self.q, self.target, self.tau)
+
+
+class FollowingSeldom(Following):
+    target_period = 3
+
+
+class Look(noterl.Callback):
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, dict[str, float]]] = []
+
+    def on_batch_end(self, batch: int, logs: dict[str, float]) -> None:
+        self.seen.append((batch, dict(logs)))
+
+
+def delayed(steps_per_execution: Any = "auto", **arguments: Any) -> Delayed:
+    agent = Delayed(lambda: Corridor(), seed=1, **arguments)
+    agent.compile(
+        replay=noterl.Replay(64, sampler=Prioritized()),
+        batch_size=4,
+        learning_starts=8,
+        update_every=4,
+        updates=4,
+        steps_per_execution=steps_per_execution,
+    )
+    return agent
+
+
+@pytest.mark.parametrize("speaks", [0, 2])
+def test_each_update_says_what_it_returned(speaks: int) -> None:
+    agent, look = delayed(speaks=speaks), Look()
+    agent.fit(steps=24, callbacks=[look], verbose=0)
+    assert [number for number, _ in look.seen] == list(range(agent.updates)) and agent.updates >= 16
+    for number, logs in look.seen:
+        assert set(logs) == {"loss", f"at {number % 3}"} | ({"seldom"} if number % 3 == speaks else set())
+        assert logs[f"at {number % 3}"] == 10.0 + number % 3
+        assert np.isfinite(list(logs.values())).all()
+
+
+def test_priorities_come_from_those_that_feed_back() -> None:
+    agent = delayed()
+    agent.fit(steps=9, verbose=0)
+    equal = agent.replay.effective_sample_size()
+    agent.fit(steps=20, verbose=0)
+    assert equal == pytest.approx(9) and agent.replay.effective_sample_size() < len(agent.replay) - 0.5
+
+
+def test_calls_of_every_size_give_the_same() -> None:
+    states = []
+    for size in (1, 3, "auto"):
+        agent = delayed(size)
+        agent.fit(steps=20, verbose=0)
+        states.append([*networks.get_weights(agent.q), *networks.get_weights(agent.other)])
+    for other in states[1:]:
+        for left, right in zip(states[0], other, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_an_update_that_fails_says_what_it_can() -> None:
+    agent, look = delayed(spoils=5), Look()
+    with pytest.raises(NonFiniteError):
+        agent.fit(steps=24, callbacks=[look], verbose=0)
+    assert agent.updates == 5 and [number for number, _ in look.seen] == list(range(6))
+    number, logs = look.seen[-1]
+    assert set(logs) == {"loss", f"at {number % 3}", "seldom"} and np.isnan(logs["loss"])
+
+
+@pytest.mark.parametrize("tau", [0.25, 0.75])
+def test_the_examples_target_follows_by_polyaks_coefficient(tau: float) -> None:
+    agent = MyDQN(lambda: Corridor(), hidden=8, seed=0)
+    agent.compile(replay=noterl.Replay(50), learning_starts=8, batch_size=4, update_every=1, target_update=tau)
+    agent.fit(steps=8, verbose=0)
+    for _ in range(3):
+        before = networks.get_weights(agent.target_q)
+        agent.fit(steps=1, verbose=0)
+        for old, now, online in zip(
+            before, networks.get_weights(agent.target_q), networks.get_weights(agent.q), strict=True
+        ):
+            np.testing.assert_allclose(now, tau * online + (1 - tau) * old, rtol=1e-5, atol=1e-6)
+            assert not np.array_equal(now, old)
+
+
+def following(kind: type[Following], **compiled: Any) -> Following:
+    agent = kind(lambda: Corridor(), seed=1)
+    settings = {"learning_starts": 8, "update_every": 1, "updates": 1, "target_update": 0.25} | compiled
+    agent.compile(replay=noterl.Replay(64), batch_size=4, **settings)
+    return agent
+
+
+def first_weight(network: Any) -> np.ndarray:
+    return networks.get_weights(network)[0]
+
+
+@pytest.mark.parametrize(("kind", "period"), [(Following, 1), (FollowingSeldom, 3)])
+def test_targets_follow_after_every_update_unless_the_agent_says_otherwise(kind: type[Following], period: int) -> None:
+    agent = following(kind)
+    agent.fit(steps=8, verbose=0)
+    for update in range(1, 8):
+        before = first_weight(agent.target)
+        agent.fit(steps=1, verbose=0)
+        assert agent.updates == update
+        expected = 0.25 * first_weight(agent.q) + 0.75 * before if update % period == 0 else before
+        np.testing.assert_allclose(first_weight(agent.target), expected, rtol=1e-5, atol=1e-6)
+        assert np.array_equal(first_weight(agent.target), before) == (update % period != 0)
+
+
+@pytest.mark.parametrize("kind", [Following, FollowingSeldom])
+def test_targets_follow_alike_in_calls_of_every_size(kind: type[Following]) -> None:
+    states = []
+    for size in (1, 3, "auto"):
+        agent = following(kind, update_every=7, updates=7, steps_per_execution=size)
+        agent.fit(steps=22, verbose=0)
+        assert agent.updates >= 14
+        states.append(first_weight(agent.target))
+    np.testing.assert_array_equal(states[1:], [states[0]] * 2)
+
+
+@pytest.mark.parametrize("period", [0, 2, 1.5, True])
+def test_a_target_period_that_does_not_fit_is_refused(period: Any) -> None:
+    agent = Following(lambda: Corridor(), seed=1)
+    agent.target_period = period
+    with pytest.raises(ValueError, match=r"^target_period of Following must be .* divides update_period, 3, got"):
+        agent.fit(steps=10, verbose=0)
+
+
+class Averaging(noterl.DQN):
+    """Moves its target by a coefficient of its own."""
+
+    def __init__(self, env: Any, *, tau: float = 0.25, seed: int | None = None) -> None:
+        super().__init__(env, hidden=(), seed=seed)
+        self.tau = tau
+
+
+def test_a_coefficient_of_ones_own_is_not_lost() -> None:
+    agent = Averaging("CartPole-v1", seed=1)
+    agent.compile(target_update=10)
+    assert float(agent.tau) == 0.25
+    networks.set_weights(agent.q, [weight + 1 for weight in networks.get_weights(agent.q)])
+    before = networks.get_weights(agent.target_q)
+    agent.update_target()
+    for old, new in zip(before, networks.get_weights(agent.target_q), strict=True):
+        np.testing.assert_allclose(new, old + 0.25, rtol=1e-5)
+    agent.compile(target_update=0.5)
+    assert float(agent.tau) == 0.5
+    agent.compile(target_update=10)  # a hard copy is whole again
+    assert float(agent.tau) == 1.0

@@ -1,0 +1,134 @@
+"""noterl as people get it: a bare clone, an editable install, a wheel; and what `import noterl` costs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.backend_free
+
+ROOT = Path(__file__).parents[2]
+# Importing the catalogue may load Keras's adapter but must not need a backend; where each part came from is printed.
+PROBE = """
+import noterl, noterl.callback, noterl.callbacks
+assert noterl.callbacks.Callback is noterl.callback.Callback
+assert noterl.callbacks.EarlyStopping.__module__ == "noterl.callbacks.early_stopping"
+assert noterl.replay.Uniform.__module__ == "noterl.replay.samplers"
+print(noterl.__file__)
+print(noterl.callbacks.__file__)
+"""
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that knows of noterl only what its folder and `environment` say."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**inherited, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def imported_from(result: subprocess.CompletedProcess[str]) -> list[Path]:
+    assert result.returncode == 0, result.stderr
+    return [Path(line).parent for line in result.stdout.split()]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of what git would hand out."""
+    home = tmp_path_factory.mktemp("clone")
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
+    assert listed.returncode == 0, listed.stderr
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, home / name)
+    return home
+
+
+@pytest.fixture(scope="module")
+def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    # setuptools leaves its build folder in the source; a copy of the clone keeps the clone bare.
+    source = shutil.copytree(clone, folder / "source")
+    build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
+    result = run(sys.executable, "-m", "pip", *build, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    (built,) = folder.glob("noterl-*.whl")
+    return built
+
+
+def test_a_bare_clone_imports_the_catalogue(clone: Path) -> None:
+    assert imported_from(run(sys.executable, "-c", PROBE, cwd=clone)) == [clone / "noterl", clone / "callbacks"]
+
+
+def test_the_catalogue_under_another_name_is_refused(clone: Path) -> None:
+    result = run(sys.executable, "-c", "import callbacks", cwd=clone)
+    assert result.returncode != 0
+    assert "ImportError" in result.stderr
+    assert "noterl.callbacks" in result.stderr
+
+
+@pytest.mark.parametrize("start", ["elsewhere", "root"])
+def test_an_editable_install_imports_the_catalogue(clone: Path, tmp_path: Path, start: str) -> None:
+    source = shutil.copytree(clone, tmp_path / "source")
+    venv.create(tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    # The packages we need lie with the running Python. A plain path there runs none of that folder's .pth files, so
+    # an editable noterl of this environment stays out.
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site / "parent.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
+    install = ("install", "--no-deps", "--no-build-isolation", "--editable", source)
+    result = run(sys.executable, "-m", "pip", "--python", python, *install, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+
+    result = run(python, "-c", PROBE, cwd=source if start == "root" else tmp_path)
+    assert imported_from(result) == [source / "noterl", source / "callbacks"]
+
+
+def test_a_wheel_holds_the_catalogue_inside(wheel: Path, tmp_path: Path) -> None:
+    result = run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", "site", wheel, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    home = tmp_path / "site" / "noterl"
+    result = run(sys.executable, "-c", PROBE, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    assert imported_from(result) == [home, home / "callbacks"]
+
+
+def test_a_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "noterl/py.typed" in names
+    assert {name.split("/")[0] for name in names} == {"noterl", f"noterl-{wheel.name.split('-')[1]}.dist-info"}
+    held = {name for name in names if name.endswith(".py")}
+    assert held == {
+        *(path.relative_to(ROOT).as_posix() for path in (ROOT / "noterl").rglob("*.py")),
+        *(f"noterl/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "callbacks").rglob("*.py")),
+    }
+
+
+def test_the_wheel_says_the_version_of_the_package(wheel: Path, clone: Path) -> None:
+    result = run(sys.executable, "-c", "import noterl; print(noterl.__version__)", cwd=clone)
+    assert result.stdout.strip() == wheel.name.split("-")[1]
+
+
+def test_import_loads_no_framework(clone: Path) -> None:
+    code = "import sys, noterl; print({'keras', 'tensorflow', 'jax', 'jaxlib', 'torch'} & set(sys.modules))"
+    result = run(sys.executable, "-c", code, cwd=clone)
+    assert (result.returncode, result.stdout.strip()) == (0, "set()"), result.stderr
+
+
+def test_import_takes_less_than_300_ms_on_top_of_numpy(clone: Path) -> None:
+    code = "import numpy, time; start = time.perf_counter(); import noterl; print(time.perf_counter() - start)"
+    seconds = min(float(run(sys.executable, "-c", code, cwd=clone).stdout) for _ in range(5))
+    assert seconds < 0.3

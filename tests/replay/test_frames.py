@@ -1,0 +1,315 @@
+"""Stacks of frames: each frame stored once, and batches that are what the environment showed."""
+
+from __future__ import annotations
+
+import gc
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.wrappers import FrameStackObservation
+
+from noterl import envs
+from noterl.envs import FrameStack, Reach2D
+from noterl.replay import Hindsight, Prioritized, Replay, Triplets, bytes_needed
+from tests.replay.test_state import stopped_at_line
+from tests.support.doubles import CountingEnv, ImageEnv, StatefulEnv
+from tests.support.replay_model import assert_same
+
+pytestmark = pytest.mark.backend_free
+
+ATARI = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+
+
+def play(env: gymnasium.Env[Any, Any], replays: list[Replay], steps: int) -> None:
+    """Store the same steps in every memory, from two lanes that are played in turn."""
+    env.action_space.seed(1)
+    for lane in (0, 1):
+        observation, _ = env.reset(seed=lane)
+        for step in range(steps):
+            action = env.action_space.sample()
+            following, reward, terminated, truncated, _ = env.step(action)
+            for replay in replays:
+                replay.add(lane, observation, action, reward, following, terminated, truncated or step == steps - 1)
+            observation = following
+            if terminated or truncated:
+                observation, _ = env.reset()
+
+
+ENVIRONMENTS = {
+    "image": lambda: FrameStack(ImageEnv(), 3),
+    "vector": lambda: FrameStack(CountingEnv(7), 4),
+    "one": lambda: FrameStack(CountingEnv(7), 1),
+    "first axis": lambda: FrameStackObservation(CountingEnv(7), 4, padding_type="reset"),
+    "goals": lambda: FrameStack(Reach2D(), 3),
+    "triplets": lambda: FrameStack(CountingEnv(7), 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "n_step"), [(name, n) for name in ENVIRONMENTS for n in (1, 3) if (name, n) != ("triplets", 3)]
+)
+@pytest.mark.parametrize("sampler", [None, Prioritized])
+def test_batches_are_those_of_a_memory_that_stores_whole_stacks(name: str, n_step: int, sampler: Any) -> None:
+    env = ENVIRONMENTS[name]()
+    frames = {"image": 3, "one": 1, "goals": 3, "triplets": 3}.get(name, 4)
+    relabels = {"goals": Hindsight, "triplets": Triplets}
+    replays = []
+    for stack in (None, frames):
+        relabel = relabels[name]() if name in relabels else None
+        replay = Replay(200, sampler=sampler and sampler(), relabel=relabel, n_step=n_step, frame_stack=stack)
+        if name == "goals":
+            relabel.attach(env.unwrapped)
+        replay.build(env.observation_space, env.action_space)
+        replays.append(replay)
+    play(env, replays, 90)
+    plain, stacked = (replay.sample(4, 64, generator=np.random.default_rng(0), gamma=0.9) for replay in replays)
+    assert_same(stacked._asdict(), plain._asdict())
+    sizes = [replay._storage.observation.nbytes for replay in replays]
+    assert name == "goals" or sizes[1] * frames == sizes[0]
+
+
+def test_a_stack_keeps_its_frames_when_their_transitions_are_gone() -> None:
+    env = FrameStack(CountingEnv(100), 3)
+    replay = Replay(5, frame_stack=3)
+    replay.build(env.observation_space, env.action_space)
+    play(env, [replay], 8)  # the second lane's episode: steps 3 to 7 are left, the last of 8
+    assert shown(replay) == [[1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7]]
+    replay.drop_oldest(2)
+    assert shown(replay) == [[3, 4, 5], [4, 5, 6], [5, 6, 7]]
+    replay.drop_oldest(2)
+    other = Replay(5, frame_stack=3)
+    other.build(env.observation_space, env.action_space)
+    other.set_state(replay.get_state())
+    assert shown(replay) == shown(other) == [[5, 6, 7]]
+
+
+def shown(replay: Replay) -> Any:
+    """The stacks of a memory of `CountingEnv`, the oldest first."""
+    storage = replay._storage
+    following = storage.next_observations(storage.live_rows())[:, 1::2].tolist()
+    stacks = storage.observations(storage.live_rows())[:, 1::2].tolist()
+    assert following == [[*stack[1:], stack[-1] + 1] for stack in stacks]
+    return stacks
+
+
+LENGTH = 7  # of an episode of each of two lanes, which are stepped in turn
+
+
+def stacks_at(step: int) -> list[list[int]]:
+    """What step number `step` shows, and what comes after it: its own number is the newest frame."""
+    begin = step - step // 2 % LENGTH * 2
+    return [[max(begin, step + 2 * (later - back)) for back in (2, 1, 0)] for later in (0, 1)]
+
+
+def store_step(replay: Replay, step: int) -> None:
+    stack, following = stacks_at(step)
+    replay.add(step % 2, stack, 0, step, following, step // 2 % LENGTH == LENGTH - 1, False)
+
+
+def assert_stacks(replay: Replay) -> None:
+    """Every live transition shows what it was added with."""
+    replay.check()
+    storage = replay._storage
+    rows = storage.live_rows()
+    expected = [stacks_at(int(step)) for step in storage.reward[rows]]
+    seen = zip(storage.observations(rows).tolist(), storage.next_observations(rows).tolist(), strict=True)
+    assert [list(pair) for pair in seen] == expected
+
+
+@pytest.mark.parametrize(("count", "dropped"), [(3, 0), (9, 0), (13, 0), (15, 0), (15, 3), (30, 0), (30, 5)])
+def test_ctrl_c_on_any_line_leaves_the_stacks_that_were_stored(count: int, dropped: int) -> None:
+    def work() -> None:
+        if dropped:
+            replay.drop_oldest(dropped)
+        else:
+            store_step(replay, count)
+
+    for stop_at in range(400):
+        replay = Replay(8, frame_stack=3)
+        replay.build(spaces.Box(0, 999, (3,)), spaces.Discrete(2))
+        for step in range(count):
+            store_step(replay, step)
+        finished = not stopped_at_line(stop_at, work, ("storage.py", "stacks.py", "past.py"))
+        assert_stacks(replay)
+        for step in range(count + 1, count + 10):
+            store_step(replay, step)
+            assert_stacks(replay)
+        if finished:
+            break
+    assert 20 < stop_at < 399
+
+
+@pytest.mark.parametrize("through_a_state", [False, True])
+def test_a_lane_that_was_reset_without_a_word_begins_an_episode_though_the_newest_frame_is_the_same(
+    through_a_state: bool,
+) -> None:
+    replay, other = Replay(9, frame_stack=2), Replay(9, frame_stack=2)
+    for each in (replay, other):
+        each.build(spaces.Box(0, 9, (2,)), spaces.Discrete(2))
+    replay.add(0, [1, 2], 0, 0.0, [2, 3], False, False)
+    if through_a_state:
+        other.set_state(replay.get_state())
+        replay = other
+    replay.add(0, [3, 3], 0, 0.0, [3, 4], False, False)
+    replay.add(0, [3, 4], 0, 0.0, [4, 5], False, False)
+    storage = replay._storage
+    assert storage.observations(storage.live_rows()).tolist() == [[1, 2], [3, 3], [3, 4]]
+    assert storage.next_row(storage.live_rows()).tolist() == [-1, 2, -1]
+
+
+def test_a_state_without_the_frames_before_its_rows_is_taken_and_a_wrong_one_is_refused() -> None:
+    env = FrameStack(CountingEnv(100), 3)
+    replay, other = (Replay(5, frame_stack=3) for _ in range(2))
+    for each in (replay, other):
+        each.build(env.observation_space, env.action_space)
+    play(env, [replay], 8)
+    state = replay.get_state()
+    with pytest.raises(ValueError, match="older frames belong to no row's beginning"):
+        other.set_state({**state, "past": {**state["past"], "age": np.array([1])}})
+    with pytest.raises(ValueError, match=r"\['past', 'frames'\] must hold 1 rows of float32\[2, 2\]"):
+        other.set_state({**state, "past": {**state["past"], "frames": [np.zeros((1, 3, 2), np.float32)]}})
+    plain = Replay(5)
+    plain.build(spaces.Box(0, np.inf, (2,)), env.action_space)
+    with pytest.raises(ValueError, match="of a replay memory with a frame_stack"):
+        plain.set_state(state)
+    assert len(other) == 0
+    del state["past"]  # as it was saved before there was any
+    other.set_state(state)
+    other.check()
+    steps = other._storage.observations(other._storage.live_rows())[:, 1::2]
+    assert steps.tolist() == [[3, 3, 3], [3, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7]]
+
+
+def test_a_million_atari_stacks_take_less_than_seven_and_a_half_gigabytes() -> None:
+    needed = bytes_needed(1_000_000, ATARI, spaces.Discrete(18), frame_stack=4)
+    # What finds a row's episode is allocated when rows are drawn: at most eight numbers of eight bytes a row.
+    assert 7.0e9 < needed + 1_000_000 * 64 <= 7.5e9
+    assert bytes_needed(1_000_000, ATARI, spaces.Discrete(18)) > 28e9
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_a_hundred_thousand_atari_stacks_take_a_tenth_of_that() -> None:
+    gc.collect()
+    before = resident()
+    replay = Replay(100_000, frame_stack=4)
+    replay.build(ATARI, spaces.Discrete(18))
+    assert replay.nbytes == bytes_needed(100_000, ATARI, spaces.Discrete(18), frame_stack=4)
+    frames = np.random.default_rng(0).integers(0, 255, (204, 84, 84), np.uint8)
+    stacks = [frames[start : start + 4].transpose(1, 2, 0) for start in range(201)]
+    for step in range(100_000):
+        start = step % 200
+        replay.add(0, stacks[start], 1, start, stacks[start + 1], False, start == 199)
+    batch = replay.sample(1, 32, generator=np.random.default_rng(0), gamma=0.9)
+    for start, observation in zip(batch.reward[0].astype(int), batch.observation[0], strict=True):
+        np.testing.assert_array_equal(observation, stacks[start])
+    assert 0.70e9 < replay.nbytes <= 0.75e9
+    assert 0.65e9 < resident() - before <= 0.75e9
+
+
+def resident() -> int:
+    """The bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_is_no_stack_is_refused() -> None:
+    action = spaces.Discrete(2)
+    for space in (spaces.Box(0, 1, (5, 7)), spaces.Discrete(4), spaces.Dict({"camera": ATARI})):
+        with pytest.raises(ValueError, match="frame_stack=4 needs observations that are stacks of 4 frames"):
+            Replay(10, frame_stack=4).build(space, action)
+    replay = Replay(10, frame_stack=4)
+    replay.build(spaces.Box(0, 1, (8,)), action)
+    with pytest.raises(ValueError, match=r"not a stack of the last 4 frames side by side.*noterl\.envs\.FrameStack"):
+        replay.add(0, np.arange(8), 0, 0.0, np.arange(8), False, False)
+    assert len(replay) == 0
+    zeros = FrameStackObservation(CountingEnv(7), 4, padding_type="zero")
+    replay = Replay(10, frame_stack=4)
+    replay.build(zeros.observation_space, action)
+    with pytest.raises(ValueError, match=r"filled up with zeros.*padding_type='reset'"):
+        observation = np.stack([np.zeros(2), np.zeros(2), np.zeros(2), np.ones(2)])
+        replay.add(0, observation, 0, 0.0, np.roll(observation, -1, 0), False, False)
+    for frames in (0, 1.5, True):
+        with pytest.raises(ValueError, match="frame_stack must be a positive int"):
+            Replay(10, frame_stack=frames)
+
+
+def stack_of_squares(numbers: list[int], last: bool) -> Any:
+    """Frames of 3 x 6, told by numbers: a stack of three fits along both of its axes."""
+    frames = [np.arange(18).reshape(3, 6) * number for number in numbers]
+    return (np.concatenate(frames, -1) if last else np.stack(frames)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("blank", [0, 1, 4])
+@pytest.mark.parametrize("last", [True, False])
+def test_where_both_axes_fit_the_first_observations_say_which_it_is(last: bool, blank: int, nested: bool) -> None:
+    frames = [0] * (blank + 3) + list(range(1, 9))
+    stacks = [stack_of_squares(frames[start : start + 3], last) for start in range(len(frames) - 2)]
+    box = spaces.Box(0, 255, stacks[0].shape, np.uint8)
+    space = spaces.Dict({"observation": box, "place": spaces.Discrete(9)}) if nested else box
+    replay, other = (Replay(7, frame_stack=3) for _ in range(2))
+    for each in (replay, other):
+        each.build(space, spaces.Discrete(2))
+    for step, (stack, following) in enumerate(pairwise(stacks)):
+        pair = [{"observation": part, "place": 3} if nested else part for part in (stack, following)]
+        replay.add(0, pair[0], 0, 0.0, pair[1], False, False)
+        other.set_state(replay.get_state())
+        for each in (replay, other):
+            each.check()
+            rows = each._storage.live_rows()
+            seen = [each._storage.observations(rows), each._storage.next_observations(rows)]
+            start = max(0, step - 6)
+            for batch, wanted in zip(seen, (stacks[start : step + 1], stacks[start + 1 : step + 2]), strict=True):
+                assert_same(batch["observation"] if nested else batch, np.array(wanted))
+        assert_same(other.get_state(), replay.get_state())
+    with pytest.raises(ValueError, match="not a stack of the last 3 frames"):
+        wrong = {"observation": stacks[3][::-1, ::-1], "place": 3} if nested else stacks[-1][::-1, ::-1]
+        replay.add(0, wrong, 0, 0.0, pair[0], False, False)
+
+
+def test_the_environments_own_stacks_of_as_many_rows_as_frames_are_taken() -> None:
+    env = FrameStack(gymnasium.wrappers.ReshapeObservation(CountingEnv(9), (2, 1)), 2)
+    replay = Replay(20, frame_stack=2)
+    replay.build(env.observation_space, env.action_space)
+    assert env.observation_space.shape == (2, 1, 2)
+    play(env, [replay], 12)
+    assert len(replay) == 20
+
+
+def test_the_environment_shows_its_last_frames() -> None:
+    env = FrameStack(CountingEnv(9), 3)
+    assert env.observation_space == spaces.Box(0, np.inf, (6,), np.float32)
+    first, _ = env.reset()
+    assert first.tolist() == [0, 0, 0, 0, 0, 0]
+    shown = [env.step(0)[0] for _ in range(4)]
+    assert [each[1::2].tolist() for each in shown] == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]]
+    image = FrameStack(ImageEnv(), 2)
+    height, width, channels = ImageEnv().observation_space.shape
+    assert image.observation_space.shape == (height, width, 2 * channels)
+    observation, _ = image.reset(seed=0)
+    following = image.step(image.action_space.sample())[0]
+    assert observation in image.observation_space and following in image.observation_space
+    np.testing.assert_array_equal(following[..., :channels], observation[..., channels:])
+    gray = FrameStack(gymnasium.wrappers.ReshapeObservation(CountingEnv(3), (2, 1)), 4)
+    assert gray.observation_space.shape == (2, 1, 4)
+    assert gray.reset()[0].shape == gray.step(0)[0].shape == (2, 1, 4)
+    with pytest.raises(ValueError, match="env must have observations in a Box"):
+        FrameStack(gymnasium.make("FrozenLake-v1"), 2)
+    with pytest.raises(ValueError, match="frames must be a positive int"):
+        FrameStack(CountingEnv(3), 0)
+
+
+def test_the_frames_are_part_of_an_environments_state() -> None:
+    env, other = FrameStack(StatefulEnv(), 3), FrameStack(StatefulEnv(), 3)
+    env.reset(seed=3)
+    for _ in range(2):
+        env.step(np.zeros(1))
+    envs.set_state(other, envs.get_state(env))
+    for _ in range(4):
+        np.testing.assert_array_equal(env.step(np.zeros(1))[0], other.step(np.zeros(1))[0])
+    assert envs.check(lambda: FrameStack(CountingEnv(5), 2)).ok

@@ -1,0 +1,282 @@
+"""Hindsight: every relabelled row against a slow model, after any history; its chances, its rules, its errors."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noterl import envs
+from noterl.envs import BitFlip, Reach2D
+from noterl.replay import Hindsight, Prioritized, Replay
+from tests.support.goal_model import GAMMA, OBSERVATIONS, Goals
+
+pytestmark = pytest.mark.backend_free
+
+STRATEGIES = ("future", "final", "episode")
+
+lanes = st.integers(0, 2)
+operations = st.lists(
+    st.one_of(
+        *[st.tuples(st.just("add"), lanes, st.sampled_from([None, None, None, "terminated", "truncated"]))] * 8,
+        st.tuples(st.just("interrupt"), lanes),
+        st.tuples(st.just("keep"), st.integers(1, 3)),
+        st.tuples(st.just("restore")),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def compare(goals: Goals, strategy: str, ratio: float) -> None:
+    """Draw a batch and hold each of its rows against the model."""
+    drawable = {each.row: each for each in goals.drawable()}
+    if not drawable:
+        return
+    size = max(1, len(drawable) // 2)
+    before = len(goals.rule.calls)
+    drawn = goals.replay.draw(3, size, generator=np.random.default_rng(0))
+    batch = goals.replay.gather(drawn, gamma=GAMMA)
+    relabelled = drawn.choices["goal"] >= 0
+    assert len(goals.rule.calls) - before == bool(relabelled.any())
+    count = relabelled.sum()
+    assert np.floor(3 * size * ratio) <= count <= np.ceil(3 * size * ratio)
+    for place in np.ndindex(3, size):
+        stored = drawable[int(drawn.rows[place])]
+        desired = int(batch.observation["desired_goal"][place][0])
+        assert batch.next_observation["desired_goal"][place] == desired
+        goal = desired if relabelled[place] else None
+        assert desired in goals.goals(stored, strategy) if relabelled[place] else desired == stored.desired
+        total, discount, following = goals.expected(stored, goal, goals.replay.n_step)
+        assert batch.reward[place] == np.float32(total)
+        assert batch.discount[place] == np.float32(discount)
+        assert batch.observation["observation"][place] == stored.number
+        assert batch.observation["achieved_goal"][place] == stored.number + 1000
+        assert batch.next_observation["observation"][place] == following
+        assert batch.action[place] == stored.number % 4
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("sampler", [None, Prioritized])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@settings(max_examples=60, deadline=None)
+@given(capacity=st.integers(1, 12), ratio=st.sampled_from([0.0, 0.5, 0.8, 1.0]), operations=operations)
+def test_after_any_history_every_row_is_what_a_slow_model_says(
+    strategy: str, sampler: Any, n_step: int, capacity: int, ratio: float, operations: Any
+) -> None:
+    goals = Goals(capacity, sampler=sampler, relabel=lambda: Hindsight(strategy, ratio), n_step=n_step)
+    for operation, *arguments in operations:
+        getattr(goals, operation)(*arguments)
+        compare(goals, strategy, ratio)
+
+
+def played(relabel: Any, lengths: tuple[int, ...] = (10, 6), **keywords: Any) -> Goals:
+    """A memory with episodes of these lengths; the last one still runs."""
+    goals = Goals(64, relabel=lambda: relabel, **keywords)
+    for number, length in enumerate(lengths):
+        for step in range(length):
+            goals.add(0, "truncated" if step == length - 1 and number < len(lengths) - 1 else None)
+    return goals
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_goals_are_uniform_over_what_the_strategy_allows(strategy: str) -> None:
+    goals = played(Hindsight(strategy, 1.0), (10,))
+    stored = goals.stored[3]
+    choices = goals.replay.relabel.draw(np.full(7000, stored.row), np.random.default_rng(1))["goal"]
+    rows, counts = np.unique(choices, return_counts=True)
+    allowed = {"future": 7, "final": 1, "episode": 10}[strategy]
+    assert len(rows) == allowed and abs(counts / 7000 - 1 / allowed).max() < 0.02
+
+
+def test_each_place_in_a_batch_has_the_same_chance_and_each_batch_the_same_part() -> None:
+    goals, generator = played(Hindsight(ratio=0.75)), np.random.default_rng(2)
+    chosen = [goals.replay.draw(2, 8, generator=generator).choices["goal"] >= 0 for _ in range(2000)]
+    assert all((each.sum(axis=1) == 6).all() for each in chosen)
+    assert abs(np.mean(chosen, axis=0) - 0.75).max() < 0.03
+
+
+def test_drawing_a_group_as_one_or_gathering_it_in_parts_is_the_same() -> None:
+    goals = played(Hindsight(), n_step=2)
+    drawn = goals.replay.draw(4, 8, generator=np.random.default_rng(3))
+    whole, parts = (
+        [goals.replay.gather(each, gamma=GAMMA) for each in pieces] for pieces in ([drawn], [drawn[:1], drawn[1:4]])
+    )
+    assert np.array_equal(whole[0].reward, np.concatenate([each.reward for each in parts]))
+    assert np.array_equal(
+        whole[0].next_observation["desired_goal"],
+        np.concatenate([each.next_observation["desired_goal"] for each in parts]),
+    )
+
+
+def test_a_pass_takes_each_transition_once() -> None:
+    goals = played(Hindsight(ratio=0.5))
+    drawn = goals.replay.draw_pass(8, generator=np.random.default_rng(4))
+    assert sorted(drawn.rows.ravel()) == list(range(16)) and (drawn.choices["goal"] >= 0).sum() == 8
+
+
+@pytest.mark.parametrize("make", [Reach2D, BitFlip])
+@pytest.mark.parametrize("n_step", [1, 4])
+def test_rewards_are_the_environments_own_for_the_goal_that_is_delivered(make: Any, n_step: int) -> None:
+    env = make()
+    replay = Replay(500, relabel=Hindsight(), n_step=n_step)
+    replay.relabel.attach(object(), envs.resolve(env))
+    replay.build(env.observation_space, env.action_space)
+    env.action_space.seed(0)
+    observation, over = env.reset(seed=0)[0], False
+    for _ in range(700):
+        if over:
+            observation = env.reset()[0]
+        action = env.action_space.sample()
+        following, reward, terminated, truncated, _ = env.step(action)
+        replay.add(0, observation, action, reward, following, terminated, truncated)
+        observation, over = following, terminated or truncated
+    batch = replay.sample(4, 64, generator=np.random.default_rng(0), gamma=0.9)
+    goals = batch.next_observation["achieved_goal"], batch.next_observation["desired_goal"]
+    over = env.compute_terminated(*goals, {})
+    assert np.array_equal(batch.discount == 0, over) and 0.02 < over.mean() < 0.9
+    if n_step == 1:
+        assert np.array_equal(batch.reward, env.compute_reward(*goals, {}).astype(np.float32))
+    else:
+        # -1 for every step but the one that reaches the goal.
+        lengths = np.round(np.log(np.where(over, 1, batch.discount)) / np.log(0.9))
+        full = -(1 - 0.9 ** lengths[~over]) / 0.1
+        np.testing.assert_allclose(batch.reward[~over], full, rtol=1e-5)
+
+
+class Doubled(gymnasium.Wrapper):
+    """Rewards twice."""
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return 2 * self.env.unwrapped.compute_reward(achieved_goal, desired_goal, info)
+
+
+class TestRules:
+    @pytest.mark.parametrize(
+        ("env", "factor"),
+        [
+            (gymnasium.wrappers.TimeLimit(BitFlip(3), 2), 1),
+            (gymnasium.wrappers.TimeLimit(Doubled(BitFlip(3)), 2), 2),
+            (lambda: BitFlip(3), 1),
+            (SyncVectorEnv([lambda: Doubled(BitFlip(3))] * 2), 2),
+        ],
+    )
+    def test_they_are_found_under_wrappers_and_in_vectors(self, env: Any, factor: int) -> None:
+        relabel = Hindsight()
+        relabel.attach(object(), envs.resolve(env))
+        goals = np.array([[0, 0, 1]], np.int8), np.array([[0, 1, 1]], np.int8)
+        assert relabel._compute_reward(*goals, [{}]).tolist() == [-factor]
+        assert relabel._compute_terminated(*goals, [{}]).tolist() == [False]
+        assert relabel._compute_terminated(goals[0], goals[0], [{}]).tolist() == [True]
+
+    def test_without_compute_terminated_transitions_end_as_they_were_stored(self) -> None:
+        replay = Replay(10, relabel=Hindsight(ratio=1.0))
+        replay.relabel.attach(SimpleNamespace(compute_reward=lambda achieved, desired, info: np.zeros(len(info))))
+        env = BitFlip(3)
+        replay.build(env.observation_space, env.action_space)
+        observation, _ = env.reset(seed=0)
+        for terminated in (False, True):
+            replay.add(0, observation, 0, -1.0, observation, terminated, False)
+        batch = replay.sample(1, 2, generator=np.random.default_rng(0), gamma=0.5)
+        assert batch.reward.tolist() == [[0.0, 0.0]]
+        assert (batch.discount == np.where(batch.index == 1, 0.0, 0.5)).all()
+
+    def test_an_agents_own_rule_goes_before_its_environments(self) -> None:
+        agent = SimpleNamespace(compute_reward=lambda achieved, desired, info: np.full(len(info), 7.0))
+        relabel = Hindsight()
+        relabel.attach(agent, envs.resolve(BitFlip(3)))
+        assert relabel._compute_reward is agent.compute_reward
+        goals = np.array([[0, 0, 1], [0, 1, 1]], np.int8)
+        assert relabel._compute_terminated(goals, goals[:1], [{}] * 2).tolist() == [True, False]  # the environment's
+        agent.compute_terminated = lambda achieved, desired, info: np.ones(len(info), bool)
+        relabel.attach(agent, envs.resolve(BitFlip(3)))
+        assert relabel._compute_terminated is agent.compute_terminated
+
+    def test_goals_are_compared_as_precisely_as_they_are_stored(self) -> None:
+        seen = []
+        space = spaces.Dict(dict.fromkeys(OBSERVATIONS.spaces, spaces.Box(0, 1, (1,), np.float64)))
+
+        def compute_reward(achieved: Any, desired: Any, info: Any) -> Any:
+            seen.append((achieved, desired))
+            return np.zeros(len(info))
+
+        replay = Replay(10, relabel=Hindsight("final", 1.0))
+        replay.relabel.attach(SimpleNamespace(compute_reward=compute_reward))
+        replay.build(space, spaces.Discrete(2))
+        observation = {name: np.array([0.1]) for name in space.spaces}
+        replay.add(0, observation, 0, -1.0, observation, False, False)
+        replay.sample(1, 1, generator=np.random.default_rng(0), gamma=0.5)
+        assert seen[0][0].dtype == seen[0][1].dtype == np.float64 and seen[0][1].tolist() == [[0.1]]
+
+    def test_a_reward_for_one_transition_alone_is_refused(self) -> None:
+        goals = played(Hindsight())
+        goals.replay.relabel.attach(SimpleNamespace(compute_reward=lambda *_: 0.0))
+        with pytest.raises(ValueError, match=r"compute_reward must take the goals of many .* shape \(\d+,\), got \(\)"):
+            goals.replay.sample(1, 8, generator=np.random.default_rng(0), gamma=0.5)
+
+    def test_where_termination_is_told_for_one_transition_alone_each_is_asked_for(self) -> None:
+        goals, rule = played(Hindsight(ratio=1.0)), SimpleNamespace()
+        rule.compute_reward = goals.rule.compute_reward
+        rule.compute_terminated = lambda achieved, desired, info: bool(np.sum(achieved) % 2)
+        goals.replay.relabel.attach(rule)
+        batch = goals.replay.sample(2, 8, generator=np.random.default_rng(0), gamma=0.5)
+        odd = batch.next_observation["achieved_goal"][..., 0] % 2 == 1
+        assert np.array_equal(batch.discount == 0, odd) and 0 < odd.mean() < 1
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"strategy": "past"}, "strategy must be 'future', 'final' or 'episode', got 'past'"),
+            ({"ratio": 1.5}, "ratio must be a finite number of at least 0 and at most 1, got 1.5"),
+            ({"ratio": True}, "ratio must be"),
+        ],
+    )
+    def test_bad_ones_are_named(self, arguments: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            Hindsight(**arguments)
+
+    @pytest.mark.parametrize(
+        ("space", "message"),
+        [
+            (spaces.Box(0, 1, (2,)), "relabel: Hindsight takes observations that are a Dict of observation, achieved"),
+            (spaces.Dict({"observation": spaces.Discrete(2)}), "a Dict of observation, achieved_goal, desired_goal"),
+            (
+                spaces.Dict({**OBSERVATIONS.spaces, "achieved_goal": spaces.Box(0, 1, (2,))}),
+                "goals that are arrays, the achieved ones like the desired ones",
+            ),
+        ],
+    )
+    def test_other_spaces_are_refused_before_anything_is_allocated(self, space: Any, message: str) -> None:
+        replay = Replay(10, relabel=Hindsight())
+        with pytest.raises(ValueError, match=message):
+            replay.build(space, spaces.Discrete(2))
+
+    def test_an_environment_without_rewards_for_goals_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="neither the agent nor the environment defines it"):
+            Hindsight().attach(object(), envs.resolve("CartPole-v1"))
+
+    def test_goals_that_do_not_start_at_zero_need_a_rule_of_the_agent(self) -> None:
+        env = BitFlip(2)
+        env.observation_space = spaces.Dict(dict.fromkeys(OBSERVATIONS.spaces, spaces.Discrete(3, start=1)))
+        source = envs.resolve(env)
+        with pytest.raises(ValueError, match="discrete values that do not start at zero"):
+            Hindsight().attach(object(), source)
+        Hindsight().attach(SimpleNamespace(compute_reward=lambda *_: 0.0), source)
+
+    def test_without_a_rule_nothing_can_be_gathered(self) -> None:
+        env = BitFlip(2)
+        replay = Replay(10, relabel=Hindsight(ratio=1.0))
+        replay.build(env.observation_space, env.action_space)
+        observation, _ = env.reset(seed=0)
+        replay.add(0, observation, 0, -1.0, observation, False, False)
+        with pytest.raises(RuntimeError, match="knows no rewards"):
+            replay.sample(1, 1, generator=np.random.default_rng(0), gamma=0.5)

@@ -1,0 +1,391 @@
+"""Replay memory: what it holds after any history, what a batch is, which rows are drawn, arguments, memory."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noterl.registry import lookup
+from noterl.replay import Replay, building, bytes_needed
+from noterl.types import Batch
+from noterl.utils import memory as machine
+from tests.support.replay_model import SPACES, Pair, assert_same, built, filled, make_observation
+
+pytestmark = pytest.mark.backend_free
+
+
+lanes = st.integers(0, 3)
+adds = st.tuples(
+    st.just("add"),
+    lanes,
+    st.sampled_from([None, None, None, None, "terminated", "truncated", "both"]),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from([None, None, None, 3, 7]),
+)
+others = st.one_of(
+    st.tuples(st.just("interrupt"), lanes), st.tuples(st.just("clear")), st.tuples(st.just("restore"), st.booleans())
+)
+operations = st.lists(st.one_of(adds, adds, adds, adds, adds, others), max_size=60)
+
+
+@pytest.mark.parametrize("name", SPACES)
+@settings(max_examples=80, deadline=None)
+@given(capacity=st.integers(1, 12), operations=operations)
+def test_any_sequence_of_operations_leaves_what_a_plain_list_would_hold(name, capacity, operations):
+    pair = Pair(capacity, SPACES[name])
+    for operation, *arguments in operations:
+        getattr(pair, operation)(*arguments)
+        pair.compare()
+
+
+@pytest.mark.parametrize("name", ["vector", "dict"])
+def test_many_short_episodes_on_many_lanes_need_no_more_slots_than_rows(name):
+    pair = Pair(50, SPACES[name])
+    for step in range(200):
+        pair.add(step % 70, "terminated" if step % 2 else None, False, None)
+        pair.compare()
+    pair.restore(used=True)
+    pair.compare()
+    assert len(pair.replay._storage.apart) == 64
+
+
+def test_an_observation_the_environment_overwrites_in_place_is_kept_as_it_was():
+    replay = built(10)
+    observation = np.zeros(3, np.float32)
+    replay.add(0, observation, 0, 0.0, observation, False, False)
+    observation += 1  # what an environment does that was reset without a word, in its own buffer
+    replay.add(0, observation, 0, 0.0, observation, False, False)
+    storage = replay._storage
+    assert storage.next_observations(np.arange(2))[:, 0].tolist() == [0.0, 1.0]
+    assert storage.observations(np.arange(2))[:, 0].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("leaf", ["first", "second"])
+def test_a_reset_without_a_word_is_noticed_in_any_leaf(leaf):
+    replay = built(10, spaces.Dict({"first": spaces.Discrete(9), "second": spaces.Box(0, 9, (2,))}))
+    observation = {"first": 1, "second": np.ones(2)}
+    reset = observation | {leaf: 2 * observation[leaf]}
+    replay.add(0, observation, 0, 0.0, observation, False, False)
+    replay.add(0, reset, 0, 0.0, reset, False, False)
+    following = replay._storage.next_observations(np.array([0]))
+    assert (following["first"].tolist(), following["second"].tolist()) == ([1], [[1.0, 1.0]])
+
+
+def test_interrupted_lane_is_not_continued_even_by_an_equal_observation():
+    replay = built(10)
+    for _ in range(2):
+        replay.add(0, np.ones(3), 0, 0.0, np.ones(3), False, False)
+        replay.interrupt(0)
+    replay.add(0, np.ones(3), 0, 0.0, np.ones(3), False, False)
+    replay.add(0, np.ones(3), 0, 0.0, np.ones(3), False, False)
+    assert (replay._storage.successor[:4] >= 0).tolist() == [False, False, True, False]
+
+
+def test_batch_holds_the_transitions_of_its_index():
+    replay = filled(100, 250, lanes=2)
+    batch = replay.sample(3, 32, generator=np.random.default_rng(0), gamma=0.9)
+    assert isinstance(batch, Batch)
+    number = batch.reward
+    assert number.shape == (3, 32)
+    assert number.min() >= 150
+    assert (batch.observation == number[..., None]).all()
+    assert (batch.next_observation == number[..., None] + 2).all()
+    assert (batch.action == number % 5).all()
+    assert (batch.index == number % 100).all()
+    np.testing.assert_array_equal(batch.discount, np.where(number % 9 == 8, 0, np.float32(0.9)))
+    assert (batch.weight == 1).all()
+    dtypes = {name: str(array.dtype) for name, array in batch._asdict().items() if name != "extra"}
+    expected = dict.fromkeys(dtypes, "float32") | {"action": "int32", "index": "int64"}
+    assert dtypes == expected
+    assert batch.extra == {}
+
+
+def test_truncation_does_not_cut_the_bootstrap():
+    replay = built(4)
+    replay.add(0, np.zeros(3), 0, 0.0, np.ones(3), False, True)
+    replay.add(0, np.zeros(3), 0, 1.0, np.ones(3), True, True)
+    batch = replay.sample(1, 2, generator=np.random.default_rng(2), gamma=0.5)
+    assert set(zip(batch.reward[0].tolist(), batch.discount[0].tolist(), strict=True)) == {(0.0, 0.5), (1.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype"),
+    [
+        (spaces.Box(-1, 1, (2,), np.float64), "float32"),
+        (spaces.Box(-1, 1, (2,), np.float16), "float16"),
+        (spaces.Box(0, 255, (2,), np.uint8), "uint8"),
+        (spaces.Box(-5, 5, (2,), np.int64), "int32"),
+        (spaces.Box(-(2**40), 2**40, (2,), np.int64), "int64"),
+        (spaces.Discrete(4, start=-2), "int32"),
+        (spaces.Discrete(2**40), "int64"),
+        (spaces.MultiDiscrete([3, 4]), "int32"),
+        (spaces.MultiBinary(3), "int8"),
+    ],
+)
+def test_kinds_of_spaces_and_the_dtypes_of_their_batches(space, dtype):
+    replay = built(5, space, space)
+    space.seed(3)
+    samples = [space.sample() for _ in range(6)]
+    for step in range(5):
+        replay.add(0, samples[step], samples[step], 0.0, samples[step + 1], False, False)
+    batch = replay.sample(2, 5, generator=np.random.default_rng(0), gamma=0.9)
+    for field, shift in (("observation", 0), ("action", 0), ("next_observation", 1)):
+        array = getattr(batch, field)
+        assert array.dtype == dtype
+        assert array.shape == (2, 5, *space.shape)
+        expected = np.array(samples, space.dtype)[batch.index + shift].astype(dtype)
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_dict_observations_and_extra_fields_come_as_dicts_of_arrays():
+    replay = built(5, SPACES["dict"], extra_spec={"logits": ((2,), np.float64)})
+    for step in range(5):
+        now, following = (make_observation(SPACES["dict"], number) for number in (step, step + 1))
+        replay.add(0, now, 0, step, following, False, False, {"logits": [step, -step]})
+    batch = replay.sample(2, 3, generator=np.random.default_rng(0), gamma=0.9)
+    assert batch.observation["camera"].shape == (2, 3, 2, 2)
+    assert (batch.observation["camera"][..., 0, 0] == batch.reward).all()
+    assert (batch.next_observation["body"]["arm"][..., 0] == batch.reward + 1).all()
+    assert (batch.extra["logits"] == np.stack([batch.reward, -batch.reward], -1)).all()
+    assert batch.extra["logits"].dtype == np.float32
+
+
+def test_batches_are_arrays_of_their_own():
+    replay = filled(20, 20)
+    generator = np.random.default_rng(0)
+    first = replay.sample(2, 8, generator=generator, gamma=0.9)
+    copies = [array.copy() for array in first[:-1]]
+    second = replay.sample(2, 8, generator=generator, gamma=0.9)
+    for _ in range(20):
+        replay.add(0, np.full(3, -1), 0, -1.0, np.full(3, -1), False, False)
+    assert not (second.index == first.index).all()
+    for array, copy in zip(first[:-1], copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.parametrize("count", [10, 37, 40])
+def test_every_live_transition_is_drawn_equally_often_and_independently(count):
+    replay = filled(20, count)
+    live = min(count, 20)
+    draws = 400 * live
+    batch = replay.sample(draws // 10, 10, generator=np.random.default_rng(5), gamma=0.9)
+    numbers = batch.reward.astype(int).ravel()
+    assert set(numbers.tolist()) == set(range(count - live, count))
+    frequencies = np.bincount(numbers - numbers.min(), minlength=live)
+    assert ((frequencies - 400) ** 2 / 400).sum() < 50  # chi square, 19 degrees of freedom: p = 1e-4
+    # Pairs of neighbours in a batch agree by chance alone: sampling is with replacement, without pattern.
+    agree = (batch.index[:, 1:] == batch.index[:, :-1]).mean()
+    assert abs(agree - 1 / live) < 5 * np.sqrt(1 / live / draws)
+
+
+def test_the_newest_transition_of_a_running_lane_is_drawn_with_its_next_observation():
+    replay = built(10)
+    replay.add(0, np.zeros(3), 0, 0.0, np.ones(3), False, False)
+    batch = replay.sample(1, 1, generator=np.random.default_rng(0), gamma=0.9)
+    assert batch.next_observation.tolist() == [[[1.0, 1.0, 1.0]]]
+
+
+def test_seeds_reproduce_samples():
+    replay = filled(50, 80)
+    one, same, other = (
+        replay.sample(4, 16, generator=np.random.default_rng(seed), gamma=0.9).index for seed in (3, 3, 4)
+    )
+    assert (one == same).all()
+    assert not (one == other).all()
+
+
+def test_a_value_that_does_not_fit_is_not_stored_and_nothing_leaks():
+    replay = filled(20, 33)
+    good = np.zeros(3)
+    for _ in range(50):
+        with pytest.raises(ValueError, match="broadcast"):
+            replay.add(0, good, 0, 0.0, np.zeros(4), False, False)
+        with pytest.raises(ValueError, match="broadcast"):
+            replay.add(0, np.zeros(4), 0, 0.0, good, False, False)
+        with pytest.raises(TypeError):
+            replay.add(0, good, 0.5, 0.0, good, False, False)
+        with pytest.raises(ValueError, match=r"exactly the fields \[\], got \['ratio'\]"):
+            replay.add(0, good, 0, 0.0, good, False, False, {"ratio": 1.0})
+    replay.check()
+    assert len(replay) == 19
+    assert replay._storage.slots <= 5
+    replay.add(0, good, 0, 0.0, good, False, False)
+    assert len(replay) == 20
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 1.5, "10", None, True])
+def test_capacity_must_be_a_positive_int(capacity):
+    with pytest.raises(ValueError, match="capacity must be a positive int"):
+        Replay(capacity)
+
+
+@pytest.mark.parametrize(
+    ("updates", "batch_size", "message"),
+    [
+        (0, 1, "updates must be a positive int"),
+        (1, 0, "batch_size must be a positive int"),
+        (1, 2.0, "batch_size must be a positive int"),
+        (1, 8, "batch_size must be at most what may be drawn, 7, got 8"),
+    ],
+)
+def test_arguments_of_sample(updates, batch_size, message):
+    with pytest.raises(ValueError, match=message):
+        filled(20, 7).sample(updates, batch_size, generator=np.random.default_rng(0), gamma=0.9)
+
+
+def test_a_batch_as_large_as_the_memory_and_more_updates_than_rows():
+    batch = filled(20, 7).sample(50, 7, generator=np.random.default_rng(0), gamma=0.9)
+    assert batch.reward.shape == (50, 7)
+
+
+@pytest.mark.parametrize(
+    ("observation_space", "action_space", "message"),
+    [
+        (spaces.Tuple([spaces.Discrete(2)]), spaces.Discrete(2), "observation_space must be Box"),
+        (spaces.Dict({"word": spaces.Text(4)}), spaces.Discrete(2), r"observation_space\['word'\] must be Box"),
+        (spaces.Dict({}), spaces.Discrete(2), "observation_space must be Box"),
+        (spaces.Discrete(2), spaces.Dict({"move": spaces.Discrete(2)}), "action_space must be Box"),
+    ],
+)
+def test_spaces_that_cannot_be_stored_are_refused_by_name(observation_space, action_space, message):
+    with pytest.raises(ValueError, match=message):
+        built(5, observation_space, action_space)
+
+
+@pytest.mark.parametrize("entry", [None, (3, np.float32), ((3,), "text"), ((3,),), ((-1,), np.float32)])
+def test_extra_spec_must_be_shapes_and_dtypes(entry):
+    with pytest.raises(ValueError, match=r"extra_spec\['advantage'\] must"):
+        built(5, extra_spec={"advantage": entry})
+
+
+def test_extra_must_have_the_fields_that_were_announced():
+    replay = built(5, extra_spec={"value": ((), np.float32)})
+    for extra in (None, {}, {"values": 1.0}):
+        with pytest.raises(ValueError, match=r"extra must have exactly the fields \['value'\]"):
+            replay.add(0, np.zeros(3), 0, 0.0, np.zeros(3), False, False, extra)
+    assert len(replay) == 0
+
+
+def test_build_again_keeps_the_contents_and_refuses_another_form():
+    replay = filled(20, 7)
+    replay.build(spaces.Box(0, 1, (3,)), spaces.Discrete(5))
+    assert len(replay) == 7
+    for arguments in ((spaces.Box(0, 1, (4,)), spaces.Discrete(5)), (SPACES["vector"], spaces.Box(0, 1, (2,)))):
+        with pytest.raises(ValueError, match="do not fit this Replay"):
+            replay.build(*arguments)
+    with pytest.raises(ValueError, match="do not fit this Replay"):
+        replay.build(SPACES["vector"], spaces.Discrete(5), extra_spec={"value": ((), np.float32)})
+
+
+def test_use_before_build_says_what_to_do():
+    replay = Replay(5)
+    assert (len(replay), replay.nbytes) == (0, 0)
+    replay.check()
+    replay.clear()
+    for use in (
+        lambda: replay.add(0, 0, 0, 0.0, 0, False, False),
+        lambda: replay.interrupt(0),
+        lambda: replay.sample(1, 1, generator=np.random.default_rng(0), gamma=0.9),
+    ):
+        with pytest.raises(RuntimeError, match="call build"):
+            use()
+
+
+def test_add_bound_before_build_works_after_it():
+    replay = Replay(5)
+    add = replay.add
+    replay.build(SPACES["vector"], spaces.Discrete(5))
+    assert [add(0, np.zeros(3), 0, 0.0, np.zeros(3), False, False) for _ in range(6)] == [0, 1, 2, 3, 4, 0]
+
+
+def test_feedback_changes_nothing():
+    replay, same = filled(20, 33), filled(20, 33)
+    assert replay.feedback(np.zeros((1, 4), np.int64), {"td_error": np.ones((1, 4))}) is None
+    assert_same(replay.get_state(), same.get_state())
+
+
+def test_clear_keeps_the_allocation_and_lets_generations_count_on():
+    replay = filled(20, 33)
+    allocated = replay.nbytes
+    replay.clear()
+    assert (len(replay), replay.nbytes) == (0, allocated)
+    row = replay.add(0, np.zeros(3), 0, 0.0, np.ones(3), False, False)
+    assert replay._storage.generation(np.array([row])).tolist() == [33]
+    assert replay._storage.next_observations(np.array([row])).tolist() == [[1.0, 1.0, 1.0]]
+
+
+def test_configuration_and_registry():
+    assert lookup("Replay") is Replay
+    assert Replay.from_config(Replay(77).get_config()).capacity == 77
+
+
+def test_a_million_atari_rows_take_about_seven_gigabytes():
+    frames, action = spaces.Box(0, 255, (84, 84), np.uint8), spaces.Discrete(18)
+    assert 7.0e9 < bytes_needed(1_000_000, frames, action) <= 7.5e9
+    assert built(500, frames, action).nbytes == bytes_needed(500, frames, action)
+
+
+def test_bytes_needed_counts_every_field():
+    box, extra = spaces.Box(-1, 1, (6,), np.float64), {"value": ((3,), np.float32)}
+    # observation, action, extra; reward, terminated, truncated, lane, successor; sixteen observations kept apart
+    assert bytes_needed(100, box, spaces.MultiBinary(5), extra_spec=extra) == 100 * (48 + 5 + 12 + 18) + 16 * 48
+    assert built(100, box, spaces.MultiBinary(5), extra_spec=extra).nbytes == 100 * 83 + 768
+    with pytest.raises(ValueError, match="capacity must be"):
+        bytes_needed(0, box, box)
+
+
+def test_more_than_the_machine_has_is_refused_with_the_figures(monkeypatch):
+    with pytest.raises(ValueError, match=r"capacity=1000000000000 needs 3\d{13} bytes .* are available; at most"):
+        built(10**12)
+    needed = bytes_needed(1000, SPACES["vector"], spaces.Discrete(5))
+    monkeypatch.setattr(building, "available_bytes", lambda: needed - 1)
+    with pytest.raises(ValueError, match=f"needs {needed} bytes .* only {needed - 1} bytes .* at most 999 transitions"):
+        built(1000)
+    monkeypatch.setattr(building, "available_bytes", lambda: needed)
+    built(1000)
+    monkeypatch.setattr(building, "available_bytes", lambda: None)
+    built(1000)
+
+
+def test_available_memory_is_what_system_and_control_groups_leave(tmp_path, monkeypatch):
+    (tmp_path / "meminfo").write_text("MemTotal:  9 kB\nMemAvailable:    7000 kB\n")
+    assert machine._from_meminfo(tmp_path / "meminfo") == 7000 * 1024
+    assert machine._from_meminfo(tmp_path / "absent") is None
+    inner = tmp_path / "groups" / "outer" / "inner"
+    inner.mkdir(parents=True)
+    for folder, limit, used in ((inner, "max", "10"), (inner.parent, "5000", "1000")):
+        (folder / "memory.max").write_text(limit + "\n")
+        (folder / "memory.current").write_text(used + "\n")
+        (folder / "memory.stat").write_text("anon 900\ninactive_file 100\n")
+    (tmp_path / "own").write_text("1:cpu:/x\n0::/outer/inner\n")
+    assert machine._from_control_groups(tmp_path / "groups", tmp_path / "own") == [4100]
+    monkeypatch.setattr(machine, "_from_meminfo", lambda: 5000)
+    monkeypatch.setattr(machine, "_from_control_groups", lambda: [4100])
+    assert machine.available_bytes() == 4100
+    monkeypatch.setattr(machine, "_from_meminfo", lambda: None)
+    monkeypatch.setattr(machine, "_from_control_groups", list)
+    assert machine.available_bytes() is None or machine.available_bytes() > 10**8
+
+
+@pytest.mark.parametrize(("length", "batch_size", "batches"), [(20, 5, 4), (20, 7, 3), (33, 33, 1)])
+def test_a_pass_visits_every_transition_once(length: int, batch_size: int, batches: int) -> None:
+    replay = filled(20, length)
+    live = len(replay)
+    drawn = replay.draw_pass(batch_size=min(batch_size, live), generator=np.random.default_rng(0))
+    rows = drawn.rows
+    order, filling = rows.reshape(-1)[:live], rows.reshape(-1)[live:]
+    assert rows.shape == (batches, min(batch_size, live))
+    assert sorted(order) == list(range(live))
+    assert len(set(filling)) == len(filling)
+    assert list(order) != sorted(order)
+    np.testing.assert_array_equal(replay.gather(drawn, gamma=0.9).index, rows)
+
+
+def test_a_group_is_drawn_as_it_is_sampled() -> None:
+    replay = filled(20, 33)
+    drawn = replay.draw(3, 4, generator=np.random.default_rng(1))
+    batch = replay.sample(3, 4, generator=np.random.default_rng(1), gamma=0.9)
+    np.testing.assert_array_equal(drawn.rows, batch.index)
+    for ours, theirs in zip(replay.gather(drawn, gamma=0.9)[:6], batch[:6], strict=True):
+        np.testing.assert_array_equal(ours, theirs)

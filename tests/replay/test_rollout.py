@@ -1,0 +1,189 @@
+"""The rollout in progress holds what lanes brought, says where episodes end, and goes on where it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from noterl.replay.rollout import Rollout
+from tests.support.states import differences
+
+pytestmark = pytest.mark.backend_free
+
+BOX, ACTIONS = spaces.Box(-9.0, 9.0, (2,), np.float64), spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+def rollout(length: int = 4, lanes: int = 2) -> Rollout:
+    made = Rollout(length)
+    made.build(BOX, ACTIONS)
+    made.open(lanes)
+    return made
+
+
+def play(memory: Rollout, number: int, steps: dict[int, tuple[bool, bool]]) -> None:
+    """Play round `number`: the observation is [number, lane], the action number + lane / 10, the reward 10 number."""
+    lanes = np.arange(memory.num_envs)
+    observations = np.stack([np.full(len(lanes), number, float), lanes], axis=-1)
+    memory.begin_round(observations, (number + lanes / 10).astype(np.float32)[:, None])
+    for lane, ends in steps.items():
+        after = np.array([number + 0.5, lane])
+        memory.add(lane, observations[lane], np.zeros(1), 10.0 * number, after, *ends)
+    memory.end_round()
+
+
+ON, TERMINATED, TRUNCATED = (False, False), (True, False), (False, True)
+
+
+def test_a_whole_rollout() -> None:
+    memory = rollout()
+    for number, steps in enumerate([{0: ON, 1: ON}, {0: TERMINATED, 1: ON}, {0: ON, 1: TRUNCATED}, {0: ON, 1: ON}]):
+        assert not memory.is_full
+        play(memory, number, steps)
+    assert memory.is_full and len(memory) == 8
+    batch = memory.batch(gamma=0.5)
+    assert batch.observation.dtype == batch.next_observation.dtype == np.float32
+    assert batch.observation[2].tolist() == [[2, 0], [2, 1]]
+    assert batch.next_observation[2].tolist() == [[2.5, 0], [2.5, 1]]
+    np.testing.assert_allclose(batch.action[..., 0], [[0, 0.1], [1, 1.1], [2, 2.1], [3, 3.1]], rtol=1e-6)
+    assert batch.reward.tolist() == [[0, 0], [10, 10], [20, 20], [30, 30]]
+    assert batch.discount.tolist() == [[0.5, 0.5], [0, 0.5], [0.5, 0.5], [0.5, 0.5]]
+    assert batch.extra["continues"].tolist() == [[1, 1], [0, 1], [1, 0], [0, 0]]
+    assert batch.extra["ended"].tolist() == [[0, 0], [1, 0], [0, 1], [0, 0]]
+    assert batch.weight.min() == 1 and batch.index.ravel().tolist() == list(range(8))
+
+
+def test_the_next_rollout_begins_where_the_last_one_is_complete() -> None:
+    memory = rollout(length=2, lanes=1)
+    for number in range(3):
+        play(memory, number, {0: TERMINATED})
+    assert memory.round == 1 and len(memory) == 1
+    play(memory, 3, {0: ON})
+    assert memory.batch(gamma=1.0).observation[:, 0, 0].tolist() == [2, 3]
+
+
+def test_a_dead_step_is_a_hole() -> None:
+    memory = rollout()
+    for number, steps in enumerate([{0: ON, 1: TERMINATED}, {0: ON}, {0: ON, 1: ON}, {0: ON, 1: ON}]):
+        play(memory, number, steps)
+    batch = memory.batch(gamma=1.0)
+    assert batch.weight.tolist() == [[1, 1], [1, 0], [1, 1], [1, 1]] and len(memory) == 7
+    assert batch.extra["continues"].tolist() == [[1, 0], [1, 0], [1, 1], [0, 0]]
+
+
+def test_a_lane_that_is_broken_off_does_not_go_on() -> None:
+    memory = rollout()
+    play(memory, 0, {0: ON, 1: ON})
+    memory.interrupt(1)
+    for number in range(1, 4):
+        play(memory, number, {0: ON, 1: ON})
+    memory.interrupt(0)  # after the last round: nothing follows anyway
+    batch = memory.batch(gamma=1.0)
+    assert batch.extra["continues"].tolist() == [[1, 0], [1, 1], [1, 1], [0, 0]]
+    assert not (batch.discount == 0).any()
+
+
+def test_a_round_that_is_broken_off_leaves_no_trace() -> None:
+    memory = rollout()
+    play(memory, 0, {0: ON, 1: ON})
+    memory.begin_round(np.full((2, 2), 7.0), np.full((2, 1), 7.0))
+    memory.add(0, None, None, 7.0, np.zeros(2), False, False)
+    for number in range(1, 4):
+        play(memory, number, {0: ON, 1: ON})
+    batch = memory.batch(gamma=1.0)
+    # Lane 0 had gone on, elsewhere; lane 1 goes on from where it was.
+    assert batch.extra["continues"].tolist() == [[0, 1], [1, 1], [1, 1], [0, 0]]
+    assert batch.reward[1].tolist() == [10, 10]
+
+
+def test_a_round_that_began_elsewhere_is_left_out() -> None:
+    memory = rollout()  # of an agent compiled anew, while its lanes were in the middle of a round
+    memory.add(1, None, None, 7.0, np.ones(2), False, True)
+    memory.end_round()
+    assert memory.round == 0 and len(memory) == 0
+    for number in range(4):
+        assert not memory.is_full
+        play(memory, number, {0: ON, 1: ON})
+    batch = memory.batch(gamma=1.0)
+    assert batch.reward[:, 0].tolist() == [0, 10, 20, 30] and batch.extra["ended"].sum() == 0
+    other = rollout()
+    other.set_state(rollout().get_state())
+    other.add(1, None, None, 7.0, np.ones(2), False, True)
+    assert len(other) == 0
+
+
+def test_a_state_holds_nothing_of_the_rollout_before() -> None:
+    used, fresh = rollout(), rollout()
+    for number in range(4):
+        play(used, number, {0: TERMINATED, 1: TRUNCATED})
+    for memory in (used, fresh):
+        play(memory, 5, {0: ON})
+        memory.begin_round(np.ones((2, 2)), np.ones((2, 1)))
+        memory.add(1, None, None, 1.0, np.ones(2), False, True)
+    assert differences(used.get_state(), fresh.get_state()) == []
+
+
+def test_another_number_of_lanes_begins_anew() -> None:
+    memory = rollout()
+    play(memory, 0, {0: ON, 1: ON})
+    memory.open(2)
+    assert memory.round == 1
+    memory.open(3)
+    assert memory.round == 0 and len(memory) == 0 and memory.observation.shape == (4, 3, 2)
+
+
+@pytest.mark.parametrize("rounds", range(7))
+def test_it_goes_on_where_its_state_was_taken(rounds: int) -> None:
+    def begin(memory: Rollout, number: int) -> None:
+        memory.begin_round(np.full((2, 2), number), np.full((2, 1), number))
+
+    first = rollout()
+    for number in range(rounds):
+        play(first, number, {0: ON, 1: TRUNCATED if number % 2 else ON})
+    begin(first, rounds)
+    first.add(0, None, None, 1.0, np.ones(2), False, True)
+    second = rollout(lanes=3)
+    second.set_state(first.get_state())
+    for memory in (first, second):
+        memory.add(1, None, None, 2.0, np.zeros(2), False, False)
+        memory.end_round()
+        for number in range(rounds + 1, 8):
+            play(memory, number, {0: ON, 1: ON})
+    assert first.is_full and second.is_full
+    assert differences(dict(first.batch(gamma=0.9)._asdict()), dict(second.batch(gamma=0.9)._asdict())) == []
+
+
+def damaged(**changes: Any) -> dict[str, Any]:
+    memory = rollout()
+    play(memory, 0, {0: ON, 1: ON})
+    state = memory.get_state()
+    arrays = {**state["arrays"], **changes.pop("arrays", {})}
+    return {**state, "arrays": {name: array for name, array in arrays.items() if array is not None}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": 5}, "of rollouts of 5 steps, the agent's are of 4"),
+        ({"round": -1}, "the state of the rollout is malformed"),
+        ({"num_envs": 3}, "does not fit: observation is float32"),
+        ({"arrays": {"reward": np.zeros((2, 2), np.float64)}}, "does not fit: reward is float64"),
+        ({"arrays": {"valid": None}}, "must hold observation, action, .*, it holds"),
+        ({"arrays": {"other": np.zeros(3)}}, "does not fit: other"),
+    ],
+)
+def test_a_state_that_does_not_fit_changes_nothing(changes: dict[str, Any], message: str) -> None:
+    memory = rollout()
+    play(memory, 0, {0: ON, 1: ON})
+    before = memory.get_state()
+    with pytest.raises(ValueError, match=message):
+        memory.set_state(damaged(**changes))
+    assert differences(before, memory.get_state()) == []
+
+
+@pytest.mark.parametrize("length", [0, -1, 2.5, True, "4"])
+def test_a_length_that_is_none(length: Any) -> None:
+    with pytest.raises(ValueError, match="rollout_steps must be a positive int"):
+        Rollout(length)

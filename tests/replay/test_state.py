@@ -1,0 +1,215 @@
+"""Replay memory: saving, restoring, damaged states, invariants, and what an interruption leaves behind."""
+
+import sys
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from noterl.replay import Replay
+from tests.support.replay_model import SPACES, assert_same, built, filled, store
+
+pytestmark = pytest.mark.backend_free
+
+
+@pytest.mark.parametrize("count", [0, 5, 20, 33])
+def test_a_restored_memory_goes_on_as_the_first_would(count, tmp_path):
+    first, second = filled(20, count, lanes=2), built(20)
+    second.set_state(through_a_file(first.get_state(), tmp_path))
+    generators = [np.random.default_rng(1), np.random.default_rng(1)]
+    for step in range(count, count + 30):
+        batches = []
+        for replay, generator in zip((first, second), generators, strict=True):
+            store(replay, step, lanes=2)
+            batches.append(list(replay.sample(3, 1, generator=generator, gamma=0.9)))
+        assert_same(*batches)
+        assert_same(second.get_state(), first.get_state())
+        second.check()
+    assert first._storage.successor.min() < 0 < first._storage.successor.max()
+
+
+def through_a_file(tree, folder):
+    """The tree after its arrays went through a file, so that none is shared with the memory."""
+    if isinstance(tree, dict):
+        return {name: through_a_file(part, folder) for name, part in tree.items()}
+    if isinstance(tree, list):
+        return [through_a_file(part, folder) for part in tree]
+    if isinstance(tree, np.ndarray):
+        np.save(folder / "array.npy", tree, allow_pickle=False)
+        return np.load(folder / "array.npy", allow_pickle=False)
+    assert isinstance(tree, int)
+    return tree
+
+
+def test_state_holds_live_rows_only_and_copies_no_big_array():
+    replay = filled(20, 33)
+    columns = replay.get_state()["columns"]
+    assert [sum(map(len, segments)) for segments in columns.values()] == [20] * len(columns)
+    assert all(np.shares_memory(piece, replay._storage.observation) for piece in columns["observation"])
+    replay = filled(20, 3)
+    assert [len(piece) for piece in replay.get_state()["columns"]["observation"]] == [3]
+
+
+def test_a_state_says_nothing_of_what_is_formed_at_sampling():
+    far, near = Replay(20, n_step=3), built(20)
+    far.build(SPACES["vector"], spaces.Discrete(5))
+    for step in range(33):
+        store(far, step)
+    near.set_state(far.get_state())
+    plain, same = (each.sample(2, 8, generator=np.random.default_rng(0), gamma=0.9) for each in (near, filled(20, 33)))
+    assert_same(list(plain), list(same))
+
+
+def test_an_unbuilt_memory_has_an_empty_state():
+    assert Replay(5).get_state() == {}
+    replay = filled(20, 7)
+    replay.set_state({})
+    assert len(replay) == 0
+    with pytest.raises(RuntimeError, match="call build"):
+        Replay(5).set_state(filled(5, 3).get_state())
+
+
+def damage(path, value):
+    def apply(state):
+        target = state
+        for name in path[:-1]:
+            target = target[name]
+        if value is KeyError:
+            del target[path[-1]]
+        else:
+            target[path[-1]] = value(target[path[-1]])
+
+    return apply
+
+
+def poke(position, number):
+    def change(array):
+        array = array.copy()
+        array[position] = number
+        return array
+
+    return change
+
+
+DAMAGES = {
+    "capacity": (damage(["capacity"], lambda _: 21), "capacity 21"),
+    "begin": (damage(["begin"], lambda _: -1), "begin=-1"),
+    "float count": (damage(["count"], float), "count=33.0"),
+    "count": (damage(["count"], lambda count: count + 1), "begin=13 and count=34"),
+    "missing": (damage(["columns", "reward"], KeyError), r"lacks state\['columns', 'reward'\]"),
+    "no dict": (damage(["columns"], lambda _: [1]), r"lacks state\['columns', 'observation'\]"),
+    "short": (damage(["columns", "reward"], lambda pieces: pieces[:1]), "must hold 20 rows of float32"),
+    "no list": (damage(["columns", "action"], lambda pieces: pieces[0]), "must be a list of arrays"),
+    "dtype": (damage(["columns", "lane"], lambda pieces: [piece.astype(float) for piece in pieces]), "float64"),
+    "shape": (damage(["columns", "observation"], lambda pieces: [piece[:, :2] for piece in pieces]), r"\[7, 2\]"),
+    "apart": (damage(["apart"], lambda pieces: [pieces[0][1:]]), r"state\['apart'\] must hold 3 rows"),
+    "ahead": (damage(["distance"], poke(0, 25)), "not there"),
+    "behind": (damage(["distance"], poke(3, -1)), "older than its row"),
+    "shared": (damage(["distance"], poke(2, 2)), "same successor"),
+    "ended": (damage(["columns", "terminated"], lambda pieces: [piece | True for piece in pieces]), "ended an episode"),
+    "lane": (damage(["columns", "lane"], lambda pieces: [poke(1, 5)(pieces[0]), *pieces[1:]]), "another lane"),
+    "head lane": (damage(["heads", "lane"], poke(0, 3)), "head of a lane belongs to another"),
+    "head age": (damage(["heads", "age"], poke(0, 20)), "head of a lane is not a live row"),
+    "head row": (damage(["heads", "age"], poke(0, 0)), "head of a lane has ended or has a successor"),
+    "mask": (damage(["hidden"], lambda _: np.array([3, 20])), "masked rows are not live"),
+    "mask order": (damage(["hidden"], lambda _: np.array([3, 3])), "not in order of age"),
+    "sampler": (damage(["sampler"], lambda _: {"tree": 1}), r"state of a Uniform is empty, this one holds \['tree'\]"),
+    "no sampler": (damage(["sampler"], lambda _: None), r"state\['sampler'\] must be a dict"),
+    "two heads": (
+        damage(["heads"], lambda heads: {name: np.repeat(array, 2) for name, array in heads.items()}),
+        "two heads",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_state_is_refused_and_changes_nothing(name):
+    apply, message = DAMAGES[name]
+    state = filled(20, 33).get_state()
+    apply(state)
+    replay = filled(20, 8)
+    before = filled(20, 8).get_state()
+    with pytest.raises(ValueError, match=message):
+        replay.set_state(state)
+    assert_same(replay.get_state(), before)
+
+
+def test_check_names_what_is_broken():
+    def broken(change):
+        replay = filled(20, 33)
+        replay.check()
+        change(replay._storage)
+        with pytest.raises(AssertionError) as caught:
+            replay.check()
+        return str(caught.value)
+
+    live_head = 32 % 20
+    assert "from begin" in broken(lambda storage: setattr(storage, "begin", 40))
+    assert "live rows" in broken(lambda storage: setattr(storage, "begin", 3))
+    assert "beyond" in broken(lambda storage: storage.successor.__setitem__(3, 20))
+    assert "used twice" in broken(lambda storage: storage.free.append(-1 - int(storage.successor[live_head])))
+    assert "never handed out" in broken(lambda storage: storage.free.append(500))
+    assert "than there are" in broken(lambda storage: setattr(storage, "slots", 1000))
+    assert "older" in broken(lambda storage: storage.successor.__setitem__(3, 2))
+    assert "head of a lane" in broken(lambda storage: storage.heads.__setitem__(0, 3))
+    assert "another lane" in broken(lambda storage: storage.lane.__setitem__(3, 1))
+    assert "ended" in broken(lambda storage: storage.truncated.__setitem__(3, True))
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 7, 8, 9, 12, 14, 15, 17, 18])
+def test_ctrl_c_on_any_line_of_add_leaves_a_right_memory(count):
+    for stop_at in range(100):
+        replay = filled(6, count, lanes=2)
+        storage = replay._storage
+        finished = not stopped_at_line(stop_at, lambda replay=replay: store(replay, count, lanes=2))
+        lanes = dict.fromkeys(range(count + 1), 2)
+        assert storage.count == count + 1 if finished else storage.count in (count, count + 1)
+        assert len(replay) >= min(count, 5)
+        assert_counts(replay, lanes)
+        other = built(6)
+        other.set_state(replay.get_state())
+        assert_counts(other, lanes)
+        for step in range(storage.count, storage.count + 20):
+            store(replay, step, lanes=3)
+            lanes[step] = 3
+            assert_counts(replay, lanes)
+        if finished:
+            break
+    assert 15 < stop_at < 99
+
+
+def assert_counts(replay, lanes):
+    """Every live transition holds its own number, and as its next observation the number plus its count of lanes."""
+    replay.check()
+    storage = replay._storage
+    generations = np.arange(storage.begin, storage.count)
+    rows = generations % replay.capacity
+    assert storage.observations(rows)[:, 0].tolist() == generations.tolist()
+    assert storage.reward[rows].tolist() == generations.tolist()
+    expected = [number + lanes[number] for number in generations.tolist()]
+    assert storage.next_observations(rows)[:, 0].tolist() == expected
+
+
+def stopped_at_line(stop_at, work, files=("storage.py",)):
+    """Do the work, but raise KeyboardInterrupt on reaching this line (counted from 0) within the storage's files."""
+    passed = 0
+
+    def trace(frame, event, argument):
+        nonlocal passed
+        if not frame.f_code.co_filename.endswith(files):
+            return None
+        if event == "line":
+            passed += 1
+            if passed > stop_at:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False

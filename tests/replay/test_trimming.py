@@ -1,0 +1,228 @@
+"""Trimming and masking a memory, keeping it on disk, and gathering ahead of the updates."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from noterl.replay import Prioritized, Replay
+from tests.support.replay_model import assert_same, built, filled, store
+
+pytestmark = pytest.mark.backend_free
+
+
+def numbers(replay: Replay) -> list[int]:
+    """What is live, oldest first; a transition's reward is its number."""
+    return replay._storage.reward[replay._storage.live_rows()].astype(int).tolist()
+
+
+def test_the_oldest_are_dropped_and_their_places_used_again() -> None:
+    replay = filled(20, 33)
+    replay.drop_oldest(0)
+    replay.drop_oldest(np.int64(5))
+    assert numbers(replay) == list(range(18, 33))
+    for step in range(33, 36):
+        store(replay, step)
+    assert numbers(replay) == list(range(18, 36))
+    replay.drop_oldest(1000)
+    assert numbers(replay) == []
+    replay.drop_oldest(1)
+    replay.check()
+    store(replay, 36)
+    assert numbers(replay) == [36]
+
+
+@pytest.mark.parametrize("n", [-1, 1.5, True, None])
+def test_how_many_are_dropped_must_be_an_int(n: Any) -> None:
+    with pytest.raises(ValueError, match="n must be an int of at least 0"):
+        filled(20, 7).drop_oldest(n)
+
+
+def test_what_is_not_kept_is_still_the_next_observation_of_what_is() -> None:
+    replay = filled(20, 10)
+    replay.keep([2, 7])
+    assert (len(replay), replay.drawable, numbers(replay)) == (10, 2, list(range(10)))
+    batch = replay.sample(50, 2, generator=np.random.default_rng(0), gamma=0.9)
+    assert set(batch.reward.ravel()) == {2, 7}
+    np.testing.assert_array_equal(batch.next_observation, batch.observation + 1)
+    with pytest.raises(ValueError, match="batch_size must be at most what may be drawn, 2, got 3"):
+        replay.sample(1, 3, generator=np.random.default_rng(0), gamma=0.9)
+    store(replay, 10)
+    assert set(replay.sample(50, 3, generator=np.random.default_rng(0), gamma=0.9).reward.ravel()) == {2, 7, 10}
+    replay.keep(np.arange(11))
+    assert replay.drawable == 11
+
+
+def test_few_of_many_are_drawn_equally_often() -> None:
+    for kept in (np.arange(0, 200, 50), np.arange(0, 200, 2)):  # looked up, and met by chance
+        replay = filled(200, 500)
+        replay.keep(kept)
+        batch = replay.sample(400, len(kept), generator=np.random.default_rng(1), gamma=0.9)
+        rows, times = np.unique(batch.index, return_counts=True)
+        assert rows.tolist() == kept.tolist()
+        assert ((times - 400) ** 2 / 400).sum() < 160  # chi square, at most 99 degrees of freedom: p = 1e-4
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [([7], "got 7"), ([0, -1], "got -1"), ([20], "got 20"), ([[1]], r"int64\[1, 1\]"), ([0.5], r"float64\[1\]")],
+)
+def test_only_rows_that_are_there_are_kept(indices: Any, message: str) -> None:
+    replay = filled(20, 7)
+    with pytest.raises(ValueError, match=f"indices must be .*{message}"):
+        replay.keep(indices)
+    assert replay.drawable == 7
+
+
+def test_effective_sample_size_of_known_chances() -> None:
+    replay = built(20)
+    assert replay.effective_sample_size() == 0
+    replay = filled(20, 33, lanes=2)
+    assert replay.effective_sample_size() == 20
+    assert replay.effective_sample_size(by_lane=True) == {0: 10, 1: 10}
+    replay.keep([0, 1, 2])
+    assert replay.effective_sample_size() == pytest.approx(3)
+    replay = Replay(4, sampler=Prioritized(alpha=0.5))
+    replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
+    for step in range(4):
+        store(replay, step, lanes=2)
+    drawn = replay.draw_pass(4, generator=np.random.default_rng(0))
+    replay.feedback(drawn.rows, {"td_error": np.array([9.0, 16.0, 1.0, 4.0])[drawn.rows]})
+    # Lane 0 has the scores 9 and 1, lane 1 has 16 and 4; alpha takes their square roots.
+    assert replay.effective_sample_size() == pytest.approx(10**2 / 30)
+    assert replay.effective_sample_size(alpha=False) == pytest.approx(30**2 / (81 + 256 + 1 + 16), rel=1e-6)
+    assert replay.effective_sample_size(by_lane=True) == pytest.approx({0: 16 / 10, 1: 36 / 20})
+
+
+def test_trims_wait_until_a_group_of_updates_has_ended() -> None:
+    replay, whole = (Replay(40, frame_stack=3, n_step=2) for _ in range(2))
+    for each in (replay, whole):
+        each.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+        for step in range(40):
+            shown = np.maximum(np.arange(step - 2, step + 1), 0)
+            following = np.maximum(np.arange(step - 1, step + 2), 0)
+            each.add(0, shown, 0, step, following, False, False)
+    drawn = replay.draw(8, 16, generator=np.random.default_rng(0))
+    expected = whole.gather(drawn, gamma=0.9)
+    with replay.gathering(lambda part: replay.gather(part, gamma=0.9), [drawn[:4], drawn[4:]]) as batches:
+        first = next(batches)
+        replay.drop_oldest(30)
+        replay.drop_oldest(30)  # as a callback does that saw no change after the first
+        replay.keep([35, 39])
+        assert (len(replay), replay.drawable) == (40, 40)
+        second = next(batches)
+    for ours, theirs in zip(zip(first, second, strict=True), expected, strict=True):
+        if not isinstance(theirs, dict):
+            np.testing.assert_array_equal(np.concatenate(ours), theirs)
+    assert (len(replay), replay.drawable) == (10, 2)
+    with pytest.raises(RuntimeError, match="stop"), replay.gathering(len, [drawn]):
+        replay.drop_oldest(1)
+        raise RuntimeError("stop")
+    assert len(replay) == 9
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3, 100])
+def test_batches_come_in_order_and_as_far_ahead_as_asked(prefetch: int) -> None:
+    replay = Replay(20, prefetch=prefetch)
+    replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
+    threads, begun = set(), []
+
+    def gather(part: int) -> int:
+        begun.append(part)
+        threads.add(threading.current_thread().name.partition("_")[0])
+        return part * 10
+
+    before = threading.active_count()
+    with replay.gathering(gather, range(8)) as batches:
+        for position in range(8):
+            assert next(batches) == position * 10
+            time.sleep(0.002)  # long enough for the thread to do what it may
+            ahead = min(position + prefetch, 7)
+            assert position <= max(begun) <= ahead
+    assert threading.active_count() == before
+    assert begun == list(range(8))
+    assert threads == ({"noterl-prefetch"} if prefetch else {"MainThread"})
+
+
+def test_an_error_ahead_is_raised_in_its_turn_and_no_thread_stays() -> None:
+    replay = Replay(20, prefetch=2)
+    replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError), replay.gathering(lambda part: 1 / part, [1, 2, 0, 3]) as batches:
+        assert [next(batches), next(batches)] == [1, 0.5]
+        next(batches)
+    assert threading.active_count() == before
+    for value in (-1, 1.5, None):
+        with pytest.raises(ValueError, match="prefetch must be an int of at least 0"):
+            Replay(20, prefetch=value)
+
+
+def test_a_memory_on_disk_is_the_one_in_memory(tmp_path: Path) -> None:
+    replays = [Replay(50, memmap=folder) for folder in (None, tmp_path, str(tmp_path))]
+    space = spaces.Dict({"camera": spaces.Box(0, 255, (8, 8), np.uint8), "arm": spaces.Box(-1, 1, (2,))})
+    for replay in replays:
+        replay.build(space, spaces.Box(-1, 1, (1,)), extra_spec={"value": ((), np.float32)})
+        for step in range(130):
+            now, then = ({"camera": np.full((8, 8), step + i), "arm": [step + i, 0]} for i in (0, 1))
+            replay.add(step % 30, now, [0.5], step, then, step % 3 == 0, False, {"value": step})
+        replay.check()
+    assert isinstance(replays[1]._storage.observation.tables["camera"].base, np.memmap)
+    assert isinstance(replays[1]._storage.apart.tables["camera"].base, np.memmap)
+    assert list(tmp_path.iterdir()) == []  # what is there has no name
+    batches = [each.sample(2, 9, generator=np.random.default_rng(0), gamma=0.9)._asdict() for each in replays]
+    assert_same(batches[1], batches[0])
+    assert_same(batches[2], batches[0])
+    replays[2].clear()
+    replays[2].set_state(replays[0].get_state())
+    assert_same(replays[2].get_state(), replays[1].get_state())
+    assert Replay.from_config(replays[1].get_config()).get_config() == {"capacity": 50, "memmap": str(tmp_path)}
+
+
+def test_a_folder_that_cannot_hold_a_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for memmap in (__file__, Path(__file__) / "inside", 3):
+        with pytest.raises(ValueError, match="memmap must be"):
+            Replay(50, memmap=memmap)
+    replay = Replay(50, memmap=tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=100))
+    with pytest.raises(ValueError, match=r"capacity=50 needs \d+ bytes .* on the disk of memmap=.* only 100 bytes"):
+        replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
+    assert len(replay) == 0
+
+
+def test_a_folder_that_is_missing_is_made_when_it_is_needed(tmp_path: Path) -> None:
+    replay = Replay(50, memmap=tmp_path / "runs" / "memory")
+    assert list(tmp_path.iterdir()) == []
+    replay.build(spaces.Box(-99, 99, (3,)), spaces.Discrete(5))
+    assert [store(replay, step) for step in range(3)] == [0, 1, 2]
+    assert (tmp_path / "runs" / "memory").is_dir()
+
+
+@pytest.mark.parametrize("sampler", [None, Prioritized])
+def test_of_equal_chances_the_effective_sample_size_is_their_number_to_the_last_bit(sampler: Any) -> None:
+    replay = Replay(100, sampler=sampler and sampler())
+    replay.build(spaces.Box(-99, 99, (3,)), spaces.Discrete(5))
+    for number in range(1, 50):
+        store(replay, number)
+        assert replay.effective_sample_size() == float(number)
+
+
+def test_feedback_of_what_was_drawn_before_a_restore_is_not_taken() -> None:
+    replay, other = (Replay(20, sampler=Prioritized()) for _ in range(2))
+    for each, numbers in ((replay, range(9)), (other, range(50, 59))):
+        each.build(spaces.Box(-99, 99, (3,)), spaces.Discrete(5))
+        for number in numbers:
+            store(each, number)
+    drawn = replay.draw(1, 4, generator=np.random.default_rng(0))
+    replay.set_state(other.get_state())
+    replay.feedback(drawn.rows, {"td_error": np.ones((1, 4))})
+    assert_same(replay.get_state(), other.get_state())
+    replay.feedback(replay.draw(1, 4, generator=np.random.default_rng(0)).rows, {"td_error": np.ones((1, 4))})
+    assert replay.get_state()["sampler"]["largest"] == 1

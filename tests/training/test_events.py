@@ -1,0 +1,291 @@
+"""The order of everything: what a run writes on the tape, literally."""
+
+from __future__ import annotations
+
+import timeit
+from collections.abc import Callable
+
+import pytest
+
+import noterl
+from noterl.callback import CHECKPOINT, EVENTS, HISTORY, LOGGER, USER, Callback, CallbackList, Handlers
+from noterl.callbacks import LambdaCallback
+from noterl.training.loop import Loop
+from tests.support.tape import PLAIN, Recorder, Tape, fit, lines, taped
+
+
+@pytest.fixture
+def tape() -> Tape:
+    return Tape()
+
+
+class TestPlain:
+    def test_one_lane(self, tape: Tape) -> None:
+        assert fit(tape, taped(tape), episodes=2) == lines(PLAIN)
+
+    def test_four_lanes_and_the_next_fit(self, tape: Tape) -> None:
+        agent = taped(tape)
+        assert fit(tape, agent, steps=6, num_envs=4) == lines("""
+            train_begin
+            reset 0; episode_begin 0; reset 1; episode_begin 1; reset 2; episode_begin 2; reset 3; episode_begin 3
+            step 0
+            step 1; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1
+            step 2; target
+            step 3; update 2; batch_begin 2; batch_end 2 loss=2; batch_begin 3; batch_end 3 loss=3
+            step 0; episode_end 0
+            step 1; target; update 2; batch_begin 4; batch_end 4 loss=4; batch_begin 5; batch_end 5 loss=5
+            episode_end 1
+            episode_end 2 cut 1; episode_end 3 cut 1
+            train_end
+        """)
+        # The round that was cut goes on: its last two lanes come first, and their episodes keep their numbers.
+        assert fit(tape, agent, steps=3) == lines("""
+            train_begin
+            episode_begin 2; episode_begin 3
+            step 2; episode_end 2
+            step 3; update 2; batch_begin 6; batch_end 6 loss=6; batch_begin 7; batch_end 7 loss=7; episode_end 3
+            reset 0; episode_begin 4; reset 1; episode_begin 5; reset 2; episode_begin 6; reset 3; episode_begin 7
+            step 0; target
+            episode_end 4 cut 1; episode_end 5 cut 0; episode_end 6 cut 0; episode_end 7 cut 0
+            train_end
+        """)
+
+    def test_two_fits_in_a_row_count_on(self, tape: Tape) -> None:
+        agent = taped(tape)
+        fit(tape, agent, episodes=2)
+        assert fit(tape, agent, episodes=1) == lines("""
+            train_begin
+            reset 0; episode_begin 2
+            step 0
+            step 0; target; update 2; batch_begin 4; batch_end 4 loss=4; batch_begin 5; batch_end 5 loss=5
+            episode_end 2
+            train_end
+        """)
+
+    def test_two_fits_make_the_steps_of_one(self, tape: Tape) -> None:
+        def work(entries: list[str]) -> list[str]:
+            return [entry for entry in entries if entry.split()[0] in ("reset", "step", "update", "target")]
+
+        whole = taped(tape, length=3)
+        together = work(fit(tape, whole, steps=23, num_envs=3))
+        split = taped(tape, length=3)
+        apart = work(fit(tape, split, steps=7, num_envs=3)) + work(fit(tape, split, steps=16))
+        assert apart == together
+        assert len([entry for entry in together if entry.startswith("step")]) == 23
+
+    def test_live_updates_begin_before_and_end_after_each(self, tape: Tape) -> None:
+        assert fit(tape, taped(tape), episodes=1, live=True) == lines("""
+            train_begin
+            reset 0; episode_begin 0
+            step 0
+            step 0; batch_begin 0; update 1; batch_end 0 loss=0; batch_begin 1; update 1; batch_end 1 loss=1
+            episode_end 0
+            train_end
+        """)
+
+    def test_steps_per_execution_splits_a_group_and_no_event(self, tape: Tape) -> None:
+        assert fit(tape, taped(tape, updates=5, steps_per_execution=2), episodes=1) == lines("""
+            train_begin
+            reset 0; episode_begin 0
+            step 0
+            step 0
+            update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1
+            update 2; batch_begin 2; batch_end 2 loss=2; batch_begin 3; batch_end 3 loss=3
+            update 1; batch_begin 4; batch_end 4 loss=4
+            episode_end 0
+            train_end
+        """)
+
+    def test_a_group_smaller_than_steps_per_execution_is_not_deferred(self, tape: Tape) -> None:
+        assert fit(tape, taped(tape, steps_per_execution=8), episodes=2) == lines(PLAIN)
+
+    def test_the_order_of_callbacks(self, tape: Tape) -> None:
+        names = {USER: "user", HISTORY: "history", LOGGER: "logger", CHECKPOINT: "checkpoint"}
+        given = [CHECKPOINT, LOGGER, USER, HISTORY, CHECKPOINT, USER]
+        recorders = [Recorder(tape, f"{names[order]}{place}", order=order) for place, order in enumerate(given)]
+        taped(tape).fit(episodes=1, callbacks=recorders, verbose=0)
+        heard = [entry.split()[0] for entry in tape if "train_begin" in entry]
+        assert heard == ["user2", "user5", "history3", "logger1", "checkpoint0", "checkpoint4"]
+
+    def test_each_sees_what_those_before_it_added(self, tape: Tape) -> None:
+        class Adder(Callback):
+            def on_episode_end(self, episode, logs):
+                logs["added"] = episode + 0.5
+
+        class Reader(Callback):
+            order = LOGGER
+
+            def on_episode_end(self, episode, logs):
+                self.seen.append((logs["added"], list(self.agent.history.history["added"])))
+
+        reader = Reader()
+        reader.seen = []
+        history = taped(tape).fit(episodes=2, callbacks=[reader, Adder()], verbose=0)
+        assert reader.seen == [(0.5, [0.5]), (1.5, [0.5, 1.5])]
+        assert history.history["added"] == [0.5, 1.5]
+
+    def test_evaluation_inside_training(self, tape: Tape) -> None:
+        agent = taped(tape)
+        tape.acts["episode_end", 1] = lambda: agent.evaluate(episodes=1)
+        assert fit(tape, agent, episodes=1)[-7:] == lines("""
+            episode_end 0; evaluate_begin; reset 1; step 1; step 1; evaluate_end
+            train_end
+        """)
+
+    def test_numbers_that_hooks_read_from_the_agent(self, tape: Tape) -> None:
+        agent, seen = taped(tape), []
+
+        def note(name: str) -> Callable[..., None]:
+            return lambda *_: seen.append((name, agent.steps, agent.updates, agent.episodes))
+
+        names = [event for event in EVENTS if event.startswith(("on_episode", "on_batch"))]
+        agent.fit(episodes=1, callbacks=[LambdaCallback(**{name: note(name) for name in names})], verbose=0)
+        assert seen == [
+            ("on_episode_begin", 0, 0, 0),
+            ("on_batch_begin", 2, 0, 0),
+            ("on_batch_end", 2, 1, 0),
+            ("on_batch_begin", 2, 1, 0),
+            ("on_batch_end", 2, 2, 0),
+            ("on_episode_end", 2, 2, 1),
+        ]
+
+
+class TestStop:
+    """`stop` takes effect when the step in progress is whole: stored, learned from and told."""
+
+    @pytest.mark.parametrize(
+        ("event", "expected"),
+        [
+            ("train_begin", "train_begin; train_end"),
+            ("episode_begin", "train_begin; reset 0; episode_begin 0; episode_end 0 cut 0; train_end"),
+            (
+                "batch_begin",
+                """
+                train_begin
+                reset 0; episode_begin 0
+                step 0
+                step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; episode_end 0
+                train_end
+                """,
+            ),
+            (
+                "batch_end",
+                """
+                train_begin
+                reset 0; episode_begin 0
+                step 0
+                step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; episode_end 0
+                train_end
+                """,
+            ),
+            (
+                "episode_end",
+                """
+                train_begin
+                reset 0; episode_begin 0
+                step 0
+                step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; episode_end 0
+                train_end
+                """,
+            ),
+            ("train_end", PLAIN),
+        ],
+    )
+    def test_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
+        agent = taped(tape)
+        tape.acts[event, 1] = lambda: agent.stop(f"in {event}")
+        assert fit(tape, agent, episodes=2) == lines(expected)
+        assert agent.stop_reason == f"in {event}"
+        assert agent.history.stop_reason == ("episodes" if event == "train_end" else f"in {event}")
+
+    def test_between_live_updates_the_group_is_finished(self, tape: Tape) -> None:
+        agent = taped(tape)
+        tape.acts["batch_end", 1] = lambda: agent.stop("enough")
+        assert fit(tape, agent, episodes=2, live=True)[-8:] == lines("""
+            batch_begin 0; update 1; batch_end 0 loss=0; batch_begin 1; update 1; batch_end 1 loss=1; episode_end 0
+            train_end
+        """)
+
+    def test_in_the_middle_of_a_round(self, tape: Tape) -> None:
+        agent = taped(tape)
+        tape.acts["batch_end", 2] = lambda: agent.stop("enough")  # of the group at step 2, in lane 1 of 4
+        first = fit(tape, agent, episodes=9, num_envs=4)
+        assert [entry for entry in first if entry.startswith("step")] == ["step 0", "step 1"]
+        assert first[-5:] == lines("""
+            episode_end 0 cut 1; episode_end 1 cut 1; episode_end 2 cut 0; episode_end 3 cut 0; train_end
+        """)
+        assert [entry for entry in fit(tape, agent, steps=3) if entry.startswith("step")] == lines(
+            "step 2; step 3; step 0"
+        )
+
+    def test_in_evaluation(self, tape: Tape) -> None:
+        agent = taped(tape)
+        tape.acts["episode_end", 1] = lambda: agent.evaluate(episodes=2)
+        tape.acts["evaluate_begin", 1] = lambda: agent.stop("in evaluation")
+        assert fit(tape, agent, episodes=2)[-8:] == lines("""
+            reset 1; step 1; step 1; reset 1; step 1; step 1; evaluate_end; train_end
+        """)
+        assert agent.episodes == 1
+
+    def test_a_stop_is_forgotten_by_the_next_fit(self, tape: Tape) -> None:
+        agent = taped(tape)
+        tape.acts["train_begin", 1] = lambda: agent.stop("at once")
+        fit(tape, agent, episodes=2)
+        assert fit(tape, agent, episodes=2) == lines(PLAIN)
+        assert (agent.stop_training, agent.stop_reason) == (False, None)
+
+    def test_the_budget_does_not_hide_who_stopped(self, tape: Tape) -> None:
+        agent = taped(tape)
+        tape.acts["episode_end", 2] = lambda: agent.stop("good enough")
+        fit(tape, agent, episodes=2)
+        assert agent.history.stop_reason == "good enough"
+
+
+class TestDispatch:
+    """An event nobody listens to costs no call and no dict."""
+
+    def test_what_is_not_overridden_is_not_bound(self, tape: Tape) -> None:
+        class Half(Callback):
+            def on_episode_end(self, episode, logs):
+                pass
+
+        half, recorder = Half(), Recorder(tape)
+        events = CallbackList([half, recorder, Callback()]).bind()
+        assert events.on_episode_end == (half.on_episode_end, recorder.on_episode_end)
+        assert events.on_batch_end == (recorder.on_batch_end,)
+        assert CallbackList([Callback(), Half()]).bind().on_batch_end == ()
+
+    def test_telling_nobody_costs_less_than_telling_one(self, tape: Tape) -> None:
+        agent = taped(tape)
+        agent.fit(steps=1, verbose=0)
+        events = CallbackList([LambdaCallback(on_batch_end=lambda batch, logs: None), Callback()]).bind()
+        loop = Loop(agent, events, live=False, episodes=None, steps=1, history=agent.history)
+
+        def seconds(handlers: Handlers) -> float:
+            return min(timeit.repeat(lambda: loop._fire(handlers, 0, None), number=2000, repeat=20))
+
+        assert seconds(events.on_batch_begin) < seconds(events.on_batch_end) / 2
+
+    def test_a_plain_fit_hears_no_batch(self, tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With History and the loggers alone, nothing is fetched from the device between episodes."""
+        fetched = []
+        backend = noterl.backends.current()
+        fetch = backend.fetch
+        monkeypatch.setattr(backend, "fetch", lambda value: fetched.append(tape.count("step 0")) or fetch(value))
+        agent = taped(tape, length=50, update_every=1)
+        agent.fit(episodes=1, verbose=2, log_every=1)
+        assert fetched == [50] * 49  # a group at every step but the first, and all of them when the episode ended
+
+    def test_hooks_are_looked_up_once(self, tape: Tape) -> None:
+        class Late(Callback):
+            heard = 0
+
+            def on_episode_begin(self, episode, logs):
+                Late.on_episode_end = lambda self, episode, logs: setattr(Late, "heard", Late.heard + 1)
+
+        late = Late()
+        agent = taped(tape)
+        agent.fit(episodes=2, callbacks=[late], verbose=0)
+        assert Late.heard == 0
+        agent.fit(episodes=2, callbacks=[late], verbose=0)
+        assert Late.heard == 2

@@ -1,0 +1,379 @@
+"""What a run writes on the tape when something is raised: in an environment, an update, a callback, or by Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+
+from noterl.backends.common import NonFiniteError
+from tests.support.tape import (
+    PLAIN,
+    Broken,
+    Recorder,
+    Tape,
+    TapeAgent,
+    broken,
+    failing_fit,
+    fit,
+    interrupt,
+    lines,
+    sigint,
+    taped,
+)
+
+
+@pytest.fixture
+def tape() -> Tape:
+    return Tape()
+
+
+class TestException:
+    @pytest.mark.parametrize(
+        ("event", "expected"),
+        [
+            ("train_begin", "train_begin; exception Broken; train_end"),
+            (
+                "episode_begin",
+                "train_begin; reset 0; episode_begin 0; exception Broken; episode_end 0 cut 0; train_end",
+            ),
+            (
+                "batch_begin",
+                """
+                train_begin; reset 0; episode_begin 0
+                step 0
+                step 0; update 2; batch_begin 0; batch_end 0 loss=0
+                exception Broken; episode_end 0; train_end
+                """,
+            ),
+            (
+                "batch_end",
+                """
+                train_begin; reset 0; episode_begin 0
+                step 0
+                step 0; update 2; batch_begin 0; batch_end 0 loss=0
+                exception Broken; episode_end 0; train_end
+                """,
+            ),
+            (
+                "episode_end",
+                """
+                train_begin; reset 0; episode_begin 0
+                step 0
+                step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; episode_end 0
+                exception Broken; train_end
+                """,
+            ),
+            ("train_end", PLAIN),
+        ],
+    )
+    def test_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
+        tape.acts[event, 1] = broken
+        assert failing_fit(tape, taped(tape), Broken, episodes=2) == lines(expected)
+
+    @pytest.mark.parametrize(
+        ("entry", "occurrence", "expected"),
+        [
+            ("reset 0", 1, "train_begin; reset 0; exception Broken; train_end"),
+            (
+                "step 0",
+                2,
+                """
+                train_begin; reset 0; episode_begin 0
+                step 0
+                step 0; exception Broken; episode_end 0 cut 1; train_end
+                """,
+            ),
+            (
+                "update",
+                1,
+                """
+                train_begin; reset 0; episode_begin 0
+                step 0
+                step 0; update 2; exception Broken; episode_end 0; train_end
+                """,
+            ),
+            (
+                "target",
+                1,
+                """
+                train_begin; reset 0; episode_begin 0
+                step 0
+                step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; episode_end 0
+                reset 0; episode_begin 1
+                step 0; target; exception Broken; episode_end 1 cut 1; train_end
+                """,
+            ),
+        ],
+    )
+    def test_in_the_environment_and_the_update(self, tape: Tape, entry: str, occurrence: int, expected: str) -> None:
+        tape.acts[entry, occurrence] = broken
+        assert failing_fit(tape, taped(tape), Broken, episodes=2) == lines(expected)
+
+    def test_in_a_live_update(self, tape: Tape) -> None:
+        tape.acts["update", 2] = broken
+        assert failing_fit(tape, taped(tape), Broken, episodes=2, live=True)[5:] == lines("""
+            batch_begin 0; update 1; batch_end 0 loss=0; batch_begin 1; update 1; batch_end 1
+            exception Broken; episode_end 0; train_end
+        """)
+
+    def test_in_evaluation(self, tape: Tape) -> None:
+        agent = taped(tape)
+        tape.acts["episode_end", 1] = lambda: agent.evaluate(episodes=1)
+        tape.acts["step 1", 1] = broken
+        assert failing_fit(tape, agent, Broken, episodes=1)[-6:] == lines("""
+            evaluate_begin; reset 1; step 1; evaluate_end nothing; exception Broken; train_end
+        """)
+
+    def test_in_a_lane_others_go_on(self, tape: Tape) -> None:
+        agent = taped(tape, length=3)
+        tape.acts["step 1", 1] = broken
+        assert failing_fit(tape, agent, Broken, episodes=9, num_envs=3)[-6:] == lines("""
+            step 1; exception Broken; episode_end 0 cut 1; episode_end 1 cut 0; episode_end 2 cut 0; train_end
+        """)
+        # Lane 2 still has its turn. Lane 1 is reset when the next round begins, and its first episode is over for good.
+        assert [entry for entry in fit(tape, agent, steps=4) if "batch" not in entry] == lines("""
+            train_begin; episode_begin 0; episode_begin 2
+            step 2; update 2
+            reset 1; episode_begin 3
+            step 0; target
+            step 1; update 2
+            step 2
+            episode_end 0 cut 2; episode_end 2 cut 2; episode_end 3 cut 1
+            train_end
+        """)
+
+    def test_a_loss_that_is_not_finite(self, tape: Tape) -> None:
+        agent = taped(tape)
+        agent.losses = iter([0, np.nan, 2, 3])
+        assert failing_fit(tape, agent, NonFiniteError, episodes=2) == lines("""
+            train_begin; reset 0; episode_begin 0
+            step 0
+            step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=nan
+            exception NonFiniteError; episode_end 0; train_end
+        """)
+        assert agent.updates == 1
+
+    def test_who_stops_at_a_loss_that_is_not_finite_ends_training_quietly(self, tape: Tape) -> None:
+        agent = taped(tape)
+        agent.losses = iter([0, np.nan, 2, 3])
+        tape.acts["batch_end", 2] = lambda: agent.stop("the loss is NaN")
+        assert fit(tape, agent, episodes=2)[-2:] == ["episode_end 0", "train_end"]
+        assert agent.history.stop_reason == "the loss is NaN"
+
+    def test_an_earlier_stop_does_not_hide_a_loss_that_is_not_finite(self, tape: Tape) -> None:
+        agent = taped(tape, steps_per_execution=1)
+        agent.losses = iter([0, np.nan, 2, 3])
+        tape.acts["batch_end", 1] = lambda: agent.stop("enough")
+        assert "exception NonFiniteError" in failing_fit(tape, agent, NonFiniteError, episodes=2)
+
+    def test_the_error_names_update_and_step(self, tape: Tape) -> None:
+        agent = taped(tape)
+        agent.losses = iter([0, 1, 2, np.inf])
+        with pytest.raises(NonFiniteError, match=r"loss \(inf\).*update 3 \(environment step 4\)"):
+            agent.fit(episodes=2, verbose=0)
+
+    def test_others_hear_the_event_in_which_one_raises(self, tape: Tape) -> None:
+        recorders = [Recorder(tape, "first"), Recorder(tape, "second")]
+        tape.acts["first episode_end", 1] = broken
+        with pytest.raises(Broken):
+            taped(tape).fit(episodes=2, callbacks=recorders, verbose=0)
+        assert tape[-6:] == lines("""
+            first episode_end 0; second episode_end 0
+            first exception Broken; second exception Broken
+            first train_end; second train_end
+        """)
+
+    def test_the_first_error_is_raised_and_the_others_are_noted_on_it(self, tape: Tape) -> None:
+        tape.acts["update", 1] = broken
+        tape.acts["exception", 1] = lambda: int("no number")
+        tape.acts["train_end", 1] = interrupt
+        with pytest.raises(Broken, match="on purpose") as raised:
+            fit(tape, taped(tape), episodes=2)
+        notes = "\n".join(raised.value.__notes__)
+        assert "no number" in notes
+        assert "KeyboardInterrupt" in notes
+        assert tape[-3:] == lines("exception Broken; episode_end 0; train_end")
+
+    def test_an_exception_is_told_once(self, tape: Tape) -> None:
+        tape.acts["step 0", 2] = broken
+        tape.acts["episode_end", 1] = lambda: int("no number")
+        assert failing_fit(tape, taped(tape), Broken, episodes=2)[-4:] == lines("""
+            step 0; exception Broken; episode_end 0 cut 1; train_end
+        """)
+
+    def test_the_history_says_what_ended_it(self, tape: Tape) -> None:
+        agent = taped(tape)
+        tape.acts["step 0", 3] = broken
+        failing_fit(tape, agent, Broken, episodes=2)
+        assert agent.history.stop_reason == "Broken: on purpose"
+        assert len(agent.history) == 1
+
+
+class TestAfterAnError:
+    """Whatever is raised, and wherever: begins have ends, counts are right, and the next fit is as any other."""
+
+    @staticmethod
+    def assert_paired(entries: list[str], prefix: str) -> None:
+        open_: set[str] = set()
+        for words in (entry.removeprefix(f"{prefix} ").split() for entry in entries if entry.startswith(prefix)):
+            name, _, edge = words[0].rpartition("_")
+            key = " ".join([name, *words[1:2]]) if name in ("episode", "batch") else name
+            if edge == "begin":
+                assert key not in open_, (key, entries)
+                open_.add(key)
+            elif edge == "end":
+                assert key in open_, (key, entries)
+                open_.remove(key)
+        assert not open_, entries
+
+    @staticmethod
+    def assert_whole(agent: TapeAgent) -> None:
+        """The memory holds every step, and no lane will be stepped that is over."""
+        assert len(agent.replay) == agent.steps
+        agent.replay.check()
+        for lane, environment in enumerate(agent.lanes._environments):
+            if agent.lanes.ledger.running[lane]:
+                assert environment.taken == agent.lanes.ledger.lengths[lane] < environment.length
+
+    def entries(self, num_envs: int, live: bool) -> list[str]:
+        tape = Tape()
+        agent = taped(tape, length=3)
+        recorders = [Recorder(tape, "a", live=live), Recorder(tape, "b")]
+        agent.fit(episodes=4, num_envs=num_envs, callbacks=recorders, verbose=0)
+        return tape.take()
+
+    @pytest.mark.parametrize("live", [False, True])
+    @pytest.mark.parametrize("num_envs", [1, 3])
+    @pytest.mark.parametrize("act", [broken, interrupt, sigint])
+    def test_at_every_entry_of_the_tape(self, num_envs: int, live: bool, act: Callable[[], None]) -> None:
+        places: dict[str, int] = {}
+        for entry in self.entries(num_envs, live):
+            words = entry.split()
+            key = "update" if words[0] == "update" else entry if words[0] not in ("a", "b") else " ".join(words[:2])
+            places[key] = places.get(key, 0) + 1
+            self.check_at((key, places[key]), num_envs, live, act)
+
+    def check_at(self, place: tuple[str, int], num_envs: int, live: bool, act: Callable[[], None]) -> None:
+        tape = Tape()
+        agent = taped(tape, length=3)
+        recorders = [Recorder(tape, "a", live=live), Recorder(tape, "b")]
+        tape.acts[place] = act
+        error = Broken if act is broken else KeyboardInterrupt
+        with pytest.raises(error):
+            agent.fit(episodes=4, num_envs=num_envs, callbacks=recorders, verbose=0)
+        assert not tape.acts, place
+        entries = tape.take()
+        for name in ("a", "b"):
+            self.assert_paired(entries, name)
+        self.assert_whole(agent)
+        complete = [entry for entry in entries if entry.startswith("a episode_end") and "cut" not in entry]
+        assert len(agent.history) == agent.episodes == len(complete)
+        before = agent.steps, agent.episodes
+        history = agent.fit(episodes=2, callbacks=recorders, verbose=0)
+        for name in ("a", "b"):
+            self.assert_paired(tape, name)
+        self.assert_whole(agent)
+        assert len(history) == 2
+        assert agent.episodes == before[1] + 2
+        assert agent.steps > before[0]
+
+
+class TestInterrupt:
+    """Ctrl-C: a SIGINT to the own process is noted, and raised when the step in progress is whole."""
+
+    def test_in_a_step_of_the_environment(self, tape: Tape) -> None:
+        tape.acts["step 0", 2] = sigint
+        assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2) == lines("""
+            train_begin; reset 0; episode_begin 0
+            step 0
+            step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; episode_end 0
+            exception KeyboardInterrupt; train_end
+        """)
+
+    def test_raised_by_the_environment_the_step_is_lost(self, tape: Tape) -> None:
+        agent = taped(tape)
+        tape.acts["step 0", 2] = interrupt
+        assert failing_fit(tape, agent, KeyboardInterrupt, episodes=2) == lines("""
+            train_begin; reset 0; episode_begin 0
+            step 0
+            step 0; exception KeyboardInterrupt; episode_end 0 cut 1; train_end
+        """)
+        assert agent.steps == len(agent.replay) == 1
+        assert fit(tape, agent, episodes=1)[:3] == lines("train_begin; reset 0; episode_begin 1")
+
+    @pytest.mark.parametrize(
+        ("event", "expected"),
+        [
+            ("train_begin", "train_begin; exception KeyboardInterrupt; train_end"),
+            (
+                "episode_begin",
+                "train_begin; reset 0; episode_begin 0; exception KeyboardInterrupt; episode_end 0 cut 0; train_end",
+            ),
+            (
+                "batch_begin",
+                """
+                train_begin; reset 0; episode_begin 0
+                step 0
+                step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; episode_end 0
+                exception KeyboardInterrupt; train_end
+                """,
+            ),
+            (
+                "episode_end",
+                """
+                train_begin; reset 0; episode_begin 0
+                step 0
+                step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; episode_end 0
+                exception KeyboardInterrupt; train_end
+                """,
+            ),
+            ("train_end", PLAIN),
+        ],
+    )
+    def test_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
+        tape.acts[event, 1] = sigint
+        assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2) == lines(expected)
+
+    def test_in_the_very_last_step(self, tape: Tape) -> None:
+        tape.acts["step 0", 4] = sigint
+        expected = [*lines(PLAIN)[:-1], "exception KeyboardInterrupt", "train_end"]
+        assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2) == expected
+
+    def test_a_second_one_does_not_wait(self, tape: Tape) -> None:
+        """For an environment that hangs."""
+
+        def twice() -> None:
+            sigint()
+            sigint()
+            raise AssertionError("the second one should have been raised by now")
+
+        tape.acts["step 0", 2] = twice
+        assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2)[-4:] == lines("""
+            step 0; exception KeyboardInterrupt; episode_end 0 cut 1; train_end
+        """)
+
+    def test_an_update_holds_back_even_the_second_one(self, tape: Tape) -> None:
+        tape.acts["update", 1] = lambda: [sigint(), sigint()]
+        assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2)[-5:] == lines("""
+            batch_begin 1; batch_end 1 loss=1; episode_end 0; exception KeyboardInterrupt; train_end
+        """)
+
+    def test_the_handler_is_put_back(self, tape: Tape) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        fit(tape, taped(tape), episodes=1)
+        assert signal.getsignal(signal.SIGINT) is before
+        tape.acts["step 0", 3] = broken
+        failing_fit(tape, taped(tape), Broken, episodes=1)
+        assert signal.getsignal(signal.SIGINT) is before
+
+    def test_training_in_another_thread(self, tape: Tape) -> None:
+        """Signals cannot be handled there; training goes on without."""
+        thread = threading.Thread(target=partial(fit, tape, agent := taped(tape), episodes=1))
+        thread.start()
+        thread.join()
+        assert agent.episodes == 1

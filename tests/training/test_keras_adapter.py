@@ -1,0 +1,396 @@
+"""Keras's own callbacks, unmodified: epochs are completed episodes, train batches updates, and tests evaluations."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import noterl
+from noterl.callback import CHECKPOINT, LOGGER, USER, CallbackList, LambdaCallback
+from noterl.networks import get_weights
+from noterl.training.keras_adapter import Facade
+from tests.support.tape import Tape, TapeAgent, lines, rewarded, taped
+
+
+class KerasRecorder(keras.callbacks.Callback):
+    """Writes what a Keras callback hears."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def on_train_begin(self, logs=None):
+        self.tape.write("train_begin")
+
+    def on_train_end(self, logs=None):
+        self.tape.write("train_end")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.tape.write(f"epoch_begin {epoch}")
+
+    def on_epoch_end(self, epoch, logs=None):
+        assert "complete" not in logs
+        self.tape.write(f"epoch_end {epoch} reward={logs['reward']:g}")
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.tape.write(f"batch_begin {batch}")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.tape.write(f"batch_end {batch} loss={logs['loss']:g}")
+
+    def on_test_begin(self, logs=None):
+        self.tape.write("test_begin")
+
+    def on_test_end(self, logs=None):
+        self.tape.write(f"test_end reward_mean={logs['reward_mean']:g} {'returns' in logs}")
+
+
+def small(learning_rate: float = 1e-3, **compiled: Any) -> noterl.DQN:
+    """Return a DQN that makes two updates every eight steps, after the tenth."""
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=3)
+    settings = {"batch_size": 4, "learning_starts": 10, "update_every": 8, "updates": 2}
+    agent.compile(keras.optimizers.SGD(learning_rate), replay=noterl.Replay(200), **{**settings, **compiled})
+    return agent
+
+
+@pytest.fixture
+def tape() -> Tape:
+    return Tape()
+
+
+class TestEvents:
+    def test_one_lane(self, tape: Tape) -> None:
+        agent = taped(tape)
+        tape.acts["epoch_end 1 reward=2", 1] = lambda: agent.evaluate(episodes=1)
+        agent.fit(steps=5, callbacks=[KerasRecorder(tape)], verbose=0)
+        assert tape == lines("""
+            train_begin
+            reset 0; epoch_begin 0
+            step 0
+            step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; epoch_end 0 reward=2
+            reset 0; epoch_begin 1
+            step 0; target
+            step 0; update 2; batch_begin 2; batch_end 2 loss=2; batch_begin 3; batch_end 3 loss=3; epoch_end 1 reward=2
+            test_begin; reset 1; step 1; step 1; test_end reward_mean=2 False
+            reset 0; epoch_begin 2
+            step 0
+            train_end
+        """)
+
+    def test_epochs_do_not_overlap_where_episodes_do(self, tape: Tape) -> None:
+        agent = taped(tape, update_every=100)
+        agent.fit(episodes=5, num_envs=3, callbacks=[KerasRecorder(tape)], verbose=0)
+        assert [entry for entry in tape if "epoch" in entry] == [
+            entry for epoch in range(5) for entry in (f"epoch_begin {epoch}", f"epoch_end {epoch} reward=2")
+        ]
+
+    def test_the_next_fit_counts_its_own_epochs(self, tape: Tape) -> None:
+        agent, recorder = taped(tape, update_every=100), KerasRecorder(tape)
+        for _ in range(2):
+            agent.fit(episodes=1, callbacks=[recorder], verbose=0)
+        assert [entry for entry in tape if "epoch" in entry] == ["epoch_begin 0", "epoch_end 0 reward=2"] * 2
+
+    def test_what_it_raises_ends_training(self, tape: Tape) -> None:
+        tape.acts["epoch_end 0 reward=2", 1] = lambda: int("no number")
+        with pytest.raises(ValueError, match="no number"):
+            taped(tape).fit(episodes=3, callbacks=[KerasRecorder(tape)], verbose=0)
+        assert tape[-2:] == ["epoch_end 0 reward=2", "train_end"]
+
+    def test_what_it_adds_to_the_logs_is_passed_on(self) -> None:
+        def add(epoch: int, logs: dict[str, Any]) -> None:
+            logs["doubled"] = 2 * logs["reward"]
+
+        history = rewarded([1, 4]).fit(
+            episodes=2, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=add)], verbose=0
+        )
+        assert history.history["doubled"] == [2.0, 8.0]
+
+
+class TestBinding:
+    """Hooks that are not overridden are not bound, so they cost nothing."""
+
+    @pytest.mark.parametrize(
+        ("callback", "begin", "end"),
+        [
+            (keras.callbacks.EarlyStopping(), False, False),
+            (keras.callbacks.CSVLogger("unused.csv"), False, False),
+            (keras.callbacks.TerminateOnNaN(), False, True),
+            (keras.callbacks.LambdaCallback(on_epoch_end=print), False, False),
+            (keras.callbacks.LambdaCallback(on_train_batch_begin=print), True, False),
+            (keras.callbacks.LambdaCallback(on_batch_end=print), False, True),
+            (KerasRecorder(Tape()), True, True),
+        ],
+    )
+    def test_batch_hooks(self, callback: keras.callbacks.Callback, begin: bool, end: bool) -> None:
+        events = CallbackList([callback]).bind()
+        assert (len(events.on_batch_begin), len(events.on_batch_end)) == (begin, end)
+
+    def test_the_order(self, tmp_path: Path) -> None:
+        given = [
+            keras.callbacks.ModelCheckpoint(str(tmp_path / "x.keras")),
+            keras.callbacks.CSVLogger(str(tmp_path / "x.csv")),
+            keras.callbacks.EarlyStopping(),
+        ]
+        assert [adapter.order for adapter in CallbackList(given).callbacks] == [USER, LOGGER, CHECKPOINT]
+
+    def test_early_stopping_is_a_budget(self) -> None:
+        assert CallbackList([keras.callbacks.EarlyStopping()]).stops_training
+        assert not CallbackList([keras.callbacks.TerminateOnNaN()]).stops_training
+
+    def test_lambda_callbacks_of_keras(self, tape: Tape) -> None:
+        callback = keras.callbacks.LambdaCallback(
+            on_train_begin=lambda logs: tape.write("begin"),
+            on_epoch_end=lambda epoch, logs: tape.write(f"epoch {epoch} {logs['length']}"),
+            on_train_batch_end=lambda batch, logs: tape.write(f"batch {batch} {logs['loss']:g}"),
+            on_train_end=lambda logs: tape.write("end"),
+        )
+        taped(tape).fit(episodes=1, callbacks=[callback], verbose=0)
+        assert tape == lines("begin; reset 0; step 0; step 0; update 2; batch 0 0; batch 1 1; epoch 0 2; end")
+
+
+class TestEarlyStopping:
+    @pytest.mark.parametrize(
+        ("arguments", "episodes"),
+        [
+            ({"patience": 0}, 4),
+            ({"patience": 2}, 5),
+            ({"patience": 3}, 9),
+            ({"patience": 2, "min_delta": 1.5}, 5),
+            ({"patience": 1, "start_from_epoch": 5}, 7),
+            ({"patience": 2, "baseline": 9}, 4),
+        ],
+    )
+    def test_stops_at_the_episode_keras_means(self, arguments: dict[str, Any], episodes: int) -> None:
+        agent = rewarded([1, 2, 3, 3, 3, 4, 3, 3, 3, 9])
+        stopper = keras.callbacks.EarlyStopping(monitor="reward", mode="max", **arguments)
+        history = agent.fit(callbacks=[stopper], episodes=10, verbose=0)
+        assert len(history) == episodes
+        assert history.stop_reason == "a Keras callback set stop_training"
+
+    def test_on_the_loss(self) -> None:
+        agent = taped(Tape(), learning_starts=0, batch_size=1)
+        agent.losses = iter([5, 5, 4, 4, 4, 4, 4, 4, 4, 4])
+        assert len(agent.fit(callbacks=[keras.callbacks.EarlyStopping("loss", patience=2)], verbose=0)) == 4
+
+    def test_brings_the_best_weights_back(self) -> None:
+        agent = small(0.1)
+        kept: list[list[np.ndarray]] = []
+        note = LambdaCallback(on_episode_end=lambda episode, logs: kept.append(get_weights(agent.q)))
+        stopper = keras.callbacks.EarlyStopping("reward", mode="max", patience=3, restore_best_weights=True)
+        rewards = agent.fit(episodes=30, callbacks=[note, stopper], verbose=0).history["reward"]
+        best = stopper.best_epoch
+        assert best == rewards.index(max(rewards))
+        for weights, expected, last in zip(get_weights(agent.q), kept[best], kept[-2], strict=True):
+            np.testing.assert_array_equal(weights, expected)
+            assert (weights != last).any()
+
+
+class TestLoggers:
+    def test_a_table_of_every_episode(self, tmp_path: Path) -> None:
+        agent = taped(Tape(), learning_starts=3)  # the first episode has no loss
+        path = tmp_path / "log.csv"
+        history = agent.fit(episodes=4, callbacks=[keras.callbacks.CSVLogger(str(path))], verbose=0)
+        with path.open() as file:
+            rows = list(csv.DictReader(file))
+        assert [row["epoch"] for row in rows] == ["0", "1", "2", "3"]
+        for name, values in history.history.items():
+            np.testing.assert_equal([float(row[name]) for row in rows], values)
+        assert math.isnan(history.history["loss"][0])
+        assert history.history["loss"][1:] == [0.5, 2.5, 4.5]
+
+    def test_its_file_is_closed_when_training_fails(self, tmp_path: Path, tape: Tape) -> None:
+        logger = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+        tape.acts["step 0", 3] = lambda: int("no number")
+        with pytest.raises(ValueError, match="no number"):
+            taped(tape).fit(episodes=4, callbacks=[logger], verbose=0)
+        assert logger.csv_file.closed
+        assert len((tmp_path / "log.csv").read_text().splitlines()) == 2
+
+    def test_it_hears_what_others_added(self, tmp_path: Path) -> None:
+        add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=episode))
+        path = tmp_path / "log.csv"
+        rewarded([0]).fit(episodes=2, callbacks=[keras.callbacks.CSVLogger(str(path)), add], verbose=0)
+        with path.open() as file:
+            assert [row["score"] for row in csv.DictReader(file)] == ["0", "1"]
+
+
+class TestLearningRate:
+    def test_a_schedule_takes_effect(self) -> None:
+        agent = small(0.1, updates=4)
+        weights: list[np.ndarray] = []
+        note = LambdaCallback(
+            on_episode_begin=lambda episode, logs: weights.append(
+                np.concatenate([w.ravel() for w in get_weights(agent.q)])
+            )
+        )
+        schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 if epoch < 4 else 0.0)
+        history = agent.fit(episodes=8, callbacks=[schedule, note], verbose=0)
+        moved = [bool((after != before).any()) for before, after in itertools.pairwise(weights)]
+        assert moved == [True] * 4 + [False] * 3
+        np.testing.assert_allclose(history.history["learning_rate"], [0.1] * 4 + [0.0] * 4)
+        assert agent.updates == sum(4 for step in range(16, agent.steps + 1) if step % 8 == 0)
+        assert agent.trace_counts["update"] <= 2
+
+    def test_a_plateau_lowers_it(self) -> None:
+        agent = small(0.5)
+        plateau = keras.callbacks.ReduceLROnPlateau("always", mode="max", factor=0.5, patience=2)
+        add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(always=1.0))
+        history = agent.fit(episodes=6, callbacks=[add, plateau], verbose=0)
+        # Better than nothing at the first episode; then two in a row that are not better, twice.
+        np.testing.assert_allclose(history.history["learning_rate"], [0.5, 0.5, 0.5, 0.25, 0.25, 0.125])
+        assert agent.learning_rate == 0.125
+
+    def test_each_of_several_optimizers(self) -> None:
+        class Two(TapeAgent):
+            optimizer_names = ("actor", "critic")
+
+            def update(self, batch: Any) -> tuple[dict[str, Any], None]:
+                raise NotImplementedError  # updates are made up
+
+        agent = rewarded(
+            [0], Two, optimizer={"actor": keras.optimizers.Adam(0.5), "critic": keras.optimizers.Adam(0.25)}
+        )
+        schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+        history = agent.fit(episodes=2, callbacks=[schedule], verbose=0).history
+        assert history["learning_rate_actor"] == [0.25, 0.125]
+        assert history["learning_rate_critic"] == [0.125, 0.0625]
+
+    @pytest.mark.backends("torch")
+    def test_of_a_native_optimizer(self) -> None:
+        import torch
+
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=3)
+        agent.compile(lambda parameters: torch.optim.Adam(parameters, lr=0.5), learning_starts=10**6)
+        schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+        history = agent.fit(episodes=2, callbacks=[schedule], verbose=0).history
+        assert history["learning_rate"] == [0.25, 0.125]
+        assert agent.optimizers["optimizer"].param_groups[0]["lr"] == 0.125
+
+
+class TestTerminateOnNaN:
+    def test_training_ends_without_an_error(self, capsys: pytest.CaptureFixture[str]) -> None:
+        agent = taped(Tape())
+        agent.losses = iter([1, 1, math.nan, 1])
+        history = agent.fit(episodes=9, callbacks=[keras.callbacks.TerminateOnNaN()], verbose=0)
+        assert len(history) == 2
+        assert history.stop_reason == "a Keras callback set stop_training"
+        assert agent.updates == 2
+
+
+class TestSavers:
+    def test_model_checkpoint(self, tmp_path: Path) -> None:
+        agent = small()
+        saver = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch:02d}-{reward:.0f}.keras"))
+        rewards = agent.fit(episodes=3, callbacks=[saver], verbose=0).history["reward"]
+        names = [f"{epoch + 1:02d}-{reward:.0f}.keras" for epoch, reward in enumerate(rewards)]
+        assert sorted(path.name for path in tmp_path.iterdir()) == names
+        last = noterl.load(tmp_path / names[-1])
+        assert (last.episodes, last.steps) == (3, agent.steps)
+        for ours, theirs in zip(get_weights(last.q), get_weights(agent.q), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+    def test_the_best_only(self, tmp_path: Path) -> None:
+        agent = small(learning_starts=10**6)
+        saver = keras.callbacks.ModelCheckpoint(
+            str(tmp_path / "best.keras"), monitor="reward", mode="max", save_best_only=True
+        )
+        rewards = agent.fit(episodes=6, callbacks=[saver], verbose=0).history["reward"]
+        assert noterl.load(tmp_path / "best.keras").episodes == rewards.index(max(rewards)) + 1
+
+    def test_weights_only(self, tmp_path: Path) -> None:
+        agent, path = small(), tmp_path / "last.weights.h5"
+        saver = keras.callbacks.ModelCheckpoint(str(path), save_weights_only=True)
+        agent.fit(episodes=2, callbacks=[saver], verbose=0)
+        other = noterl.DQN("CartPole-v1", hidden=(4,), seed=9)
+        other.load_weights(path)
+        for ours, theirs in zip(get_weights(other.q), get_weights(agent.q), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+    def test_backup_and_restore_says_what_it_lacks(self, tmp_path: Path) -> None:
+        with pytest.warns(UserWarning, match=r"restores weights only.*noterl\.callbacks\.Checkpoint") as caught:
+            rewarded([0]).fit(
+                steps=1, callbacks=[keras.callbacks.BackupAndRestore(str(tmp_path / "b"), save_freq=100)], verbose=0
+            )
+        assert [found.filename for found in caught if "BackupAndRestore" in str(found.message)] == [__file__]
+
+    @pytest.mark.filterwarnings("ignore:keras.callbacks.BackupAndRestore")
+    def test_backup_and_restore_brings_weights_back_after_a_failure(self, tmp_path: Path) -> None:
+        def fail(episode: int, logs: dict[str, Any]) -> None:
+            if episode == 4:
+                raise RuntimeError("on purpose")
+
+        agent, backup = small(0.1), keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
+        kept: dict[int, list[np.ndarray]] = {}
+        hooks = LambdaCallback(
+            on_episode_begin=fail, on_episode_end=lambda episode, logs: kept.update({episode: get_weights(agent.q)})
+        )
+        with pytest.raises(RuntimeError, match="on purpose"):
+            agent.fit(episodes=9, callbacks=[hooks, backup], verbose=0)
+        other, restored = small(), []
+        note = LambdaCallback(on_episode_begin=lambda episode, logs: restored.append(get_weights(other.q)))
+        other.fit(episodes=1, callbacks=[backup, note], verbose=0)
+        for ours, theirs in zip(restored[0], kept[3], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        assert not (tmp_path / "backup").exists()  # a run that ends well needs none
+
+
+class TestFacade:
+    def test_what_it_answers(self) -> None:
+        agent = small()
+        agent.fit(steps=1, verbose=0)
+        facade = Facade(agent)
+        assert facade.built is True
+        assert facade.optimizer is agent.optimizer
+        assert facade.name == "DQN"
+        assert facade.history is agent.history
+        assert callable(facade.train_function)
+        assert len(facade.trainable_variables) == 4
+        assert len(facade.variables) == len(facade.weights) == 8
+        assert len(facade.non_trainable_variables) == 4
+        assert not {id(variable) for variable in facade.trainable_variables} & {
+            id(variable) for variable in facade.non_trainable_variables
+        }
+
+    def test_the_layers_of_keras_networks(self) -> None:
+        network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
+        assert [layer.units for layer in Facade(noterl.DQN("CartPole-v1", network=network)).layers] == [3, 2, 3, 2]
+
+    def test_weights_that_are_set_are_acted_by(self) -> None:
+        agent = small()
+        facade, observation = Facade(agent), np.array([0.1, -0.2, 0.3, 0.4], np.float32)
+        agent.fit(steps=3, verbose=0)
+        weights = facade.get_weights()
+        action = agent.act(observation)
+        facade.set_weights([-weight for weight in weights])
+        negated = facade.get_weights()
+        np.testing.assert_array_equal(negated[-1], -weights[-1])
+        facade.set_weights(weights)
+        assert agent.act(observation) == action
+
+    def test_stopping_and_going_on(self) -> None:
+        agent = rewarded([0])
+        facade = Facade(agent)
+        facade.stop_training = True
+        assert (agent.stop_training, facade.stop_training) == (True, True)
+        facade.stop_training = False
+        assert (agent.stop_training, agent.stop_reason) == (False, None)
+
+    def test_a_file_is_overwritten_only_where_that_is_allowed(self, tmp_path: Path) -> None:
+        facade = Facade(small())
+        for save in (facade.save, facade.save_weights):
+            path = tmp_path / save.__name__
+            save(filepath=path, overwrite=False)
+            with pytest.raises(FileExistsError, match=r"exists, and overwrite is False"):
+                save(filepath=path, overwrite=False)
+            save(filepath=path, overwrite=True)
+
+    def test_what_is_no_callback_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"callbacks: got the class EarlyStopping; pass an instance"):
+            rewarded([0]).fit(steps=1, callbacks=[keras.callbacks.EarlyStopping], verbose=0)

@@ -1,0 +1,289 @@
+"""Budgets, schedules and counters of `fit`, counted where the steps and updates are made."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import noterl
+from noterl.callback import Callback
+from noterl.callbacks import EarlyStopping, LambdaCallback
+from noterl.policies import GreedyQPolicy
+from tests.support.doubles import CountingEnv
+from tests.support.tape import Tape, TapeAgent, steps_of, taped, updates_of
+
+
+@pytest.fixture
+def tape() -> Tape:
+    return Tape()
+
+
+class TestBudgets:
+    @pytest.mark.parametrize("num_envs", [1, 4])
+    @pytest.mark.parametrize("episodes", [1, 3, 7])
+    def test_episodes(self, tape: Tape, num_envs: int, episodes: int) -> None:
+        agent = taped(tape, length=3)
+        history = agent.fit(episodes=episodes, num_envs=num_envs, verbose=0)
+        assert len(history) == agent.episodes == episodes
+        assert history.stop_reason == "episodes"
+        # The lane whose episode is the last one needed steps last.
+        last = (episodes - 1) % num_envs
+        rounds = 3 * math.ceil(episodes / num_envs)
+        assert agent.steps == len(steps_of(tape)) == (rounds - 1) * num_envs + last + 1
+
+    @pytest.mark.parametrize("num_envs", [1, 4])
+    def test_steps(self, tape: Tape, num_envs: int) -> None:
+        agent = taped(tape, length=3)
+        history = agent.fit(steps=10, num_envs=num_envs, verbose=0)
+        assert history.stop_reason == "steps"
+        assert agent.steps == len(agent.replay) == 10
+        assert steps_of(tape.take()) == [step % num_envs for step in range(10)]
+        agent.fit(steps=7, verbose=0)
+        assert steps_of(tape) == [step % num_envs for step in range(10, 17)]
+        assert agent.steps == len(agent.replay) == 17
+
+    def test_a_second_fit_adds_its_episodes(self, tape: Tape) -> None:
+        agent = taped(tape)
+        agent.fit(episodes=2, verbose=0)
+        assert len(agent.fit(episodes=3, verbose=0)) == 3
+        assert agent.episodes == 5
+
+    def test_whichever_is_spent_first(self, tape: Tape) -> None:
+        agent = taped(tape, length=3)
+        assert agent.fit(episodes=2, steps=100, verbose=0).stop_reason == "episodes"
+        assert agent.fit(episodes=100, steps=4, verbose=0).stop_reason == "steps"
+        assert agent.steps == 10
+
+    def test_a_callback_that_stops_is_enough(self, tape: Tape) -> None:
+        agent = taped(tape)
+        assert len(agent.fit(callbacks=[EarlyStopping(3, criterion=0)], verbose=0)) == 3
+
+    def test_other_callbacks_are_not_enough(self, tape: Tape) -> None:
+        with pytest.raises(ValueError, match=r"episodes or steps must be given, or a callback that stops training"):
+            taped(tape).fit(callbacks=[Callback()], verbose=0)
+        assert tape == []
+
+    @pytest.mark.parametrize("value", [0, -1, 2.5, True, "3", float("inf")])
+    @pytest.mark.parametrize("name", ["episodes", "steps", "num_envs", "log_every"])
+    def test_bad_values_are_named(self, tape: Tape, name: str, value: Any) -> None:
+        arguments = {"steps": 5, name: value}
+        with pytest.raises(ValueError, match=rf"^{name} must be a positive int, got {value!r}$"):
+            taped(tape).fit(verbose=0, **arguments)
+        assert tape == []
+
+    @pytest.mark.parametrize("value", [3, -1, True, "loud", None])
+    def test_a_bad_verbosity_is_named(self, tape: Tape, value: Any) -> None:
+        with pytest.raises(ValueError, match=rf"verbose must be 'auto', 0, 1 or 2, got {value!r}"):
+            taped(tape).fit(steps=5, verbose=value)
+
+    @pytest.mark.parametrize("value", [Callback(), Callback, 3])
+    def test_callbacks_that_are_no_list(self, tape: Tape, value: Any) -> None:
+        with pytest.raises(ValueError, match="callbacks must be a list"):
+            taped(tape).fit(steps=5, callbacks=value, verbose=0)
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [(Callback, r"got the class Callback; pass an instance"), ("loud", "neither a noterl.Callback")],
+    )
+    def test_a_callback_that_is_none(self, tape: Tape, value: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=f"callbacks: .*{message}"):
+            taped(tape).fit(steps=5, callbacks=[value], verbose=0)
+
+    def test_numpy_integers_are_integers(self, tape: Tape) -> None:
+        agent = taped(tape)
+        agent.fit(steps=np.int64(5), num_envs=np.int32(2), verbose=0)
+        assert agent.steps == 5
+
+    def test_zero_episodes_can_end_within_a_budget_of_steps(self, tape: Tape) -> None:
+        history = taped(tape, length=100).fit(steps=5, verbose=1)
+        assert len(history) == 0
+        assert history.history["reward"] == []
+
+
+class CountedEnv(CountingEnv):
+    """Counts every call of `step`, in all environments."""
+
+    stepped = 0
+
+    def step(self, action):
+        CountedEnv.stepped += 1
+        return super().step(action)
+
+
+class TestVectorBudgets:
+    @staticmethod
+    def agent(tape: Tape, mode: AutoresetMode) -> TapeAgent:
+        CountedEnv.stepped = 0
+        vector = gymnasium.vector.SyncVectorEnv([lambda: CountedEnv(3)] * 4, autoreset_mode=mode)
+        agent = TapeAgent(vector, tape=tape)
+        agent.compile(
+            policy=GreedyQPolicy(), replay=noterl.Replay(100), batch_size=1, learning_starts=1, update_every=1
+        )
+        return agent
+
+    @pytest.mark.parametrize("mode", AutoresetMode)
+    def test_steps_are_exact_and_the_surplus_is_said_once(
+        self, tape: Tape, mode: AutoresetMode, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        agent = self.agent(tape, mode)
+        history = agent.fit(steps=10, verbose=2)
+        assert agent.steps == len(agent.replay) == 10
+        assert CountedEnv.stepped == 12
+        assert history.stop_reason == "steps"
+        message = (
+            "the budget ended within a step of the vector environment: 2 of its transitions are left to the next fit"
+        )
+        assert capsys.readouterr().err.count(message) == 1
+        assert updates_of(tape) == 9
+
+    def test_what_is_said_stands_on_a_line_of_its_own(self, tape: Tape, capsys: pytest.CaptureFixture[str]) -> None:
+        self.agent(tape, AutoresetMode.SAME_STEP).fit(steps=10, verbose=1)
+        lines = [line.split("\r")[-1] for line in capsys.readouterr().err.split("\n")]
+        message = "noterl: the budget ended within a step of the vector environment: "
+        assert sum(line.startswith(message) for line in lines) == 1
+        assert "10/10" in lines[-2]  # the bar goes on below it
+
+    def test_a_silent_fit_says_nothing(self, tape: Tape, capsys: pytest.CaptureFixture[str]) -> None:
+        self.agent(tape, AutoresetMode.SAME_STEP).fit(steps=10, verbose=0)
+        assert capsys.readouterr() == ("", "")
+
+    @pytest.mark.parametrize("mode", AutoresetMode)
+    def test_episodes_are_exact(self, tape: Tape, mode: AutoresetMode) -> None:
+        agent = self.agent(tape, mode)
+        history = agent.fit(episodes=6, verbose=0)
+        assert len(history) == agent.episodes == 6
+        assert history.history["length"] == [3] * 6
+        # The first two of the second four are needed, so the others' last transitions are not stored.
+        assert agent.steps == len(agent.replay) == 22
+
+    @pytest.mark.parametrize("mode", AutoresetMode)
+    def test_a_cut_episode_does_not_count_the_surplus(self, tape: Tape, mode: AutoresetMode) -> None:
+        lengths = []
+        hook = LambdaCallback(on_episode_end=lambda episode, logs: lengths.append((logs["length"], logs["reward"])))
+        self.agent(tape, mode).fit(steps=7, callbacks=[hook], verbose=0)
+        assert lengths == [(2, 3.0), (2, 3.0), (2, 3.0), (1, 1.0)]
+
+    @pytest.mark.parametrize("mode", AutoresetMode)
+    def test_a_second_fit_adds_and_takes_the_surplus_first(self, tape: Tape, mode: AutoresetMode) -> None:
+        agent = self.agent(tape, mode)
+        agent.fit(steps=10, verbose=0)
+        agent.fit(steps=2, verbose=0)
+        assert agent.steps == len(agent.replay) == CountedEnv.stepped == 12
+        agent.fit(steps=7, verbose=0)
+        assert agent.steps == len(agent.replay) == 19
+        agent.replay.check()
+
+    def test_steps_count_live_transitions_only(self, tape: Tape) -> None:
+        agent = self.agent(tape, AutoresetMode.NEXT_STEP)
+        agent.fit(steps=20, verbose=0)
+        # Four lanes of episodes of three steps and a dead one: five live rounds end in the sixth.
+        assert CountedEnv.stepped == 20
+        assert agent.steps == len(agent.replay) == 20
+
+
+class TestLogs:
+    def test_history_has_what_was_logged(self, tape: Tape) -> None:
+        agent = taped(tape, update_every=3, updates=2, learning_starts=2, length=2, target_update=None)
+        history = agent.fit(episodes=5, verbose=0).history
+        assert list(history) == ["reward", "length", "loss", "steps", "updates", "time"]
+        assert history["reward"] == [2.0] * 5
+        assert history["length"] == [2] * 5
+        assert history["steps"] == [2, 4, 6, 8, 10]
+        # Groups at steps 3, 6 and 9, with the losses 0 and 1, 2 and 3, 4 and 5; none fell due at steps 7 and 8.
+        assert history["updates"] == [0, 2, 4, 4, 6]
+        assert math.isnan(history["loss"][0])
+        assert history["loss"][1:] == [0.5, 2.5, 2.5, 4.5]
+        assert all(earlier < later for earlier, later in zip([0.0, *history["time"]], history["time"], strict=False))
+
+    def test_a_loss_is_absent_before_the_first_update(self, tape: Tape) -> None:
+        heard = []
+        hook = LambdaCallback(on_episode_end=lambda episode, logs: heard.append(set(logs)))
+        taped(tape, learning_starts=3).fit(steps=5, callbacks=[hook], verbose=0)
+        common = {"reward", "length", "steps", "updates", "time", "complete"}
+        assert heard == [common, common | {"loss"}, common | {"loss"}]
+
+    def test_the_loss_of_an_episode_that_is_cut_short(self, tape: Tape) -> None:
+        heard = []
+        hook = LambdaCallback(on_episode_end=lambda episode, logs: heard.append((logs["complete"], logs.get("loss"))))
+        agent = taped(tape, length=5)
+        agent.fit(steps=3, callbacks=[hook], verbose=0)
+        agent.fit(steps=2, callbacks=[hook], verbose=0)
+        # The losses were 0, 1 and then 2, 3: what the cut episode was told is not lost to the one that ends.
+        assert heard == [(False, 0.5), (True, 1.5)]
+
+    def test_totals_go_on_in_the_next_fit_and_time_starts_anew(self, tape: Tape) -> None:
+        agent = taped(tape)
+        agent.fit(episodes=3, verbose=0)
+        second = agent.fit(episodes=2, verbose=0)
+        assert second.history["steps"] == [8, 10]
+        assert second.history["updates"] == [8, 10]
+        assert second.episode == [3, 4]
+        assert second.history["time"][0] < 5
+
+    def test_columns_that_come_late_are_padded(self, tape: Tape) -> None:
+        def add(episode: int, logs: dict[str, Any]) -> None:
+            if episode in (1, 3):
+                logs.update(zeta=episode, alpha=-episode)
+
+        agent = taped(tape)
+        history = agent.fit(episodes=4, callbacks=[LambdaCallback(on_episode_end=add)], verbose=0).history
+        np.testing.assert_equal(history["zeta"], [math.nan, 1, math.nan, 3])
+        assert list(history)[-2:] == ["zeta", "alpha"]
+
+    def test_the_parts_of_the_time(self, tape: Tape) -> None:
+        history = taped(tape).fit(episodes=3, callbacks=[LambdaCallback(on_episode_end=lambda *_: None)], verbose=0)
+        assert list(history.time_split) == ["environment", "act", "store", "sample", "learn", "callbacks"]
+        assert all(seconds > 0 for seconds in history.time_split.values())
+        assert sum(history.time_split.values()) < 5
+
+
+@pytest.fixture(scope="module")
+def agent() -> noterl.DQN:
+    """Return a small agent with Polyak averaging."""
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=5)
+    agent.compile(
+        replay=noterl.Replay(500), batch_size=8, learning_starts=20, update_every=8, updates=4, target_update=0.5
+    )
+    return agent
+
+
+class TestRealUpdates:
+    """What a network's own losses say, with the updates of the backend."""
+
+    def test_the_loss_is_the_mean_over_the_updates_since_the_last_end(self, agent: noterl.DQN) -> None:
+        losses: list[float] = []
+        means: list[float] = []
+
+        def note(episode: int, logs: dict[str, Any]) -> None:
+            if logs["complete"]:
+                means.append(np.mean(losses) if losses else math.nan)
+                losses.clear()
+
+        hooks = LambdaCallback(on_batch_end=lambda batch, logs: losses.append(logs["loss"]), on_episode_end=note)
+        history = agent.fit(steps=150, callbacks=[hooks], verbose=0)
+        np.testing.assert_allclose(history.history["loss"], means, rtol=1e-12)
+        assert sum(math.isfinite(mean) for mean in means) >= 4
+
+    def test_a_coefficient_moves_the_target_after_every_update(self, agent: noterl.DQN) -> None:
+        class Follower(Callback):
+            needs_live_updates = True
+            heard = 0
+
+            def on_batch_begin(self, batch, logs):
+                self.before = noterl.networks.get_weights(self.agent.target_q)
+
+            def on_batch_end(self, batch, logs):
+                online = noterl.networks.get_weights(self.agent.q)
+                after = noterl.networks.get_weights(self.agent.target_q)
+                for old, new, weight in zip(self.before, after, online, strict=True):
+                    np.testing.assert_allclose(new, (old + weight) / 2, rtol=1e-5, atol=1e-6)
+                self.heard += 1
+
+        follower = Follower()
+        agent.fit(steps=16, callbacks=[follower], verbose=0)
+        assert follower.heard == 8

@@ -1,0 +1,218 @@
+"""Which environments an agent trains in from one fit to the next, and what closing it leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+import noterl
+from noterl import policies
+from tests.support.doubles import CountingEnv, RandomWalkEnv
+from tests.support.states import assert_same_state, differences
+
+
+def acting(env: Any = "CartPole-v1", seed: int | None = 3, **options: Any) -> noterl.DQN:
+    """Return an agent that acts and remembers, but never updates."""
+    agent = noterl.DQN(env, hidden=(4,), seed=seed)
+    agent.compile(
+        policy=policies.EpsGreedyQPolicy(0.5), replay=noterl.Replay(200), learning_starts=5, update_every=10**6
+    )
+    if options:
+        agent.fit(**options, verbose=0)
+    return agent
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_closed_agent_goes_on_where_it_was(num_envs: int) -> None:
+    whole, agent = (acting(steps=40, num_envs=num_envs) for _ in range(2))
+    before = agent.get_state()
+    agent.close()
+    assert agent.lanes is None
+    assert_same_state(before, agent)
+    agent.close()
+    assert_same_state(before, agent)
+    for each in (whole, agent):
+        each.fit(steps=40, verbose=0)
+    assert_same_state(whole, agent)
+
+
+def test_closing_closes_what_was_made_here_and_nothing_else() -> None:
+    made: list[CountingEnv] = []
+
+    def build() -> CountingEnv:
+        made.append(CountingEnv())
+        return made[-1]
+
+    agent = acting(build, steps=9, num_envs=2)
+    assert [env.closed for env in made] == [0, 0]
+    agent.close()
+    assert all(env.closed for env in made)
+    own = CountingEnv()
+    agent = acting(own, steps=9)
+    agent.close()
+    assert own.closed == 0
+
+
+def test_an_agent_that_never_trained_can_be_closed() -> None:
+    agent = acting()
+    agent.close()
+    agent.close()
+    agent.fit(steps=3, verbose=0)
+    assert agent.steps == 3
+    evaluated = agent.evaluate(episodes=1)
+    agent.close()
+    assert agent.evaluate(episodes=1)["reward_mean"] == evaluated["reward_mean"]
+
+
+def test_states_are_taken_and_given_as_often_as_one_likes() -> None:
+    agent = acting(steps=33, num_envs=2)
+    state = agent.get_state()
+    for _ in range(2):
+        assert_same_state(state, agent.get_state())
+        agent.set_state(state)
+        agent.set_state(state)
+        assert_same_state(state, agent)
+
+
+def test_two_fits_in_an_environment_of_the_call_are_one() -> None:
+    whole, agent = acting(), acting()
+    env = gymnasium.make("CartPole-v1", max_episode_steps=15)
+    whole.fit(lambda: gymnasium.make("CartPole-v1", max_episode_steps=15), steps=40, verbose=0)
+    for steps in (21, 19):
+        agent.fit(env, steps=steps, verbose=0)
+    assert_same_state(whole, agent)
+
+
+def test_another_environment_starts_afresh_and_so_does_the_way_back() -> None:
+    agent = acting(CountingEnv, steps=7)
+    begun = agent.episodes_begun
+    agent.fit(CountingEnv(), steps=1, verbose=0)
+    assert agent.episodes_begun == begun + 1
+    agent.fit(steps=1, verbose=0)
+    assert agent.episodes_begun == begun + 2
+    agent.replay.check()
+
+
+def test_another_number_of_lanes_starts_afresh() -> None:
+    agent = acting(steps=7)
+    begun = agent.episodes_begun
+    agent.fit(steps=4, num_envs=2, verbose=0)
+    assert agent.episodes_begun == begun + 2 and agent.lanes.num_envs == 2
+    agent.fit(steps=4, verbose=0)
+    assert agent.lanes.num_envs == 2, "without num_envs the lanes that are there go on"
+    agent.fit(steps=4, num_envs=1, verbose=0)
+    assert agent.episodes_begun == begun + 3
+    agent.replay.check()
+
+
+def test_a_seed_starts_everything_afresh() -> None:
+    first, second = acting(steps=9), acting(steps=14, num_envs=2)
+    for agent in (first, second):
+        agent.fit(steps=30, num_envs=1, seed=5, verbose=0)
+    states = [agent.get_state() for agent in (first, second)]
+    assert states[0]["generators"]["seed"] == 5
+    for name in ("generators", "explorer"):
+        assert not differences(states[0][name], states[1][name])
+    runs = [state["replay"]["columns"]["observation"][-1][-30:] for state in states]
+    assert np.array_equal(*runs)
+
+
+class StrictVectorEnv(gymnasium.vector.SyncVectorEnv):
+    """A vector environment that cannot be used once it is closed, as those in processes."""
+
+    def reset(self, **options: Any) -> Any:
+        assert not self.closed
+        return super().reset(**options)
+
+
+def strict() -> StrictVectorEnv:
+    return StrictVectorEnv([CountingEnv] * 2)
+
+
+def test_a_vector_environment_of_a_factory_is_there_for_every_fit() -> None:
+    made: list[StrictVectorEnv] = []
+    agent = acting(lambda: made.append(strict()) or made[-1], steps=20)
+    agent.fit(steps=20, verbose=0)
+    assert len(made) == 1 and not made[0].closed
+    agent.close()
+    assert made[0].closed
+    with pytest.warns(RuntimeWarning, match="the vector environment cannot be brought back"):
+        agent.fit(steps=20, verbose=0)
+    assert agent.steps == 60 and len(made) == 2
+    assert agent.evaluate(episodes=1)["length_mean"] == 5
+    agent.replay.check()
+    agent.close()
+
+
+def test_a_vector_environment_of_the_user_stays_open() -> None:
+    env = strict()
+    agent = acting(env, steps=20)
+    agent.close()
+    with pytest.warns(RuntimeWarning, match="the vector environment cannot be brought back"):
+        agent.fit(steps=20, verbose=0)
+    assert agent.steps == 40 and not env.closed
+    env.close()
+
+
+def test_from_a_vector_environment_to_scalar_ones_and_back() -> None:
+    env = strict()
+    agent = acting(CountingEnv, steps=10)
+    agent.fit(env, steps=10, verbose=0)
+    agent.fit(steps=10, verbose=0)
+    agent.fit(env, steps=10, verbose=0)
+    assert agent.steps == 40
+    agent.replay.check()
+    agent.close()
+    env.close()
+
+
+class Scalar(gymnasium.Env):
+    """Takes a single number, which must be what the space calls a member, without a word."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Box(-2, 1, ())
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert type(action) is np.ndarray and action.dtype == np.float32
+        assert self.action_space.contains(action)
+        return np.full(1, action / 2, np.float32), 0.0, bool(action > 0.8), False, {}
+
+
+def test_an_action_that_is_a_single_number_is_an_array_of_no_axes() -> None:
+    first, second = (noterl.PPO(Scalar, hidden=(4,), seed=3, rollout_steps=64) for _ in range(2))
+    first.fit(steps=11, num_envs=2, verbose=0)
+    second.set_state(first.get_state())
+    for agent in (first, second):
+        agent.fit(steps=10, verbose=0)
+    assert_same_state(first, second)
+    first.evaluate(episodes=1, deterministic=False)
+    action = first.act(np.zeros(1, np.float32))
+    assert type(action) is np.ndarray and action.shape == () and Scalar.action_space.contains(action)
+    assert first.act(np.zeros((3, 1), np.float32)).shape == (3,)
+
+
+class Scribbling(RandomWalkEnv):
+    """Works on the action that it is given as if it were its own."""
+
+    def step(self, action):
+        result = super().step(action)
+        action *= 0
+        return result
+
+
+@pytest.mark.parametrize("made", [lambda env: env, lambda env: SyncVectorEnv([env] * 2)], ids=["lanes", "vector"])
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_what_an_environment_does_to_an_action_stays_there(made: Any, num_envs: int | None) -> None:
+    agents = [noterl.DDPG(made(env), hidden=(4,), seed=1) for env in (RandomWalkEnv, Scribbling)]
+    for agent in agents:
+        agent.compile(replay=noterl.Replay(64), learning_starts=8, batch_size=4)
+        agent.fit(steps=21, num_envs=num_envs, verbose=0)
+    plain, scribbled = (agent.get_state() for agent in agents)
+    for part in ("replay", "lanes", "variables"):
+        assert differences(plain[part], scribbled[part]) == []

@@ -1,0 +1,344 @@
+"""Saving and loading agents: how they were built, whose classes they are, and what is left untouched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+from gymnasium import spaces
+
+import noterl
+from noterl import policies, saving
+from noterl.envs import Signals
+from tests.support.doubles import CountingEnv
+from tests.support.states import assert_same_state, differences, one_lane, run_python
+
+OBSERVATION = np.array([0.02, -0.3, 0.01, 0.4], np.float32)
+BOX, DISCRETE = spaces.Box(-5.0, 5.0, (4,), np.float32), spaces.Discrete(2)
+
+
+def small(env: Any = "CartPole-v1", **options: Any) -> noterl.DQN:
+    return noterl.DQN(env, **{"hidden": (4,), "seed": 2, **options})
+
+
+def through_file(agent: Any, path: Path, custom_objects: dict[str, type] | None = None) -> Any:
+    agent.save(path / "agent.noterl")
+    return noterl.load(path / "agent.noterl", custom_objects)
+
+
+def q_values(agent: Any) -> np.ndarray:
+    return keras.ops.convert_to_numpy(agent.forward(keras.ops.convert_to_tensor(OBSERVATION[None])))
+
+
+OPTIONS = [
+    {},
+    {"double": True, "dueling": True, "hidden": [8, 4], "gamma": 0.5, "loss": "squared", "seed": 2**40},
+    {"hidden": (), "gamma": 1, "seed": np.int64(3)},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_constructor_arguments_come_back(options: dict[str, Any], tmp_path: Path) -> None:
+    agent = noterl.DQN("CartPole-v1", **options)
+    again = through_file(agent, tmp_path)
+    assert type(again) is noterl.DQN
+    config, configs = agent.get_config(), again.get_config()
+    assert {**config, "env": None} == {**configs, "env": None}
+    assert again.double == agent.double and again.error_loss is agent.error_loss
+    assert float(again.gamma) == float(agent.gamma) and again.generators.seed == agent.generators.seed
+    assert np.array_equal(q_values(agent), q_values(again))
+    assert_same_state(agent, again)
+
+
+def test_compile_arguments_come_back(tmp_path: Path) -> None:
+    agent = small()
+    agent.compile(
+        keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.01, 50), beta_2=0.9, clipnorm=0.5),
+        policy=policies.MaxBoltzmannQPolicy(0.3, tau=2.0, clip=(-5, 5)),
+        replay=noterl.Replay(77),
+        batch_size=5,
+        learning_starts=11,
+        update_every="episode",
+        updates="pass",
+        target_update=0.25,
+        jit_compile=False,
+        steps_per_execution=2,
+    )
+    again = through_file(agent, tmp_path)
+    assert vars(again.schedule) == vars(agent.schedule)
+    assert again.optimizer.get_config() == agent.optimizer.get_config()
+    assert type(again.policy) is policies.MaxBoltzmannQPolicy and again.policy.get_config() == agent.policy.get_config()
+    assert (again.replay.capacity, again.jit_compile, again.steps_per_execution) == (77, False, 2)
+    assert float(again.tau) == 0.25
+    assert_same_state(agent, again)
+
+
+@pytest.mark.parametrize(
+    "optimizer", ["sgd", [keras.optimizers.RMSprop(0.1)], {"optimizer": keras.optimizers.SGD(0.3)}]
+)
+def test_every_way_to_give_an_optimizer_comes_back(optimizer: Any, tmp_path: Path) -> None:
+    agent = small()
+    agent.compile(optimizer)
+    again = through_file(agent, tmp_path)
+    assert type(again.optimizer).__name__ == type(agent.optimizer).__name__
+    assert again.learning_rate == agent.learning_rate
+
+
+def test_what_was_changed_while_it_was_live_comes_back(tmp_path: Path) -> None:
+    agent = small()
+    agent.compile(keras.optimizers.Adam(0.01), policy=policies.EpsGreedyQPolicy(0.5), target_update=0.5)
+    agent.gamma, agent.tau, agent.policy.eps = 0.25, 0.125, 0.75
+    agent.set_rule("learning_rate", 0.5)
+    agent.set_rule("beta_1", 0.375)
+    again = through_file(agent, tmp_path)
+    assert (float(again.gamma), float(again.tau), again.policy.eps, again.learning_rate) == (0.25, 0.125, 0.75, 0.5)
+    assert noterl.learning.optimizers.get_rule(again.optimizer, "beta_1") == 0.375
+    other = small()
+    other.compile(target_update=20, policy=policies.EpsGreedyQPolicy(0.1), optimizer=keras.optimizers.Adam(1.0))
+    other.restore(tmp_path / "agent.noterl")
+    assert float(other.gamma) == 0.25 and float(other.tau) == 1.0, "a hard copy must stay one"
+    assert other.learning_rate == 0.5 and noterl.learning.optimizers.get_rule(other.optimizer, "beta_1") == 0.375
+
+
+def test_an_id_with_arguments_comes_back(tmp_path: Path) -> None:
+    for env in (gymnasium.make("CartPole-v1", max_episode_steps=7), lambda: gymnasium.make("CartPole-v1", 7)):
+        again = through_file(small(env), tmp_path)
+        history = again.fit(episodes=6, verbose=0)
+        assert max(history.history["length"]) == 7
+
+
+@pytest.mark.parametrize("env", [CountingEnv, CountingEnv(), (spaces.Box(0.0, np.inf, (2,)), DISCRETE)])
+def test_an_environment_of_a_script_is_passed_again(env: Any, tmp_path: Path) -> None:
+    again = through_file(small(env), tmp_path)
+    assert again.observation_space.shape == (2,)
+    with pytest.raises(ValueError, match=r"env: .*spaces.*pass env="):
+        again.fit(steps=1, verbose=0)
+    assert again.act(np.zeros(2, np.float32)) in (0, 1)
+    again.fit(CountingEnv, steps=3, verbose=0)
+    assert again.steps == 3
+
+
+def test_an_environment_registered_elsewhere_is_named(tmp_path: Path) -> None:
+    gymnasium.register("noterl_tests/Counting-v0", CountingEnv)
+    try:
+        agent = small("noterl_tests/Counting-v0")
+        agent.save(tmp_path / "agent.noterl")
+    finally:
+        del gymnasium.registry["noterl_tests/Counting-v0"]
+    again = noterl.load(tmp_path / "agent.noterl")
+    with pytest.raises(ValueError, match=r"noterl_tests/Counting-v0.* is not registered here"):
+        again.fit(steps=1, verbose=0)
+
+
+def test_a_vector_environment_comes_back_as_one_of_its_parts(tmp_path: Path) -> None:
+    agent = small(gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"))
+    again = through_file(agent, tmp_path)
+    again.fit(steps=5, verbose=0)
+    assert again.steps == 5
+
+
+@noterl.register
+class RegisteredAgent(noterl.DQN):
+    """An agent of a script, with arguments of its own."""
+
+    def __init__(self, env: Any, width: int, *others: int, name: str = "none", **options: Any) -> None:
+        super().__init__(env, hidden=(width, *others), **options)
+        self.name = name
+
+
+class ScriptAgent(noterl.DQN):
+    """An agent nobody registered."""
+
+
+class HomeAgent(noterl.DQN):
+    """An agent that knows its environment."""
+
+    def __init__(self, *, seed: int | None = None) -> None:
+        super().__init__("CartPole-v1", hidden=(4,), seed=seed)
+
+
+def test_a_registered_agent_comes_back(tmp_path: Path) -> None:
+    for widths in ((4,), (4, 3, 2)):
+        agent = RegisteredAgent("CartPole-v1", *widths, name="mine", gamma=0.5, seed=1)
+        again = through_file(agent, tmp_path)
+        assert type(again) is RegisteredAgent and again.name == "mine"
+        assert_same_state(agent, again)
+
+
+def test_an_agent_of_a_script_needs_its_class(tmp_path: Path) -> None:
+    agent = ScriptAgent("CartPole-v1", hidden=(4,), seed=1)
+    with pytest.raises(ValueError, match=r"'ScriptAgent' is not registered: .*@noterl.register.*custom_objects="):
+        through_file(agent, tmp_path)
+    again = through_file(agent, tmp_path, {"ScriptAgent": ScriptAgent})
+    assert type(again) is ScriptAgent
+    assert_same_state(agent, again)
+    other = ScriptAgent("CartPole-v1", hidden=(4,), seed=2)
+    other.restore(tmp_path / "agent.noterl")
+    assert_same_state(agent, other)
+    for impostor in (dict, policies.GreedyQPolicy, print):
+        with pytest.raises(ValueError, match=r"'ScriptAgent' .*no noterl.Agent"):
+            noterl.load(tmp_path / "agent.noterl", {"ScriptAgent": impostor})
+
+
+def test_an_agent_that_knows_its_environment_comes_back(tmp_path: Path) -> None:
+    agent = HomeAgent(seed=1)
+    agent.fit(steps=3, verbose=0)
+    again = through_file(agent, tmp_path, {"HomeAgent": HomeAgent})
+    for each in (agent, again):
+        each.fit(steps=3, verbose=0)
+    assert_same_state(agent, again)
+
+
+def test_a_network_of_the_user_is_built_by_the_script(tmp_path: Path) -> None:
+    def build(seed: int) -> noterl.DQN:
+        layers = [keras.Input((4,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(2)]
+        return noterl.DQN("CartPole-v1", network=keras.Sequential(layers), seed=seed)
+
+    agent = build(1)
+    assert set(agent.networks()) == {"q", "target_q"}
+    with pytest.raises(
+        ValueError, match=r"network=.*Sequential.*build the agent in your script and call agent.restore"
+    ):
+        through_file(agent, tmp_path)
+    other = build(2)
+    assert not np.array_equal(q_values(other), q_values(agent))
+    other.restore(tmp_path / "agent.noterl")
+    assert np.array_equal(q_values(other), q_values(agent))
+    assert_same_state(agent, other)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return an agent with updates, an episode in flight and an optimizer that has moved; and its file."""
+    agent = one_lane()
+    agent.fit(steps=60, verbose=0)
+    assert agent.updates > 0 and agent.lanes.ledger.running == [True]
+    path = tmp_path_factory.mktemp("trained") / "agent.noterl"
+    agent.save(path)
+    return agent, path
+
+
+@pytest.mark.parametrize("given", [3, "x", [1]])
+def test_custom_objects_are_classes_by_name(given: Any, trained: Any) -> None:
+    with pytest.raises(ValueError) as raised:
+        noterl.load(trained[1], custom_objects=given)
+    assert str(raised.value) == f"custom_objects must be a dict of classes by their names, or None, got {given!r}"
+
+
+def test_a_loaded_agent_writes_the_same_file(trained: Any, tmp_path: Path) -> None:
+    noterl.load(trained[1]).save(tmp_path / "again.noterl")
+    assert (tmp_path / "again.noterl").read_bytes() == trained[1].read_bytes()
+
+
+def test_saving_twice_writes_the_same_file_and_changes_nothing(trained: Any, tmp_path: Path) -> None:
+    before = trained[0].get_state()
+    trained[0].save(tmp_path / "again.noterl")
+    assert (tmp_path / "again.noterl").read_bytes() == trained[1].read_bytes()
+    assert_same_state(before, trained[0])
+
+
+def test_a_file_without_the_memory_leaves_the_memory_alone(trained: Any, tmp_path: Path) -> None:
+    agent = trained[0]
+    agent.save(tmp_path / "without.noterl", replay=False)
+    other = one_lane(seed=9)
+    other.fit(steps=33, verbose=0)
+    memory = other.get_state()["replay"]
+    other.restore(tmp_path / "without.noterl")
+    kept = other.get_state()["replay"]
+    assert not differences({**memory, "heads": None}, {**kept, "heads": None})
+    other.fit(steps=20, verbose=0)
+    other.replay.check()
+    assert other.steps == agent.steps + 20
+
+
+MISFITS = {
+    "class": (lambda: ScriptAgent("CartPole-v1", hidden=(8,), double=True), r"class DQN, not ScriptAgent"),
+    "sizes": (lambda: small(hidden=(16,)), r"network 'q' has weights of the shapes"),
+    "layers": (lambda: small(hidden=(8, 8)), r"network 'q' has weights of the shapes"),
+    "dueling": (lambda: small(hidden=(8,), dueling=True), r"network 'q' has weights of the shapes"),
+    "observations": (lambda: small("Acrobot-v1", hidden=(8,)), r"network 'q' has weights of the shapes"),
+    "optimizer": (lambda: one_lane(optimizer=keras.optimizers.SGD(0.1)), r"optimizer 'Adam', the agent has SGD"),
+    "related optimizer": (lambda: one_lane(optimizer=keras.optimizers.AdamW(0.1)), r"'Adam', the agent has AdamW"),
+    "rules": (lambda: one_lane(optimizer=keras.optimizers.Adam(weight_decay=0.1)), r"rules .*weight_decay"),
+    "schedule": (
+        lambda: one_lane(optimizer=keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 9))),
+        r"optimizer Adam holds variables of the shapes",
+    ),
+    "capacity": (lambda: one_lane(replay=noterl.Replay(99)), r"capacity"),
+    "policy": (lambda: one_lane(policy=policies.EpsGreedyQPolicy(0.5)), r"'eps'.* for EpsGreedyQPolicy"),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_file_that_does_not_fit_changes_nothing(misfit: str, trained: Any) -> None:
+    build, message = MISFITS[misfit]
+    agent = build()
+    if misfit in ("policy", "capacity"):  # what is checked last could have changed most
+        agent.fit(steps=30, verbose=0)
+    before = agent.get_state()
+    with pytest.raises(ValueError, match=message):
+        agent.restore(trained[1])
+    assert_same_state(before, agent)
+    state = trained[0].get_state()
+    if misfit != "class":
+        with pytest.raises(ValueError, match=message):
+            agent.set_state(state)
+        assert_same_state(before, agent)
+
+
+def test_weights_alone(trained: Any, tmp_path: Path) -> None:
+    trained[0].save_weights(tmp_path / "w.safetensors")
+    names = set(safetensors.numpy.load_file(tmp_path / "w.safetensors"))
+    assert names == {f"{network}/{position:03d}" for network in ("q", "target_q") for position in range(4)}
+    other = one_lane(seed=9)
+    other.fit(steps=30, verbose=0)
+    before = other.get_state()
+    other.load_weights(tmp_path / "w.safetensors")
+    after = other.get_state()
+    assert not differences(after["variables"], trained[0].get_state()["variables"])
+    assert not differences({**before, "variables": None}, {**after, "variables": None})
+    assert np.array_equal(q_values(other), q_values(trained[0]))
+    assert other.act(OBSERVATION) == trained[0].act(OBSERVATION)
+
+
+def test_weights_of_another_size_change_nothing(trained: Any, tmp_path: Path) -> None:
+    trained[0].save_weights(tmp_path / "w.safetensors")
+    for other in (small(hidden=(16,)), small(hidden=(8, 8))):
+        before = other.get_state()
+        with pytest.raises(ValueError, match=r"weights do not fit the agent"):
+            other.load_weights(tmp_path / "w.safetensors")
+        assert_same_state(before, other)
+
+
+def test_weights_may_be_saved_and_loaded_before_anything_is_built(tmp_path: Path) -> None:
+    first, second = small(seed=1), small(seed=5)
+    first.save_weights(tmp_path / "w.safetensors")
+    second.load_weights(tmp_path / "w.safetensors")
+    assert np.array_equal(q_values(first), q_values(second))
+    assert saving.read_weights(tmp_path / "w.safetensors").keys()
+
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,))
+AGENTS = {"A2C": VECTOR, "DDPG": VECTOR, "DQN": DISCRETE, "PPO": VECTOR, "SAC": VECTOR, "TD3": VECTOR}
+
+LOAD = """
+import sys
+import noterl
+for path in sys.argv[1:]:
+    print(type(noterl.load(path)).__name__)
+"""
+
+
+def test_every_built_in_agent_loads_in_a_process_that_has_not_seen_its_class(tmp_path) -> None:
+    made = {name: getattr(noterl, name)((VECTOR, action), hidden=(4,), seed=1) for name, action in AGENTS.items()}
+    made["MADDPG"] = noterl.MADDPG(Signals, hidden=(4,), seed=1)
+    paths = [tmp_path / f"{name}.noterl" for name in made]
+    for agent, path in zip(made.values(), paths, strict=True):
+        agent.compile(replay=None if agent.memory == "rollout" else noterl.Replay(1_100))
+        agent.save(path)
+    assert run_python(LOAD, *paths).split() == list(made)

@@ -1,0 +1,209 @@
+"""Animations: what they show, what they refuse, and that they change nothing; and the summary of an agent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from PIL import Image
+
+import noterl
+from tests.support.doubles import CountingEnv
+from tests.support.states import assert_same_state
+
+
+class DrawingEnv(CountingEnv):
+    """Draws the number of the step as a grey of its own; it can draw nothing else."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None, length: int = 5) -> None:
+        super().__init__(length)
+        self.render_mode = render_mode
+
+    def render(self) -> np.ndarray:
+        return np.full((20, 30, 3), 40 * self.step_number, np.uint8)
+
+
+class BrokenEnv(DrawingEnv):
+    """Breaks in the third step."""
+
+    def step(self, action: Any) -> Any:
+        if self.step_number == 2:
+            raise RuntimeError("it broke")
+        return super().step(action)
+
+
+def factory(render_mode: str | None = None) -> DrawingEnv:
+    return DrawingEnv(render_mode)
+
+
+@pytest.fixture(scope="module")
+def agent() -> Any:
+    agent = noterl.DQN(factory, hidden=(4,), seed=2)
+    agent.fit(steps=8, verbose=0)
+    return agent
+
+
+def seconds(path: Path) -> float:
+    """Return how long a gif lasts; frames that look the same are one that lasts longer."""
+    with Image.open(path) as image:
+        durations = []
+        for number in range(image.n_frames):
+            image.seek(number)
+            durations.append(image.info["duration"])
+    return sum(durations) / 1000
+
+
+def frames(path: Path) -> list[np.ndarray]:
+    with Image.open(path) as image:
+        shown = []
+        for number in range(image.n_frames):
+            image.seek(number)
+            shown.append(np.asarray(image.convert("RGB")))
+        return shown
+
+
+def test_every_frame_of_the_episode_is_in_the_gif(agent: Any, tmp_path: Path) -> None:
+    before = agent.get_state()
+    reward = agent.animate(tmp_path / "new" / "episode.gif", fps=20)
+    assert reward == 1 + 2 + 3 + 4 + 5
+    assert_same_state(before, agent)
+    shown = frames(tmp_path / "new" / "episode.gif")
+    assert [frame.shape for frame in shown] == [(20, 30, 3)] * 6
+    assert [int(frame[0, 0, 0]) for frame in shown] == [0, 40, 80, 120, 160, 200]
+    with Image.open(tmp_path / "new" / "episode.gif") as image:
+        assert image.info["duration"] == 50 and image.info["loop"] == 0
+
+
+def test_max_steps_cuts_the_episode_off(agent: Any, tmp_path: Path) -> None:
+    assert agent.animate(tmp_path / "a.gif", max_steps=2) == 1 + 2
+    assert len(frames(tmp_path / "a.gif")) == 3
+
+
+def test_cartpole_is_drawn_without_a_screen(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+    reward = agent.animate(tmp_path / "a.gif", fps=50)
+    shown = frames(tmp_path / "a.gif")
+    assert len(shown) > 5 and seconds(tmp_path / "a.gif") == pytest.approx((reward + 1) / 50)
+    assert not np.array_equal(shown[0], shown[-1])
+    again = agent.animate(tmp_path / "b.GIF", fps=50)
+    assert (again, (tmp_path / "b.GIF").read_bytes()) == (reward, (tmp_path / "a.gif").read_bytes()), "seeds differ"
+    (tmp_path / "c.gif").write_bytes(b"old")
+    agent.animate(tmp_path / "c.gif", "CartPole-v1", max_steps=3, seed=5, fps=50)
+    assert seconds(tmp_path / "c.gif") == pytest.approx(4 / 50)
+
+
+def test_mp4_is_written_where_the_extra_is(agent: Any, tmp_path: Path) -> None:
+    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    assert agent.animate(tmp_path / "episode.mp4", fps=10) == 15
+    command = [
+        imageio_ffmpeg.get_ffmpeg_exe(),
+        "-i",
+        tmp_path / "episode.mp4",
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "rgb24",
+        "-",
+    ]
+    pixels = np.frombuffer(subprocess.run(command, capture_output=True, check=True).stdout, np.uint8)
+    shown = pixels.reshape(-1, 20, 30, 3)[:, 0, 0, 0]
+    assert np.abs(shown.astype(int) - [0, 40, 80, 120, 160, 200]).max() <= 4
+    assert list(tmp_path.iterdir()) == [tmp_path / "episode.mp4"]
+
+
+def test_an_encoder_that_fails_leaves_the_old_file(agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "ffmpeg"
+    program.write_text("#!/bin/sh\necho no such codec >&2\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", SimpleNamespace(get_ffmpeg_exe=lambda: str(program)))
+    (tmp_path / "a.mp4").write_bytes(b"old")
+    with pytest.raises(OSError, match=r"ffmpeg failed: no such codec"):
+        agent.animate(tmp_path / "a.mp4")
+    assert (tmp_path / "a.mp4").read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 2
+
+
+def test_mp4_without_the_extra_says_how_to_get_it(agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(ImportError, match=r'pip install "noterl\[mp4\]"'):
+        agent.animate(tmp_path / "a.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_wrong_is_said_before_anything_is_played(agent: Any, tmp_path: Path) -> None:
+    steps = agent.steps
+    for path in ("a.png", "a", "gif"):
+        with pytest.raises(ValueError, match=r"path must end in \.gif or \.mp4"):
+            agent.animate(tmp_path / path)
+    for nothing in (3, None, ""):
+        with pytest.raises(ValueError, match=rf"path must be the path of a file, got {nothing!r}"):
+            agent.animate(nothing)
+    for arguments, message in (
+        ({"fps": 0}, "fps must be a positive int"),
+        ({"max_steps": 0}, "max_steps must be a positive int"),
+        ({"seed": -1}, "seed must be a non-negative int"),
+        ({"env": CountingEnv}, r"env: .*CountingEnv.* draws itself as None, not as 'rgb_array'"),
+        ({"env": "Acrobot-v1"}, r"env has the observation_space"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            agent.animate(tmp_path / "a.gif", **arguments)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        agent.animate(tmp_path / "file" / "a.gif")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"] and agent.steps == steps
+
+
+def test_an_agent_without_an_environment_needs_one(tmp_path: Path) -> None:
+    agent = noterl.DQN((spaces.Box(0.0, np.inf, (2,), np.float32), spaces.Discrete(2)), hidden=(4,), seed=1)
+    with pytest.raises(ValueError, match=r"env: .*pass env="):
+        agent.animate(tmp_path / "a.gif")
+    assert agent.animate(tmp_path / "a.gif", factory) == 15
+    assert agent.animate(tmp_path / "a.gif", DrawingEnv("rgb_array")) == 15
+
+
+def test_an_environment_that_breaks_leaves_the_old_file(agent: Any, tmp_path: Path) -> None:
+    made: list[BrokenEnv] = []
+
+    def broken(render_mode: str | None = None) -> BrokenEnv:
+        made.append(BrokenEnv(render_mode))
+        return made[-1]
+
+    (tmp_path / "a.gif").write_bytes(b"old")
+    with pytest.raises(RuntimeError, match="it broke"):
+        agent.animate(tmp_path / "a.gif", broken)
+    assert (tmp_path / "a.gif").read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1
+    assert all(env.closed for env in made) and made
+
+
+def test_the_summary_names_what_there_is(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = noterl.DQN("CartPole-v1", dueling=True, hidden=(8, 4), seed=1)
+    agent.compile("sgd", replay=noterl.Replay(4096))
+    agent.fit(steps=12, verbose=0)
+    before = agent.get_state()
+    agent.summary()
+    said = capsys.readouterr().out
+    assert f"backend {backend} on " in said and "cpu" in said.lower() and "NumPy" in said
+    values = (4 * 8 + 8) + (8 * 4 + 4) * 2 + (4 + 1) + (4 * 2 + 2)
+    assert "DQN: Box(" in said and "Discrete(2)" in said
+    assert f"q: Dueling, {values} values" in said and f"target_q: Dueling, {values} values" in said
+    assert "optimizer: SGD" in said
+    assert "replay: 12 of 4,096 transitions" in said and "MiB" in said
+    assert "12 steps, 0 episodes, 0 updates" in said or "12 steps, 1 episodes, 0 updates" in said
+    assert_same_state(before, agent)
+
+
+def test_the_summary_says_when_acting_is_not_in_numpy(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = noterl.DQN(gymnasium.make("CartPole-v1"), hidden=(8,), seed=1)
+    agent.act(np.zeros(4, np.float32))
+    agent.acting.in_numpy = False
+    agent.summary()
+    assert "acting in the compiled forward pass" in capsys.readouterr().out

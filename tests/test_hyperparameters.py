@@ -189,7 +189,7 @@ def test_a_rule_set_as_a_plain_attribute_takes_effect() -> None:
         elif part is not None:
             agent.set_rule("beta_1", 0.0)
         agent.fit(steps=64, verbose=0)
-        assert agent.trace_counts["update"] <= 1 or current().__name__.endswith("torch")
+        assert agent.trace_counts["update"] <= 1 or ".torch" in current().__name__
         return noterl.networks.get_weights(agent.q)
 
     plain, by_rule = trained(True), trained(False, part=noterl.DQN.get_state)
@@ -203,7 +203,7 @@ def test_a_rule_set_as_a_plain_attribute_takes_effect() -> None:
 def test_a_bad_rule_set_as_a_plain_attribute_is_refused() -> None:
     agent = small_dqn(lambda: Corridor(), optimizer=keras.optimizers.Adam(1e-2))
     agent.optimizer.beta_1 = 2.0
-    if current().__name__.endswith("torch"):
+    if ".torch" in current().__name__:
         pytest.skip("eager torch reads the optimizer's own numbers")
     with pytest.raises(ValueError, match="beta_1 must be a finite number"):
         agent.fit(steps=64, verbose=0)

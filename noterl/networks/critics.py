@@ -24,7 +24,8 @@ def q_values(critics: Sequence[networks.Network], observation: Tensor, action: T
 
     Example:
     >>> import numpy as np
-    >>> from noterl import critics, networks
+    >>> from noterl import networks
+    >>> from noterl.networks import critics
     >>> twins = critics.twins([None, None], lambda: networks.mlp(3 + 2, [8], 1))
     >>> first, second = critics.q_values(twins, np.zeros((4, 3), "float32"), np.ones((4, 2), "float32"))
     >>> first.shape == second.shape == (4,), bool(np.any(np.asarray(first == second)))

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from keras import ops
 
 from noterl import heads, networks
-from noterl.acting.numpy_forward import numpy_forward as acting
+from noterl.acting import numpy_forward as acting
 from noterl.backends import current
 from noterl.noise import Explorer
 from noterl.policies import GumbelSoftmaxPolicy

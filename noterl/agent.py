@@ -1,34 +1,36 @@
-"""Agent: what users call.
-
-Owns: compile, fit, evaluate, act, save. What users override lies in `algorithm.py`, the loop in `loop.py`, the state
-tree in `agent_state.py`, gradients in `backends/`.
-"""
+"""Agent: compile, fit, evaluate, act and save."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from noterl import envs, saving
-from noterl.algorithm import Algorithm, Defaults
-from noterl.callback import CallbackList, Events
-from noterl.envs.wrappers.zero_based import shift
+import numpy as np
+
+from noterl import backends, registry, saving
+from noterl.acting.actor import Actor
+from noterl.acting.host_forward import HostForward, Joint
+from noterl.algorithm import Algorithm, Defaults, bind_head
+from noterl.envs import EnvSource
 from noterl.heads import one_of
 from noterl.history import History
-from noterl.learning import dry_run as building
 from noterl.learning import optimizers
-from noterl.learning.rollout_learner import OnPolicy, Replayed
-from noterl.learning.settings import Setup, budget_of, checked_fit_arguments, loggers
+from noterl.learning.dry_run import naming_network
+from noterl.learning.learner import Learner
+from noterl.learning.schedule import LossMean
+from noterl.learning.settings import Settings
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.random import Generators, check_seed
-from noterl.training import session as agent_lanes
 from noterl.training import state as agent_state
-from noterl.training.loop import Loop, evaluate
+from noterl.training.dispatch import CallbackList
+from noterl.training.evaluation import Evaluation
+from noterl.training.fit_arguments import budget_of, check_fit_arguments, progress_callbacks
+from noterl.training.loop import Loop, StopRequest
+from noterl.training.session import Session, matching_source
 from noterl.utils.checks import check_bool
-from noterl.utils.console import say
 
 __all__ = ["Agent", "Defaults", "load"]
 
@@ -36,50 +38,62 @@ __all__ = ["Agent", "Defaults", "load"]
 class Agent(Algorithm):
     """An agent: networks, and how they act and learn.
 
-    A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`), and defines `forward` and
+    A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`). It defines `forward` and
     `loss`, or `forward` and `update`; with a target network also `update_target`. Networks, variables and seed
-    generators are found as attributes, also in lists, tuples and dicts. Observations that are no Box reach networks as
-    one float32 vector, as `noterl.envs.observation` says. With `Hindsight`, `compute_reward(achieved_goal,
-    desired_goal, info)` and `compute_terminated` may be defined, which are the environment's otherwise.
+    generators are found as attributes, also in lists, tuples and dicts. Observations other than a Box reach networks as
+    one float32 vector, as `noterl.envs.observation` describes. For `Hindsight`, an agent may define
+    `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`; otherwise the environment's are used.
 
     Args:
         env: a gymnasium id, an environment, a function that makes one, a native vector environment, or a pair
             (observation_space, action_space).
-        seed: the one seed of the run: environments, exploration, sampling and networks; None for a fresh one.
+        seed: the one seed of the run: environments, exploration, sampling and networks; None for a random one.
 
     Raises:
-        ValueError: if `env` is none of these, or of a kind of space that the algorithm does not take.
+        ValueError: if `env` is none of these, or the algorithm does not support its spaces.
 
     Attributes:
+        memory: "replay" or "rollout": what the agent learns from.
         head: how the network's output becomes an action.
         optimizer_names: the optimizers that `update` names in `minimize`.
-        action_spaces: kinds of action space the algorithm takes.
-        observation_spaces: kinds of observation space it takes.
-        random_spec: random numbers that an update takes, by name: (their shape for each row of a batch, "normal" for
-            standard normal or "uniform" for those in [0, 1)). They stand in `batch.extra`.
-        replays_rollouts: whether rollouts, with what `prepare` returned, may go to a replay memory that `compile` gets.
-        extra_spec: name -> (shape, dtype) of what `prepare` returns of rollouts; found out where it is not said.
-        update_period: where updates differ, as with policies that are updated at every n-th only, n. `update` is then
-            given a second argument, `updates % n`, an int that Python may branch on.
+        action_spaces: the kinds of action space that the algorithm supports.
+        observation_spaces: the kinds of observation space that it supports.
+        random_spec: random numbers that an update needs, by name: (their shape for each row of a batch, "normal" for
+            standard normal or "uniform" for [0, 1)). They are in `batch.extra`.
+        supports_replay: whether rollouts, with the fields of `prepare`, may go to a replay memory given to `compile`.
+        extra_spec: name -> (shape, dtype) of the fields that `prepare` returns; found by a dry run if not declared.
+        update_period: n if updates differ within a period of n, such as policies that are updated at every n-th update.
+            `update` then receives a second argument, `updates % n`, an int that Python may branch on.
         target_period: updates between two steps of Polyak averaging; it divides `update_period`.
+        rollout_steps: steps of each environment in a rollout.
+        epochs: passes over each rollout.
         steps: environment steps so far.
         updates: gradient updates so far.
         episodes: finished episodes so far.
-        fits: calls of `fit` in this process that got as far as to train.
-        stop_training, stop_reason: whether training is to stop, and why.
+        stop_training: whether training was asked to end; may be set.
     """
+
+    _settings: Settings | None
+    _actor: Actor | None
+    _session: Session
+    _stop: StopRequest
+    _history: History | None
+    _loss_mean: LossMean
+    _act_generator: np.random.Generator
+    _fits: int
 
     def __init__(self, env: Any, *, seed: int | None = None) -> None:
         super().__init__(env, seed=seed)
-        self.history: History | None = None
-        self.fits = 0
-        self._by_hand = Generators(self.generators.seed)("act")  # what `act` draws from; no part of the state
-        self._setup: Setup | None = None
-        self._verbose = 1
-        self._callbacks = CallbackList()
-        self._events, self._training = Events(), False
-        self._restored: dict[str, Any] = {}  # what the next fit takes over: states of lanes and callbacks
-        self._visited: tuple[Any, envs.EnvSource] | None = None  # what fit was given last, besides the agent's own
+        self._set(
+            _settings=None,
+            _actor=None,
+            _session=self._new_session(),
+            _stop=StopRequest(),
+            _history=None,
+            _loss_mean=LossMean(),
+            _act_generator=Generators(self.generators.seed)("act"),  # of `act`; not part of the state
+            _fits=0,
+        )
 
     def compile(
         self,
@@ -100,42 +114,45 @@ class Agent(Algorithm):
 
         Args:
             optimizer: one (cloned for each of `optimizer_names`), a list in that order, or a dict by name. Keras
-                optimizers anywhere; with KERAS_BACKEND=torch also `torch.optim` ones, or a function `parameters ->
-                optimizer`.
+                optimizers on every backend; with KERAS_BACKEND=torch also `torch.optim` ones, or a function
+                `parameters -> optimizer`.
             policy: exploration among discrete actions, of `noterl.policies`.
             noise: exploration around continuous actions, of `noterl.noise`.
             replay: the memory, a `noterl.Replay`.
-            batch_size: transitions per gradient update, or "rollout" for all of a rollout. Larger: smoother and dearer;
-                32 to 256 are usual.
+            batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches are smoother
+                and cost more; 32 to 256 are usual.
             learning_starts: environment steps before the first update, with uniformly random actions.
             update_every: environment steps between groups of updates, or "episode".
             updates: gradient updates in a group, or "pass" for one pass over the memory.
-            target_update: an int counts environment steps between hard copies to the target, a float below 1 is
-                Polyak's coefficient, applied after every update (or after every `target_period`-th).
-            jit_compile: False runs updates without compiling, to debug them.
-            steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. Changes no result.
+            target_update: an int is the number of environment steps between hard copies to the target. A float below 1
+                is Polyak's coefficient, applied after every update (or every `target_period` updates).
+            jit_compile: False runs updates without compilation, for debugging.
+            steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. It does not change
+                results.
 
         Raises:
-            ValueError: naming the argument that is not what it may be; nothing is changed then.
+            ValueError: if an argument is not one of the allowed values; nothing has changed then.
             RuntimeError: while `fit` is running.
         """
         arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
-        head = building.bound_head(self)
+        head = bind_head(self)
         self._refuse_while_training("compile")
-        setup = Setup(self, head, arguments)
-        on_policy = None
-        if self.memory == "rollout":
-            on_policy = OnPolicy(self) if setup.replay is None else Replayed(self, setup.replay)
-        setup.claim(self)
-        self._setup, self._built = setup, False
-        self.optimizers = dict(setup.optimizers)
-        self.head, self.policy, self.noise = head, setup.policy, setup.noise
-        averaged = "schedule" in vars(self) and self.schedule.polyak
-        self.replay, self.schedule, self.on_policy = setup.replay, setup.schedule, on_policy
-        self.jit_compile, self.steps_per_execution = setup.jit_compile, setup.steps_per_execution
-        self.explorer.generator = self.generators("exploration")
-        if averaged or self.schedule.polyak:  # else it is 1, or an agent's own that its hard copies use
-            self.tau.assign(1.0 if self.schedule.tau is None else self.schedule.tau)
+        settings = Settings(self, head, arguments)
+        learner = settings.make_learner(self)
+        used_polyak = self._learner is not None and self._learner.schedule.polyak
+        self._set(_settings=settings, _learner=learner, _actor=None, head=head)
+        for explorer in (settings.policy, settings.noise):
+            if explorer is not None:
+                explorer.generator = self.generators("exploration")
+        if used_polyak or learner.schedule.polyak:  # otherwise tau is 1, or a value of the agent's own for hard copies
+            self.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
+
+    def build(self) -> None:
+        """Compile with the algorithm's defaults if necessary, allocate the memory and build optimizers and programs.
+
+        Training and acting call it; call it yourself to find errors early.
+        """
+        self._build()
 
     def fit(
         self,
@@ -149,68 +166,74 @@ class Agent(Algorithm):
         log_every: int | None = None,
         seed: int | None = None,
     ) -> History:
-        """Train; a second call goes on where the first ended.
+        """Train; a second call continues where the first ended.
 
         Args:
-            env: train here instead of the environment the agent was built with; the spaces must be the same.
+            env: train here instead of the environment that the agent was built with; the spaces must be the same.
             episodes: finished episodes to add.
-            steps: environment steps to add, in total over lanes. Whichever budget is spent first ends training;
-                neither is needed where a callback stops it.
-            callbacks: `noterl.callbacks` or `keras.callbacks`, heard in this order.
-            num_envs: environments stepped side by side in this process.
+            steps: environment steps to add, in total over lanes. The budget that is spent first ends training. Neither
+                is needed if a callback stops it.
+            callbacks: `noterl.callbacks` or `keras.callbacks`; they run in this order.
+            num_envs: environments that are stepped one after another in this process.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes; "auto" is 1 on a terminal, else 2.
             log_every: episodes between lines, 10 by default.
-            seed: start every generator, those in Keras's layers too, and the environments, afresh from it.
+            seed: restart every generator from this seed, those of Keras's layers too, and reset the environments.
 
         Returns:
-            The `History` of this call, which `agent.history` holds too.
+            The `History` of this call, which is also `agent.history`.
 
         Raises:
-            ValueError: naming the argument that is not what it may be.
+            ValueError: if an argument is not one of the allowed values.
             RuntimeError: while another `fit` of this agent is running.
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
-            KeyboardInterrupt: after the step in progress is whole; the agent can be saved and go on.
+            KeyboardInterrupt: after the step in progress is complete; the agent can be saved and can continue.
         """
         self._refuse_while_training("fit")
-        heard = CallbackList(callbacks)
-        verbose = checked_fit_arguments(env, episodes, steps, num_envs, verbose, log_every, heard)
+        user_callbacks = CallbackList(callbacks)
+        verbose = check_fit_arguments(env, episodes, steps, num_envs, verbose, log_every, user_callbacks)
         check_seed(seed)
-        source = agent_lanes.find_source(self, env)
-        self.build()
-        budget = budget_of(self, episodes, steps)
-        for callback in heard.callbacks:
+        session = self._session
+        source = session.find_source(env)
+        self._build()
+        budget = budget_of(self._counters, episodes, steps)
+        for callback in user_callbacks.callbacks:
             callback.before_fit(self, budget)
-        self.fits += 1
-        fresh = seed is not None and not budget.resumed
-        agent_lanes.prepare(self, source, num_envs, fresh=fresh)
-        if self.on_policy is not None:
-            self.on_policy.rollout.open(self.lanes.num_envs)
-        if fresh:
-            building.reseed(self, seed)
-            self._by_hand = Generators(seed)("act")
-        self.history = history = History()
-        self._verbose = int(verbose)
-        self._callbacks = CallbackList([*heard.callbacks, history, *loggers(self._verbose, log_every, episodes, steps)])
-        self._callbacks.set_agent(self)
-        self._remind_callbacks()
-        self._events = self._callbacks.bind()
-        self.stop_training, self.stop_reason = False, None
+        learner, actor = self._build()  # a callback may have restored or compiled the agent
+        self._set(_fits=self._fits + 1)
+        restart = seed is not None and not budget.resumed
+        learner.attach(source)
+        lanes = session.open(source, num_envs, restart=restart)
+        learner.open(lanes.num_envs)
+        if restart:
+            self._reseed(seed)
+        history = History()
+        self._set(_history=history, _stop=StopRequest())
+        progress = progress_callbacks(verbose, log_every, episodes, steps)
+        session.verbose, session.callbacks = verbose, CallbackList([*user_callbacks.callbacks, history, *progress])
+        session.callbacks.set_agent(self)
+        session.restore_callbacks()
+        session.events = session.callbacks.bind()
         loop = Loop(
-            self, self._events, live=self._callbacks.needs_live_updates, episodes=None, steps=None, history=history
+            learner,
+            actor,
+            lanes,
+            session.events,
+            self._counters,
+            budget,
+            history,
+            stop=self._stop,
+            loss_mean=self._loss_mean,
+            live=session.callbacks.needs_live_updates,
         )
-        loop.last_episode, loop.last_step = budget.last_episode, budget.last_step
-        self._training = True
-        try:
+        with session.training():
             loop.run()
-        finally:
-            self._events, self._training = Events(), False
         return history
 
     def stop(self, reason: str) -> None:
-        """End training after the transition in progress; the reason stands in `stop_reason` and `History`."""
+        """End training after the transition in progress; `stop_reason` and `History` keep the reason."""
         if not isinstance(reason, str):
             raise ValueError(f"reason must be a str, got {reason!r}")
-        self.stop_training, self.stop_reason = True, reason
+        self._stop.is_set, self._stop.reason = True, reason
 
     def evaluate(
         self,
@@ -221,132 +244,165 @@ class Agent(Algorithm):
         deterministic: bool = True,
         num_envs: int = 1,
     ) -> dict[str, Any]:
-        """Play whole episodes without learning; training is left exactly as it was.
+        """Play whole episodes without learning; training is not affected.
 
         Args:
-            env: where to play; a fresh copy of the training environment by default.
+            env: where to play; by default a new copy of the training environment.
             episodes: how many.
-            seed: of the environments; by default one of the agent's own, the same at every call.
-            deterministic: act by the head alone; otherwise explore as in training.
-            num_envs: environments stepped side by side; where acting is deterministic only rounding depends on it.
+            seed: of the environments; by default one of the agent's own, the same in every call.
+            deterministic: act without exploration; otherwise explore as in training.
+            num_envs: environments that are stepped side by side. If acting is deterministic, only rounding depends on
+                it.
 
         Returns:
             `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile
-            mean), `length_mean`, and `success_rate` where the environment says `is_success`.
+            mean over these episodes), `length_mean`, and `success_rate` if the environment reports `is_success`.
 
         Raises:
-            ValueError: naming the argument that is not what it may be.
+            ValueError: if an argument is not one of the allowed values.
         """
-        self.build()
-        source = self.source if env is None else agent_lanes.fitting_source(self, env)
+        _, actor = self._build()
+        source = self._evaluation_source(env)
+        evaluation = Evaluation(
+            actor, source, self._encoder, configure=self._configure_env, step=self._counters.steps
+        )
         try:
-            return evaluate(self, source, episodes, seed, deterministic, num_envs, self._events)
+            return evaluation.run(
+                episodes,
+                seed=self.generators.seed if seed is None else seed,
+                deterministic=deterministic,
+                num_envs=num_envs,
+                events=self._session.events,
+            )
         finally:
-            if source not in (self.source, env):
+            if source not in (self._source, env):
                 source.close()
 
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of them (of a Dict, of each part).
 
-        Both are as the environment has them, also where its discrete values do not start at zero. What is drawn where
-        `deterministic` is False comes from a generator of its own: training stays as it was.
+        If `deterministic` is False, the action is sampled from a separate generator, so calling `act` never changes
+        training.
 
         Raises:
             ValueError: if the observation has neither the shape of one nor of a batch.
         """
         check_bool("deterministic", deterministic)
-        self.build()
-        single = self.view.axes(observation) == 0
-        observed, acted = self.source.shifts
-        seen = self.view(shift(observation, observed, -1))
-        self.acting.stale = True
-        explorer = self.explorer if deterministic else self.explorer.twin(self._by_hand)
-        actions = self.act_on(seen[None] if single else seen, deterministic, explorer, self.steps)
-        actions = shift(actions, acted, +1)
+        single = self._encoder.axes(observation) == 0
+        encoded = self._encoder(observation)
+        actions = self._act(encoded[None] if single else encoded, deterministic)
         return one_of(actions, 0, self.action_space) if single else actions
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:
-        """Write everything into one file, whole or not at all; `replay=False` leaves the memory out.
+        """Write everything into one file, atomically; `replay=False` leaves the memory out.
 
-        During a `fit` a run goes on from it exactly where it was written at an episode's end or in `between_steps`: in
-        the hooks of a batch, the updates of its group are made already, and are not counted yet.
+        A run that is resumed from a file written in `on_episode_end` or `on_step_end` continues exactly. In the hooks
+        of a batch, the updates of its group are applied already but not counted yet.
 
         Raises:
-            OSError: if it cannot be written; an older file at `path` stays.
+            OSError: if the file cannot be written; an older file at `path` stays.
         """
-        self.build()
-        saving.write(path, agent_state.document(self, replay=replay))
+        saving.write(path, agent_state.document(self._parts(), replay=replay))
 
     def restore(self, path: str | Path) -> None:
-        """Take everything from a file of an agent of this class; training goes on as if it had not been interrupted.
+        """Restore everything from a file of an agent of this class; training continues as if never interrupted.
 
         Raises:
             RuntimeError: while `fit` is running.
-            noterl.saving.FileError: if the file is damaged or not one of noterl's; nothing is changed then.
-            ValueError: if it does not fit this agent; nothing is changed then.
+            noterl.saving.FileError: if the file is damaged or not one of noterl's; nothing has changed then.
+            ValueError: if it does not fit this agent; nothing has changed then.
         """
         self._refuse_while_training("restore")
-        agent_state.restore(self, saving.read(path))
+        self._restore(saving.read(path))
 
     def save_weights(self, path: str | Path) -> None:
-        """Write the networks' weights and the moments of normalisers, as a `.safetensors` file in Keras's layout."""
-        saving.write_weights(path, agent_state.weights(self))
+        """Write the weights and the statistics of normalisers as a `.safetensors` file in Keras's layout."""
+        saving.write_weights(path, self.get_weights())
 
     def load_weights(self, path: str | Path) -> None:
-        """Take the weights from a file of `save_weights`, written on any backend.
+        """Load the weights from a file of `save_weights`, written on any backend.
 
         Raises:
-            ValueError: if the weights do not fit; nothing is changed then.
+            ValueError: if the weights do not fit; nothing has changed then.
         """
-        agent_state.set_weights(self, saving.read_weights(path))
+        self.set_weights(saving.read_weights(path))
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        """Return the weights by "<network>/<position>", and the statistics of normalisers."""
+        return agent_state.get_weights(self)
+
+    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Set what `get_weights` returned.
+
+        Raises:
+            ValueError: if the weights do not fit; nothing has changed then.
+        """
+        agent_state.set_weights(self, weights)
+        if self._actor is not None:
+            self._actor.mark_stale()
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that training depends on, as nested dicts of arrays, numbers and strings."""
-        self.build()
-        state = agent_state.get_state(self, replay=True)
-        return {**state, "replay": copy.deepcopy(state["replay"])}  # the memory gives views of itself
+        state = agent_state.get_state(self._parts(), replay=True)
+        return {**state, "replay": copy.deepcopy(state["replay"])}  # the memory returns views of its arrays
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned.
+        """Restore what `get_state` returned.
 
         Raises:
             RuntimeError: while `fit` is running.
-            ValueError: if it does not fit; nothing is changed then.
+            ValueError: if it does not fit; nothing has changed then.
         """
         self._refuse_while_training("set_state")
-        self.build()
-        agent_state.set_state(self, state)
+        agent_state.set_state(self._parts(), state)
 
     def summary(self) -> None:
         """Print backend, device, spaces, networks and memory."""
-        self.build()
-        print(agent_state.describe(self))
+        print(agent_state.summary(self._parts()))
 
     def animate(
         self, path: str | Path, env: Any = None, max_steps: int | None = None, fps: int = 30, *, seed: int | None = None
     ) -> float:
         """Play an episode and write it as a `.gif` or `.mp4`; return its reward."""
-        from noterl.training.video import animate
+        from noterl.training.video import Player, animate
 
-        return animate(self, path, env, max_steps, fps, seed)
+        _, actor = self._build()
+        return animate(
+            Player(actor, self._encoder, self.action_space, self._configure_env, self._counters.steps),
+            path,
+            lambda: self._evaluation_source(env),
+            keep_open=(self._source, env),
+            max_steps=max_steps,
+            fps=fps,
+            seed=self.generators.seed if seed is None else seed,
+        )
 
     def close(self) -> None:
-        """Close the environments made here; a later `fit` makes them again and brings them to where they were."""
-        agent_lanes.park(self)
-        self.source.close()
+        """Close the environments; a later `fit` opens them again and continues their episodes."""
+        self._session.suspend()
+        self._source.close()
 
     def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
-        """Set `learning_rate`, `beta_1`, `beta_2` or `weight_decay` of one optimizer, or of all, without retracing."""
-        self._ensure_compiled()
-        if optimizer is not None and optimizer not in self.optimizer_names:
-            raise ValueError(f"optimizer must be one of {', '.join(self.optimizer_names)}, got {optimizer!r}")
-        for name in self.optimizer_names if optimizer is None else (optimizer,):
-            optimizers.set_rule(self.optimizers[name], rule, float(value))
+        """Set `learning_rate`, `beta_1`, `beta_2` or `weight_decay` of one optimizer, or of all, without retracing.
+
+        Raises:
+            ValueError: if the optimizer is unknown, it has no such rule, or the value is out of bounds.
+        """
+        found = self.optimizers
+        if optimizer is not None and optimizer not in found:
+            raise ValueError(f"optimizer must be one of {', '.join(found)}, got {optimizer!r}")
+        for name in found if optimizer is None else (optimizer,):
+            optimizers.set_rule(found[name], rule, float(value))
+
+    @property
+    def optimizers(self) -> dict[str, Any]:
+        """The optimizers by name."""
+        found: dict[str, Any] = self._compiled().optimizers
+        return found
 
     @property
     def optimizer(self) -> Any:
         """The first optimizer."""
-        self._ensure_compiled()
         return self.optimizers[self.optimizer_names[0]]
 
     @property
@@ -354,33 +410,147 @@ class Agent(Algorithm):
         """The first optimizer's learning rate; `set_rule("learning_rate", value)` changes it."""
         return optimizers.get_rule(self.optimizer, "learning_rate")
 
-    def say(self, message: str) -> None:
-        """Tell the user something, unless `fit` was asked to be silent."""
-        if self._verbose:
-            say(f"noterl: {message}")
+    @property
+    def policy(self) -> Policy | None:
+        """The exploration policy; None if the agent has none or is not compiled."""
+        return None if self._settings is None else self._settings.policy
+
+    @property
+    def noise(self) -> NoiseProcess | None:
+        """The exploration noise; None if the agent has none or is not compiled."""
+        return None if self._settings is None else self._settings.noise
+
+    @property
+    def replay(self) -> Any:
+        """The replay memory; None if the agent has none or is not compiled."""
+        return None if self._settings is None else self._settings.replay
+
+    @property
+    def schedule(self) -> Any:
+        """When updates and hard copies to the target are due; None if the agent is not compiled."""
+        return None if self._settings is None else self._settings.schedule
+
+    @property
+    def history(self) -> History | None:
+        """The `History` of the last `fit`; None before the first."""
+        return self._history
+
+    @property
+    def fits(self) -> int:
+        """Number of `fit` calls in this process that started training."""
+        return self._fits
+
+    @property
+    def stop_training(self) -> bool:
+        """Whether training was asked to end."""
+        return self._stop.is_set
+
+    @stop_training.setter
+    def stop_training(self, value: bool) -> None:
+        self._stop.is_set = check_bool("stop_training", value)
+        if not value:
+            self._stop.reason = None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training was asked to end, or None."""
+        return self._stop.reason
+
+    def _new_session(self) -> Session:
+        team_reward = getattr(self, "team_reward", None)
+        return Session(self._config.get("env"), self._source, self.generators, team_reward)
+
+    def _compiled(self) -> Learner:
+        if self._settings is None:
+            self.compile()
+        learner: Learner = self._learner
+        return learner
+
+    def _build(self) -> tuple[Learner, Actor]:
+        """Return the built learner and actor."""
+        learner = self._compiled()
+        if self._actor is None:
+            if not learner.is_built:
+                learner.build()
+            with naming_network(self):
+                actor = self._make_actor(learner)
+            learner.compile(actor.forward.report)
+            self._set(_actor=actor)
+        assert self._actor is not None
+        return learner, self._actor
+
+    def _make_actor(self, learner: Learner) -> Actor:
+        settings = self._settings
+        assert settings is not None
+        compiled = backends.current().compile_call(
+            self._joint_forward,
+            learner.variables,
+            acting=True,
+            jit_compile=settings.jit_compile,
+            on_trace=learner.trace_counter("forward"),
+        )
+        forward = HostForward(
+            compiled,
+            self.networks(),
+            hyperparameters=self.hyperparameters.values(),
+            trained=self.trained_variables(),
+            shape=self._encoder.space.shape,
+            dtype=self.observation_dtype,
+            joint=self._joint(),
+        )
+        self.head.check(forward(forward.probe(1)).shape, self.action_space)
+        return Actor(
+            forward,
+            self.head,
+            settings.policy if settings.policy is not None else settings.noise,
+            generators=self.generators,
+            dtype=self.observation_dtype,
+            normalizers=self._normalizers,
+            learning_starts=settings.schedule.learning_starts,
+        )
+
+    def _joint(self) -> Joint | None:
+        """Return how several agents share the forward pass; None for one agent."""
+        return None
+
+    def _parts(self) -> agent_state.Parts:
+        learner, actor = self._build()
+        assert self._settings is not None
+        return agent_state.Parts(
+            self, self._settings, learner, actor, self._session, self._counters, self._loss_mean
+        )
+
+    def _restore(self, file: Any) -> None:
+        """Restore the state in a document."""
+        agent_state.check_document(file)
+        if file["class"] != type(self).__name__:
+            raise ValueError(f"the file holds an agent of the class {file['class']}, not {type(self).__name__}")
+        agent_state.set_state(self._parts(), file["state"], malformed=saving.FileError)
+
+    def _reseed(self, seed: int | None) -> None:
+        """Restart every generator from a seed: the agent's own, and those of Keras's layers."""
+        learner, actor = self._build()
+        self.generators.reseed(seed)
+        actor.explorer.generator = self.generators("exploration")
+        for variable in learner.variables:
+            if variable.path.endswith("seed_generator_state"):
+                variable.assign(np.array([self.generators("layers").integers(2**31), 0], variable.dtype))
+        self._set(_act_generator=Generators(seed)("act"))
+
+    def _act(self, observations: np.ndarray, deterministic: bool) -> np.ndarray:
+        """Return actions `[N, ...]` for encoded observations `[N, ...]`, without any effect on training."""
+        _, actor = self._build()
+        actor.mark_stale()
+        explorer = None if deterministic else actor.explorer.copy_with_generator(self._act_generator)
+        return actor.act(observations, self._counters.steps, deterministic=deterministic, explorer=explorer)
+
+    def _evaluation_source(self, env: Any) -> EnvSource:
+        """Return the source of environments for an evaluation."""
+        return self._source if env is None else matching_source(env, self._source)
 
     def _refuse_while_training(self, method: str) -> None:
-        if self._training:
+        if self._session.is_training:
             raise RuntimeError(f"{method} cannot be called while fit is running: end training with stop(reason) first")
-
-    def _ensure_compiled(self) -> None:
-        if self._setup is None:
-            self.compile()
-
-    def build(self) -> None:
-        """Compile with the algorithm's defaults if need be, and allocate everything; training and acting do so."""
-        self._ensure_compiled()
-        super().build()
-
-    def _remind_callbacks(self) -> None:
-        """Give callbacks the state that was restored for them; that of others waits for a fit that has them."""
-        known = self._restored.get("callbacks", {})
-        try:
-            self._callbacks.set_state(known)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"callbacks: the state that was restored does not fit them: {error!r}") from error
-        for key, _ in self._callbacks._keyed():
-            known.pop(key, None)
 
 
 def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent:
@@ -392,13 +562,38 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
 
     Raises:
         noterl.saving.FileError: if the file is damaged or not one of noterl's.
-        ValueError: if it names a class nobody registered, or arguments that a file cannot hold.
+        ValueError: if it names an unregistered class, or arguments that a file cannot hold.
     """
     document = saving.read(path)
-    agent = agent_state.build(document, custom_objects)
+    agent = _agent_of(document, custom_objects)
     try:
-        agent_state.restore(agent, document)
+        agent._restore(document)
     except BaseException:
         agent.close()
         raise
+    return agent
+
+
+def _agent_of(file: dict[str, Any], custom_objects: dict[str, type] | None) -> Agent:
+    """Return the agent that a document describes, of a class in `custom_objects` or in the registry.
+
+    Raises:
+        ValueError: if `custom_objects` is not a dict, or the document does not describe an agent.
+    """
+    if not isinstance(custom_objects, Mapping | None):
+        raise ValueError(f"custom_objects must be a dict of classes by their names, or None, got {custom_objects!r}")
+    agent_state.check_document(file)
+    kind = registry.lookup(file["class"], custom_objects)
+    if not (isinstance(kind, type) and issubclass(kind, Agent)):
+        raise ValueError(f"the file names {file['class']!r} as its agent, which is not a noterl.Agent")
+    config, arguments = (saving.decode(file[name], custom_objects) for name in ("config", "compile"))
+    if "env" in config:  # otherwise the agent makes its environment itself
+        config["env"] = EnvSource.from_description(file["environment"])
+    try:
+        agent: Agent = kind.from_config(config)
+        agent.compile(**arguments)
+    except (ImportError, ValueError):
+        raise
+    except Exception as error:  # arguments from a file may make a constructor fail in any way
+        raise saving.FileError(f"the file's arguments do not fit the class {file['class']}: {error!r}") from error
     return agent

@@ -1,43 +1,28 @@
-"""The contract of an algorithm, and what the loop asks of one.
-
-Owns: networks, optimizers and live hyperparameters of an agent, and building them once everything is known. `Agent` in
-`agent.py` adds what users call.
-"""
+"""What the author of an algorithm writes: networks, `forward`, and `loss` or `update`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
-from noterl import backends, envs, networks
-from noterl.acting.numpy_forward import Actor
-from noterl.backends.common import GroupResult, split_loss
-from noterl.envs.observation import View
-from noterl.heads import Head, random_actions
-from noterl.hyperparameters import Hyperparameter, discount_factor
-from noterl.learning import dry_run as building
-from noterl.learning import optimizers
-from noterl.learning import update as updating
-from noterl.learning.dry_run import find_networks, unique
-from noterl.learning.rollout_learner import OnPolicy
-from noterl.learning.schedule import Due, LossMean, UpdateSchedule
-from noterl.noise import Explorer, NoiseProcess
-from noterl.normalization import Normalizers, TeamNormalizers
+from noterl import envs, networks
+from noterl.envs.observation import ObservationEncoder
+from noterl.heads import Head
+from noterl.hyperparameters import Hyperparameter
+from noterl.noise import NoiseProcess
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
 from noterl.schedules import Schedule
-from noterl.training.loop import LARGEST_CALL, call_size
-from noterl.types import Batch
-
-import keras  # isort: skip  (noterl.backends has chosen by now)
+from noterl.types import Batch, Counters
 
 
 class Defaults(NamedTuple):
-    """What `compile` takes for the arguments it is not given: an algorithm's published settings."""
+    """The values that `compile` uses for arguments that it does not receive: an algorithm's published settings."""
 
     learning_rate: float = 1e-3
     capacity: int = 100_000
@@ -52,91 +37,91 @@ class Defaults(NamedTuple):
 
 
 class Algorithm(Configurable):
-    """What an agent is made of; see `noterl.Agent` for its attributes."""
+    """What an agent is made of; `noterl.Agent` documents the attributes."""
 
+    # Declarations: a subclass sets them in its class, or before its networks are built.
     memory: str = "replay"
-    rollout_steps: int = 128
-    epochs: int = 4
-    replays_rollouts: bool = True
-    extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] = {}
-    head: Head
+    head: Any = None
     optimizer_names: tuple[str, ...] = ("optimizer",)
     action_spaces: tuple[str, ...] = ("Discrete", "MultiDiscrete", "Box")
     observation_spaces: tuple[str, ...] = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict")
+    extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] = {}
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
-    multi_agent: bool = False
     update_period: int = 1
     target_period: int = 1
+    rollout_steps: int = 128
+    epochs: int = 4
+    supports_replay: bool = True
+    multi_agent: bool = False
 
-    policy: Policy | None
-    noise: NoiseProcess | None
-    replay: Any
-    on_policy: OnPolicy | None = None
-    normalizers: Normalizers | TeamNormalizers | None = None
-    schedule: UpdateSchedule
-    jit_compile: bool | str
-    steps_per_execution: int | str
-    acting: Actor
+    # State of noterl. An annotation without a value reserves a name: see `__setattr__`.
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+    observation_dtype: np.dtype[Any]
     generators: Generators
-    stop_reason: str | None
-    _followers: Sequence[Callable[[int], None]] = ()
+    hyperparameters: dict[str, Hyperparameter]
+    tau: Hyperparameter
+    trace_counts: dict[str, int]
+    _source: envs.EnvSource
+    _encoder: ObservationEncoder
+    _counters: Counters
+    _normalizers: Any
+    _learner: Any
 
     def __init__(self, env: Any, *, seed: int | None = None) -> None:
         if seed is not None and seed != self.generators.seed:
             self.generators.reseed(seed)
-        self.source = env if isinstance(env, envs.EnvSource) else envs.resolve(env)
-        self.observation_space, self.action_space = building.checked_spaces(self)
-        self.view = View(self.source.observation_space)
-        self.observation_dtype = self.view.dtype  # of what networks see: bytes stay bytes, all else is float32
-        if hasattr(type(self), "head"):
-            self.head = building.bound_head(self)
-        self.steps = self.updates = self.episodes = self.episodes_begun = 0
-        self.stop_training, self.stop_reason = False, None
-        self.trace_counts = {"update": 0, "forward": 0}
-        self.loss_mean = LossMean()
-        self.optimizers: dict[str, Any] = {}
-        self.hyperparameters: dict[str, Hyperparameter] = {}
-        self.tau = self.hyperparameter("tau", 1.0, minimum=0.0, maximum=1.0)
-        self.lanes: Any = None
-        self._sampling = Explorer()
-        self._built = False
-        # The losses of the update in progress, and while optimizers are built what each of them trains.
-        self._minimized: list[Any] | None = None
-        self._discovered: dict[str, list[keras.Variable]] | None = None
-        self._returned: Sequence[updating.Returned] = ()
-        self._trained: list[keras.Variable] = []
-        self.backend_state: dict[str, Any] = {}  # what a backend keeps for this agent
-        self._groups: dict[tuple[int, ...], tuple[Sequence[Any], list[keras.Variable]]] = {}
+        source = env if isinstance(env, envs.EnvSource) else envs.resolve(env)
+        observation_space, action_space = _check_spaces(self, source)
+        encoder = ObservationEncoder(source.observation_space)
+        self._set(
+            _source=source,
+            observation_space=observation_space,
+            action_space=action_space,
+            _encoder=encoder,
+            observation_dtype=encoder.dtype,  # bytes stay bytes, all other observations become float32
+            _counters=Counters(),
+            _normalizers=None,
+            _learner=None,
+            hyperparameters={},
+            trace_counts={"update": 0, "forward": 0},
+        )
+        if self.head is not None:
+            self.head = bind_head(self)
+        self._set(tau=self.hyperparameter("tau", 1.0, minimum=0.0, maximum=1.0))
 
     @classmethod
     def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
-        """Build the agent while the generators that layers draw from are seeded by its own seed."""
-        instance.generators = Generators(instance._config.get("seed"))
+        """Call `__init__` while the generators that layers draw from are seeded with the agent's seed."""
+        instance._set(generators=Generators(instance._config.get("seed")))
         with construction(instance.generators.seed):
             instance.__init__(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, or the value of a hyperparameter.
+
+        Raises:
+            ValueError: if noterl's agents use the name for something else.
+        """
         current = self.__dict__.get(name)
         if isinstance(current, Hyperparameter) and not isinstance(value, Hyperparameter):
             current.assign(value)
-        else:
-            building.refuse_lost_network(name, value)
-            self.__dict__[name] = value
+            return
+        owner = _owner(type(self), name)
+        if owner is not None:
+            raise ValueError(
+                f"{name} cannot be assigned: {owner} uses it for something else; choose another name for this "
+                f"attribute of {type(self).__name__}, such as my_{name.strip('_')}"
+            )
+        super().__setattr__(name, value)
 
-    def enter(self, environment: Any) -> None:
-        """Take note of an environment that was made to evaluate in."""
-
-    def outputs(self, observation: Any) -> Any:
-        """Return what `forward` gives for observations `[B, ...]`; of several agents side by side."""
-        return self.forward(observation)
+    def _set(self, **values: Any) -> None:
+        """Set noterl's own attributes, which `__setattr__` refuses."""
+        self.__dict__.update(values)
 
     def forward(self, observation: Any) -> Any:
-        """Return the network's output for observations `[B, ...]`: what head, policy and noise act on."""
+        """Return the network's output for observations `[B, ...]`: the input of head, policy and noise."""
         raise NotImplementedError(f"{type(self).__name__} must define forward(observation)")
-
-    def presented(self, batch: Batch) -> Batch:
-        """Return a batch `[B, ...]` as `update` is given it."""
-        return batch
 
     def loss(self, batch: Batch) -> Any:
         """Return a scalar loss, or `(loss, feedback)` with feedback `[B]` for the memory, such as `td_error`."""
@@ -145,39 +130,37 @@ class Algorithm(Configurable):
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one gradient update and return `(logs, feedback)`; override it for several optimizers.
 
-        With an `update_period` of n it is called as `update(batch, index)`, the index being `updates % n`.
+        If `update_period` is n above 1, it is called as `update(batch, index)` with `index = updates % n`.
         """
-        loss, feedback = self.minimize(
-            self.loss, self._trained or self.trained_variables(), self.optimizer_names[0], batch
-        )
+        loss, feedback = self.minimize(self.loss, self._learner.trained, self.optimizer_names[0], batch)
         return {"loss": loss}, feedback or {}
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:
-        """Return fields `[T, N, ...]` that the updates on a rollout `[T, N, ...]` find in `batch.extra`.
+        """Return fields `[T, N, ...]` that updates on a rollout `[T, N, ...]` find in `batch.extra`.
 
-        For `memory = "rollout"`. It runs once for each rollout, compiled, before the first update on it.
-        `rollout.extra["continues"]` is 1 where the lane's next row follows from a row, and 0 where an episode or the
+        Used if `memory = "rollout"`: it runs once for each rollout, compiled, before the first update on it.
+        `rollout.extra["continues"]` is 1 if the lane's next row follows from a row, and 0 where an episode or the
         rollout ends.
         """
         return {}
 
-    def enough(self, logs: dict[str, Any]) -> Any:
-        """Return whether an update that logs this was one too many on this rollout; None if none ever is.
+    def stop_epochs(self, logs: dict[str, Any]) -> Any:
+        """Return whether the update with these logs was one too many on this rollout; None if this never happens.
 
-        Such an update is undone, and there are no more of them until the next rollout.
+        Such an update is undone, and no update follows before the next rollout.
         """
         return None
 
     def update_target(self) -> None:
-        """Move target networks: called at `target_update` steps, or for Polyak averaging after every update.
+        """Move target networks; called every `target_update` steps, or after each update for Polyak averaging.
 
-        `noterl.networks.copy(network, target)` moves a target the whole way, or by Polyak's coefficient, `self.tau`.
+        `noterl.networks.copy(network, target)` copies the weights, or moves them by Polyak's coefficient `self.tau`.
         """
 
     def defaults(self) -> Defaults:
-        """Return what `compile` takes for the arguments it is not given.
+        """Return the values that `compile` uses for arguments that it does not receive.
 
-        An agent that defines `update_target` has its target copied every 500 steps, or it would never learn from it.
+        An agent that defines `update_target` gets a hard copy every 500 steps; without it the target would never move.
         """
         moves_target = type(self).update_target is not Algorithm.update_target
         policy = LinearEpsGreedyPolicy() if "q" in self.head.acts_on else None
@@ -186,15 +169,15 @@ class Algorithm(Configurable):
     def hyperparameter(
         self, name: str, value: float | Schedule, *, minimum: float | None = None, maximum: float | None = None
     ) -> Hyperparameter:
-        """Return a live scalar: a host value and a device variable, always equal; see `Hyperparameter`.
+        """Return a scalar that can be changed during training; see `Hyperparameter`.
 
-        A schedule of `noterl.schedules` may stand for the value; it is read before each group of updates.
+        The value may be a schedule of `noterl.schedules`, which is evaluated before each group of updates.
 
         Raises:
-            ValueError: if the name is taken or the value is no finite number within the bounds.
+            ValueError: if the name is taken, or the value is not a finite number within the bounds.
         """
         if name in self.hyperparameters:
-            raise ValueError(f"name: the hyperparameter {name!r} is already there")
+            raise ValueError(f"name: the hyperparameter {name!r} exists already")
         self.hyperparameters[name] = Hyperparameter(value, name, minimum=minimum, maximum=maximum)
         return self.hyperparameters[name]
 
@@ -202,36 +185,30 @@ class Algorithm(Configurable):
         """Take one gradient step: the only place where a gradient is taken.
 
         Args:
-            loss_fn: called with `args`; returns a scalar, or a pair of a scalar and anything.
-            trained: a network, a list of networks or of variables.
-            optimizer: which of `optimizer_names`.
-            *args: passed on.
+            loss_fn: called with `args`; returns a scalar, or a pair of a scalar and auxiliary values.
+            trained: a network, or a list of networks or variables.
+            optimizer: one of `optimizer_names`.
+            *args: arguments of `loss_fn`.
 
         Returns:
-            `(loss, aux)`; `aux` is {} where the function returned a scalar alone.
+            `(loss, aux)`; `aux` is {} if `loss_fn` returned only a scalar.
+
+        Raises:
+            ValueError: if the optimizer is unknown, or nothing in `trained` is trainable.
         """
-        if optimizer not in self.optimizers:
-            raise ValueError(f"optimizer must be one of {', '.join(self.optimizers)}, got {optimizer!r}")
-        variables = self._variables_of(trained if isinstance(trained, list | tuple) else [trained])
-        if not variables:
-            raise ValueError(f"trained holds nothing that is trainable, in minimize with the optimizer {optimizer!r}")
-        if self._discovered is not None:
-            self._discovered.setdefault(optimizer, []).extend(variables)
-            return split_loss(loss_fn(*args))
-        loss, aux = backends.current().minimize(self, loss_fn, variables, self.optimizers[optimizer], args)
-        if self._minimized is not None:
-            self._minimized.append(loss)
-        return loss, aux
+        if self._learner is None:
+            raise RuntimeError("minimize: call build() first; it builds the optimizers")
+        return self._learner.minimize(loss_fn, trained, optimizer, args)
 
     @property
     def observation_size(self) -> int:
-        """Number of values that networks see of an observation."""
+        """Number of values in an observation as networks receive it."""
         return int(np.prod(self.observation_shape))
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Shape of what networks see of an observation; `noterl.envs.observation` says what that is for each space."""
-        return tuple(self.view.space.shape)
+        """Shape of an observation as networks receive it; `noterl.envs.observation` gives it for each space."""
+        return tuple(self._encoder.space.shape)
 
     @property
     def action_size(self) -> int:
@@ -241,160 +218,109 @@ class Algorithm(Configurable):
 
     @property
     def is_image(self) -> bool:
-        """Whether observations are bytes of images that `noterl.networks.nature_cnn` takes."""
+        """Whether observations are images of bytes that `noterl.networks.nature_cnn` accepts."""
         return self.observation_dtype == np.uint8 and networks.is_image_shape(self.observation_shape)
 
     def networks(self) -> dict[str, Any]:
         """Return the agent's networks, variables and seed generators by the names of their attributes."""
-        return find_networks(self.__dict__)
+        return networks.find_networks(
+            {name: value for name, value in vars(self).items() if _owner(type(self), name) is None}
+        )
 
-    def trained_variables(self) -> list[keras.Variable]:
-        """Return the variables that the default `update` trains: all that are trainable, target networks are not."""
-        return unique(
+    def trained_variables(self) -> list[Any]:
+        """Return the variables that the default `update` trains: all trainable ones, so not those of targets."""
+        return networks.unique(
             variable for network in self.networks().values() for variable in networks.trainable_variables(network)
         )
 
-    def due(self, before: int, ended: int) -> Due:
-        """Return what falls due as the environment steps have come from `before` to `steps`, and episodes ended."""
-        if self.on_policy is not None:
-            return Due(self.on_policy.updates if self.on_policy.rollout.is_full else 0, False)
-        return self.schedule.due(before, self.steps, ended, self.drawable)
+    @property
+    def steps(self) -> int:
+        """Environment steps so far."""
+        return self._counters.steps
 
     @property
-    def store(self) -> Any:
-        """The memory that transitions go to: the rollout, or the replay memory."""
-        return self.replay if self.on_policy is None else self.on_policy.rollout
+    def updates(self) -> int:
+        """Gradient updates so far."""
+        return self._counters.updates
 
     @property
-    def drawn_from(self) -> Any:
-        """The memory that batches are drawn from, and feedback goes to."""
-        return self.replay if self.on_policy is None else self.on_policy.memory
+    def episodes(self) -> int:
+        """Finished episodes so far."""
+        return self._counters.episodes
 
-    def drawable(self) -> int:
-        """Return how many transitions may be drawn; where only a batch is asked for, counting stops at that."""
-        return self.replay.count_drawable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
+    def _configure_env(self, environment: Any) -> None:
+        """Configure an environment that is made for an evaluation."""
 
-    def draw(self, updates: int) -> Any:
-        """Draw the rows `[K, B]` of the memory for a group of updates."""
-        if self.on_policy is not None:
-            return self.on_policy.draw(updates)
-        size, generator = self.schedule.batch_size, self.generators("sampler")
-        if self.schedule.updates != "pass":
-            drawn = self.replay.draw(updates, size, generator=generator)
-        else:
-            drawn = self.replay.draw_pass(size, generator=generator)
-            while len(drawn) < updates:  # several passes fall due at once where several episodes end in one tick
-                drawn = drawn.joined(self.replay.draw_pass(size, generator=generator))
-        # Settled for the whole group: into how many calls it is cut must not matter.
-        drawn.gamma = discount_factor(self)
-        return drawn
+    def _joint_forward(self, observation: Any) -> Any:
+        """Return the output of `forward` for observations `[B, ...]`; with several agents, all outputs side by side."""
+        return self.forward(observation)
 
-    def gather(self, drawn: Any) -> Any:
-        """Return the batches `[K, B, ...]` of what was drawn, under the discount of that moment.
+    def _per_agent_batch(self, batch: Batch) -> Batch:
+        """Return a batch `[B, ...]` in the form that `update` receives."""
+        return batch
 
-        Of a rollout, which lies on the device already, these are the rows themselves.
-        """
-        if self.on_policy is not None:
-            return self.on_policy.gather(drawn)
-        batch = self.replay.gather(drawn, gamma=drawn.gamma)
-        if not self.view.plain:
-            seen = {name: self.view(getattr(batch, name)) for name in ("observation", "next_observation")}
-            batch = batch._replace(**seen)
-        return batch if self.normalizers is None else self.normalizers.replayed(batch)
 
-    def _variables_of(self, group: Sequence[Any]) -> list[keras.Variable]:
-        """Return the trained variables of networks; looked up once for each group of them."""
-        key = tuple(map(id, group))
-        if key not in self._groups:
-            found = unique(variable for network in group for variable in networks.trainable_variables(network))
-            self._groups[key] = (group, found)  # holding the group keeps its ids from being used again
-        return self._groups[key][1]
+@functools.cache
+def _owner(kind: type, name: str) -> str | None:
+    """Return what makes `name` unavailable as an attribute of instances, such as "Agent.fit"; None if it is available.
 
-    def follow_schedules(self) -> None:
-        """Bring what follows a schedule to its value at this step; the loop does so before a group of updates.
+    Methods, properties without a setter and annotated state of noterl's classes are unavailable. Declarations (class
+    attributes with a plain value) and attributes of the user's own class are available.
+    """
+    for base in kind.__mro__:
+        ours = base.__module__.partition(".")[0] == "noterl"
+        if name in vars(base):
+            value = vars(base)[name]
+            if isinstance(value, property):
+                taken = value.fset is None
+            else:
+                taken = callable(value) or isinstance(value, classmethod | staticmethod | functools.cached_property)
+            return f"{base.__name__}.{name}" if ours and taken else None
+        # Built-in algorithms annotate attributes that they assign themselves; the base classes reserve theirs.
+        if ours and not base.__module__.startswith("noterl.agents.") and name in vars(base).get("__annotations__", {}):
+            return f"{base.__name__}.{name}"
+    return None
 
-        Rules of optimizers that were set as plain attributes become live here.
-        """
-        for follow in self._followers:
-            follow(self.steps)
 
-    def call_size(self, updates: int) -> int:
-        """Return how many of a group's updates one compiled call makes."""
-        if self.on_policy is not None and self.steps_per_execution == "auto":
-            return updates if self.replay is None else min(updates, LARGEST_CALL)
-        return call_size(updates, self.steps_per_execution, self.schedule.updates)
+def _check_spaces(algorithm: Algorithm, source: envs.EnvSource) -> tuple[Any, Any]:
+    """Return the observation and the action space of an environment; Tuples for several agents.
 
-    def run_updates(self, batch: Any, count: int) -> GroupResult:
-        """Make `count` updates on the first of the batches, as `gather` returned them, in one compiled call."""
-        if self.on_policy is not None:
-            return self.on_policy.run(batch, count)
-        return self._update(updating.with_random_numbers(self, batch, count), count)
+    Raises:
+        ValueError: if the algorithm does not support a space, or the number of agents.
+    """
+    name = type(algorithm).__name__
+    check = functools.partial(
+        envs.check_spaces, observations=algorithm.observation_spaces, actions=algorithm.action_spaces
+    )
+    if source.team is None:
+        if algorithm.multi_agent:
+            raise ValueError(
+                f"env: {name} needs an environment of several agents (PettingZoo's parallel API, or lists of "
+                f"observations, actions and rewards), got one of a single agent: {source.observation_space}"
+            )
+        check(name, source.observation_space, source.action_space)
+        return source.observation_space, source.action_space
+    found = source.team.observation_space, source.team.action_space
+    if not algorithm.multi_agent:
+        check(name, *found, hint="MADDPG learns with several agents")
+    for agent, *both in zip(source.team.names, *found, strict=True):
+        check(f"{name} for the agent {agent!r}", *both, bounded_actions=True)
+    return found
 
-    def update_once(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Make the update of this index within `update_period`; what backends compile."""
-        return updating.update_once(self, batch, index)
 
-    def choose_actions(self, observations: np.ndarray, waiting: np.ndarray | None = None) -> np.ndarray:
-        """Return the actions of a round `[N, ...]`; those before `learning_starts` are uniformly random.
+def bind_head(algorithm: Algorithm) -> Head:
+    """Return the algorithm's head, bound to its action space.
 
-        Args:
-            observations: `[N, ...]`.
-            waiting: lanes `[N]` whose step does not count, if there are any.
-        """
-        early = self.schedule.learning_starts - self.steps
-        if early <= 0:
-            return self.select(observations, False, self.explorer, self.steps)
-        random = min(early, count := len(observations))
-        if waiting is not None:
-            random = int(np.searchsorted(np.cumsum(~waiting), random, side="right"))
-        if random == count:
-            return self._random_actions(count)
-        actions = self.select(observations, False, self.explorer, self.steps)
-        actions[:random] = self._random_actions(random)
-        return actions
-
-    @property
-    def explorer(self) -> Explorer:
-        """What explores: the policy, the noise, or the generator that the head's own distribution draws from."""
-        if self.policy is not None:
-            return self.policy
-        return self._sampling if self.noise is None else self.noise
-
-    def act_on(self, observations: np.ndarray, deterministic: bool, explorer: Explorer, step: int) -> np.ndarray:
-        """Return the actions `[N, ...]` that an environment is given for observations `[N, ...]`."""
-        return self.head.executed(self.select(observations, deterministic, explorer, step))
-
-    def select(self, observations: np.ndarray, deterministic: bool, explorer: Explorer, step: int) -> np.ndarray:
-        """Return what the head chooses `[N, ...]` for observations `[N, ...]`, before `Head.executed`."""
-        if self.normalizers is not None:
-            observations = self.normalizers.seen(observations)
-        if observations.dtype != self.observation_dtype:
-            observations = observations.astype(self.observation_dtype)
-        values = self.acting(observations)
-        return self.head.deterministic(values) if deterministic else self.head.explore(values, explorer, step)
-
-    def mark_stale(self) -> None:
-        """Note that weights may have changed outside an update, so that acting fetches them again."""
-        if self._built:
-            self.acting.stale = True
-
-    def _random_actions(self, count: int) -> np.ndarray:
-        return random_actions(self.action_space, count, self.generators("random_actions"))
-
-    def build(self) -> None:
-        """Allocate the memory, build the optimizers and compile, once; everything is known when training starts."""
-        if self._built:
-            return
-        updating.check(self)
-        building.build_store(self)
-        building.build_optimizers(self)
-        self.all_variables = building.variables(self)
-        if self.on_policy is not None:
-            self.on_policy.build()
-        else:
-            self._update = backends.current().compile_update(self, self.jit_compile)
-        self._followers = [live.follow for live in self.hyperparameters.values() if live.schedule is not None]
-        self._followers += [part for one in self.optimizers.values() for part in optimizers.followers(one)]
-        with building.naming_network(self):
-            self.acting = Actor(self)  # type: ignore[arg-type]
-        self._built = True
+    Raises:
+        ValueError: if the class lacks a declaration, or one of them is not allowed.
+    """
+    name, head = type(algorithm).__name__, algorithm.head
+    if "action_space" not in vars(algorithm):
+        raise ValueError(f"{name}.__init__ must call super().__init__(env, seed=seed) before anything else")
+    if not isinstance(head, Head):
+        raise ValueError(f"head of {name} must be one of noterl.heads, such as noterl.heads.Q(), got {head!r}")
+    if algorithm.memory not in ("replay", "rollout"):
+        raise ValueError(f"memory of {name} must be 'replay' or 'rollout', got {algorithm.memory!r}")
+    if algorithm.multi_agent and algorithm.memory != "replay":
+        raise ValueError(f"memory of {name} must be 'replay' for several agents, got {algorithm.memory!r}")
+    return head.bind(algorithm.action_space)

@@ -1,27 +1,23 @@
-"""Callbacks: what they may hear, and the list that calls them.
-
-Owns: the events' names and order, and binding them once so that an event nobody listens to costs nothing; the budget
-that a callback may change before a `fit` begins. The loop (`loop.py`) decides when an event happens; the catalogue
-(`noterl.callbacks`) says what happens then.
-"""
+"""The base class of callbacks, the events that they handle, and what they may use of an agent."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from noterl.types import Logs
-
-if TYPE_CHECKING:
-    from noterl.agent import Agent
+from noterl.utils.checks import check_positive, check_word
 
 Handlers = tuple[Callable[..., None], ...]
 
 
 class Events(NamedTuple):
-    """For each event, and for the moments between steps, the bound methods that hear it; empty where nobody does."""
+    """For each event, the bound methods that handle it; an empty tuple if no callback does."""
 
     on_train_begin: Handlers = ()
     on_train_end: Handlers = ()
@@ -32,25 +28,94 @@ class Events(NamedTuple):
     on_evaluate_begin: Handlers = ()
     on_evaluate_end: Handlers = ()
     on_exception: Handlers = ()
-    between_steps: Handlers = ()
+    on_step_end: Handlers = ()
 
 
-EVENTS = tuple(name for name in Events._fields if name.startswith("on_"))
+EVENTS = Events._fields
 
-# Who hears an event when: the user's callbacks in the order given, then History, then loggers, checkpoints last,
-# so that each sees in `logs` what those before it added.
+# Callbacks run in this order, and within a group in the user's order. Each sees what earlier ones added to `logs`.
 USER, HISTORY, LOGGER, CHECKPOINT = range(4)
+
+
+class AgentView(Protocol):
+    """What a callback may use of the agent that it is attached to."""
+
+    history: Any
+    stop_training: bool
+    optimizer_names: tuple[str, ...]
+
+    @property
+    def steps(self) -> int:
+        """Environment steps so far."""
+
+    @property
+    def updates(self) -> int:
+        """Gradient updates so far."""
+
+    @property
+    def episodes(self) -> int:
+        """Finished episodes so far."""
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training was asked to stop, or None."""
+
+    @property
+    def replay(self) -> Any:
+        """The replay memory, or None."""
+
+    @property
+    def policy(self) -> Any:
+        """The exploration policy, or None."""
+
+    @property
+    def optimizers(self) -> Mapping[str, Any]:
+        """The optimizers by name."""
+
+    @property
+    def hyperparameters(self) -> Mapping[str, Any]:
+        """The hyperparameters by name."""
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the first optimizer."""
+
+    def stop(self, reason: str) -> None:
+        """End training after the step in progress."""
+
+    def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
+        """Set a rule of one optimizer or of all, such as `learning_rate`."""
+
+    def evaluate(self, env: Any = None, episodes: int = 10, **arguments: Any) -> dict[str, Any]:
+        """Play whole episodes without learning."""
+
+    def act(self, observation: Any, *, deterministic: bool = True) -> Any:
+        """Return the action for one observation or a batch."""
+
+    def save(self, path: str | Path, *, replay: bool = True) -> None:
+        """Write everything into one file."""
+
+    def save_weights(self, path: str | Path) -> None:
+        """Write the weights into a file."""
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        """Return the weights and the statistics of the normalisers."""
+
+    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Set what `get_weights` returned."""
+
+    def networks(self) -> dict[str, Any]:
+        """Return the networks by the names of their attributes."""
 
 
 @dataclass
 class Budget:
-    """Where a `fit` ends, counted as the agent counts; `Callback.before_fit` may change it.
+    """Where a `fit` ends, in the agent's own counts; `Callback.before_fit` may change it.
 
     Attributes:
-        last_episode: finished episodes of the agent in all.
-        last_step: environment steps of the agent in all.
-        resumed: whether the agent was brought to where an earlier process was in this fit, so that it goes on there
-            instead of beginning.
+        last_episode: total of finished episodes at which `fit` ends.
+        last_step: total of environment steps at which `fit` ends.
+        resumed: whether a callback has restored the agent, so that this fit continues an interrupted one.
     """
 
     last_episode: float = math.inf
@@ -58,20 +123,42 @@ class Budget:
     resumed: bool = False
 
 
-class Callback:
-    """Base of all callbacks: override the events you want to hear.
+UNITS = ("steps", "episodes", "updates")
 
-    `self.agent` is the agent that trains, from `on_train_begin` on; `self.agent.stop("reason")` ends training.
-    Episodes are numbered by their start from 0, batches are gradient updates numbered from 0; both go on counting in
-    the next `fit`. What a callback adds to the `logs` of an episode's end becomes a column of `History`.
+
+@dataclass
+class Every:
+    """How often a callback acts: `Every(10, "steps")`, `Every(5, "episodes")` or `Every(100, "updates")`.
+
+    Args:
+        count: how many units lie between two actions.
+        unit: "steps", "episodes" or "updates".
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values.
+    """
+
+    count: int
+    unit: str
+
+    def __post_init__(self) -> None:
+        self.count = check_positive("count", self.count)
+        check_word("unit", self.unit, UNITS)
+
+
+class Callback:
+    """Base of all callbacks: override the events that you want to handle.
+
+    `self.agent` is the agent that trains, from `on_train_begin` on. `self.agent.stop("reason")` ends training.
+    Episodes are numbered by their start from 0; batches are gradient updates, numbered from 0. Both numbers continue in
+    the next `fit`. A value that a callback adds to the `logs` of an episode's end becomes a column of `History`.
 
     Attributes:
-        order: `USER`, `LOGGER` or `CHECKPOINT`: who hears an event when.
-        needs_live_updates: True for a callback that must act between two gradient updates. Updates then run one to
-            a compiled call; otherwise the hooks of a group's updates fire after the call that made them all.
+        order: `USER`, `LOGGER` or `CHECKPOINT`: the group that the callback runs in.
+        needs_live_updates: True for a callback that must act between two gradient updates. Updates then run one per
+            compiled call. Otherwise the hooks of a group's updates run after the call that made all of them.
         stops_training: True for a callback that can end training, so that `fit` needs no budget.
-        adds: the names that the callback adds to an episode's logs, if not at every episode's end: whoever monitors
-            one of them waits for it.
+        adds: the names that the callback adds to some episodes' logs, so that monitors of them wait instead of failing.
 
     Example:
     >>> from noterl.callbacks import Callback
@@ -83,72 +170,72 @@ class Callback:
     order: int = USER
     needs_live_updates: bool = False
     stops_training: bool = False
-    adds: tuple[str, ...] = ()
-    agent: Agent
+    adds: Sequence[str] = ()
+    agent: AgentView
 
     @property
     def state_key(self) -> str:
-        """The name under which a save file keeps this callback's state; unique within a list.
+        """The name under which a file keeps this callback's state; unique within a list.
 
-        Several callbacks of one class that leave it at the class's name are told apart by their order in the list.
+        Callbacks of one class that keep the default are numbered by their order in the list.
         """
         return type(self).__name__
 
     def get_state(self) -> dict[str, Any]:
-        """Return what the callback must remember across a save, as nested dicts of arrays, numbers and strings."""
+        """Return what a resumed run needs, as nested dicts of arrays, numbers and strings."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` said."""
+        """Restore what `get_state` returned."""
 
-    def before_fit(self, agent: Agent, budget: Budget) -> None:
-        """Change where this `fit` starts or ends, before anything of it is prepared."""
+    def before_fit(self, agent: Any, budget: Budget) -> None:
+        """Called before the environments are opened; may restore the agent and change the budget of this `fit`."""
 
-    def between_steps(self) -> None:
-        """Do what needs the agent whole, after an environment step and all that fell due with it.
+    def on_step_end(self) -> None:
+        """Called after each environment step and the updates due with it; must not change weights.
 
-        This is no event, and is called after every step: a tenth of a microsecond is much here. The agent may be saved
-        here, and training ended, at a step and not only at the end of an episode.
+        The agent is consistent here and can be saved. The event is not logged. It runs after every step, so a
+        microsecond here is a noticeable part of a run.
         """
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Hear that `fit` begins; nothing has been stepped yet."""
+        """Called when `fit` begins, before the first step."""
 
     def on_train_end(self, logs: Logs) -> None:
-        """Hear that `fit` ends, whatever ended it."""
+        """Called when `fit` ends, also after `stop`, an exception or Ctrl-C."""
 
     def on_episode_begin(self, episode: int, logs: Logs) -> None:
-        """Hear that an environment was reset, or that `fit` goes on with an episode the last one left."""
+        """Called when an episode starts, and for each episode that continues from the previous `fit`."""
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Hear an episode's end.
+        """Called when an episode ends.
 
         `logs` holds `reward` (the return), `length`, `loss` (mean since the last episode's end; absent before the first
         update), `steps`, `updates` and `time` (seconds since train begin). `logs["complete"]` is False for an episode
-        that only the end of training cut short.
+        that the end of training cuts short.
         """
 
     def on_batch_begin(self, batch: int, logs: Logs) -> None:
-        """Hear that a gradient update begins."""
+        """Called when a gradient update begins."""
 
     def on_batch_end(self, batch: int, logs: Logs) -> None:
-        """Hear that a gradient update ended; `logs` holds `loss` and what `Agent.update` returned."""
+        """Called when a gradient update ends; `logs` holds `loss` and what `Agent.update` returned."""
 
     def on_evaluate_begin(self, logs: Logs) -> None:
-        """Hear that `Agent.evaluate` begins."""
+        """Called when `Agent.evaluate` begins."""
 
     def on_evaluate_end(self, logs: Logs) -> None:
-        """Hear that `Agent.evaluate` ends; `logs` is what it returns."""
+        """Called when `Agent.evaluate` ends; `logs` is what it returns."""
 
     def on_exception(self, error: BaseException) -> None:
-        """Hear what is about to end training; `on_train_end` still follows."""
+        """Called with the error that ends training; `on_train_end` follows."""
 
 
 class LambdaCallback(Callback):
     """A callback made of functions, one for each event named.
 
     Raises:
-        ValueError: for a name that is no event, or a value that cannot be called.
+        ValueError: if a name is not an event, or a value cannot be called.
 
     Example:
     >>> from noterl.callbacks import LambdaCallback
@@ -158,89 +245,7 @@ class LambdaCallback(Callback):
     def __init__(self, **functions: Callable[..., None]) -> None:
         for name, function in functions.items():
             if name not in EVENTS:
-                raise ValueError(f"LambdaCallback: {name!r} is no event; events are {', '.join(EVENTS)}")
+                raise ValueError(f"LambdaCallback: {name!r} is not an event; events are {', '.join(EVENTS)}")
             if not callable(function):
                 raise ValueError(f"LambdaCallback: {name} must be callable, got {function!r}")
             setattr(self, name, function)
-
-
-class CallbackList:
-    """The callbacks of one `fit`, in the order they hear events.
-
-    Args:
-        callbacks: instances of `noterl.Callback`, or of `keras.callbacks.Callback`, which are adapted.
-
-    Raises:
-        ValueError: for anything else, or if two of them say their states under one key of their own; the message
-            names it.
-    """
-
-    def __init__(self, callbacks: Iterable[Any] = ()) -> None:
-        if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
-            raise ValueError(f"callbacks must be a list of callbacks, got {callbacks!r}")
-        self.callbacks = sorted((_adapted(callback) for callback in callbacks), key=lambda callback: callback.order)
-        self._keyed()
-
-    def set_agent(self, agent: Agent) -> None:
-        """Tell every callback whose training it will hear of."""
-        for callback in self.callbacks:
-            callback.agent = agent
-
-    def bind(self) -> Events:
-        """Build, once, one tuple of bound methods per event, of those callbacks alone that override it."""
-        bound = {}
-        for name in Events._fields:
-            bound[name] = tuple(getattr(callback, name) for callback in self.callbacks if _overrides(callback, name))
-        return Events(**bound)
-
-    @property
-    def needs_live_updates(self) -> bool:
-        """Whether a callback must act between two gradient updates."""
-        return any(callback.needs_live_updates for callback in self.callbacks)
-
-    @property
-    def stops_training(self) -> bool:
-        """Whether a callback can end training."""
-        return any(callback.stops_training for callback in self.callbacks)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return every callback's state by its key."""
-        states = ((key, callback.get_state()) for key, callback in self._keyed())
-        return {key: state for key, state in states if state}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Give every callback its state back; keys without a callback are passed over."""
-        for key, callback in self._keyed():
-            if key in state:
-                callback.set_state(state[key])
-
-    def _keyed(self) -> list[tuple[str, Callback]]:
-        seen: dict[str, int] = {}
-        keyed = []
-        for callback in self.callbacks:
-            key = callback.state_key
-            seen[key] = seen.get(key, 0) + 1
-            if seen[key] > 1 and key != type(callback).__name__ and _overrides(callback, "get_state"):
-                raise ValueError(
-                    f"callbacks: two of them have the state_key {key!r}, the second a {type(callback).__name__}: a "
-                    "save file could not tell their states apart; give one of them another state_key"
-                )
-            keyed.append((key if seen[key] == 1 else f"{key}#{seen[key]}", callback))
-        return keyed
-
-
-def _overrides(callback: Callback, name: str) -> bool:
-    """Whether hearing the event does anything: overridden in the class, or set on the instance."""
-    return name in vars(callback) or getattr(type(callback), name) is not getattr(Callback, name)
-
-
-def _adapted(callback: Any) -> Callback:
-    if isinstance(callback, Callback):
-        return callback
-    if isinstance(callback, type):
-        raise ValueError(f"callbacks: got the class {callback.__name__}; pass an instance, {callback.__name__}(...)")
-    if hasattr(callback, "set_model") and hasattr(callback, "on_epoch_end"):
-        from noterl.training.keras_adapter import KerasCallback
-
-        return KerasCallback(callback)
-    raise ValueError(f"callbacks: {callback!r} is neither a noterl.Callback nor a keras.callbacks.Callback")

@@ -1,7 +1,7 @@
-"""Agents of an environment of several agents: what `Agent` is for one.
+"""Agents for environments of several agents.
 
-Owns: tuples. Lanes, memory and compiled calls handle one vector of all observations and one of all actions (see
-`noterl.envs.multi_agent.team`); here they are split for `update` and joined for acting.
+Lanes, memory and compiled calls handle one vector with all observations and one with all actions (see
+`noterl.envs.multi_agent.team`). `MultiAgent` splits them for `forward` and `update`, and joins them for acting.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import Any
 import numpy as np
 
 from noterl import heads, networks
+from noterl.acting.host_forward import Joint
 from noterl.agent import Agent
+from noterl.backends import ops
 from noterl.types import Batch
 from noterl.utils.checks import check_bool
 
-from keras import ops  # isort: skip  (noterl has chosen the backend by now)
-
 
 class MultiAgent(Agent):
-    """Base of algorithms that learn with several agents at once, in PettingZoo's parallel environments or in lists.
+    """Base of algorithms that train several agents at once, in PettingZoo's parallel environments or in lists.
 
-    As for `Agent`, but per agent: `observation_space` and `action_space` are Tuples, `observation_size` and
-    `action_size` tuples; `forward(observation, agent)` is asked for one agent, by its number; the fields observation,
-    action, reward, next_observation and discount of a batch are tuples, `weight` and `index` are the rows'. In
-    `batch.extra`, `present[i]` and `remaining[i]` `[B]` are 1 where agent i takes part in the step, and in the state of
-    the next observation; losses should leave out the rows in which their agent is not present.
+    Like `Agent`, but per agent: `observation_space` and `action_space` are Tuples; `observation_size` and `action_size`
+    are tuples. `forward(observation, agent)` is called for one agent, by its number. The batch fields observation,
+    action, reward, next_observation and discount are tuples with one entry for each agent; `weight` and `index` belong
+    to the rows. In `batch.extra`, `present[i]` and `remaining[i]` `[B]` are 1 if agent i takes part in the step, and in
+    the state of the next observation. Losses should leave out the rows in which their agent is not present.
 
     Args:
         env: an environment of several agents, a function that makes one, or a pair of Tuple spaces.
         seed: see `Agent`.
 
     Raises:
-        ValueError: if `env` is none of these, or of a kind of space that the algorithm does not take.
+        ValueError: if `env` is none of these, or the algorithm does not support its spaces.
 
     Attributes:
         names: of the agents, in order.
@@ -44,42 +44,46 @@ class MultiAgent(Agent):
     action_spaces = ("Box", "Discrete", "MultiDiscrete")
     head: Any = heads.Joint()
 
-    def __init__(self, env: Any, *, seed: int | None = None) -> None:
-        super().__init__(env, seed=seed)
-        assert self.source.team is not None, "an environment of one agent was refused"
-        self._team: Any = self.source.team
-        self.names: tuple[str, ...] = self.source.team.names
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the agents, in order."""
+        return self._team.names
+
+    @property
+    def _team(self) -> Any:
+        return self._source.team
 
     def forward(self, observation: Any, agent: int) -> Any:  # type: ignore[override]
         """Return the output of one agent's network for its observations `[B, ...]`."""
         raise NotImplementedError(f"{type(self).__name__} must define forward(observation, agent)")
 
     def team_reward(self, rewards: np.ndarray, terminations: np.ndarray) -> Any:
-        """Return what the agents learn from: one number that all of them share, or one for each; by default their own.
+        """Return the reward that the agents learn from: one number for all, or one for each; by default their own.
 
-        The mean of it over the agents is the `reward` of logs and evaluations; what each agent earned is logged beside.
+        Its mean over the agents is the `reward` of logs and evaluations. The logs also hold each agent's own reward.
 
         Args:
-            rewards: the environment's, `[agents]`; 0 for those who have left.
-            terminations: who is done, in this step or before, bool `[agents]`.
+            rewards: the environment's, `[agents]`; 0 for agents that have left.
+            terminations: bool `[agents]`, True for agents that terminated in this step or before.
         """
         return rewards
 
     @property
     def observation_size(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Number of values that each agent's network sees."""
-        return tuple(int(np.prod(shape)) for shape in self._team.seen_shapes)
+        """Number of values that each agent's network receives."""
+        return tuple(int(np.prod(shape)) for shape in self._team.network_shapes)
 
     @property
     def observation_shape(self) -> tuple[Any, ...]:
-        """Shape of what each agent's network sees."""
-        return self._team.seen_shapes
+        """Shape of what each agent's network receives."""
+        shapes: tuple[Any, ...] = self._team.network_shapes
+        return shapes
 
     @property
     def is_image(self) -> bool:
-        """Whether some agent's observations are bytes of an image."""
-        seen = zip(self._team.observation_space, self._team.seen_shapes, strict=True)
-        return any(space.dtype == np.uint8 and networks.is_image_shape(shape) for space, shape in seen)
+        """Whether some agent's observations are images of bytes."""
+        pairs = zip(self._team.observation_space, self._team.network_shapes, strict=True)
+        return any(space.dtype == np.uint8 and networks.is_image_shape(shape) for space, shape in pairs)
 
     @property
     def action_size(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -89,55 +93,44 @@ class MultiAgent(Agent):
     def act(self, observation: Any, *, deterministic: bool = True) -> tuple[Any, ...]:
         """Return every agent's action, a tuple, for a tuple, a list or (by name) a dict of their observations.
 
-        Batches of observations, `[N, ...]` of every agent, give batches of actions. What is drawn where `deterministic`
-        is False comes from a generator of its own, as in `Agent.act`.
+        Batches of observations, `[N, ...]` of every agent, give batches of actions. See `Agent.act`.
 
         Raises:
-            ValueError: if it holds not one for every agent, or not of their shapes, or for a bad `deterministic`.
+            ValueError: if there is not one observation of the right shape for each agent, or for a bad `deterministic`.
         """
         check_bool("deterministic", deterministic)
-        self.build()
         if isinstance(observation, Mapping):
             if set(observation) != set(self.names):
                 raise ValueError(
                     f"observation must hold one for each of the agents {list(self.names)}, got {list(observation)}"
                 )
             observation = [observation[name] for name in self.names]
-        seen = self._team.joined_observations(observation)
-        self.acting.stale = True
-        explorer = self.explorer if deterministic else self.explorer.twin(self._by_hand)
-        actions = self.act_on(np.atleast_2d(seen), deterministic, explorer, self.steps)
-        return self._team.actions(actions[0]) if seen.ndim == 1 else self._team.batched_actions(actions)
+        joint = self._team.joined_observations(observation)
+        actions = self._act(np.atleast_2d(joint), deterministic)
+        return self._team.actions(actions[0]) if joint.ndim == 1 else self._team.batched_actions(actions)
 
-    def outputs(self, observation: Any) -> Any:
-        """Return every agent's output side by side `[B, sum]`, for their observations side by side `[B, D]`."""
-        parts = self._team.seen(observation, ops.reshape)
+    def _joint_forward(self, observation: Any) -> Any:
+        parts = self._team.split_observations(observation, ops.reshape)
         return ops.concatenate([self.forward(part, agent) for agent, part in enumerate(parts)], axis=-1)
 
-    def seen_parts(self, observation: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return each agent's observations `[N, ...]` of those side by side `[N, D]`."""
-        return self._team.seen(observation)
+    def _joint(self) -> Joint:
+        return Joint(self._team.split_observations, [part.size for part in self.head.parts])
 
-    def presented(self, batch: Batch) -> Batch:
-        """Return a batch with a tuple for each field that is per agent."""
+    def _per_agent_batch(self, batch: Batch) -> Batch:
         extra = dict(batch.extra)
         for name in ("present", "remaining"):
-            extra[name] = self._unstacked(extra[name])
+            extra[name] = self._columns(extra[name])
         return batch._replace(
-            observation=self._team.seen(batch.observation, ops.reshape),
-            action=self._team.acted(batch.action, ops.reshape),
-            reward=self._unstacked(batch.reward),
-            next_observation=self._team.seen(batch.next_observation, ops.reshape),
-            discount=self._unstacked(batch.discount),
+            observation=self._team.split_observations(batch.observation, ops.reshape),
+            action=self._team.split_actions(batch.action, ops.reshape),
+            reward=self._columns(batch.reward),
+            next_observation=self._team.split_observations(batch.next_observation, ops.reshape),
+            discount=self._columns(batch.discount),
             extra=extra,
         )
 
-    def enter(self, environment: Any) -> None:
-        """Let an environment pay what the agents learn from."""
+    def _configure_env(self, environment: Any) -> None:
         environment.team_reward = self.team_reward
 
-    def _unstacked(self, values: Any) -> tuple[Any, ...]:
+    def _columns(self, values: Any) -> tuple[Any, ...]:
         return tuple(values[:, agent] for agent in range(len(self.names)))
-
-    def _random_actions(self, count: int) -> np.ndarray:
-        return self.head.random(count, self.generators("random_actions"))

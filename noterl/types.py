@@ -7,6 +7,7 @@ K gradient updates that run in one compiled call, B rows of a batch, A actions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Logs = dict[str, Any]
@@ -49,3 +50,13 @@ class Transition(NamedTuple):
     terminated: bool
     truncated: bool
     extra: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Counters:
+    """How far an agent has come: environment steps, gradient updates, finished episodes and started episodes."""
+
+    steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    episodes_begun: int = 0

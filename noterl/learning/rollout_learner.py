@@ -1,241 +1,306 @@
-"""How an agent learns from rollouts: once from each, in several epochs of minibatches, and then never again.
-
-Or again and again: `Replayed` keeps prepared rollouts in a replay memory, and draws the minibatches from that.
-
-Owns: the order of the rows, and the compiled programs for a rollout. What the loop asks of an agent that learns from a
-replay memory (what is due, draw, run) is answered here for one that learns from rollouts.
-"""
+"""Learning from rollouts: in epochs of minibatches and then never again, or through a replay memory."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
-from noterl.backends.common import GroupResult
-from noterl.hyperparameters import discount_factor
-from noterl.replay import Replay
+from noterl.backends.common import GatheredRows, GroupResult
+from noterl.learning.dry_run import example_batch
+from noterl.learning.learner import LARGEST_CALL, Learner, pad
+from noterl.learning.replay_learner import describe_replay
+from noterl.learning.schedule import Due
+from noterl.learning.update import flatten_prepared
+from noterl.replay import Replay, Sample
 from noterl.replay.rollout import Rollout
-from noterl.types import Batch
+from noterl.types import Batch, Transition
 from noterl.utils.checks import check_positive
-
-import keras  # isort: skip  (noterl.backends has chosen by now)
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
-    from noterl.normalization import Normalizers
+    from noterl.learning.settings import Settings
+
+FieldSpec = dict[str, tuple[tuple[int, ...], Any]]
 
 
-class OnPolicy:
-    """The learning of one agent.
+class RolloutLearner(Learner):
+    """Learns from each rollout in several epochs of minibatches, and then discards it.
 
     Args:
-        agent: with `rollout_steps` and `epochs`; compiled.
-
-    Attributes:
-        rollout: the memory of the rollout in progress.
+        algorithm: the agent, with `rollout_steps` and `epochs`.
+        settings: what `compile` decided.
 
     Raises:
-        ValueError: if `rollout_steps` or `epochs` is no positive int, or the agent asks for what a replay memory gives.
+        ValueError: if `rollout_steps` or `epochs` is not a positive int, or the agent declares what only a replay memory
+            supports.
     """
 
-    def __init__(self, agent: Algorithm) -> None:
-        self._agent = agent
-        self.rollout = Rollout(agent.rollout_steps)
-        check_positive("epochs", agent.epochs)
-        if agent.update_period != 1 or agent.random_spec:
+    rollout: Rollout
+
+    def __init__(self, algorithm: Algorithm, settings: Settings) -> None:
+        super().__init__(algorithm, settings)
+        self.rollout = Rollout(algorithm.rollout_steps)
+        check_positive("epochs", algorithm.epochs)
+        if algorithm.update_period != 1 or algorithm.random_spec:
             raise ValueError(
-                f"update_period and random_spec are not for agents that learn from rollouts; {type(agent).__name__} "
-                f"has {agent.update_period!r} and {agent.random_spec!r}"
+                f"update_period and random_spec are not supported for agents that learn from rollouts; "
+                f"{type(algorithm).__name__} has {algorithm.update_period!r} and {algorithm.random_spec!r}"
             )
-        self._data: Any = None
+        self._data: Any = None  # the prepared rows [T N, ...] of the last rollout, on the device
 
-    def build(self) -> None:
-        """Compile; the agent's variables are known."""
-        agent, programs = self._agent, backends.rollout_programs()
-        if agent.extra_spec:
+    def build_memory(self) -> None:
+        """Set the spaces of the rollout; its arrays are allocated when the number of lanes is known."""
+        self.rollout.build(self.algorithm._source.observation_space, self.algorithm._source.action_space)
+
+    def compile_programs(self, report: Sequence[Any]) -> None:
+        """Compile `prepare`, and the updates on minibatches of its rows."""
+        if self.algorithm.extra_spec:
             self._prepared_fields()
-        agent.trace_counts.setdefault("prepare", 0)
-        self._prepare = programs.compile_prepare(agent, agent.jit_compile)
-        self._update = programs.compile_minibatches(agent, agent.jit_compile)
+        self._compile_prepare()
+        may_stop = self.algorithm.stop_epochs(defaultdict(float)) is not None
+        self._update = self.program("gathered", report, self.algorithm.stop_epochs if may_stop else None)
 
-    def _prepared_fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
-        """Return name -> (shape, dtype) of what `prepare` returns, which is what `extra_spec` says, if it is there.
+    def _compile_prepare(self) -> None:
+        self.algorithm.trace_counts.setdefault("prepare", 0)
+        self._prepare = backends.current().compile_call(
+            partial(flatten_prepared, self.algorithm),
+            self.variables,
+            jit_compile=self.jit_compile,
+            on_trace=self.trace_counter("prepare"),
+            torch_seed=self.torch_seed,
+        )
+
+    def _prepared_fields(self) -> FieldSpec:
+        """Return name -> (shape, dtype) of the fields that `prepare` returns.
 
         Raises:
-            ValueError: if `extra_spec` says something else.
+            ValueError: if `extra_spec` declares other fields.
         """
-        from noterl.learning.dry_run import zeros
-
-        fields = {name: field for name, field in zeros(self._agent).extra.items() if name not in ("continues", "ended")}
-        found: dict[str, tuple[tuple[int, ...], Any]] = {
-            name: (tuple(field.shape[1:]), np.float32) for name, field in fields.items()
+        fields = example_batch(self.algorithm, is_rollout=True).extra
+        found: FieldSpec = {
+            name: (tuple(field.shape[1:]), np.float32)
+            for name, field in fields.items()
+            if name not in ("continues", "ended")
         }
-        for name, (shape, _) in self._agent.extra_spec.items():
-            if name not in found or tuple(shape) != found[name][0]:
-                got = f"of the shape {found[name][0]}" if name in found else f"not among {', '.join(found) or 'none'}"
+        for name, (shape, _) in self.algorithm.extra_spec.items():
+            if name not in found:
                 raise ValueError(
-                    f"extra_spec says {name!r} of the shape {shape}, but in what prepare returns it is {got}"
+                    f"extra_spec declares {name!r}, which prepare does not return; it returns "
+                    f"{', '.join(found) or 'nothing'}"
+                )
+            if tuple(shape) != found[name][0]:
+                raise ValueError(
+                    f"extra_spec declares {name!r} with the shape {shape}, but prepare returns {found[name][0]}"
                 )
         return found
 
-    @property
-    def batch_size(self) -> int:
-        """Rows of a minibatch: as many as asked for, but no more than a rollout has."""
-        asked, rows = self._agent.schedule.batch_size, self.rollout.length * self.rollout.num_envs
-        return rows if isinstance(asked, str) else min(asked, rows)
-
-    @property
-    def updates(self) -> int:
-        """Gradient updates on each rollout."""
-        rows = self.rollout.length * self.rollout.num_envs
-        return self._agent.epochs * math.ceil(rows / self.batch_size)
+    def open(self, num_envs: int) -> None:
+        """Allocate the rollout for this number of lanes."""
+        self.rollout.open(num_envs)
 
     @property
     def memory(self) -> Any:
-        """The memory that minibatches are drawn from."""
+        """The rollout."""
         return self.rollout
 
     @property
-    def learned(self) -> Any:
-        """The prepared rows `[T N, ...]` of the rollout that was learned from at this very step; None at others."""
-        return self._data if self.rollout.is_full else None
+    def num_rows(self) -> int:
+        """Transitions of a complete rollout."""
+        return self.rollout.length * self.rollout.num_envs
 
-    def prepared(self) -> Any:
-        """Return the complete rollout as prepared rows `[T N, ...]`, on the device."""
-        gamma, normalizers = discount_factor(self._agent), cast("Normalizers | None", self._agent.normalizers)
-        rollout = self.rollout.batch(gamma=gamma)
-        return self._prepare(rollout if normalizers is None else normalizers.rollout(rollout, gamma))
+    @property
+    def batch_size(self) -> int:
+        """Transitions of a minibatch: the configured number, but at most those of a rollout."""
+        configured = self.schedule.batch_size
+        return self.num_rows if isinstance(configured, str) else min(configured, self.num_rows)
 
-    def draw(self, updates: int) -> Any:
-        """Return the rows `[K, B]` of all minibatches, and prepare the rollout for them.
+    def begin_round(self, observations: np.ndarray, actions: np.ndarray) -> None:
+        """Store the observations and actions of all lanes."""
+        self.rollout.begin_round(observations, actions)
 
-        Each epoch goes through all rows in an order of its own; what its last minibatch lacks is filled up with the
-        first rows of another such order.
+    def end_round(self) -> None:
+        """Complete a round of the rollout."""
+        self.rollout.end_round()
+
+    def add(self, transition: Transition) -> None:
+        """Store a lane's transition in the round in progress."""
+        self.rollout.add(*transition)
+
+    def interrupt(self, lane: int) -> None:
+        """End a lane's episode in the rollout."""
+        self.rollout.interrupt(lane)
+
+    def due(self, before: int, after: int, ended: int) -> Due:
+        """Return the updates of all epochs once the rollout is complete."""
+        if not self.rollout.is_full:
+            return Due(0, False)
+        return Due(self.algorithm.epochs * math.ceil(self.num_rows / self.batch_size), False)
+
+    def call_size(self, updates: int) -> int:
+        """Return how many updates run in one compiled call: by default all of them."""
+        return updates if self.steps_per_execution == "auto" else int(self.steps_per_execution)
+
+    def prepare(self) -> Any:
+        """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
+        rollout, normalizers = self.rollout.batch(gamma=self.gamma), self.algorithm._normalizers
+        return self._prepare(rollout if normalizers is None else normalizers.rollout(rollout, self.gamma))
+
+    def sample(self, updates: int) -> np.ndarray:
+        """Prepare the rollout and return the row indices `[K, B]` of all minibatches.
+
+        Each epoch visits all rows in an order of its own. An incomplete last minibatch is filled up with the first rows
+        of another such order.
         """
-        self._data = self.prepared()
-        count, size = self.rollout.length * self.rollout.num_envs, self.batch_size
-        if size == count:  # their order would change nothing but rounding
-            return np.tile(np.arange(count, dtype=np.int32), (self._agent.epochs, 1))
-        generator = self._agent.generators("sampler")
+        self._data = self.prepare()
+        count, size = self.num_rows, self.batch_size
+        if size == count:  # the order would change nothing but rounding
+            return np.tile(np.arange(count, dtype=np.int32), (self.algorithm.epochs, 1))
+        generator = self.algorithm.generators("sampler")
         orders = []
-        for _ in range(self._agent.epochs):
+        for _ in range(self.algorithm.epochs):
             orders.append(generator.permutation(count))
             if count % size:
                 orders.append(generator.permutation(count)[: -count % size])
         return np.concatenate(orders).astype(np.int32).reshape(-1, size)
 
-    def gather(self, drawn: Any) -> Any:
-        """Return what `run` is given for a part of what was drawn: the rows, since their data are on the device."""
-        return drawn
+    def batches(self, samples: Sequence[np.ndarray], size: int) -> AbstractContextManager[Iterator[GatheredRows]]:
+        """Return an iterator over the prepared rows, which are on the device already, and the indices of each part."""
+        return self.rollout.gather_ahead(lambda part: GatheredRows(self._data, pad(part, size)), samples)
 
-    def run(self, rows: Any, count: int) -> GroupResult:
-        """Make updates on the first `count` of the minibatches with these rows `[K, B]`, in one compiled call."""
-        result: GroupResult = self._update(self._data, rows, count)
-        return result
-
-
-class Replayed(OnPolicy):
-    """The learning of an agent whose prepared rollouts go to a replay memory, from which each of them is drawn again.
-
-    There are as many updates after each rollout as an agent without the memory makes. What `prepare` said of a
-    transition (its old log-probability and advantage) stays with it for as long as it is remembered.
-
-    Args:
-        agent: compiled.
-        replay: the memory; its sampler decides what is learned from.
-
-    Raises:
-        ValueError: if the memory relabels, or the agent may have `enough` of a rollout.
-    """
-
-    def __init__(self, agent: Algorithm, replay: Replay) -> None:
-        super().__init__(agent)
-        if replay.relabel is not None:
-            raise ValueError(f"replay must not relabel what was prepared already, got {replay!r}")
-        if replay.n_step > 1:
-            raise ValueError(f"replay must have n_step=1, its returns were prepared already, got {replay!r}")
-        if agent.enough(defaultdict(float)) is not None:
-            raise ValueError("replay cannot be given to an agent that may have enough of a rollout (`target_kl`)")
-        self._replay = replay
-
-    def build(self) -> None:
-        """Allocate the memory and compile; the agent's variables are known."""
-        agent = self._agent
-        spec = self._prepared_fields()
-        self._fields = list(spec)
-        # What was prepared is remembered: bytes and ints that were normalised are numbers.
-        seen = spaces.Box(-np.inf, np.inf, agent.observation_shape, np.float32)
-        space = seen if agent.observation_dtype == np.float32 else agent.view.space
-        self._replay.build(space, agent.action_space, extra_spec=spec)
-        agent.trace_counts.setdefault("prepare", 0)
-        self._prepare = backends.rollout_programs().compile_prepare(agent, agent.jit_compile)
-        self._update = backends.current().compile_update(agent, agent.jit_compile)
-
-    @property
-    def memory(self) -> Any:
-        """The memory that minibatches are drawn from."""
-        return self._replay
-
-    def draw(self, updates: int) -> Any:
-        """Remember the prepared rollout, and draw the minibatches of `updates` updates from all that is remembered."""
-        self._remember()
-        generator = self._agent.generators("sampler")
-        drawn = self._replay.draw(updates, min(self.batch_size, len(self._replay)), generator=generator)
-        drawn.gamma = discount_factor(self._agent)
-        return drawn
-
-    def gather(self, drawn: Any) -> Any:
-        """Return the batches `[K, B, ...]` of a part of what was drawn."""
-        return self._replay.gather(drawn, gamma=drawn.gamma)
-
-    def run(self, batch: Any, count: int) -> GroupResult:
-        """Make updates on the first `count` of the batches, in one compiled call."""
+    def update(self, batch: GatheredRows, count: int) -> GroupResult:
+        """Make the first `count` updates in one compiled call."""
         result: GroupResult = self._update(batch, count)
         return result
 
-    def _remember(self) -> None:
-        """Store what counts of the rollout, with what was prepared of it."""
-        data, fetch = self.prepared(), backends.current().fetch
-        steps, lanes = self.rollout.length, self.rollout.num_envs
-        extra = {name: fetch(data.extra[name]) for name in self._fields}
-        observation, following, reward = (
-            fetch(part) for part in (data.observation, data.next_observation, data.reward)
+    def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
+        """Return minibatches of the rollout that was learned from at this step; None at other steps.
+
+        Raises:
+            ValueError: if a minibatch is a whole rollout, so that there is nothing to compare.
+        """
+        if self.batch_size == self.num_rows:
+            raise ValueError(
+                f"gradient noise compares minibatches, but {type(self.algorithm).__name__} learns from whole rollouts "
+                f"of {self.num_rows} transitions: compile with a smaller batch_size"
+            )
+        if self._data is None or not self.rollout.is_full:
+            return None
+        fetch = backends.current().fetch
+        indices = np.stack([generator.permutation(self.num_rows)[: self.batch_size] for _ in range(samples)])
+
+        def take(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: take(part) for name, part in value.items()}
+            return fetch(value)[indices]
+
+        return Batch(*map(take, self._data))
+
+    @property
+    def description(self) -> str:
+        """One line about the rollouts."""
+        return f"rollouts of {self.rollout.length:,} steps per environment, {self.algorithm.epochs:,} epochs on each"
+
+
+class ReplayedRolloutLearner(RolloutLearner):
+    """Stores prepared rollouts in a replay memory and samples the minibatches from it.
+
+    After each rollout it makes as many updates as `RolloutLearner`. The fields of `prepare` (old log-probability,
+    advantage) stay with a transition for as long as the memory keeps it.
+
+    Args:
+        algorithm: the agent.
+        settings: what `compile` decided, with a replay memory.
+
+    Raises:
+        ValueError: if the memory relabels or has n-step returns, or the agent may stop the epochs of a rollout early.
+    """
+
+    replay: Replay
+
+    def __init__(self, algorithm: Algorithm, settings: Settings) -> None:
+        super().__init__(algorithm, settings)
+        replay = settings.replay
+        assert replay is not None
+        if replay.relabel is not None:
+            raise ValueError(f"replay must not relabel transitions that are prepared already, got {replay!r}")
+        if replay.n_step > 1:
+            raise ValueError(f"replay must have n_step=1, because returns are prepared already, got {replay!r}")
+        if algorithm.stop_epochs(defaultdict(float)) is not None:
+            raise ValueError("replay is not supported for an agent that may stop epochs early (`target_kl`)")
+        self.replay = replay
+
+    def compile_programs(self, report: Sequence[Any]) -> None:
+        """Allocate the replay memory, and compile `prepare` and the updates on sampled batches."""
+        algorithm = self.algorithm
+        spec = self._prepared_fields()
+        self._fields = list(spec)
+        # The memory stores prepared observations: normalised bytes and ints are floats.
+        normalized = spaces.Box(-np.inf, np.inf, algorithm.observation_shape, np.float32)
+        space = normalized if algorithm.observation_dtype == np.float32 else algorithm._encoder.space
+        self.replay.build(space, algorithm.action_space, extra_spec=spec)
+        self._compile_prepare()
+        self._update = self.program("stacked", report)
+
+    @property
+    def memory(self) -> Any:
+        """The replay memory."""
+        return self.replay
+
+    def call_size(self, updates: int) -> int:
+        """Return how many updates run in one compiled call."""
+        return min(updates, LARGEST_CALL) if self.steps_per_execution == "auto" else int(self.steps_per_execution)
+
+    def sample(self, updates: int) -> Sample:  # type: ignore[override]
+        """Store the prepared rollout, and sample the minibatches from everything that the memory holds."""
+        self._store(self.prepare())
+        generator = self.algorithm.generators("sampler")
+        sample = self.replay.sample(updates, min(self.batch_size, len(self.replay)), generator=generator)
+        sample.gamma = self.gamma
+        return sample
+
+    def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Any]]:
+        """Return an iterator over the batches `[K, B, ...]` of each part of a sample."""
+        return self.replay.gather_ahead(
+            lambda part: pad(self.replay.gather(part, gamma=part.gamma), size), samples
         )
-        terminated, ended = self.rollout.terminated.reshape(-1), self.rollout.ended.reshape(-1)
-        action = self.rollout.action.reshape(steps * lanes, *self.rollout.action.shape[2:])
-        for row in np.flatnonzero(self.rollout.valid.reshape(-1)).tolist():
-            over = bool(terminated[row])
-            self._replay.add(
-                row % lanes,
+
+    def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
+        """Return batches that are sampled like those of updates, with a generator of their own."""
+        size = self.batch_size
+        if self.replay.num_sampleable(size) < size:
+            return None
+        sample = self.replay.sample(samples, size, generator=generator)
+        return self.replay.gather(sample, gamma=self.gamma)
+
+    def _store(self, data: Any) -> None:
+        """Store the valid transitions of the prepared rollout with their prepared fields."""
+        rollout, fetch = self.rollout, backends.current().fetch
+        extra = {name: fetch(data.extra[name]) for name in self._fields}
+        observation, next_observation, reward = map(fetch, (data.observation, data.next_observation, data.reward))
+        terminated, ended = rollout.terminated.reshape(-1), rollout.ended.reshape(-1)
+        action = rollout.action.reshape(self.num_rows, *rollout.action.shape[2:])
+        for row in np.flatnonzero(rollout.valid.reshape(-1)).tolist():
+            is_terminal = bool(terminated[row])
+            self.replay.add(
+                row % rollout.num_envs,
                 observation[row],
                 action[row],
                 reward[row],
-                following[row],
-                over,
-                bool(ended[row]) and not over,
+                next_observation[row],
+                is_terminal,
+                bool(ended[row]) and not is_terminal,
                 {name: values[row] for name, values in extra.items()},
             )
 
-
-def prepared(agent: Algorithm, rollout: Batch) -> Batch:
-    """Return a rollout `[T, N, ...]` with what `Agent.prepare` says of it as rows `[T N, ...]`; backends compile it.
-
-    Raises:
-        ValueError: if `prepare` returns no dict.
-    """
-    said: Any = agent.prepare(rollout)
-    if not isinstance(said, dict):
-        raise ValueError(f"prepare must return a dict of fields [T, N, ...], {type(agent).__name__}'s gave {said!r}")
-    whole = rollout._replace(extra={**rollout.extra, **said})
-
-    def flat(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: flat(part) for name, part in value.items()}
-        return keras.ops.reshape(value, (-1, *value.shape[2:]))
-
-    return Batch(*map(flat, whole))
+    @property
+    def description(self) -> str:
+        """One line about the rollouts and the memory."""
+        return f"{super().description}, kept in a {describe_replay(self.replay)}"

@@ -1,4 +1,4 @@
-"""What is due at a step, in the units users count: environment steps, episodes and gradient updates."""
+"""When updates and hard copies are due, in environment steps, episodes and gradient updates."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from noterl import backends
 from noterl.utils.checks import check_int, check_int_or_word
 
 
 class Due(NamedTuple):
-    """What falls due at a tick: a number of gradient updates, and whether the hard copy to the target comes first."""
+    """What is due at a tick: a number of gradient updates, and before them perhaps a hard copy to the target."""
 
     updates: int
     target: bool
@@ -21,17 +22,11 @@ class Due(NamedTuple):
 _NOTHING = Due(0, False)
 
 
-def batch_size_of(agent: Any) -> int:
-    """Return the transitions of each of the agent's gradient updates, a number where it says "rollout" too."""
-    size: int = agent.schedule.batch_size if agent.on_policy is None else agent.on_policy.batch_size
-    return size
-
-
 class UpdateSchedule:
     """When to update, and how often; the arguments are those of `Agent.compile`.
 
     Raises:
-        ValueError: naming the argument that is not what it may be.
+        ValueError: if an argument is not one of the allowed values.
     """
 
     def __init__(
@@ -56,35 +51,35 @@ class UpdateSchedule:
         return self.tau is not None
 
     def groups(self, before: int, after: int, ended: int) -> int:
-        """Return how many groups of updates fall due if the memory has rows enough; arguments as of `due`."""
+        """Return how many groups of updates are due if the memory holds enough transitions; arguments as in `due`."""
         if after <= self.learning_starts:
             return 0
         if isinstance(self.update_every, str):
             return ended
         return after // self.update_every - max(before, self.learning_starts) // self.update_every
 
-    def due(self, before: int, after: int, ended: int, drawable: Callable[[], int]) -> Due:
-        """Return what falls due as the environment steps go from `before` to `after`.
+    def due(self, before: int, after: int, ended: int, num_sampleable: Callable[[], int]) -> Due:
+        """Return what is due as the environment steps go from `before` to `after`.
 
         Args:
             before: steps before the tick.
             after: steps after it.
             ended: episodes that ended in it.
-            drawable: counts the transitions in the memory; too few for a batch and nothing is due. Asked only when the
-                steps are there, for counting may take longer than all else.
+            num_sampleable: counts the transitions that can be sampled. No update is due if they are fewer than a batch.
+                It is called only if the steps are reached, because counting may be slow.
         """
         every = self.hard_copy_every
         target = bool(every) and after // every > before // every
         times = self.groups(before, after, ended)
-        rows = drawable() if times else 0
-        if not times or rows < self.batch_size:
+        count = num_sampleable() if times else 0
+        if not times or count < self.batch_size:
             return Due(0, target) if target else _NOTHING
-        each = math.ceil(rows / self.batch_size) if isinstance(self.updates, str) else self.updates
+        each = math.ceil(count / self.batch_size) if isinstance(self.updates, str) else self.updates
         return Due(times * each, target)
 
 
 class LossMean:
-    """The mean loss since it was last asked for; device values are fetched only then."""
+    """The mean loss since the last call of `take`; losses are fetched from the device only when they are read."""
 
     def __init__(self) -> None:
         self.last: float | None = None
@@ -92,40 +87,38 @@ class LossMean:
         self._sum, self._count = 0.0, 0
 
     def add(self, losses: Any, count: int) -> None:
-        """Note the first `count` of the losses `[K]` of a call."""
+        """Add the first `count` of the losses `[K]` of a call."""
         self._pending.append((losses, count))
         if len(self._pending) >= 1000:
-            self._fold()
+            self._fetch()
 
     def take(self) -> float | None:
-        """Return the mean since the last call; without an update since then the last one, None before the first."""
+        """Return the mean since the last call, the last mean if there was no update since, or None before the first."""
         self.last = self.peek()
         self._sum, self._count = 0.0, 0
         return self.last
 
     def peek(self) -> float | None:
-        """Return what `take` would, without taking it."""
-        self._fold()
+        """Return what `take` would return, and continue the mean."""
+        self._fetch()
         return self._sum / self._count if self._count else self.last
 
-    def _fold(self) -> None:
-        from noterl import backends
-
+    def _fetch(self) -> None:
         fetch = backends.current().fetch
         for losses, count in self._pending:
-            # One after another: how updates are split over calls must not change a digit.
+            # One by one, so that the grouping of updates does not change the rounding.
             for loss in np.asarray(fetch(losses), np.float64)[:count].tolist():
                 self._sum += loss
             self._count += count
         self._pending.clear()
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything."""
-        self._fold()
+        """Return the state."""
+        self._fetch()
         return {"last": self.last, "sum": self._sum, "count": self._count}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self._pending.clear()
         self.last, self._sum, self._count = state["last"], state["sum"], state["count"]
 
@@ -140,6 +133,6 @@ def _target(target_update: Any) -> tuple[int, float | None]:
     if number and isinstance(target_update, int | np.integer) and target_update >= 1:
         return int(target_update), None
     raise ValueError(
-        "target_update must be an int (environment steps between hard copies) or a float between 0 and 1 (Polyak "
-        f"coefficient after every update), got {target_update!r}"
+        "target_update must be an int (environment steps between hard copies) or a float between 0 and 1 (Polyak's "
+        f"coefficient, applied after every update), got {target_update!r}"
     )

@@ -1,22 +1,19 @@
-"""One gradient update of an agent, as backends compile it, and the random numbers it is given.
+"""One gradient update as backends compile it, and the random numbers that it uses.
 
-Owns: what happens around `Agent.update`. Random numbers come with the batch, drawn on the host by generators of the
-agent: they are the same on every backend and however a group is split into calls, they are saved with the agent, and
-what is compiled or traced stays a function of its arguments.
+Random numbers come with the batch. The host samples them from generators of the agent, so they are the same on every
+backend and for every size of a compiled call, and they are saved with the agent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from noterl import networks
+from noterl.backends import keras
 from noterl.types import Batch
-
-import keras  # isort: skip  (noterl.backends has chosen by now)
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
@@ -28,115 +25,110 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.nda
 
 
 class Returned(NamedTuple):
-    """The names of what one of the updates within a period returns."""
+    """The names that `update` returned in a dry run, for one index within `update_period`."""
 
     logs: frozenset[str]
     feedback: frozenset[str]
 
 
-def check(agent: Algorithm) -> None:
-    """Raise a ValueError if `random_spec`, `update_period` or `target_period` is not what it may be."""
-    name, period, target_period = type(agent).__name__, agent.update_period, agent.target_period
+def check_declarations(algorithm: Algorithm) -> None:
+    """Check `random_spec`, `update_period` and `target_period`.
+
+    Raises:
+        ValueError: if one of them is not allowed.
+    """
+    name, period, target_period = type(algorithm).__name__, algorithm.update_period, algorithm.target_period
     if isinstance(period, bool) or not isinstance(period, int) or period < 1:
         raise ValueError(f"update_period of {name} must be a positive int, got {period!r}")
     if isinstance(target_period, bool) or target_period not in range(1, period + 1) or period % target_period:
         raise ValueError(
             f"target_period of {name} must be an int that divides update_period, {period}, got {target_period!r}"
         )
-    for field, spec in agent.random_spec.items():
+    for field, spec in algorithm.random_spec.items():
         if not isinstance(spec, tuple) or len(spec) != 2 or spec[1] not in DISTRIBUTIONS:
             raise ValueError(
-                f"random_spec of {name} must be name -> (shape, distribution), the distribution one of "
+                f"random_spec of {name} must be name -> (shape, distribution), with a distribution of "
                 f"{', '.join(DISTRIBUTIONS)}; {field!r} is {spec!r}"
             )
 
 
-def with_random_numbers(agent: Algorithm, batch: Batch, count: int) -> Batch:
-    """Return the batches `[K, B, ...]` with the numbers that `random_spec` asks for in `extra`.
+def add_random_numbers(algorithm: Algorithm, batch: Batch, count: int) -> Batch:
+    """Return the batches `[K, B, ...]` with the random numbers of `random_spec` in `extra`.
 
-    A generator for each name gives one number after another, so it does not matter how updates are put into groups.
+    Each name has a generator that yields one number after another, so the grouping of updates does not matter.
 
     Args:
-        agent: whose update it is.
-        batch: K batches; numbers that are there already stay.
-        count: how many of them are used; what is drawn for the others is 0.
+        algorithm: the algorithm that is updated.
+        batch: K batches; fields that exist already stay.
+        count: how many batches are used; the numbers of the others are 0.
     """
-    missing = [name for name in agent.random_spec if name not in batch.extra]
+    missing = [name for name in algorithm.random_spec if name not in batch.extra]
     if not missing:
         return batch
     extra = dict(batch.extra)
-    updates, rows = batch.reward.shape[:2]
+    updates, size = batch.reward.shape[:2]
     for name in missing:
-        shape, distribution = agent.random_spec[name]
-        drawn = DISTRIBUTIONS[distribution](agent.generators(f"update/{name}"), (count, rows, *shape))
+        shape, distribution = algorithm.random_spec[name]
+        numbers = DISTRIBUTIONS[distribution](algorithm.generators(f"update/{name}"), (count, size, *shape))
         if count < updates:
-            drawn = np.concatenate([drawn, np.zeros((updates - count, *drawn.shape[1:]), np.float32)])
-        extra[name] = drawn
+            numbers = np.concatenate([numbers, np.zeros((updates - count, *numbers.shape[1:]), np.float32)])
+        extra[name] = numbers
     return batch._replace(extra=extra)
 
 
-def update_once(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Make one update and, for Polyak averaging, move the target; what backends compile.
+def call_update(algorithm: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Call the algorithm's `update` and return its `(logs, feedback)`.
+
+    Raises:
+        ValueError: if it returns anything else.
+    """
+    update: Any = algorithm.update
+    batch = algorithm._per_agent_batch(batch)
+    result = update(batch) if algorithm.update_period == 1 else update(batch, index)
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    if is_pair and isinstance(result[0], dict) and isinstance(result[1], dict | None):
+        return result[0], result[1] or {}
+    raise ValueError(f"update must return (logs, feedback), two dicts; {type(algorithm).__name__} returned {result!r}")
+
+
+def fill_missing(
+    logs: dict[str, Any], feedback: dict[str, Any], returned: Sequence[Returned], weight: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the logs and the feedback of every update within the period, NaN where this update has no value.
 
     Args:
-        agent: whose update it is.
-        batch: tensors `[B, ...]`.
-        index: of the update within `update_period`, which Python knows while it is traced.
-
-    Returns:
-        `(logs, feedback)`; logs have at least "loss", feedback is what the memory asks for.
+        logs: of this update.
+        feedback: of this update.
+        returned: the names of each update within the period.
+        weight: the batch's weights `[B]`, for the shape of feedback.
     """
-    minimized: list[Any] = []
-    agent._minimized = minimized
-    try:
-        logs, feedback = updated(agent, batch, index)
-    finally:
-        agent._minimized = None
-    if agent.schedule.polyak and (index + 1) % agent.target_period == 0:
-        with networks.averaging(agent.tau):
-            agent.update_target()
-    if "loss" not in logs:
-        logs = {"loss": sum(minimized[1:], minimized[0]), **logs}
-    if agent.update_period > 1:
-        logs, feedback = _completed(agent, batch, logs, feedback or {})
-    numbers = {
-        name: keras.ops.convert_to_tensor(value, "float32")
-        for name, value in logs.items()
-        if isinstance(value, float | int)
-    }
-    wanted = agent.drawn_from.feedback_fields
-    return {**logs, **numbers}, {name: value for name, value in (feedback or {}).items() if name in wanted}
+    names = sorted(log_names(returned) - logs.keys())
+    fields = sorted(frozenset[str]().union(*(each.feedback for each in returned)) - feedback.keys())
+    missing = keras.ops.full_like(weight, math.nan) if fields else None  # [B]; memories skip NaN
+    return {**logs, **dict.fromkeys(names, math.nan)}, {**feedback, **dict.fromkeys(fields, missing)}
 
 
-def _completed(
-    agent: Algorithm, batch: Batch, logs: dict[str, Any], feedback: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what every update within the period returns: NaN, which no memory takes, where this one is silent."""
-    names = sorted(log_names(agent) - logs.keys())
-    fields = sorted(frozenset[str]().union(*(each.feedback for each in agent._returned)) - feedback.keys())
-    nothing = keras.ops.full_like(batch.weight, math.nan) if fields else None  # [B]
-    return {**logs, **dict.fromkeys(names, math.nan)}, {**feedback, **dict.fromkeys(fields, nothing)}
+def log_names(returned: Sequence[Returned]) -> frozenset[str]:
+    """Return the names of everything that updates log."""
+    return frozenset({"loss"}).union(*(each.logs for each in returned))
 
 
-def log_names(agent: Algorithm) -> frozenset[str]:
-    """Return the names of all that updates log."""
-    return frozenset({"loss"}).union(*(each.logs for each in agent._returned))
+def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
+    """Return a rollout `[T, N, ...]` with the fields of `prepare`, as rows `[T N, ...]`; backends compile it.
 
+    Raises:
+        ValueError: if `prepare` does not return a dict.
+    """
+    fields: Any = algorithm.prepare(rollout)
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"prepare must return a dict of fields [T, N, ...], {type(algorithm).__name__} returned {fields!r}"
+        )
+    whole = rollout._replace(extra={**rollout.extra, **fields})
 
-def spoken(agent: Algorithm, number: int, logs: dict[str, Any]) -> dict[str, Any]:
-    """Return those of the logs that the update of this number returns; others stand for updates of other kinds."""
-    if len(agent._returned) < 2:
-        return logs
-    own = agent._returned[number % agent.update_period].logs
-    return {name: value for name, value in logs.items() if name in own}
+    def flatten(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: flatten(part) for name, part in value.items()}
+        return keras.ops.reshape(value, (-1, *value.shape[2:]))
 
-
-def updated(agent: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Call `update` and return what it returned, if it is what it should be."""
-    update: Any = agent.update
-    batch = agent.presented(batch)
-    result = update(batch) if agent.update_period == 1 else update(batch, index)
-    pair = isinstance(result, tuple) and len(result) == 2
-    if pair and isinstance(result[0], dict) and isinstance(result[1], dict | None):
-        return result
-    raise ValueError(f"update must return (logs, feedback), two dicts; {type(agent).__name__}'s gave {result!r}")
+    return Batch(*map(flatten, whole))

@@ -1,43 +1,122 @@
-"""Calling everybody who is to be called, also after one has raised.
-
-Owns: which of several errors is raised, and that none is lost: the others are noted on it, and who raised it.
-"""
+"""The callbacks of one `fit` in order, and calling all handlers of an event even if one of them raises."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from noterl.callback import Handlers
+from noterl.callback import Callback, Events, Handlers
 
 
-def deliver(handlers: Handlers, *args: Any) -> None:
-    """Tell everybody, also after one has raised: who heard a begin hears its end. Then raise the first error."""
+class CallbackList:
+    """The callbacks of one `fit`, sorted by their `order`.
+
+    Args:
+        callbacks: instances of `noterl.Callback`, or of `keras.callbacks.Callback`, which are wrapped in an adapter.
+
+    Raises:
+        ValueError: if an element is neither, or if two callbacks share a `state_key` of their own.
+    """
+
+    def __init__(self, callbacks: Iterable[Any] = ()) -> None:
+        if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
+            raise ValueError(f"callbacks must be a list of callbacks, got {callbacks!r}")
+        self.callbacks = sorted((_adapt(callback) for callback in callbacks), key=lambda callback: callback.order)
+        self.keyed()
+
+    def set_agent(self, agent: Any) -> None:
+        """Set the `agent` attribute of every callback."""
+        for callback in self.callbacks:
+            callback.agent = agent
+
+    def bind(self) -> Events:
+        """Return, for each event, the bound methods of the callbacks that override it."""
+        bound = {}
+        for name in Events._fields:
+            bound[name] = tuple(getattr(callback, name) for callback in self.callbacks if _overrides(callback, name))
+        return Events(**bound)
+
+    @property
+    def needs_live_updates(self) -> bool:
+        """Whether a callback must act between two gradient updates."""
+        return any(callback.needs_live_updates for callback in self.callbacks)
+
+    @property
+    def stops_training(self) -> bool:
+        """Whether a callback can end training."""
+        return any(callback.stops_training for callback in self.callbacks)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of each callback by its key."""
+        states = ((key, callback.get_state()) for key, callback in self.keyed())
+        return {key: state for key, state in states if state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore the state of each callback whose key is in `state`."""
+        for key, callback in self.keyed():
+            if key in state:
+                callback.set_state(state[key])
+
+    def keyed(self) -> list[tuple[str, Callback]]:
+        """Return the callbacks with the keys of their states."""
+        counts: dict[str, int] = {}
+        keyed = []
+        for callback in self.callbacks:
+            key = callback.state_key
+            counts[key] = counts.get(key, 0) + 1
+            if counts[key] > 1 and key != type(callback).__name__ and _overrides(callback, "get_state"):
+                raise ValueError(
+                    f"callbacks: two of them have the state_key {key!r}, the second is a {type(callback).__name__}; "
+                    "give one of them another state_key, so that a file can keep both states"
+                )
+            keyed.append((key if counts[key] == 1 else f"{key}#{counts[key]}", callback))
+        return keyed
+
+
+def _overrides(callback: Callback, name: str) -> bool:
+    """Return whether the class overrides the method, or the instance has its own."""
+    return name in vars(callback) or getattr(type(callback), name) is not getattr(Callback, name)
+
+
+def _adapt(callback: Any) -> Callback:
+    if isinstance(callback, Callback):
+        return callback
+    if isinstance(callback, type):
+        raise ValueError(f"callbacks: got the class {callback.__name__}; pass an instance, {callback.__name__}(...)")
+    if hasattr(callback, "set_model") and hasattr(callback, "on_epoch_end"):
+        from noterl.training.keras_adapter import KerasCallback
+
+        return KerasCallback(callback)
+    raise ValueError(f"callbacks: {callback!r} is neither a noterl.Callback nor a keras.callbacks.Callback")
+
+
+def call_handlers(handlers: Handlers, *args: Any) -> None:
+    """Call every handler, so that each begin has its end; then raise the first error, with the others as notes."""
     failure = None
     for handler in handlers:
         try:
             handler(*args)
         except BaseException as error:
-            name_raiser(handler, error)
+            add_source(handler, error)
             failure = _first(failure, error)
     if failure is not None:
         raise failure
 
 
-def name_raiser(handler: Callable[..., None], error: BaseException) -> None:
-    """Note on an error which callback raised it, and in which event; Ctrl-C may come in any and says nothing of it."""
+def add_source(handler: Callable[..., None], error: BaseException) -> None:
+    """Add a note with the callback and the event that raised the error; not for Ctrl-C, which may arrive anywhere."""
     if isinstance(error, Exception):
         callback = getattr(handler, "__self__", None)
         owner = "" if callback is None else f"{callback.state_key}."
         note = f"raised by the callback {owner}{getattr(handler, '__name__', handler)}"
-        if note not in getattr(error, "__notes__", ()):  # a callback may raise one and the same error again
+        if note not in getattr(error, "__notes__", ()):  # a callback may raise the same error again
             error.add_note(note)
 
 
-def call_all(*parts: Callable[[], None]) -> None:
-    """Call every part, also after one has raised; then raise the first error."""
+def run_all(*parts: Callable[[], None]) -> None:
+    """Call every part, even if one raises; then raise the first error."""
     failure = None
     for part in parts:
         try:
@@ -49,8 +128,8 @@ def call_all(*parts: Callable[[], None]) -> None:
 
 
 @contextmanager
-def noted_on(error: BaseException) -> Iterator[None]:
-    """Let what is raised inside not hide the error that is being raised already."""
+def keep_first_error(error: BaseException) -> Iterator[None]:
+    """Add an error that is raised inside as a note to `error`, which is being raised already."""
     try:
         yield
     except BaseException as other:
@@ -58,7 +137,7 @@ def noted_on(error: BaseException) -> Iterator[None]:
 
 
 def _first(error: BaseException | None, other: BaseException) -> BaseException:
-    """Return the first of two errors, with the other noted on it."""
+    """Return the first of two errors, with the other as a note."""
     if error is None or error is other:
         return other
     error.add_note("And then:\n" + "".join(traceback.format_exception(other, chain=False)).rstrip())

@@ -1,68 +1,85 @@
-"""Playing whole episodes without learning.
-
-Owns: the seeds and the statistics of an evaluation. Nothing of the agent that training depends on is touched.
-"""
+"""Playing whole episodes without learning; nothing that training depends on changes."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from noterl.acting.actor import Actor
+from noterl.callback import Events
+from noterl.envs import EnvSource
 from noterl.heads import one_of
 from noterl.random import Generators
-
-if TYPE_CHECKING:
-    from noterl.agent import Agent
-    from noterl.envs import EnvSource
+from noterl.training.dispatch import call_handlers, run_all
+from noterl.utils.checks import check_bool, check_positive
 
 
 class Evaluation:
-    """Episodes on fresh environments; episode `i` has the same seed however many environments play.
+    """Episodes in fresh environments; episode `i` has the same seed for every number of environments.
 
     Args:
-        agent: who acts.
+        actor: chooses the actions.
         source: where environments come from.
-        episodes: how many episodes.
-        seed: of the environments and of exploration; None for one of the agent's own.
-        deterministic: act by the head alone.
-        num_envs: environments stepped side by side.
+        encoder: from observations to what networks receive.
+        configure: called with each environment that is made.
+        step: environment steps of training so far; exploration may depend on it.
+
+    Raises:
+        ValueError: if an argument of `run` is not one of the allowed values.
     """
 
     def __init__(
-        self, agent: Agent, source: EnvSource, episodes: int, seed: int | None, deterministic: bool, num_envs: int
+        self, actor: Actor, source: EnvSource, encoder: Any, *, configure: Callable[[Any], None], step: int
     ) -> None:
-        self._agent, self._deterministic = agent, deterministic
-        generators = Generators(agent.generators.seed if seed is None else seed)
-        self._seeds = generators("evaluation").integers(2**31, size=episodes)
-        self._explorer = agent.explorer
+        self._actor, self._source, self._encoder = actor, source, encoder
+        self._configure, self._step = configure, step
+
+    def run(
+        self, episodes: int, *, seed: int, deterministic: bool, num_envs: int, events: Events | None = None
+    ) -> dict[str, Any]:
+        """Play the episodes and return the statistics that `Agent.evaluate` documents."""
+        for name, value in (("episodes", episodes), ("num_envs", num_envs)):
+            check_positive(name, value)
+        self._deterministic = check_bool("deterministic", deterministic)
+        generators = Generators(seed)
+        self._seeds = generators("evaluation").integers(2**31, size=int(episodes))
+        self._explorer = self._actor.explorer
         if not deterministic:
-            self._explorer = agent.explorer.twin(generators("exploration of evaluation"))
-        self._source, self._num_envs = source, num_envs
-        self._environments: list[Any] = []
-        self._returns = np.zeros(episodes)
-        self._lengths = np.zeros(episodes, np.int64)
-        self._by_agent = None if source.team is None else np.zeros((episodes, len(source.team)))
+            self._explorer = self._actor.explorer.copy_with_generator(generators("exploration of evaluation"))
+        self._returns, self._lengths = np.zeros(int(episodes)), np.zeros(int(episodes), np.int64)
+        team = self._source.team
+        self._by_agent = None if team is None else np.zeros((int(episodes), len(team)))
         self._successes: list[float] = []
         self._next = 0
+        result: dict[str, Any] = {}
+        events = Events() if events is None else events
 
-    def run(self) -> dict[str, Any]:
-        """Play all episodes and return the statistics."""
-        self._agent.acting.stale = True
+        def play() -> None:
+            call_handlers(events.on_evaluate_begin, {})
+            self._play(min(num_envs, episodes))
+            result.update(self._statistics())
+
+        run_all(play, lambda: call_handlers(events.on_evaluate_end, dict(result)))
+        return result
+
+    def _play(self, num_envs: int) -> None:
+        self._actor.mark_stale()
+        self._environments: list[Any] = []
         with contextlib.ExitStack() as closing:
-            for _ in range(self._num_envs):
+            for _ in range(num_envs):
                 environment = self._source.make_evaluation()
                 closing.callback(environment.close)
-                self._agent.enter(environment)
+                self._configure(environment)
                 self._environments.append(environment)
             playing = [self._begin(environment) for environment in self._environments]
             while any(lane is not None for lane in playing):
                 playing = self._round(playing)
-        return self._statistics()
 
     def _begin(self, environment: Any) -> tuple[int, Any] | None:
-        """Start the next episode; return its number and first observation, or None when none is left."""
+        """Start the next episode; return its number and first observation, or None if all have started."""
         if self._next == len(self._seeds):
             return None
         number = self._next
@@ -71,14 +88,15 @@ class Evaluation:
         return number, observation
 
     def _round(self, playing: list[tuple[int, Any] | None]) -> list[tuple[int, Any] | None]:
-        agent = self._agent
         lanes = [lane for lane, episode in enumerate(playing) if episode is not None]
-        observations = agent.view.stack([playing[lane][1] for lane in lanes])  # type: ignore[index]
-        actions = agent.act_on(observations, self._deterministic, self._explorer, agent.steps)
+        observations = self._encoder.stack([playing[lane][1] for lane in lanes])  # type: ignore[index]
+        actions = self._actor.act(
+            observations, self._step, deterministic=self._deterministic, explorer=self._explorer
+        )
         for row, lane in enumerate(lanes):
             number = playing[lane][0]  # type: ignore[index]
             observation, reward, terminated, truncated, info = self._environments[lane].step(
-                one_of(actions, row, agent.action_space)
+                one_of(actions, row, self._source.action_space)
             )
             self._returns[number] += float(reward)
             if self._by_agent is not None:

@@ -1,325 +1,314 @@
-"""The one training loop, and the only place where events fire.
+"""The training loop, and the only place where training events fire.
 
-Owns: the order of act, step, store, learn and hear; budgets; what is due when. A tick is one environment step (N of
-them for a native vector environment): the transition is stored, then what is due at that step is learned, then hooks
-hear of it. Everything that decides what the next tick does lies in the agent and its lanes, so a run may stop after any
-tick and go on as if it had not.
+A tick is one environment step, or one step of each environment of a native vector environment. Transitions are stored, then
+the updates that are due run, then hooks are called. Everything that the next tick depends on is state of the learner, the
+actor and the lanes, so training can stop after any tick and continue later.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from noterl import backends, normalization
-from noterl.backends.common import GroupResult, InterruptGuard, NonFiniteError, bucket
-from noterl.callback import Events, Handlers
-from noterl.learning import update as updating
-from noterl.training.dispatch import call_all, deliver, name_raiser, noted_on
-from noterl.training.evaluation import Evaluation
-from noterl.types import Batch, Logs, Transition
-from noterl.utils.checks import check_bool, check_positive
-
-if TYPE_CHECKING:
-    from noterl.agent import Agent
-    from noterl.envs import EnvSource
-    from noterl.history import History
-
-# A group larger than this runs as several calls, so that its gathered batches stay small.
-LARGEST_CALL = 256
+from noterl import backends
+from noterl.acting.actor import Actor
+from noterl.backends.common import GroupResult, NonFiniteError
+from noterl.callback import Budget, Events, Handlers
+from noterl.history import History
+from noterl.learning.learner import Learner
+from noterl.learning.schedule import LossMean
+from noterl.training.dispatch import add_source, call_handlers, keep_first_error, run_all
+from noterl.training.interrupts import InterruptGuard
+from noterl.types import Counters, Logs, Transition
 
 CLOCK = ("environment", "act", "store", "sample", "learn", "callbacks")
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """Whether training was asked to end, and why."""
+
+    is_set: bool = False
+    reason: str | None = None
 
 
 class Loop:
     """One `fit`.
 
     Args:
-        agent: compiled and built, with lanes and memory ready.
+        learner: built.
+        actor: built.
+        lanes: the open environments.
         events: the bound callbacks.
+        counters: of the agent; the loop advances them.
+        budget: where the fit ends.
+        history: receives the reason of the end and the time split.
+        stop: ends training after the transition in progress when it is set.
+        loss_mean: the mean loss for the logs of episodes.
         live: whether each update runs as a call of its own.
-        episodes: finished episodes to add, or None.
-        steps: environment steps to add, or None.
     """
 
     def __init__(
-        self, agent: Agent, events: Events, *, live: bool, episodes: int | None, steps: int | None, history: History
+        self,
+        learner: Learner,
+        actor: Actor,
+        lanes: Any,
+        events: Events,
+        counters: Counters,
+        budget: Budget,
+        history: History,
+        *,
+        stop: StopRequest,
+        loss_mean: LossMean,
+        live: bool = False,
     ) -> None:
-        self.agent, self.events, self.lanes, self.live = agent, events, agent.lanes, live
-        self.last_episode = math.inf if episodes is None else agent.episodes + episodes
-        self.last_step = math.inf if steps is None else agent.steps + steps
-        self.history = history
+        self.learner, self.actor, self.lanes, self.events = learner, actor, lanes, events
+        self.counters, self.budget, self.history = counters, budget, history
+        self.stop, self.loss_mean, self.live = stop, loss_mean, live
         self.clock = history.time_split = dict.fromkeys(CLOCK, 0.0)
         self.guard = InterruptGuard()
-        self.store, self.drawn_from = normalization.filled(agent), agent.drawn_from
-        self.rollout = None if agent.on_policy is None else agent.on_policy.rollout
-        self._open: list[int] = []  # lanes whose episode was announced, and whose end was not
-        self._over = agent.lanes.ledger.over  # those of them whose episode is over
+        self._open: list[int] = []  # lanes with an episode whose begin was reported and whose end was not
+        self._over = lanes.ledger.over  # those of them whose episode is over
         self._failed = False
         self._started = perf_counter()
 
     def run(self) -> None:
-        """Train until the budget is spent, a callback stops it, or something is raised; every begin gets its end."""
+        """Train until the budget is spent, a callback stops training, or an error is raised; each begin has its end."""
         with self.guard.installed():
-            call_all(
-                lambda: self._announcing_failure(self._train),
-                lambda: self._announcing_failure(self._close_episodes),
+            run_all(
+                lambda: self._report_failure(self._train),
+                lambda: self._report_failure(self._close_episodes),
                 lambda: self._fire(self.events.on_train_end, {}),
                 self.guard.check,
             )
 
     def _train(self) -> None:
         self._fire(self.events.on_train_begin, {})
-        self._announce_running()
+        self._begin_continued_episodes()
         self._end_episodes()
         self.guard.check()
-        while not self._finished():
+        while not self._is_finished():
             if self.lanes.actions is not None or self._begin_round():
                 self._tick()
-                if self.events.between_steps:
-                    self._between_steps()
+                if self.events.on_step_end:
+                    self._fire_step_end()
             self.guard.check()
 
-    def _announcing_failure(self, part: Callable[[], None]) -> None:
-        """Run a part of the training; the first error in it is told before anything ends."""
+    def _report_failure(self, part: Callable[[], None]) -> None:
+        """Run a part of the training; fire `on_exception` for the first error."""
         try:
             part()
         except BaseException as error:
             if not self._failed:
                 self._failed = True
                 self.history.stop_reason = f"{type(error).__name__}: {error}"
-                with noted_on(error):
+                with keep_first_error(error):
                     self._fire(self.events.on_exception, error)
             raise
 
-    def _finished(self) -> bool:
-        agent = self.agent
-        if agent.stop_training:
-            self.history.stop_reason = agent.stop_reason
-        elif agent.episodes >= self.last_episode:
+    def _is_finished(self) -> bool:
+        if self.stop.is_set:
+            self.history.stop_reason = self.stop.reason
+        elif self.counters.episodes >= self.budget.last_episode:
             self.history.stop_reason = "episodes"
-        elif agent.steps >= self.last_step:
+        elif self.counters.steps >= self.budget.last_step:
             self.history.stop_reason = "steps"
         else:
             return False
         return True
 
     def _begin_round(self) -> bool:
-        """Choose an action for every lane; False if training ended as an episode began."""
+        """Choose an action for every lane; return False if training ended when an episode began."""
         lanes = self.lanes
         idle = lanes.idle()
         if idle:
             for lane in idle:
                 self._begin_episode(lane)
             self.guard.check()
-            if self._finished():
+            if self._is_finished():
                 return False
         started = perf_counter()
-        actions = self.agent.choose_actions(lanes.observations(), lanes.waiting)
-        lanes.begin_round(self.agent.head.executed(actions))
-        if self.rollout is not None:
-            self.rollout.begin_round(lanes.observations(), actions)
+        observations = lanes.observations()
+        actions = self.actor.choose_actions(observations, self.counters.steps, lanes.waiting)
+        lanes.begin_round(self.actor.head.executed(actions))
+        self.learner.begin_round(lanes.observations(), actions)
         self.clock["act"] += perf_counter() - started
         return True
 
     def _tick(self) -> None:
-        agent, clock = self.agent, self.clock
+        learner, counters, clock = self.learner, self.counters, self.clock
         started = perf_counter()
-        transitions = self.lanes.tick(agent.steps + 1)
+        transitions = self.lanes.tick(counters.steps + 1)
         stepped = perf_counter()
         clock["environment"] += stepped - started
-        before = agent.steps
+        before = counters.steps
         self._store(transitions)
         clock["store"] += perf_counter() - stepped
-        if self.rollout is not None and self.lanes.actions is None:
-            self.rollout.end_round()
-        due = agent.due(before, len(self._over))
+        if self.lanes.actions is None:
+            learner.end_round()
+        due = learner.due(before, counters.steps, len(self._over))
         if due.target:
-            agent.update_target()
-            agent.acting.target_moved()
+            learner.algorithm.update_target()
+            self.actor.forward.target_moved()
         if due.updates:
             self._learn(due.updates)
         self._end_episodes()
 
-    def _between_steps(self) -> None:
-        """Let those who asked look at the agent while it is whole; they do not change what it acts on."""
+    def _fire_step_end(self) -> None:
+        """Call the `on_step_end` hooks. The agent is consistent here and can be saved. Hooks must not change weights."""
         started = perf_counter()
-        deliver(self.events.between_steps)
+        call_handlers(self.events.on_step_end)
         self.clock["callbacks"] += perf_counter() - started
 
     def _store(self, transitions: tuple[Transition, ...]) -> None:
-        """Store what the tick brought, up to the budget, and note which episodes are over."""
-        agent = self.agent
-        attributes = agent.__dict__  # past the agent's own __setattr__, which costs half a microsecond
+        """Store the transitions of a tick, up to the budget, and record which episodes are over."""
         for position, transition in enumerate(transitions):
-            if position and self._spent():
-                self._put_off(transitions[position:])
+            if position and self._is_spent():
+                self._discard(transitions[position:])
                 break
-            self.store.add(*transition)
-            attributes["steps"] += 1
+            self.learner.add(transition)
+            self.counters.steps += 1
             if transition.terminated or transition.truncated:
                 self.lanes.finish(transition.lane)
                 self._over.append(transition.lane)
 
-    def _spent(self) -> bool:
-        """Whether the budget is spent in the middle of a tick."""
-        agent = self.agent
-        return agent.steps >= self.last_step or agent.episodes + len(self._over) >= self.last_episode
+    def _is_spent(self) -> bool:
+        """Return whether the budget is spent in the middle of a tick."""
+        counters, budget = self.counters, self.budget
+        return counters.steps >= budget.last_step or counters.episodes + len(self._over) >= budget.last_episode
 
-    def _put_off(self, surplus: tuple[Transition, ...]) -> None:
-        """Leave what a native vector environment stepped beyond the budget to the next `fit`."""
-        self.lanes.put_off(surplus)
-        self.agent.say(
-            f"the budget ended within a step of the vector environment: {len(surplus)} of its transitions are left to "
-            "the next fit"
-        )
+    def _discard(self, surplus: tuple[Transition, ...]) -> None:
+        """Discard the steps that a vector environment made beyond the budget."""
+        for transition in surplus:
+            self.learner.interrupt(transition.lane)
+        self.lanes.discard(surplus)
 
     def _learn(self, updates: int) -> None:
-        """Run one group: draw it as one, update in as few calls as may be, feed its priorities back as one."""
-        agent = self.agent
-        agent.follow_schedules()
-        size = 1 if self.live else agent.call_size(updates)
+        """Run a group of updates: one sample, as few calls as possible, one feedback."""
+        learner = self.learner
+        learner.update_schedules(self.counters.steps)
+        size = 1 if self.live else learner.call_size(updates)
         started = perf_counter()
-        drawn = agent.draw(updates)
+        sample = learner.sample(updates)
         self.clock["sample"] += perf_counter() - started
-        parts = [drawn[start : start + size] for start in range(0, updates, size)]
-        with self.drawn_from.gathering(lambda part: _padded(agent.gather(part), size), parts) as batches:
-            results = []
+        parts = [sample[start : start + size] for start in range(0, updates, size)]
+        results: list[GroupResult] = []
+        with learner.batches(parts, size) as batches:
             for part in parts:
                 results.append(self._call(batches, len(part)))
-                if results[-1].ended:
+                if results[-1].stopped_early:
                     break
-        if self.drawn_from.feedback_fields:
-            feedback = [
-                {name: value[: len(part)] for name, value in result.feedback.items()}
-                for part, result in zip(parts, results, strict=True)
-            ]
-            self._feed_back(drawn.rows, feedback)
+        learner.feed_back(sample, results)
 
-    def _call(self, batches: Iterator[Batch], count: int) -> GroupResult:
-        """Run `count` updates on the next batches as one compiled call; what they are longer is padding."""
-        agent = self.agent
+    def _call(self, batches: Iterator[Any], count: int) -> GroupResult:
+        """Run `count` updates on the next batches as one compiled call; further batches are padding."""
         started = perf_counter()
         batch = next(batches)
         self.clock["sample"] += perf_counter() - started
         try:
             if self.live:
-                self._fire(self.events.on_batch_begin, agent.updates, {})
+                self._fire(self.events.on_batch_begin, self.counters.updates, {})
             started = perf_counter()
             with self.guard.critical():
-                result = agent.run_updates(batch, count)
+                result = self.learner.update(batch, count)
         except BaseException as error:
             if self.live:
-                with noted_on(error):
-                    self._fire(self.events.on_batch_end, agent.updates, {})
+                with keep_first_error(error):
+                    self._fire(self.events.on_batch_end, self.counters.updates, {})
             raise
         self.clock["learn"] += perf_counter() - started
-        agent.acting.updated(result.weights)
-        agent.loss_mean.add(result.logs["loss"], result.finite)
-        self._hear_updates(result, count)
+        self.actor.forward.weights_updated(result.weights)
+        self.loss_mean.add(result.logs["loss"], result.applied)
+        self._report_updates(result, count)
         return result
 
-    def _hear_updates(self, result: GroupResult, count: int) -> None:
-        """Count a call's updates and fire their hooks; raise if one was not finite, unless a hook ended training."""
-        agent, first, stopped = self.agent, self.agent.updates, self.agent.stop_training
+    def _report_updates(self, result: GroupResult, count: int) -> None:
+        """Count the updates of a call and fire their hooks; raise if one was not finite, unless a hook ended training."""
+        counters, first, was_stopped = self.counters, self.counters.updates, self.stop.is_set
         try:
             if self.events.on_batch_begin or self.events.on_batch_end:
-                # A live update that was one too many has begun for those who listen.
-                shown = result.finite + (self.live or not result.ended)
-                self._fire_batches(result, min(shown, count))
+                # The begin of a live update that was one too many has been reported.
+                reported = result.applied + (self.live or not result.stopped_early)
+                self._fire_batches(result, min(reported, count))
         finally:
-            agent.updates = first + result.finite
-        if result.finite < count and not result.ended and (stopped or not agent.stop_training):
-            loss = float(backends.current().fetch(result.logs["loss"])[result.finite])
-            raise NonFiniteError(loss, update=agent.updates, step=agent.steps)
+            counters.updates = first + result.applied
+        if result.applied < count and not result.stopped_early and (was_stopped or not self.stop.is_set):
+            loss = float(backends.current().fetch(result.logs["loss"])[result.applied])
+            raise NonFiniteError(loss, update=counters.updates, step=counters.steps)
 
     def _fire_batches(self, result: GroupResult, count: int) -> None:
-        """Fire the batch hooks of a call, each with its own update's values."""
-        first = self.agent.updates
+        """Fire the batch hooks of a call, each with the values of its own update."""
+        first = self.counters.updates
         logs = {name: backends.current().fetch(value).tolist() for name, value in result.logs.items()}
         for k in range(count):
-            self.agent.updates = first + k
-            own = updating.spoken(self.agent, first + k, {name: values[k] for name, values in logs.items()})
-            self._fire_batch(k < result.finite, own)
+            self.counters.updates = first + k
+            own = self.learner.logs_of_update(first + k, {name: values[k] for name, values in logs.items()})
+            self._fire_batch(k < result.applied, own)
 
     def _fire_batch(self, applied: bool, logs: Logs) -> None:
-        agent, number = self.agent, self.agent.updates
+        number = self.counters.updates
         try:
             if not self.live:
                 self._fire(self.events.on_batch_begin, number, {})
         except BaseException as error:
-            with noted_on(error):
+            with keep_first_error(error):
                 self._fire(self.events.on_batch_end, number, logs)
             raise
-        agent.updates += applied
+        self.counters.updates += applied
         self._fire(self.events.on_batch_end, number, logs)
 
-    def _feed_back(self, index: np.ndarray, feedback: list[dict[str, Any]]) -> None:
-        agent, fields = self.agent, self.agent.replay.feedback_fields
-        missing = [name for name in fields if name not in feedback[0]]
-        if missing:
-            raise ValueError(
-                f"feedback must hold {', '.join(missing)} [B] for {type(agent.replay.sampler).__name__}, but "
-                f"{type(agent).__name__} feeds back {', '.join(feedback[0]) or 'nothing'}"
-            )
-        fetch = backends.current().fetch
-        values = {name: np.concatenate([fetch(part[name]) for part in feedback]) for name in fields}
-        agent.replay.feedback(index, values)
-
     def _begin_episode(self, lane: int) -> None:
-        agent, number = self.agent, self.agent.episodes_begun
+        counters, number = self.counters, self.counters.episodes_begun
         started = perf_counter()
-        self.store.interrupt(lane)
-        self.lanes.reset(lane, number, agent.steps)
-        if agent.noise is not None:
-            agent.noise.reset(lane)
-        agent.episodes_begun += 1
+        self.learner.interrupt(lane)
+        self.lanes.reset(lane, number, counters.steps)
+        self.actor.reset_noise(lane)
+        counters.episodes_begun += 1
         self.clock["environment"] += perf_counter() - started
         self._open.append(lane)
         self._fire(self.events.on_episode_begin, number, {})
 
-    def _announce_running(self) -> None:
-        """Episodes that the last fit left in flight go on, and begin again for those who listen."""
+    def _begin_continued_episodes(self) -> None:
+        """Fire `on_episode_begin` for the episodes that continue from the last fit."""
         for lane, running in enumerate(self.lanes.ledger.running):
             if running or lane in self._over:
                 self._open.append(lane)
                 self._fire(self.events.on_episode_begin, self.lanes.ledger.numbers[lane], {})
 
     def _end_episodes(self) -> None:
-        """End those that are over; there may be such as training begins, where it was saved as others were told."""
+        """End the episodes that are over; a fit may begin with some, if it was saved in a hook of another episode."""
         while self._over:
             self._end_episode()
 
     def _end_episode(self) -> None:
-        """Count the next episode that is over, and tell of it."""
+        """Count the next episode that is over and fire its end."""
         lane = self._over.pop(0)
-        self.agent.episodes += 1
-        self._tell_end(lane, True)
+        self.counters.episodes += 1
+        self._fire_episode_end(lane, True)
 
     def _close_episodes(self) -> None:
-        """End, for those who listen, the episodes that the end of training cuts short; they go on in the next fit."""
+        """Fire the ends of the episodes that the end of training cuts short; they continue in the next fit."""
         complete, open_ = sum(lane in self._open for lane in self._over), len(self._open)
-        call_all(
+        run_all(
             *[self._end_episode] * complete,
-            *[lambda: self._tell_end(self._open[0], False)] * (open_ - complete),
+            *[lambda: self._fire_episode_end(self._open[0], False)] * (open_ - complete),
             self.guard.check,
         )
 
-    def _tell_end(self, lane: int, complete: bool) -> None:
+    def _fire_episode_end(self, lane: int, complete: bool) -> None:
         self._open.remove(lane)
         self._fire(self.events.on_episode_end, self.lanes.ledger.numbers[lane], self._episode_logs(lane, complete))
 
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
-        agent, ledger = self.agent, self.lanes.ledger
+        counters, ledger = self.counters, self.lanes.ledger
         logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane], **self.lanes.logs(lane)}
-        loss = agent.loss_mean.take() if complete else agent.loss_mean.peek()
+        loss = self.loss_mean.take() if complete else self.loss_mean.peek()
         if loss is not None:
             logs["loss"] = loss
-        logs.update(steps=agent.steps, updates=agent.updates, time=perf_counter() - self._started, complete=complete)
+        time = perf_counter() - self._started
+        logs.update(steps=counters.steps, updates=counters.updates, time=time, complete=complete)
         return logs
 
     def _fire(self, handlers: Handlers, *args: Any) -> None:
@@ -329,48 +318,11 @@ class Loop:
                 if len(handlers) == 1:  # the usual case, in two thirds of the time
                     handlers[0](*args)
                 else:
-                    deliver(handlers, *args)
+                    call_handlers(handlers, *args)
             except Exception as error:
                 if len(handlers) == 1:
-                    name_raiser(handlers[0], error)
+                    add_source(handlers[0], error)
                 raise
             finally:
-                self.agent.acting.stale = True
+                self.actor.mark_stale()
                 self.clock["callbacks"] += perf_counter() - started
-
-
-def evaluate(
-    agent: Agent, source: EnvSource, episodes: int, seed: int | None, deterministic: bool, num_envs: int, events: Events
-) -> dict[str, Any]:
-    """Play whole episodes; see `Agent.evaluate`."""
-    for name, value in (("episodes", episodes), ("num_envs", num_envs)):
-        check_positive(name, value)
-    check_bool("deterministic", deterministic)
-    result: dict[str, Any] = {}
-
-    def play() -> None:
-        deliver(events.on_evaluate_begin, {})
-        result.update(Evaluation(agent, source, int(episodes), seed, deterministic, min(num_envs, episodes)).run())
-
-    call_all(play, lambda: deliver(events.on_evaluate_end, dict(result)))
-    return result
-
-
-def _padded(value: Any, size: int) -> Any:
-    """Fill batches `[K, B, ...]` up to `size` of them with zeros, so that few shapes are compiled."""
-    if isinstance(value, Batch):
-        return value if len(value.reward) == size else Batch(*(_padded(part, size) for part in value))
-    if isinstance(value, dict):
-        return {name: _padded(part, size) for name, part in value.items()}
-    return np.concatenate([value, np.zeros((size - len(value), *value.shape[1:]), value.dtype)])
-
-
-def call_size(updates: int, configured: int | str, usual: int | str) -> int:
-    """Return how many updates one compiled call holds, for a group of `updates`.
-
-    The usual group runs as one call of its own size; others as the next power of two, so that few sizes are compiled.
-    """
-    if configured != "auto":
-        return int(configured)
-    size = updates if updates == usual else bucket(updates)
-    return min(size, LARGEST_CALL)

@@ -1,113 +1,167 @@
-"""Which environments an agent trains in, from one `fit` to the next.
-
-Owns: whether episodes in flight go on, and that a `fit` which cannot have its environments loses none of them.
-"""
+"""What the fits of one agent share: environments, callbacks, and the state that a restored file brought."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from noterl import envs
-from noterl.collect import Lanes, TeamLanes, VectorLanes
-from noterl.collect.ledger import warn_afresh
+from noterl.callback import Events
+from noterl.collect import Lanes, TeamLanes, VectorLanes, open_lanes
+from noterl.random import Generators
+from noterl.training.dispatch import CallbackList
 
-if TYPE_CHECKING:
-    from noterl.agent import Agent
 
+class Session:
+    """Where an agent trains, from one `fit` to the next.
 
-def find_source(agent: Agent, env: Any) -> envs.EnvSource:
-    """Return where `fit` trains: in the agent's own environment, in that of the last `fit`, or in another.
+    Args:
+        env: the environment as the user gave it to the agent.
+        source: the source that was made of it.
+        generators: the agent's generators, from which environments are seeded.
+        team_reward: what several agents learn from; None for one agent.
 
-    Raises:
-        ValueError: if `env` is no environment, or has other spaces than the agent.
+    Attributes:
+        lanes: the open environments; None if they are closed.
+        callbacks: those of the last `fit`.
+        events: the bound callbacks during a `fit`; empty otherwise.
+        is_training: whether a `fit` is running.
+        verbose: the verbosity of the last `fit`.
+        restored_callbacks: states of callbacks that wait for a `fit` with these callbacks.
     """
-    if env is None or _same(env, agent._config.get("env")):
-        return agent.source
-    if agent._visited is not None and _same(env, agent._visited[0]):
-        return agent._visited[1]
-    source = fitting_source(agent, env)
-    agent._visited = (env, source)
-    return source
+
+    def __init__(
+        self, env: Any, source: envs.EnvSource, generators: Generators, team_reward: Callable[..., Any] | None = None
+    ) -> None:
+        self._env, self._source, self._generators, self._team_reward = env, source, generators, team_reward
+        self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit, if another than `env`
+        self.lanes: Lanes | TeamLanes | VectorLanes | None = None
+        self.callbacks, self.events = CallbackList(), Events()
+        self.is_training, self.verbose = False, 1
+        self.restored_callbacks: dict[str, Any] = {}
+        self._saved_lanes: Any = None  # the state of closed lanes, restored when they are opened again
+        self._saved_source: envs.EnvSource | None = None  # the source of that state; None if it fits any
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Mark a `fit` as running; afterwards no callback handles events."""
+        self.is_training = True
+        try:
+            yield
+        finally:
+            self.events, self.is_training = Events(), False
+
+    def find_source(self, env: Any) -> envs.EnvSource:
+        """Return the source of environments for `fit(env)`: the agent's, that of the last `fit`, or another.
+
+        Raises:
+            ValueError: if `env` is not an environment, or its spaces differ from the agent's.
+        """
+        if env is None or _is_same(env, self._env):
+            return self._source
+        if self._other is not None and _is_same(env, self._other[0]):
+            return self._other[1]
+        source = matching_source(env, self._source)
+        self._other = (env, source)
+        return source
+
+    def open(self, source: envs.EnvSource, num_envs: int | None, *, restart: bool) -> Lanes | TeamLanes | VectorLanes:
+        """Open the environments, or keep those that are open; unless `restart`, episodes in flight continue.
+
+        Raises:
+            ValueError: if `num_envs` is not the number of environments in a vector environment. The episodes in flight
+                are then kept for the next `fit`.
+        """
+        count = self._count(source, num_envs)
+        lanes = self.lanes
+        if lanes is not None and lanes.source is source and restart and source.num_envs is not None:
+            lanes.restart()  # a vector environment need not be made again to be reset
+        elif lanes is not None and (restart or lanes.source is not source or count != lanes.num_envs):
+            self.suspend()
+        if self.lanes is not None:
+            self.lanes.claim()
+            return self.lanes
+        self.lanes = open_lanes(source, count, self._generators, self._team_reward)
+        saved, of_source = self._saved_lanes, self._saved_source
+        self._saved_lanes = self._saved_source = None
+        if saved and not restart and of_source in (None, source):
+            self.lanes.set_state(saved)
+        return self.lanes
+
+    def _count(self, source: envs.EnvSource, num_envs: int | None) -> int:
+        if source.num_envs is not None:
+            if num_envs not in (None, source.num_envs):
+                raise ValueError(f"num_envs is {num_envs}, but env is a vector environment of {source.num_envs}")
+            return source.num_envs
+        if num_envs is not None:
+            return num_envs
+        if self.lanes is not None:
+            return self.lanes.num_envs
+        return len(self._saved_lanes["lanes"]) if self._saved_lanes else 1
+
+    def suspend(self) -> None:
+        """Close the environments and keep their state, so that the next `fit` in them continues the episodes."""
+        if self.lanes is not None:
+            state, source = self.lanes.get_state(), self.lanes.source
+            self.close()
+            self._saved_lanes, self._saved_source = state, source
+
+    def close(self) -> None:
+        """Close the environments without keeping their state."""
+        if self.lanes is not None:
+            self.lanes.close()
+        self.lanes = self._saved_lanes = None
+
+    def close_other(self) -> None:
+        """Close the environments, and the source of another environment than the agent's own."""
+        self.close()
+        if self._other is not None:
+            self._other[1].close()
+        self._other = None
+
+    def lanes_state(self) -> Any:
+        """Return the state of the environments, open or closed; None if there is none."""
+        return self._saved_lanes if self.lanes is None else self.lanes.get_state()
+
+    def callbacks_state(self) -> dict[str, Any]:
+        """Return the states of the callbacks of the last `fit`, and those that still wait for their callbacks."""
+        return {**self.restored_callbacks, **self.callbacks.get_state()}
+
+    def restore(self, lanes: Any, callbacks: dict[str, Any]) -> None:
+        """Close the environments and keep a saved state of environments and callbacks for the next `fit`."""
+        self.close()
+        self.callbacks = CallbackList()
+        self._saved_lanes, self._saved_source, self.restored_callbacks = lanes, None, dict(callbacks)
+
+    def restore_callbacks(self) -> None:
+        """Give the present callbacks their restored states.
+
+        Raises:
+            ValueError: if a state does not fit its callback.
+        """
+        try:
+            self.callbacks.set_state(self.restored_callbacks)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"callbacks: the restored state does not fit them: {error!r}") from error
+        for key, _ in self.callbacks.keyed():
+            self.restored_callbacks.pop(key, None)
 
 
-def fitting_source(agent: Agent, env: Any) -> envs.EnvSource:
-    """Return a source of environments with the agent's spaces.
+def matching_source(env: Any, own: envs.EnvSource) -> envs.EnvSource:
+    """Return a source of environments with the spaces of the agent's own.
 
     Raises:
-        ValueError: if `env` is no environment, or has other spaces than the agent.
+        ValueError: if `env` is not an environment, or its spaces differ.
     """
     source = envs.resolve(env)
     for name in ("team", "observation_space", "action_space"):
-        theirs, ours = getattr(source, name), getattr(agent.source, name)
+        theirs, ours = getattr(source, name), getattr(own, name)
         if theirs != ours:
             source.close()
-            raise ValueError(f"env has the {name} {theirs}, the agent was built for {ours}")
+            raise ValueError(f"env has the {name} {theirs}, but the agent was built for {ours}")
     return source
 
 
-def _same(env: Any, other: Any) -> bool:
+def _is_same(env: Any, other: Any) -> bool:
     return env is other or (isinstance(env, str) and isinstance(other, str) and env == other)
-
-
-def prepare(agent: Agent, source: envs.EnvSource, num_envs: int | None, *, fresh: bool) -> None:
-    """Make the lanes, or keep those that are there, where their episodes go on; never with `fresh`.
-
-    Raises:
-        ValueError: if there are not so many environments; where the present ones are is then remembered. Or if what
-            relabels the memory's transitions cannot do so with this agent and these environments.
-    """
-    relabel = getattr(agent.replay, "relabel", None)
-    if relabel is not None:
-        relabel.attach(agent, source)
-    lanes, saved = agent.lanes, agent._restored.get("lanes")
-    if source.num_envs is not None:
-        count = source.num_envs
-        if num_envs not in (None, count):
-            raise ValueError(f"num_envs is {num_envs}, but env is a vector environment of {count}")
-    else:
-        present = lanes.num_envs if lanes is not None else len(saved["lanes"]) if saved else 1
-        count = present if num_envs is None else num_envs
-    if lanes is not None and lanes.native and lanes.source is source:
-        if fresh:
-            agent.lanes = None  # the vector environment itself stays: it need not be made again to be reset
-    elif lanes is not None and (fresh or lanes.source is not source or count != lanes.num_envs):
-        park(agent)
-    if agent.lanes is not None:
-        agent.lanes.claim()
-    else:
-        agent.lanes = _new_lanes(agent, source, count)
-        saved, whose = agent._restored.pop("lanes", None), agent._restored.pop("source", None)
-        if saved and not fresh and whose in (None, source):
-            _bring_back(agent.lanes, saved)
-
-
-def _new_lanes(agent: Any, source: envs.EnvSource, count: int) -> Lanes | VectorLanes:
-    if source.vector is not None:
-        return VectorLanes(source, agent.generators)
-    if source.team is None:
-        return Lanes(source, count, agent.generators)
-    return TeamLanes(source, count, agent.generators, agent.team_reward)
-
-
-def _bring_back(lanes: Lanes | VectorLanes, saved: dict[str, Any]) -> None:
-    """Let the episodes that were saved go on; those of another number of lanes do not, for that was asked for."""
-    if ("vector" in saved) != lanes.native:
-        warn_afresh("each environment", "one of the two runs has a vector environment, the other has not")
-    elif lanes.native or len(saved["lanes"]) == lanes.num_envs:
-        lanes.set_state(saved)
-
-
-def park(agent: Agent) -> None:
-    """Close the environments, but remember where they were, for the next `fit` in them."""
-    if agent.lanes is not None:
-        lanes, source = agent.lanes.get_state(), agent.lanes.source
-        drop(agent)
-        agent._restored.update(lanes=lanes, source=source)
-
-
-def drop(agent: Agent) -> None:
-    """Close the environments, and forget where they were."""
-    if agent.lanes is not None:
-        agent.lanes.close()
-    agent.lanes = None
-    agent._restored.pop("lanes", None)

@@ -1,271 +1,276 @@
-"""The state of an agent as a tree, and the document a file holds.
+"""The state of an agent as a tree, and the document that a file holds.
 
-Owns: what is saved, and that a state that does not fit changes nothing. Weights and optimizer slots lie in Keras's
-layout, so that a file knows no backend.
+Weights and optimizer slots lie in Keras's layout, so a file does not depend on the backend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 
-from noterl import backends, envs, networks, registry, saving
+from noterl import backends, networks, saving
+from noterl.acting.actor import Actor
+from noterl.algorithm import Algorithm
+from noterl.backends import keras
 from noterl.collect.state import check_state as check_lanes
 from noterl.learning import optimizers
-from noterl.training import session as agent_lanes
+from noterl.learning.learner import Learner
+from noterl.learning.schedule import LossMean
+from noterl.learning.settings import Settings
+from noterl.training.session import Session
+from noterl.types import Counters
 from noterl.utils.checks import check_bool
+from noterl.utils.schema import Int, check
+from noterl.utils.schema import DictOf
 
-if TYPE_CHECKING:
-    from noterl.agent import Agent
-
-_MOMENTS = "normalizers/"
+_NORMALIZERS = "normalizers/"
 _COUNTERS = ("steps", "updates", "episodes", "episodes_begun")
 
 
-def get_state(agent: Agent, *, replay: bool) -> dict[str, Any]:
-    """Return everything that training depends on."""
-    lanes = agent.lanes.get_state() if agent.lanes is not None else agent._restored.get("lanes")
+class Parts(NamedTuple):
+    """The parts of a built agent whose states make up its own."""
+
+    algorithm: Algorithm
+    settings: Settings
+    learner: Learner
+    actor: Actor
+    session: Session
+    counters: Counters
+    loss_mean: LossMean
+
+
+def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
+    """Return everything that training depends on.
+
+    Args:
+        parts: of the agent.
+        replay: whether the contents of the replay memory are included.
+    """
+    learner = parts.learner
     return {
-        **_core(agent),
-        "replay": agent.replay.get_state() if replay and agent.replay is not None else None,
-        "rollout": None if agent.on_policy is None else agent.on_policy.rollout.get_state(),
-        "lanes": lanes,
-        "callbacks": {**agent._restored.get("callbacks", {}), **agent._callbacks.get_state()},
+        **_core_state(parts),
+        "replay": learner.replay.get_state() if replay and learner.replay is not None else None,
+        "rollout": None if learner.rollout is None else learner.rollout.get_state(),
+        "lanes": parts.session.lanes_state(),
+        "callbacks": parts.session.callbacks_state(),
     }
 
 
-def _core(agent: Agent) -> dict[str, Any]:
-    """Return the state but for the memory, the environments and the callbacks."""
-    layout = _layout(agent)
+def _core_state(parts: Parts) -> dict[str, Any]:
+    """Return the state without the memory, the environments and the callbacks."""
+    algorithm, learner = parts.algorithm, parts.learner
+    layout, normalizers = _layout(algorithm), algorithm._normalizers
     return {
-        "variables": {name: networks.get_weights(network) for name, network in agent.networks().items()},
-        "hyperparameters": {name: float(value) for name, value in agent.hyperparameters.items()},
-        "optimizers": {name: optimizers.get_state(agent.optimizers[name], layout) for name in agent.optimizer_names},
-        "counters": {name: getattr(agent, name) for name in _COUNTERS},
-        "loss": agent.loss_mean.get_state(),
-        "generators": agent.generators.get_state(),
-        "explorer": agent.explorer.get_state(),
-        "normalizers": None if agent.normalizers is None else agent.normalizers.get_state(),
-        "polyak": agent.schedule.polyak,
+        "variables": {name: networks.get_weights(network) for name, network in algorithm.networks().items()},
+        "hyperparameters": {name: float(value) for name, value in algorithm.hyperparameters.items()},
+        "optimizers": {name: optimizers.get_state(one, layout) for name, one in learner.optimizers.items()},
+        "counters": {name: getattr(parts.counters, name) for name in _COUNTERS},
+        "loss": parts.loss_mean.get_state(),
+        "generators": algorithm.generators.get_state(),
+        "explorer": parts.actor.explorer.get_state(),
+        "normalizers": None if normalizers is None else normalizers.get_state(),
+        "polyak": learner.schedule.polyak,
     }
 
 
-def set_state(agent: Agent, state: Any, *, malformed: type[ValueError] = ValueError) -> None:
-    """Take what `get_state` returned.
+def set_state(parts: Parts, state: Any, *, malformed: type[ValueError] = ValueError) -> None:
+    """Restore what `get_state` returned.
 
     Raises:
-        ValueError: if the state does not fit this agent; nothing is changed then.
-        malformed: if it is no state of an agent at all; nothing is changed then.
+        ValueError: if the state does not fit this agent; nothing has changed then.
+        malformed: if it is not the state of an agent at all; nothing has changed then.
     """
     try:
-        _check(agent, state)
+        _check(parts, state)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise malformed(f"the state of the agent is malformed: {error!r}") from error
-    before = _core(agent)
+    before = _core_state(parts)
     try:
-        _take_core(agent, state)
-        _take_replay(agent, state)
+        _set_core_state(parts, state)
+        _set_memory_state(parts.learner, state)
     except BaseException as error:
-        _take_core(agent, before)
+        _set_core_state(parts, before)
         if isinstance(error, ValueError) or not isinstance(error, Exception):
             raise
         raise malformed(f"the state of the agent is malformed: {error!r}") from error
-    agent_lanes.drop(agent)
-    agent._callbacks = type(agent._callbacks)()
-    agent._restored = {"lanes": state["lanes"], "callbacks": dict(state["callbacks"]), "source": None}
-    agent.acting.stale = True
+    parts.session.restore(state["lanes"], state["callbacks"])
+    parts.actor.mark_stale()
 
 
-def _check(agent: Agent, state: Any) -> None:
-    """Raise what `set_state` says, or what reading a malformed state raises; taking it may still find more."""
-    _check_weights(agent.networks(), state["variables"])
-    _check_names("hyperparameters", state["hyperparameters"], agent.hyperparameters)
-    _check_names("optimizers", state["optimizers"], agent.optimizer_names)
-    layout = _layout(agent)
-    for name in agent.optimizer_names:
-        optimizers.check_state(agent.optimizers[name], state["optimizers"][name], layout)
-    if not all(type(value) is float for value in state["hyperparameters"].values()):
-        raise TypeError(f"the hyperparameters are {state['hyperparameters']!r}")
-    for name in _COUNTERS:
-        if type(state["counters"][name]) is not int or state["counters"][name] < 0:
-            raise TypeError(f"the counter {name} is {state['counters'][name]!r}")
-    last, total, count = (state["loss"][name] for name in ("last", "sum", "count"))
-    if not isinstance(last, float | None) or type(total) is not float or type(count) is not int or count < 0:
-        raise TypeError(f"the mean loss is {state['loss']!r}")
-    if type(state["polyak"]) is not bool or not isinstance(state["replay"], dict | None):
-        raise TypeError("polyak is no bool, or replay no dict")
-    _check_on_policy(agent, state)
-    if not all(isinstance(known, dict) for known in state["callbacks"].values()):
-        raise TypeError("the states of the callbacks are no dicts")
-    if state["lanes"] is not None:
-        check_lanes(state["lanes"], agent.source)
+def _check(parts: Parts, state: Any) -> None:
+    """Check a state as far as possible before anything changes.
 
-
-def _check_on_policy(agent: Agent, state: Any) -> None:
-    if (state["normalizers"] is None) != (agent.normalizers is None):
-        raise ValueError("the state normalises observations or rewards, or the agent does, but not both")
-    if not isinstance(state["rollout"], dict | None) or (state["rollout"] is None) != (agent.on_policy is None):
+    Raises:
+        ValueError: if it does not fit.
+        TypeError, KeyError, IndexError, AttributeError: if it is malformed.
+    """
+    algorithm, learner = parts.algorithm, parts.learner
+    _check_weights(algorithm.networks(), state["variables"])
+    _check_names("hyperparameters", state["hyperparameters"], algorithm.hyperparameters)
+    _check_names("optimizers", state["optimizers"], learner.optimizers)
+    layout = _layout(algorithm)
+    for name, optimizer in learner.optimizers.items():
+        optimizers.check_state(optimizer, state["optimizers"][name], layout)
+    schema = {
+        "hyperparameters": dict.fromkeys(algorithm.hyperparameters, float),
+        "counters": dict.fromkeys(_COUNTERS, Int(0)),
+        "loss": {"last": (float, None), "sum": float, "count": Int(0)},
+        "polyak": bool,
+        "replay": (dict, None),
+        "rollout": (dict, None),
+        "callbacks": DictOf(dict),
+    }
+    try:
+        for name, expected in schema.items():
+            check(state[name], expected, name)
+    except ValueError as error:
+        raise TypeError(str(error)) from error
+    if (state["normalizers"] is None) != (algorithm._normalizers is None):
+        raise ValueError("either the state or the agent normalises observations or rewards, but not both")
+    if (state["rollout"] is None) != (learner.rollout is None):
         raise TypeError(f"the state of the rollout is {type(state['rollout']).__name__}")
+    if state["lanes"] is not None:
+        check_lanes(state["lanes"], algorithm._source)
 
 
-def _take_core(agent: Agent, state: dict[str, Any]) -> None:
-    layout = _layout(agent)
-    for name in agent.optimizer_names:
-        optimizers.set_state(agent.optimizers[name], state["optimizers"][name], layout)
-    for name, network in agent.networks().items():
+def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
+    algorithm, learner = parts.algorithm, parts.learner
+    layout = _layout(algorithm)
+    for name, optimizer in learner.optimizers.items():
+        optimizers.set_state(optimizer, state["optimizers"][name], layout)
+    for name, network in algorithm.networks().items():
         networks.set_weights(network, state["variables"][name])
-    # How the target moves is a setting, not a state: a coefficient means nothing where hard copies are made.
-    settings = () if state["polyak"] == agent.schedule.polyak else ("tau",)
+    # How the target moves is a setting, not a state: Polyak's coefficient means nothing to an agent with hard copies.
+    settings = () if state["polyak"] == learner.schedule.polyak else ("tau",)
     for name, value in state["hyperparameters"].items():
         if name not in settings:
-            agent.hyperparameters[name].restore(value)
+            algorithm.hyperparameters[name].restore(value)
     for name in _COUNTERS:
-        setattr(agent, name, state["counters"][name])
-    agent.loss_mean.set_state(state["loss"])
-    agent.explorer.set_state(state["explorer"])
-    if agent.normalizers is not None:
-        agent.normalizers.set_state(state["normalizers"])
-    agent.generators.set_state(state["generators"])
-    agent.explorer.generator = agent.generators("exploration")
+        setattr(parts.counters, name, state["counters"][name])
+    parts.loss_mean.set_state(state["loss"])
+    parts.actor.explorer.set_state(state["explorer"])
+    if algorithm._normalizers is not None:
+        algorithm._normalizers.set_state(state["normalizers"])
+    algorithm.generators.set_state(state["generators"])
+    parts.actor.explorer.generator = algorithm.generators("exploration")
 
 
-def _take_replay(agent: Agent, state: dict[str, Any]) -> None:
-    if agent.on_policy is not None:
-        agent.on_policy.rollout.set_state(state["rollout"])
-    if agent.replay is None:
+def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
+    if learner.rollout is not None:
+        learner.rollout.set_state(state["rollout"])
+    if learner.replay is None:
         return
     if state["replay"] is not None:
-        agent.replay.set_state(state["replay"])
+        learner.replay.set_state(state["replay"])
         return
-    # The memory stays as it is, so the episodes in flight do not follow from what it holds.
+    # The memory keeps its contents, so the episodes in flight do not continue from them.
     for lane in range(len(state["lanes"]["lanes"]) if state["lanes"] else 0):
-        agent.replay.interrupt(lane)
+        learner.replay.interrupt(lane)
 
 
-def document(agent: Agent, *, replay: bool) -> dict[str, Any]:
+def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
     """Return what a file holds: how to build the agent, and its state.
 
     Raises:
-        ValueError: if `replay` is no bool.
+        ValueError: if `replay` is not a bool.
     """
     check_bool("replay", replay)
-    config = agent.get_config()
+    algorithm = parts.algorithm
+    config = algorithm.get_config()
     config.update({"env": None} if "env" in config else {})
-    arguments = dict(agent._setup.arguments) if agent._setup else {}
+    arguments = dict(parts.settings.arguments)
     if "optimizer" in arguments:
-        chosen = {name: agent.optimizers[name] for name in agent.optimizer_names}
         arguments["optimizer"] = {
-            name: optimizers.plain(optimizer) if isinstance(optimizer, keras.optimizers.Optimizer) else optimizer
-            for name, optimizer in chosen.items()
+            name: optimizers.plain(one) if isinstance(one, keras.optimizers.Optimizer) else one
+            for name, one in parts.learner.optimizers.items()
         }
     return {
-        "class": type(agent).__name__,
-        "environment": agent.source.describe(),
+        "class": type(algorithm).__name__,
+        "environment": algorithm._source.describe(),
         "config": saving.encode(config, opaque=True),
         "compile": saving.encode(arguments, opaque=True),
-        "state": get_state(agent, replay=replay),
+        "state": get_state(parts, replay=replay),
     }
 
 
-def build(file: dict[str, Any], custom_objects: dict[str, type] | None) -> Agent:
-    """Build the agent that a document describes, with classes from `custom_objects` and the registry alone.
+def check_document(file: Any) -> None:
+    """Check the outline of a document.
 
     Raises:
-        ValueError: if `custom_objects` is no dict, or the document does not describe an agent.
+        noterl.saving.FileError: if it is not the document of an agent.
     """
-    if not isinstance(custom_objects, Mapping | None):
-        raise ValueError(f"custom_objects must be a dict of classes by their names, or None, got {custom_objects!r}")
-    _check_document(file)
-    kind = registry.lookup(file["class"], custom_objects)
-    from noterl.agent import Agent
-
-    if not (isinstance(kind, type) and issubclass(kind, Agent)):
-        raise ValueError(f"the file names {file['class']!r} as its agent, which is no noterl.Agent")
-    config, arguments = (saving.decode(file[name], custom_objects) for name in ("config", "compile"))
-    if "env" in config:  # else it makes one itself
-        config["env"] = envs.EnvSource.from_description(file["environment"])
-    try:
-        agent = kind.from_config(config)
-        agent.compile(**arguments)
-    except (ImportError, ValueError):
-        raise
-    except Exception as error:  # arguments out of a file may make any constructor fail, in any way
-        raise saving.FileError(f"the file's arguments do not fit the class {file['class']}: {error!r}") from error
-    return agent
+    kinds = {"class": str, "environment": dict, "config": dict, "compile": dict, "state": dict}
+    if not isinstance(file, dict) or file.keys() != kinds.keys():
+        raise saving.FileError("the file is one of noterl's, but does not hold an agent")
+    for name, kind in kinds.items():
+        if not isinstance(file[name], kind):
+            raise saving.FileError(f"the file's description of its agent is malformed: {name} is not a {kind.__name__}")
 
 
-def restore(agent: Agent, file: dict[str, Any]) -> None:
-    """Bring an agent that a script has built to the state in a document."""
-    _check_document(file)
-    if file["class"] != type(agent).__name__:
-        raise ValueError(f"the file holds an agent of the class {file['class']}, not {type(agent).__name__}")
-    agent.build()
-    set_state(agent, file["state"], malformed=saving.FileError)
-
-
-def weights(agent: Agent) -> dict[str, np.ndarray]:
-    """Return the networks' weights by "<network>/<position>", and by "normalizers/..." how their inputs are scaled."""
+def get_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
+    """Return the weights by "<network>/<position>", and the statistics of normalisers by "normalizers/..."."""
     found = {
         f"{name}/{position:03d}": weight
-        for name, network in agent.networks().items()
+        for name, network in algorithm.networks().items()
         for position, weight in enumerate(networks.get_weights(network))
     }
-    moments = {} if agent.normalizers is None else agent.normalizers.arrays()
-    return {**found, **{f"{_MOMENTS}{name}": array for name, array in moments.items()}}
+    normalizers = algorithm._normalizers
+    statistics = {} if normalizers is None else normalizers.arrays()
+    return {**found, **{f"{_NORMALIZERS}{name}": array for name, array in statistics.items()}}
 
 
-def set_weights(agent: Agent, arrays: dict[str, np.ndarray]) -> None:
-    """Take what `weights` returned."""
-    expected = weights(agent)
-    received = {name: array.shape for name, array in arrays.items()}
+def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> None:
+    """Set what `get_weights` returned.
+
+    Raises:
+        ValueError: if the arrays do not fit; nothing has changed then.
+    """
+    expected = get_weights(algorithm)
+    received = {name: np.shape(array) for name, array in arrays.items()}
     if received != {name: array.shape for name, array in expected.items()}:
-        raise ValueError(f"the file's weights do not fit the agent: it holds {received}")
-    if agent.normalizers is not None:
-        moments = {name: array for name, array in arrays.items() if name.startswith(_MOMENTS)}
-        agent.normalizers.set_arrays({name.removeprefix(_MOMENTS): array for name, array in moments.items()})
-    for name, network in agent.networks().items():
+        raise ValueError(f"weights do not fit the agent: expected {_shapes(expected)}, got {_shapes(arrays)}")
+    if algorithm._normalizers is not None:
+        statistics = {name: array for name, array in arrays.items() if name.startswith(_NORMALIZERS)}
+        algorithm._normalizers.set_arrays(
+            {name.removeprefix(_NORMALIZERS): array for name, array in statistics.items()}
+        )
+    for name, network in algorithm.networks().items():
         networks.set_weights(network, [arrays[key] for key in expected if key.rpartition("/")[0] == name])
-    agent.mark_stale()
 
 
-def describe(agent: Agent) -> str:
-    """Return the summary that `Agent.summary` prints."""
+def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: np.shape(array) for name, array in arrays.items()}
+
+
+def summary(parts: Parts) -> str:
+    """Return the text that `Agent.summary` prints."""
+    algorithm, counters = parts.algorithm, parts.counters
     lines = [
-        f"{type(agent).__name__}: {agent.observation_space} -> {agent.action_space}",
+        f"{type(algorithm).__name__}: {algorithm.observation_space} -> {algorithm.action_space}",
         f"backend {backends.choose()} on {backends.current().device_name()}; "
-        f"acting in {'NumPy' if agent.acting.in_numpy else 'the compiled forward pass'}",
+        f"acting in {'NumPy' if parts.actor.forward.in_numpy else 'the compiled forward pass'}",
     ]
-    for name, network in agent.networks().items():
+    for name, network in algorithm.networks().items():
         held = networks.variables(network)
         count = sum(int(np.prod(variable.shape)) for variable in held)
         shapes = " ".join("x".join(map(str, variable.shape)) or "scalar" for variable in held)
         lines.append(f"  {name}: {type(network).__name__}, {count:,} values ({shapes})")
-    for name in agent.optimizer_names:
-        lines.append(f"  {name}: {type(agent.optimizers[name]).__name__}")
-    if agent.normalizers is not None:
-        lines.append(f"  normalises {agent.normalizers}")
-    lines.append(f"  {_described_memory(agent)}")
-    lines.append(f"  {agent.steps:,} steps, {agent.episodes:,} episodes, {agent.updates:,} updates")
+    for name, optimizer in parts.learner.optimizers.items():
+        lines.append(f"  {name}: {type(optimizer).__name__}")
+    if algorithm._normalizers is not None:
+        lines.append(f"  normalises {algorithm._normalizers}")
+    lines.append(f"  {parts.learner.description}")
+    lines.append(f"  {counters.steps:,} steps, {counters.episodes:,} episodes, {counters.updates:,} updates")
     return "\n".join(lines)
 
 
-def _described_memory(agent: Agent) -> str:
-    rollouts = f"rollouts of {agent.rollout_steps:,} steps in each environment, {agent.epochs:,} epochs on each"
-    if agent.replay is None:
-        return rollouts
-    memory = agent.replay
-    held = f"replay: {len(memory):,} of {memory.capacity:,} transitions, {memory.nbytes / 2**20:,.1f} MiB allocated"
-    return held if agent.on_policy is None else f"{rollouts}, kept in a {held}"
-
-
-def _layout(agent: Agent) -> optimizers.Layout:
+def _layout(algorithm: Algorithm) -> optimizers.Layout:
     convert = getattr(backends.current(), "to_keras_layout", None)
-    found = list(agent.networks().values())
+    found = list(algorithm.networks().values())
 
-    def layout(variables: Sequence[keras.Variable]) -> list[tuple[int, ...] | None]:
+    def layout(variables: Sequence[Any]) -> list[tuple[int, ...] | None]:
         return [None] * len(variables) if convert is None else convert(variables, found)
 
     return layout
@@ -283,12 +288,3 @@ def _check_weights(found: dict[str, Any], saved: dict[str, Any]) -> None:
         received = [weight.shape for weight in saved[name]]
         if expected != received:
             raise ValueError(f"the network {name!r} has weights of the shapes {expected}, the state holds {received}")
-
-
-def _check_document(file: Any) -> None:
-    kinds = {"class": str, "environment": dict, "config": dict, "compile": dict, "state": dict}
-    if not isinstance(file, dict) or file.keys() != kinds.keys():
-        raise saving.FileError("the file is one of noterl's, but does not hold an agent")
-    for name, kind in kinds.items():
-        if not isinstance(file[name], kind):
-            raise saving.FileError(f"what the file says of its agent is malformed: {name} is no {kind.__name__}")

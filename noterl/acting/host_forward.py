@@ -1,0 +1,214 @@
+"""The forward pass for acting: the NumPy copy of a small network, checked once, or the compiled call.
+
+A compiled call for one observation takes 22 to 146 µs and an eager one up to 940 µs; the same network in NumPy takes 8 µs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from noterl.acting.numpy_forward import Step, describe
+
+# Above this many weights a compiled forward pass beats NumPy even for one observation (benchmarks/micro/test_act.py).
+NUMPY_WEIGHTS_LIMIT = 2_000_000
+
+# Up to this many weights return from an update as one array; above, copying them twice costs more than it saves.
+LARGEST_REPORT = 2**14
+
+# Scales of the random observations for which the NumPy copy is compared with the network.
+PROBE_SCALES = (1, 10, 1_000)
+
+
+class Joint(NamedTuple):
+    """How several agents share one forward pass.
+
+    Attributes:
+        split: splits joint observations `[N, D]` into a tuple with one array for each agent.
+        widths: the number of outputs of each agent.
+    """
+
+    split: Callable[[np.ndarray], Sequence[np.ndarray]]
+    widths: Sequence[int]
+
+
+class HostForward:
+    """The network's output `[N, ...]` for observations `[N, ...]`, in NumPy where possible.
+
+    Args:
+        compiled: the compiled forward pass, for anything that NumPy cannot express.
+        networks: the agent's networks by name; the copy is of one of them.
+        hyperparameters: the agent's hyperparameters, which the forward pass might use.
+        trained: the variables that updates train.
+        shape: of one observation as networks receive it.
+        dtype: of observations as networks receive them.
+        joint: for several agents that act together.
+
+    Attributes:
+        stale: whether weights may have changed outside an update; they are then fetched at the next call.
+        in_numpy: whether the NumPy copy is used.
+        report: the variables whose weights an update should return as one array; empty if they are large.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[[Any], np.ndarray],
+        networks: Mapping[str, Any],
+        *,
+        hyperparameters: Iterable[Any],
+        trained: Iterable[Any],
+        shape: tuple[int, ...],
+        dtype: Any,
+        joint: Joint | None = None,
+    ) -> None:
+        from noterl import backends
+
+        self._backend = backends.current()
+        self._compiled, self._networks, self._joint = compiled, list(networks.values()), joint
+        self._hyperparameters = list(hyperparameters)
+        self._shape, self._dtype = tuple(shape), np.dtype(dtype)
+        self.stale = True
+        self.report: list[Any] = []
+        self._reported: Any = None
+        self._variables: list[Any] = []
+        self._program = self._find_program() if joint is None else self._find_joint(joint)
+        self.in_numpy = self._program is not None
+        if self.in_numpy:
+            self._prepare_weights({id(variable) for variable in trained})
+
+    def _prepare_weights(self, trained: set[int]) -> None:
+        self._fetch = self._backend.HostWeights(self._variables)
+        self._uses_target = not all(id(variable) in trained for variable in self._variables)
+        ends = list(accumulate(math.prod(variable.shape) for variable in self._variables))
+        if ends[-1] <= LARGEST_REPORT and all(variable.dtype == "float32" for variable in self._variables):
+            self.report = self._variables
+        self._places = [
+            (start, stop, tuple(variable.shape))
+            for start, stop, variable in zip([0, *ends], ends, self._variables, strict=False)
+        ]
+
+    def __call__(self, observations: Any) -> np.ndarray:
+        """Return the network's output for observations `[N, ...]`."""
+        if self._program is None:
+            return self._compiled(observations)
+        if self.stale:
+            self._weights = self._fetch()
+            self.stale, self._reported = False, None
+        elif self._reported is not None:
+            self._weights, self._reported = self._unpack(self._backend.fetch(self._reported)), None
+        if len(observations) == 1 and observations.ndim == 2:
+            # A vector times a matrix takes half the time of a matrix with one row.
+            return self._program(observations[0], self._weights)[None]
+        return self._program(observations, self._weights)
+
+    def weights_updated(self, weights: Any) -> None:
+        """Called after each update.
+
+        Args:
+            weights: those of `report`, flat, in one array; None if the update did not return them.
+        """
+        self._reported = weights
+        self.stale |= weights is None
+
+    def target_moved(self) -> None:
+        """Called after `update_target`: it changes networks that are not trained, which acting seldom uses."""
+        if self.in_numpy and self._uses_target:
+            self.stale = True
+
+    def probe(self, count: int) -> np.ndarray:
+        """Return random observations `[count, ...]`."""
+        rng, shape = np.random.default_rng(0), (count, *self._shape)
+        if self._dtype == np.uint8:
+            return rng.integers(256, size=shape, dtype=np.uint8)
+        return rng.normal(size=shape).astype(np.float32)
+
+    def _unpack(self, weights: np.ndarray) -> list[np.ndarray]:
+        return [weights[start:stop].reshape(shape) for start, stop, shape in self._places]
+
+    def _find_program(self) -> Step | None:
+        """Return the NumPy copy of the network that gives the outputs of the compiled call; None if there is none."""
+        for network in self._networks:
+            described = describe(network)
+            if described is not None and sum(np.prod(v.shape) for v in described[1]) <= NUMPY_WEIGHTS_LIMIT:
+                program, self._variables = described
+                if self._agrees(program):
+                    return program
+        return None
+
+    def _find_joint(self, joint: Joint) -> Step | None:
+        """Find the network of each agent, one after another; None if one of them has no NumPy copy."""
+        parts: list[tuple[Step, int, int]] = []  # each agent's program, and the range of its variables
+        found: list[Any] = []
+
+        def program(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+            observations = joint.split(np.atleast_2d(x))
+            outputs = [
+                part(own, weights[start:stop]) for (part, start, stop), own in zip(parts, observations, strict=False)
+            ]
+            whole: np.ndarray = np.concatenate(outputs, axis=-1)
+            return whole[0] if x.ndim == 1 else whole
+
+        for width in np.cumsum(joint.widths).tolist():
+            for network in self._networks:
+                described = describe(network)
+                if described is None:
+                    continue
+                parts.append((described[0], len(found), len(found) + len(described[1])))
+                self._variables = [*found, *described[1]]
+                if self._agrees(program, width):
+                    break
+                parts.pop()
+            else:
+                return None
+            found = self._variables
+        return program if sum(np.prod(v.shape) for v in found) <= NUMPY_WEIGHTS_LIMIT else None
+
+    def _agrees(self, program: Step, width: int | None = None) -> bool:
+        """Return whether the copy gives the outputs of the compiled call, also after the agent's variables change.
+
+        The second check tells a network from its target, which starts with equal weights. It also finds what `forward`
+        does beside the network and cannot be seen yet: a scale of 1, a bias of 0. `width` limits the comparison to the
+        first outputs.
+        """
+        return self._agrees_at_all_scales(program, width) and self._agrees_for_other_values(program, width)
+
+    def _agrees_for_other_values(self, program: Step, width: int | None) -> bool:
+        """Compare under other values of the agent's networks and hyperparameters."""
+        from noterl import networks
+        from noterl.backends import keras
+
+        rng, fetch = np.random.default_rng(1), self._backend.fetch
+        found = networks.unique(part for one in self._networks for part in networks.variables(one))
+        saved = [(variable, fetch(variable)) for variable in found if keras.backend.is_float_dtype(variable.dtype)]
+        before = [(number, float(number)) for number in self._hyperparameters]
+        try:
+            for variable, value in saved:
+                variable.assign(value + rng.normal(size=value.shape).astype(value.dtype))
+            for number, _ in before:
+                number.restore(number.another())
+            return self._agrees_at_all_scales(program, width)
+        finally:
+            for variable, value in saved:
+                variable.assign(value)
+            for number, host in before:
+                number.restore(host)
+
+    def _agrees_at_all_scales(self, program: Step, width: int | None) -> bool:
+        """Compare for small and large observations, because `forward` may clip its input."""
+        probe, weights = self.probe(8), [self._backend.fetch(variable) for variable in self._variables]
+        scales = (1,) if probe.dtype == np.uint8 else PROBE_SCALES
+        return all(self._agrees_on(program, probe * probe.dtype.type(scale), weights, width) for scale in scales)
+
+    def _agrees_on(self, program: Step, probe: np.ndarray, weights: list[np.ndarray], width: int | None) -> bool:
+        expected = self._compiled(probe)[:, :width] if width else self._compiled(probe)
+        try:
+            result = program(probe, weights)
+        except ValueError:  # a network with other inputs, such as a critic
+            return False
+        # Frameworks multiply in another order, on some devices with fewer bits.
+        scale = float(np.abs(expected).max()) + 1e-6
+        return result.shape == expected.shape and bool(np.allclose(result, expected, rtol=1e-3, atol=1e-4 * scale))

@@ -1,0 +1,344 @@
+"""The learning half of an agent: memory, schedule, optimizers and compiled programs.
+
+The loop uses one protocol: `add` a transition, ask what is `due`, `sample`, get the `batches`, `update`, `feed_back`.
+`ReplayLearner`, `RolloutLearner` and `ReplayedRolloutLearner` implement it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl import backends, networks
+from noterl.backends.common import GroupResult, bucket, split_loss
+from noterl.hyperparameters import discount_factor
+from noterl.learning import dry_run, optimizers
+from noterl.learning.schedule import Due, UpdateSchedule
+from noterl.learning.update import Returned, call_update, check_declarations, fill_missing, log_names
+from noterl.random import Generators
+from noterl.types import Batch, Transition
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Algorithm
+    from noterl.envs import EnvSource
+    from noterl.learning.settings import Settings
+    from noterl.replay import Replay
+    from noterl.replay.rollout import Rollout
+
+# A larger group runs as several calls, so that its batches stay small.
+LARGEST_CALL = 256
+
+
+class Learner(ABC):
+    """Base of the learners; `Agent.compile` makes one and `Agent.build` builds it.
+
+    Args:
+        algorithm: the agent.
+        settings: what `compile` decided.
+
+    Attributes:
+        replay: the replay memory; None for an agent that forgets each rollout.
+        rollout: the rollout in progress; None for an agent that learns from a replay memory.
+        schedule: when updates and hard copies to the target fall due.
+        optimizers: by name.
+        trained: the variables that the default `update` trains.
+        variables: every variable of networks, hyperparameters and optimizers, each once.
+        trace: notes of a dry run while it is in progress, else None.
+    """
+
+    replay: Replay | None = None
+    rollout: Rollout | None = None
+
+    def __init__(self, algorithm: Algorithm, settings: Settings) -> None:
+        self.algorithm = algorithm
+        self.schedule: UpdateSchedule = settings.schedule
+        self.optimizers: dict[str, Any] = dict(settings.optimizers)
+        self.jit_compile, self.steps_per_execution = settings.jit_compile, settings.steps_per_execution
+        self.trained: list[Any] = []
+        self.variables: list[Any] = []
+        self.trace: dry_run.Trace | None = None
+        self.is_built = False
+        self._returned: Sequence[Returned] = ()
+        self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
+        self._groups: dict[tuple[int, ...], tuple[Sequence[Any], list[Any]]] = {}
+
+    # Building
+
+    def build(self) -> None:
+        """Allocate the memory and build the optimizers."""
+        check_declarations(self.algorithm)
+        self.build_memory()
+        if dry_run.uses_default_update(self.algorithm):
+            self.trained = dry_run.build_default_optimizer(self.algorithm, self.optimizers)
+        else:
+            self._find_trained()
+        self.variables = self.find_variables()
+
+    def _find_trained(self) -> None:
+        self.trace = trace = dry_run.Trace()
+        try:
+            self._returned = dry_run.run_update(
+                self.algorithm,
+                self.find_variables(),
+                is_rollout=self.rollout is not None,
+                jit_compile=self.jit_compile,
+            )
+        finally:
+            self.trace = None
+        dry_run.build_optimizers(self.algorithm, trace, self.optimizers)
+
+    def compile(self, report: Sequence[Any]) -> None:
+        """Compile the updates.
+
+        Args:
+            report: variables whose weights each call returns, for acting.
+        """
+        self.compile_programs(report)
+        self._schedules = [live.follow for live in self.algorithm.hyperparameters.values() if live.schedule is not None]
+        self._schedules += [part for one in self.optimizers.values() for part in optimizers.followers(one)]
+        self.is_built = True
+
+    @abstractmethod
+    def build_memory(self) -> None:
+        """Allocate the memory for the algorithm's spaces."""
+
+    @abstractmethod
+    def compile_programs(self, report: Sequence[Any]) -> None:
+        """Compile what `update` runs."""
+
+    def find_variables(self) -> list[Any]:
+        """Return every variable of networks, hyperparameters and optimizers, each once."""
+        algorithm = self.algorithm
+        found = [variable for network in algorithm.networks().values() for variable in networks.variables(network)]
+        found += algorithm.hyperparameters.values()
+        found += [variable for one in self.optimizers.values() for variable in optimizers.variables(one)]
+        return networks.unique(found)
+
+    def program(self, batch_rows: str, report: Sequence[Any], stop: Callable[..., Any] | None = None) -> Any:
+        """Return the compiled program of `step`; see `backends.compile_updates`."""
+        return backends.current().compile_updates(
+            self.step,
+            self.variables,
+            batch_rows=batch_rows,
+            period=self.algorithm.update_period,
+            stop=stop,
+            report=report,
+            jit_compile=self.jit_compile,
+            on_trace=self.trace_counter("update"),
+            log_names=log_names(self._returned),
+            torch_seed=self.torch_seed,
+        )
+
+    def trace_counter(self, name: str) -> Callable[[], None]:
+        """Return a function that counts a trace of the program `name` in the agent's `trace_counts`."""
+        counts = self.algorithm.trace_counts
+
+        def count() -> None:
+            counts[name] = counts.get(name, 0) + 1
+
+        return count
+
+    def torch_seed(self, advance: bool) -> int:
+        """Return the seed of torch's global generator for the next update; `advance` moves on to the one after it."""
+        generators = self.algorithm.generators
+        if not advance:
+            state = generators.get_state()
+            generators = Generators(generators.seed)
+            generators.set_state(state)
+        return int(generators("torch").integers(2**63))
+
+    # The protocol of the loop
+
+    def attach(self, source: EnvSource) -> None:
+        """Check that the memory fits the environments of a `fit`, before they are opened.
+
+        Raises:
+            ValueError: if the memory relabels transitions and cannot do so with this agent and these environments.
+        """
+
+    def open(self, num_envs: int) -> None:
+        """Prepare for a `fit` with this number of lanes."""
+
+    @property
+    @abstractmethod
+    def memory(self) -> Any:
+        """The memory that batches are sampled from, and that receives feedback."""
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int:
+        """Transitions of one gradient update."""
+
+    def begin_round(self, observations: np.ndarray, actions: np.ndarray) -> None:
+        """Called with the observations and actions `[N, ...]` of all lanes before they step."""
+
+    def end_round(self) -> None:
+        """Called when all lanes have stepped."""
+
+    @abstractmethod
+    def add(self, transition: Transition) -> None:
+        """Store a transition."""
+
+    @abstractmethod
+    def interrupt(self, lane: int) -> None:
+        """End a lane's episode in the memory: its next transition does not follow from its last one."""
+
+    @abstractmethod
+    def due(self, before: int, after: int, ended: int) -> Due:
+        """Return what is due.
+
+        Args:
+            before: environment steps before the tick.
+            after: environment steps after it.
+            ended: episodes that ended in it.
+        """
+
+    @abstractmethod
+    def sample(self, updates: int) -> Any:
+        """Sample the transitions of a group of updates; the result can be sliced by updates."""
+
+    @abstractmethod
+    def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
+        """Return an iterator over what `update` needs for each part of a sample, padded to `size` updates."""
+
+    @abstractmethod
+    def update(self, batch: Any, count: int) -> GroupResult:
+        """Make the first `count` updates of `batch` in one compiled call."""
+
+    def feed_back(self, sample: Any, results: Sequence[GroupResult]) -> None:
+        """Give the memory the feedback of a group of updates, as one.
+
+        Raises:
+            ValueError: if `loss` or `update` does not return a field that the memory's sampler needs.
+        """
+        fields = self.memory.feedback_fields
+        if not fields:
+            return
+        missing = [name for name in fields if name not in results[0].feedback]
+        if missing:
+            raise ValueError(
+                f"feedback must hold {', '.join(missing)} [B] for {type(self.memory.sampler).__name__}, but "
+                f"{type(self.algorithm).__name__} returns {', '.join(results[0].feedback) or 'nothing'}"
+            )
+        fetch = backends.current().fetch
+        # The last call may be padded with batches beyond the sample.
+        values = {
+            name: np.concatenate([fetch(result.feedback[name]) for result in results])[: len(sample)] for name in fields
+        }
+        self.memory.feedback(sample, values)
+
+    def call_size(self, updates: int) -> int:
+        """Return how many updates of a group run in one compiled call.
+
+        The usual group runs as one call of its own size. Others run in the next power of two, so that few sizes are
+        compiled.
+        """
+        if self.steps_per_execution != "auto":
+            return int(self.steps_per_execution)
+        return min(updates if updates == self.schedule.updates else bucket(updates), LARGEST_CALL)
+
+    def update_schedules(self, step: int) -> None:
+        """Set everything that follows a schedule to its value at this step."""
+        for follow in self._schedules:
+            follow(step)
+
+    def logs_of_update(self, number: int, logs: dict[str, Any]) -> dict[str, Any]:
+        """Return the logs that the update with this number returns; others belong to other updates of the period."""
+        if len(self._returned) < 2:
+            return logs
+        own = self._returned[number % self.algorithm.update_period].logs
+        return {name: value for name, value in logs.items() if name in own}
+
+    # One update
+
+    def step(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make one update and, for Polyak averaging, move the target; backends compile this.
+
+        Args:
+            batch: tensors `[B, ...]`.
+            index: of the update within `update_period`; a Python int while tracing.
+
+        Returns:
+            `(logs, feedback)`; logs hold at least "loss", feedback holds what the memory needs.
+        """
+        algorithm = self.algorithm
+        self._losses = []
+        logs, feedback = call_update(algorithm, batch, index)
+        if self.schedule.polyak and (index + 1) % algorithm.target_period == 0:
+            with networks.averaging(algorithm.tau):
+                algorithm.update_target()
+        if "loss" not in logs:
+            logs = {"loss": sum(self._losses[1:], self._losses[0]), **logs}
+        self._losses = []
+        if algorithm.update_period > 1:
+            logs, feedback = fill_missing(logs, feedback, self._returned, batch.weight)
+        numbers = {
+            name: backends.ops.convert_to_tensor(value, "float32")
+            for name, value in logs.items()
+            if isinstance(value, float | int)
+        }
+        wanted = self.memory.feedback_fields
+        return {**logs, **numbers}, {name: value for name, value in feedback.items() if name in wanted}
+
+    def minimize(
+        self, loss_fn: Callable[..., Any], trained: Any, optimizer: str, args: tuple[Any, ...]
+    ) -> tuple[Any, Any]:
+        """Take one gradient step; see `Algorithm.minimize`."""
+        if optimizer not in self.optimizers:
+            raise ValueError(f"optimizer must be one of {', '.join(self.optimizers)}, got {optimizer!r}")
+        variables = self._variables_of(trained if isinstance(trained, list | tuple) else [trained])
+        if not variables:
+            raise ValueError(f"trained must hold something trainable, in minimize with the optimizer {optimizer!r}")
+        if self.trace is not None:
+            self.trace.trained.setdefault(optimizer, []).extend(variables)
+            return split_loss(loss_fn(*args))
+        loss, aux = backends.current().minimize(
+            loss_fn,
+            variables,
+            self.optimizers[optimizer],
+            args,
+            known=self.variables,
+            traceable=getattr(loss_fn, "__self__", None) is self.algorithm,
+        )
+        self._losses.append(loss)
+        return loss, aux
+
+    def _variables_of(self, group: Sequence[Any]) -> list[Any]:
+        """Return the trainable variables of networks; looked up once for each group of networks."""
+        key = tuple(map(id, group))
+        if key not in self._groups:
+            found = networks.unique(variable for one in group for variable in networks.trainable_variables(one))
+            self._groups[key] = (group, found)  # a reference to the group, so that its ids are not used again
+        return self._groups[key][1]
+
+    # Gradient noise
+
+    def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
+        """Return `samples` batches `[K, B, ...]` for measuring gradient noise; None if there are no data yet."""
+        return None
+
+    # State
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """One line about the memory, for `Agent.summary`."""
+
+    @property
+    def gamma(self) -> float:
+        """The discount factor of the memory: the agent's `gamma`, or 1 if it has none."""
+        return discount_factor(self.algorithm)
+
+
+def pad(value: Any, size: int) -> Any:
+    """Return batches `[K, B, ...]` filled up with zeros to `size` of them, so that few shapes are compiled."""
+    if isinstance(value, Batch):
+        return value if len(value.reward) == size else Batch(*(pad(part, size) for part in value))
+    if isinstance(value, dict):
+        return {name: pad(part, size) for name, part in value.items()}
+    return np.concatenate([value, np.zeros((size - len(value), *value.shape[1:]), value.dtype)])
+

@@ -1,0 +1,137 @@
+"""Learning from a replay memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl.backends.common import GroupResult
+from noterl.learning.learner import Learner, pad
+from noterl.learning.schedule import Due
+from noterl.learning.update import DISTRIBUTIONS, add_random_numbers
+from noterl.replay import Replay, Sample
+from noterl.types import Batch, Transition
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Algorithm
+    from noterl.envs import EnvSource
+    from noterl.learning.settings import Settings
+
+
+class ReplayLearner(Learner):
+    """Stores each transition in a replay memory and samples batches from it; arguments as in `Learner`."""
+
+    replay: Replay
+
+    def __init__(self, algorithm: Algorithm, settings: Settings) -> None:
+        super().__init__(algorithm, settings)
+        assert settings.replay is not None
+        self.replay = settings.replay
+
+    def build_memory(self) -> None:
+        """Allocate the replay memory."""
+        source = self.algorithm._source
+        several = {} if source.team is None else {"agents": len(source.team)}
+        self.replay.build(source.observation_space, source.action_space, **several)
+
+    def compile_programs(self, report: Sequence[Any]) -> None:
+        """Compile the updates on sampled batches."""
+        self._update = self.program("stacked", report)
+
+    def attach(self, source: EnvSource) -> None:
+        """Give the memory's relabelling what it needs of the agent and the environments."""
+        if self.replay.relabel is not None:
+            self.replay.relabel.attach(self.algorithm, source)
+
+    @property
+    def memory(self) -> Replay:
+        """The replay memory."""
+        return self.replay
+
+    @property
+    def batch_size(self) -> int:
+        """Transitions of one gradient update."""
+        size: int = self.schedule.batch_size
+        return size
+
+    def add(self, transition: Transition) -> None:
+        """Store a transition, and update the statistics of the normalisers with it."""
+        self.replay.add(*transition)
+        normalizers = self.algorithm._normalizers
+        if normalizers is not None:
+            observation = self.algorithm._encoder(transition.observation)
+            normalizers.update(transition._replace(observation=observation), self.gamma)
+
+    def interrupt(self, lane: int) -> None:
+        """End a lane's episode in the memory and in the normalisers' running returns."""
+        if self.algorithm._normalizers is not None:
+            self.algorithm._normalizers.interrupt(lane)
+        self.replay.interrupt(lane)
+
+    def due(self, before: int, after: int, ended: int) -> Due:
+        """Return what is due by the schedule, if the memory holds enough transitions."""
+        return self.schedule.due(before, after, ended, self._num_sampleable)
+
+    def _num_sampleable(self) -> int:
+        """Return how many transitions can be sampled; counting stops at a batch unless a whole pass is due."""
+        return self.replay.num_sampleable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
+
+    def sample(self, updates: int) -> Sample:
+        """Sample the transitions of a group of updates, `[K, B]`."""
+        size, generator = self.schedule.batch_size, self.algorithm.generators("sampler")
+        if self.schedule.updates != "pass":
+            sample = self.replay.sample(updates, size, generator=generator)
+        else:
+            sample = self.replay.sample_pass(size, generator=generator)
+            while len(sample) < updates:  # several passes are due if several episodes end in one tick
+                sample = sample.joined(self.replay.sample_pass(size, generator=generator))
+        sample.gamma = self.gamma  # one value for the whole group, however it is cut into calls
+        return sample
+
+    def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Batch]]:
+        """Return an iterator over the batches `[K, B, ...]` of each part of a sample."""
+        return self.replay.gather_ahead(lambda part: pad(self.gather(part), size), samples)
+
+    def gather(self, sample: Sample) -> Batch:
+        """Return the batches `[K, B, ...]` of a sample, encoded and normalised as networks receive them."""
+        algorithm = self.algorithm
+        batch = self.replay.gather(sample, gamma=sample.gamma)
+        if not algorithm._encoder.is_identity:
+            encoded = {name: algorithm._encoder(getattr(batch, name)) for name in ("observation", "next_observation")}
+            batch = batch._replace(**encoded)
+        return batch if algorithm._normalizers is None else algorithm._normalizers.replayed(batch)
+
+    def update(self, batch: Batch, count: int) -> GroupResult:
+        """Make the first `count` updates on batches `[K, B, ...]` in one compiled call."""
+        batch = add_random_numbers(self.algorithm, batch, count)
+        result: GroupResult = self._update(batch, count, self.algorithm.updates)
+        return result
+
+    def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
+        """Return batches that are sampled like those of updates, with a generator of their own."""
+        size = self.batch_size
+        if self.algorithm.steps < self.schedule.learning_starts or self.replay.num_sampleable(size) < size:
+            return None
+        sample = self.replay.sample(samples, size, generator=generator)
+        sample.gamma = self.gamma
+        batch = self.gather(sample)
+        extra = {
+            name: DISTRIBUTIONS[distribution](generator, (samples, size, *shape))
+            for name, (shape, distribution) in self.algorithm.random_spec.items()
+        }
+        return batch._replace(extra={**batch.extra, **extra})
+
+    @property
+    def description(self) -> str:
+        """One line about the memory."""
+        return describe_replay(self.replay)
+
+
+def describe_replay(replay: Replay) -> str:
+    """Return a line about a replay memory, for summaries."""
+    size = f"{replay.nbytes / 2**20:,.1f} MiB allocated"
+    return f"replay: {len(replay):,} of {replay.capacity:,} transitions, {size}"
+

@@ -1,0 +1,58 @@
+"""Checking the arguments of `fit`, and what follows from them: the budget and the progress display."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+from noterl.callback import Budget, Callback
+from noterl.training.dispatch import CallbackList
+from noterl.types import Counters
+from noterl.utils.checks import check_positive
+from noterl.utils.console import shows_bars
+
+
+def check_fit_arguments(
+    env: Any, episodes: Any, steps: Any, num_envs: Any, verbose: Any, log_every: Any, callbacks: CallbackList
+) -> int:
+    """Check the arguments of `fit` and return the verbosity as a number.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values.
+    """
+    if isinstance(env, numbers.Number):
+        raise ValueError(
+            f"env, the first argument of fit, must be an environment, got {env!r}: write fit(episodes={env})"
+        )
+    for name, value in (("episodes", episodes), ("steps", steps), ("num_envs", num_envs), ("log_every", log_every)):
+        if value is not None:
+            check_positive(name, value)
+    if episodes is None and steps is None and not callbacks.stops_training:
+        raise ValueError("episodes or steps must be given, or a callback that stops training, such as EarlyStopping")
+    if isinstance(verbose, str) and verbose == "auto":
+        return 1 if shows_bars() else 2
+    if not isinstance(verbose, numbers.Integral) or isinstance(verbose, bool) or verbose not in (0, 1, 2):
+        raise ValueError(f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}")
+    return int(verbose)
+
+
+def budget_of(counters: Counters, episodes: int | None, steps: int | None) -> Budget:
+    """Return where a `fit` with these arguments ends."""
+    return Budget(
+        math.inf if episodes is None else counters.episodes + episodes,
+        math.inf if steps is None else counters.steps + steps,
+    )
+
+
+def progress_callbacks(verbose: int, log_every: int | None, episodes: int | None, steps: int | None) -> list[Callback]:
+    """Return the callbacks that show progress at this verbosity."""
+    if verbose == 1:
+        from noterl.training.progress_bar import ProgressBar
+
+        return [ProgressBar(episodes=episodes, steps=steps, always=True)]
+    if verbose == 2:
+        from noterl.training.episode_printer import EpisodePrinter
+
+        return [EpisodePrinter(log_every or 10)]
+    return []

@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from noterl import backends, envs, networks
 from noterl.acting.numpy_forward import Actor
+from noterl.backends import keras
 from noterl.backends.common import GroupResult, split_loss
 from noterl.envs.observation import View
 from noterl.heads import Head, random_actions
@@ -32,8 +33,6 @@ from noterl.registry import Configurable
 from noterl.schedules import Schedule
 from noterl.training.loop import LARGEST_CALL, call_size
 from noterl.types import Batch
-
-import keras  # isort: skip  (noterl.backends has chosen by now)
 
 
 class Defaults(NamedTuple):

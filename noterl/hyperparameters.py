@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 
 from noterl import backends
+from noterl.backends import keras
 from noterl.schedules import Schedule
 from noterl.utils.checks import check_number
-
-backends.choose()
-
-import keras  # noqa: E402  (the backend is chosen first)
 
 
 class Hyperparameter(keras.Variable):

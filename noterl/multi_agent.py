@@ -13,10 +13,9 @@ import numpy as np
 
 from noterl import heads, networks
 from noterl.agent import Agent
+from noterl.backends import ops
 from noterl.types import Batch
 from noterl.utils.checks import check_bool
-
-from keras import ops  # isort: skip  (noterl has chosen the backend by now)
 
 
 class MultiAgent(Agent):

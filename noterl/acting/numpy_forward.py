@@ -11,10 +11,10 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from noterl import backends, networks
+from noterl.backends import keras
 from noterl.learning.dry_run import unique
 
 if TYPE_CHECKING:

@@ -13,12 +13,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl import backends
+from noterl.backends import ops
 from noterl.heads.base import Head
-
-backends.choose()
-
-from keras import ops  # noqa: E402  (the backend is chosen first)
 
 Tensor = Any
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import backends, envs, networks
+from noterl.backends import keras
 from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
 from noterl.learning import optimizers
@@ -21,8 +22,6 @@ from noterl.learning import update as updating
 from noterl.learning.rollout_learner import prepared
 from noterl.replay.columns import action_layout
 from noterl.types import Batch
-
-import keras  # isort: skip  (noterl.backends has chosen by now)
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm

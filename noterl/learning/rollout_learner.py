@@ -16,14 +16,13 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
+from noterl.backends import keras
 from noterl.backends.common import GroupResult
 from noterl.hyperparameters import discount_factor
 from noterl.replay import Replay
 from noterl.replay.rollout import Rollout
 from noterl.types import Batch
 from noterl.utils.checks import check_positive
-
-import keras  # isort: skip  (noterl.backends has chosen by now)
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from noterl import networks
+from noterl.backends import keras
 from noterl.types import Batch
-
-import keras  # isort: skip  (noterl.backends has chosen by now)
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from noterl import backends, envs, networks, registry, saving
+from noterl.backends import keras
 from noterl.collect.state import check_state as check_lanes
 from noterl.learning import optimizers
 from noterl.training import session as agent_lanes
@@ -235,7 +235,7 @@ def describe(agent: Agent) -> str:
     """Return the summary that `Agent.summary` prints."""
     lines = [
         f"{type(agent).__name__}: {agent.observation_space} -> {agent.action_space}",
-        f"backend {backends.choose()} on {backends.current().device_name()}; "
+        f"backend {backends.name()} on {backends.current().device_name()}; "
         f"acting in {'NumPy' if agent.acting.in_numpy else 'the compiled forward pass'}",
     ]
     for name, network in agent.networks().items():

@@ -260,7 +260,7 @@ class Agent(Algorithm):
         observed, acted = self.source.shifts
         seen = self.view(shift(observation, observed, -1))
         self.acting.stale = True
-        explorer = self.explorer if deterministic else self.explorer.twin(self._by_hand)
+        explorer = self.explorer if deterministic else self.explorer.copy_with_generator(self._by_hand)
         actions = self.act_on(seen[None] if single else seen, deterministic, explorer, self.steps)
         actions = shift(actions, acted, +1)
         return one_of(actions, 0, self.action_space) if single else actions

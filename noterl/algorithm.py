@@ -17,6 +17,7 @@ from noterl.acting.numpy_forward import Actor
 from noterl.backends import keras
 from noterl.backends.common import GroupResult, split_loss
 from noterl.envs.observation import View
+from noterl.explorer import Explorer
 from noterl.heads import Head, random_actions
 from noterl.hyperparameters import Hyperparameter, discount_factor
 from noterl.learning import dry_run as building
@@ -25,7 +26,7 @@ from noterl.learning import update as updating
 from noterl.learning.dry_run import find_networks, unique
 from noterl.learning.rollout_learner import OnPolicy
 from noterl.learning.schedule import Due, LossMean, UpdateSchedule
-from noterl.noise import Explorer, NoiseProcess
+from noterl.noise import NoiseProcess
 from noterl.normalization import Normalizers, TeamNormalizers
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
@@ -392,7 +393,7 @@ class Algorithm(Configurable):
             self.on_policy.build()
         else:
             self._update = backends.current().compile_update(self, self.jit_compile)
-        self._followers = [live.follow for live in self.hyperparameters.values() if live.schedule is not None]
+        self._followers = [live.update_schedules for live in self.hyperparameters.values() if live.schedule is not None]
         self._followers += [part for one in self.optimizers.values() for part in optimizers.followers(one)]
         with building.naming_network(self):
             self.acting = Actor(self)  # type: ignore[arg-type]

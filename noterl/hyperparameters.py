@@ -72,7 +72,7 @@ class Hyperparameter(keras.Variable):
             return middle if middle != self._host else (middle + high) / 2
         return self._host + 1 if high == math.inf else self._host - 1
 
-    def follow(self, step: int) -> None:
+    def update_schedules(self, step: int) -> None:
         """Take the schedule's value after `step` environment steps, if there is a schedule."""
         if self.schedule is not None and self.schedule(step) != self._host:
             self.restore(self.schedule(step))

@@ -104,7 +104,7 @@ class MultiAgent(Agent):
             observation = [observation[name] for name in self.names]
         seen = self._team.joined_observations(observation)
         self.acting.stale = True
-        explorer = self.explorer if deterministic else self.explorer.twin(self._by_hand)
+        explorer = self.explorer if deterministic else self.explorer.copy_with_generator(self._by_hand)
         actions = self.act_on(np.atleast_2d(seen), deterministic, explorer, self.steps)
         return self._team.actions(actions[0]) if seen.ndim == 1 else self._team.batched_actions(actions)
 

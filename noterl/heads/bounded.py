@@ -88,7 +88,7 @@ class Deterministic(Bounded):
 
     def explore(self, values: np.ndarray, explorer: Any, step: int) -> np.ndarray:
         """Return the actions `[N, *shape]` with noise on them."""
-        explorer.follow(step)
+        explorer.update_schedules(step)
         return self.disturbed(values, explorer.sample(len(values)))
 
     def disturbed(self, values: np.ndarray, noise: np.ndarray) -> np.ndarray:

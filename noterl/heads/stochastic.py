@@ -14,8 +14,8 @@ from gymnasium import spaces
 
 from noterl import losses
 from noterl.backends import ops
+from noterl.explorer import Explorer
 from noterl.heads.base import Head
-from noterl.noise import Explorer
 from noterl.policies import Policy
 
 Tensor = Any

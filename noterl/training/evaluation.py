@@ -38,7 +38,7 @@ class Evaluation:
         self._seeds = generators("evaluation").integers(2**31, size=episodes)
         self._explorer = agent.explorer
         if not deterministic:
-            self._explorer = agent.explorer.twin(generators("exploration of evaluation"))
+            self._explorer = agent.explorer.copy_with_generator(generators("exploration of evaluation"))
         self._source, self._num_envs = source, num_envs
         self._environments: list[Any] = []
         self._returns = np.zeros(episodes)

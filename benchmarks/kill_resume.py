@@ -127,7 +127,7 @@ def main() -> int:
     failed = False
     for num_envs in arguments.num_envs:
         result = measure(num_envs, arguments.kills, arguments.longest, arguments.seed)
-        name = f"{backends.choose()}, {num_envs} environments"
+        name = f"{backends.name()}, {num_envs} environments"
         print(f"{name}: killed {result['kills']} times, {len(result['differences'])} differences", flush=True)
         failed |= bool(result["differences"]) or result["kills"] < arguments.kills
         result["date"] = datetime.now(UTC).strftime("%Y-%m-%d")

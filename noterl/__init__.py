@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from noterl.utils import keras_backend
 from noterl.utils import lazy_imports as lazily
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ _HOMES = {
     "load": "noterl.agent",
     "register": "noterl.registry",
 }
+
+# Before anything imports Keras, which reads the variable KERAS_BACKEND once.
+keras_backend.choose()
 
 # The catalogue of callbacks lies beside the package in a checkout; a wheel carries it inside.
 _here = Path(__file__).parent

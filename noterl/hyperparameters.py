@@ -1,37 +1,38 @@
-"""Live scalars: a value on the host and the same on the device, so that a change neither retraces nor is lost."""
+"""Hyperparameter: a scalar with a host value and a device variable, which are always equal."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl import backends
 from noterl.schedules import Schedule
 from noterl.utils.checks import check_number
 
-backends.choose()
+if TYPE_CHECKING:
+    from keras import Variable
+else:
+    Variable = object  # worker processes import this module without Keras; `__new__` adds `keras.Variable`
 
-import keras  # noqa: E402  (the backend is chosen first)
 
+class Hyperparameter(Variable):
+    """A scalar that can be changed during training, without retracing a compiled update.
 
-class Hyperparameter(keras.Variable):
-    """A scalar that callbacks may change while a compiled update uses it.
-
-    Inside `loss` and `update` it is a tensor like any other, and `float(h)` raises where it would freeze the value in
-    what is compiled (a torch loss that asks for it runs eagerly); on the host it costs no device transfer. It is
-    changed by `assign`, or by setting the attribute of the agent that holds it. One that follows a schedule changes by
-    itself, before each group of updates, and by nothing else.
+    It is a `keras.Variable`: inside `loss` and `update` it is a tensor. `float(h)` reads the host value, without a
+    device transfer; inside a compiled update it raises. (A torch loss that calls it runs eagerly.) `assign` changes
+    the value, and so does setting the attribute of the agent that holds it. If it has a schedule, only the schedule
+    changes it, before each group of updates.
 
     Args:
         value: the initial value, or a `noterl.schedules.Schedule`.
-        name: what errors and logs call it.
-        minimum: the least value allowed.
-        maximum: the greatest value allowed.
+        name: its name in errors and logs.
+        minimum: the lowest allowed value.
+        maximum: the highest allowed value.
 
     Raises:
-        ValueError: for a value that is no finite number, or out of bounds.
+        ValueError: if the value is not a finite number within the bounds.
 
     Example:
     >>> from noterl.hyperparameters import Hyperparameter
@@ -41,55 +42,61 @@ class Hyperparameter(keras.Variable):
     0.5
     """
 
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
+        """Return an instance of a subclass that is also a `keras.Variable`."""
+        return super().__new__(_variable_class(cls))  # type: ignore[arg-type]
+
     def __init__(
         self, value: float | Schedule, name: str, *, minimum: float | None = None, maximum: float | None = None
     ) -> None:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"name of a hyperparameter must be a word, got {name!r}")
+            raise ValueError(f"name of a hyperparameter must be a non-empty string, got {name!r}")
         self.schedule = value if isinstance(value, Schedule) else None
         value = value(0) if isinstance(value, Schedule) else value
         self._bounds = (-math.inf if minimum is None else minimum, math.inf if maximum is None else maximum)
-        self._host = self._checked(value, name)
+        self._host = self._check(value, name)
         super().__init__(np.float32(self._host), dtype="float32", trainable=False, autocast=False, name=name)
 
     def assign(self, value: Any) -> Any:
-        """Change the value, here and on the device.
+        """Change the value on the host and on the device.
 
         Raises:
-            ValueError: for a value that is no finite number, out of bounds, or overruled by a schedule.
+            ValueError: if the value is not a finite number within the bounds, or a schedule sets it.
         """
         if self.schedule is not None:
-            raise ValueError(f"{self.name} follows {self.schedule!r}, which would overrule {value!r}")
+            raise ValueError(f"{self.name} is set by {self.schedule!r}, which would overwrite {value!r}")
         return self.restore(value)
 
     def restore(self, value: Any) -> Any:
-        """Take a saved value, also of one that follows a schedule."""
-        self._host = self._checked(value, self.name)
+        """Set a saved value, also if there is a schedule."""
+        self._host = self._check(value, self.name)
         return super().assign(np.float32(self._host))
 
     def another(self) -> float:
-        """Return another value that it may have."""
+        """Return an allowed value that differs from the current one."""
         low, high = self._bounds
         if math.isfinite(high - low):
             middle = (low + high) / 2
             return middle if middle != self._host else (middle + high) / 2
         return self._host + 1 if high == math.inf else self._host - 1
 
-    def follow(self, step: int) -> None:
-        """Take the schedule's value after `step` environment steps, if there is a schedule."""
+    def update_schedules(self, step: int) -> None:
+        """Set the schedule's value after `step` environment steps, if there is a schedule."""
         if self.schedule is not None and self.schedule(step) != self._host:
             self.restore(self.schedule(step))
 
     def __float__(self) -> float:
+        from noterl import backends
+
         if backends.current().is_tracing():
             raise RuntimeError(
-                f"float({self.name}) in a compiled update would be {self._host} for ever, whatever becomes of "
-                f"{self.name}: use {self.name} itself, which is a tensor there"
+                f"float({self.name}) would compile the constant {self._host} into the update, and later changes of "
+                f"{self.name} would have no effect; use {self.name} itself, which is a tensor there"
             )
         return self._host
 
-    def _checked(self, value: Any, name: str) -> float:
-        if isinstance(value, bool | np.bool_ | str | bytes):  # which `float` would take
+    def _check(self, value: Any, name: str) -> float:
+        if isinstance(value, bool | np.bool_ | str | bytes):  # `float` accepts them
             raise ValueError(f"{name} must be a number, got {value!r}")
         try:
             number = float(value)
@@ -102,11 +109,18 @@ class Hyperparameter(keras.Variable):
         return number
 
 
+@cache
+def _variable_class(cls: Any) -> Any:
+    from noterl.backends import keras
+
+    return type(cls.__name__, (cls, keras.Variable), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+
+
 def discount_factor(agent: Any) -> float:
-    """Return the agent's hyperparameter "gamma", or a plain number of that name, 1 where there is neither.
+    """Return the agent's hyperparameter "gamma", or its plain number `gamma`; 1 if it has neither.
 
     Raises:
-        ValueError: if the attribute of that name is something else, by which no memory would discount.
+        ValueError: if the attribute `gamma` is not a number from 0 to 1.
     """
     gamma = agent.hyperparameters.get("gamma", getattr(agent, "gamma", 1.0))
     return float(gamma) if isinstance(gamma, Hyperparameter) else check_number("gamma", gamma, low=0.0, high=1.0)

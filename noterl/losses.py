@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from noterl import backends
-
-backends.choose()
-
-from keras import ops  # noqa: E402  (the backend is chosen first)
+from noterl.backends import ops
 
 Tensor = Any
 

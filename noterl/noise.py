@@ -1,24 +1,18 @@
-"""Noise that is added to continuous actions, and what everything that explores has in common.
-
-Owns: how noise is drawn and annealed; `Explorer`, the base of noises here and of policies in `noterl.policies`: a
-generator of its own, numbers that may be changed while training runs or follow a schedule, and their state.
-"""
+"""Noise processes for continuous actions."""
 
 from __future__ import annotations
 
-import copy
-import functools
 import math
 import numbers
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from noterl.registry import Configurable, register
-from noterl.schedules import Schedule
-from noterl.utils.checks import Check, check_int, finite, non_negative, positive
+from noterl.explorer import Explorer
+from noterl.registry import register
+from noterl.utils.checks import check_int, finite, non_negative, positive
 
 
 def _optional_non_negative(name: str, value: Any) -> float | None:
@@ -36,85 +30,6 @@ def _lane_states(name: str, value: Any) -> NDArray[np.float64]:
     if states.ndim != 2 or states.dtype.kind != "f" or not np.isfinite(states).all():
         raise ValueError(f"{name} must be finite floats, [lanes, size], got {value!r}")
     return states.astype(np.float64)
-
-
-class Explorer(Configurable):
-    """What policies and noises have in common: a generator, live numbers and a state.
-
-    A subclass lists in `live` the attributes that may change after construction, each with the check (`name, value` to
-    the value to keep, or a ValueError) that every assignment goes through. They, and the generator, are the state.
-
-    A `noterl.schedules.Schedule` may stand for a live number among the constructor's arguments. The attribute then
-    holds the schedule's value at the step that `follow` was told last, and cannot be assigned.
-
-    Attributes:
-        schedules: the attributes that follow a schedule, and which.
-    """
-
-    live: ClassVar[Mapping[str, Check]] = {}
-    schedules: Mapping[str, Schedule] = {}
-
-    # Not a property: once filled, a cached property is read at the cost of a plain attribute, and it can be assigned.
-    @functools.cached_property
-    def generator(self) -> np.random.Generator:
-        """The `np.random.Generator` all draws come from; a fresh, unseeded one until another is assigned."""
-        return np.random.default_rng()
-
-    # Checking here leaves reading, which happens at every step, as cheap as it is without a check.
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Assign an attribute; a live one is checked first."""
-        check = self.live.get(name)
-        if check is not None:
-            given: Any = self._config.get(name)
-            if isinstance(value, Schedule) and given is value:
-                super().__setattr__("schedules", {**self.schedules, name: value})
-                value = value(0)
-            elif name in self.schedules:
-                raise ValueError(f"{name} follows {self.schedules[name]!r}, which would overrule {value!r}")
-            value = check(name, value)
-        elif name == "generator" and not isinstance(value, np.random.Generator):
-            raise ValueError(f"generator must be a numpy.random.Generator, got {value!r}")
-        super().__setattr__(name, value)
-
-    def follow(self, step: int) -> None:
-        """Bring what follows a schedule to its value after `step` environment steps."""
-        for name, schedule in self.schedules.items():
-            super().__setattr__(name, self.live[name](name, schedule(step)))
-
-    def twin(self, generator: np.random.Generator) -> Self:
-        """Return a copy in this state that draws from another generator: whatever it does, this one stays as it is."""
-        twin = copy.copy(self)
-        twin.set_state(self.get_state())
-        twin.generator = generator
-        return twin
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the generator and the live attributes; nothing in it is shared with this object."""
-        state: dict[str, Any] = {"generator": self.generator.bit_generator.state}
-        for name in self.live:
-            value = getattr(self, name)
-            state[name] = list(value) if isinstance(value, tuple) else value
-            if isinstance(value, np.ndarray):
-                state[name] = value.copy()
-        return state
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `get_state` said; the generator stays the same object.
-
-        Raises:
-            ValueError: if an entry is missing or not what it may be; nothing has changed then.
-        """
-        missing = sorted({"generator", *self.live} - set(state))
-        if missing:
-            raise ValueError(f"state must hold {missing} for {type(self).__name__}, it holds {sorted(state)}")
-        values = {name: check(name, state[name]) for name, check in self.live.items()}
-        try:
-            self.generator.bit_generator.state = state["generator"]
-        except (KeyError, OverflowError, TypeError, ValueError) as error:
-            kind = type(self.generator.bit_generator).__name__
-            raise ValueError(f"state['generator'] is not the state of a {kind}: {error}") from error
-        for name, value in values.items():
-            super().__setattr__(name, value)
 
 
 class NoiseProcess(Explorer):
@@ -139,7 +54,7 @@ class NoiseProcess(Explorer):
         ValueError: if an argument is outside its range.
     """
 
-    live: ClassVar = {
+    tunables: ClassVar = {
         "mu": finite,
         "sigma": non_negative,
         "sigma_min": _optional_non_negative,
@@ -257,8 +172,8 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
     (3,)
     """
 
-    live: ClassVar = {
-        **NoiseProcess.live,
+    tunables: ClassVar = {
+        **NoiseProcess.tunables,
         "theta": non_negative,
         "dt": positive,
         "x": _lane_states,

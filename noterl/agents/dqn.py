@@ -16,13 +16,12 @@ from typing import Any
 
 from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
+from noterl.backends import ops
 from noterl.policies import LinearEpsGreedyPolicy
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_word
-
-from keras import ops  # isort: skip  (noterl has chosen the backend by now)
 
 _LOSSES = {"huber": losses.huber, "squared": losses.squared}
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from noterl import heads, losses, networks, normalization
 from noterl.agent import Defaults
+from noterl.backends import keras, ops
 from noterl.multi_agent import MultiAgent
 from noterl.networks.critics import column
 from noterl.noise import GaussianWhiteNoiseProcess
@@ -23,9 +24,6 @@ from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
 from noterl.utils.checks import check_bool
-
-import keras  # isort: skip  (noterl has chosen the backend by now)
-from keras import ops  # isort: skip
 
 Tensor = Any
 

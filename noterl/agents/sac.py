@@ -19,14 +19,12 @@ from gymnasium import spaces
 
 from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
+from noterl.backends import keras, ops
 from noterl.networks.critics import q_values, rows, twins
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
 from noterl.utils.checks import check_number
-
-import keras  # isort: skip  (noterl has chosen the backend by now)
-from keras import ops  # isort: skip
 
 
 @register

@@ -14,14 +14,13 @@ from typing import Any
 
 from noterl import heads, losses, networks, normalization
 from noterl.agent import Agent, Defaults
+from noterl.backends import ops
 from noterl.networks.critics import q_values, twins
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
 from noterl.utils.checks import check_positive
-
-from keras import ops  # isort: skip  (noterl has chosen the backend by now)
 
 
 @register

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.noise import Explorer
+from noterl.explorer import Explorer
 
 
 class Head:

@@ -13,12 +13,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl import backends
+from noterl.backends import ops
 from noterl.heads.base import Head
-
-backends.choose()
-
-from keras import ops  # noqa: E402  (the backend is chosen first)
 
 Tensor = Any
 
@@ -92,7 +88,7 @@ class Deterministic(Bounded):
 
     def explore(self, values: np.ndarray, explorer: Any, step: int) -> np.ndarray:
         """Return the actions `[N, *shape]` with noise on them."""
-        explorer.follow(step)
+        explorer.update_schedules(step)
         return self.disturbed(values, explorer.sample(len(values)))
 
     def disturbed(self, values: np.ndarray, noise: np.ndarray) -> np.ndarray:

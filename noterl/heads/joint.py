@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from noterl.explorer import Explorer
 from noterl.heads.base import Head, random_actions
 from noterl.heads.bounded import Deterministic
 from noterl.heads.stochastic import Categorical
-from noterl.noise import Explorer, NoiseProcess
+from noterl.noise import NoiseProcess
 
 
 class Joint(Head):
@@ -63,7 +64,7 @@ class Joint(Head):
         """Return the actions `[N, W]` that are taken in training."""
         noise = np.zeros((len(values), 0), np.float32)
         if isinstance(explorer, NoiseProcess):
-            explorer.follow(step)
+            explorer.update_schedules(step)
             noise = explorer.sample(len(values))
         chosen = []
         for part, own in self._each(values):

@@ -13,11 +13,10 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import losses
+from noterl.backends import ops
+from noterl.explorer import Explorer
 from noterl.heads.base import Head
-from noterl.noise import Explorer
 from noterl.policies import Policy
-
-from keras import ops  # isort: skip  (noterl.losses has chosen the backend by now)
 
 Tensor = Any
 

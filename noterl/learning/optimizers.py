@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import keras
 import numpy as np
 
 from noterl import backends
+from noterl.backends import keras
 from noterl.hyperparameters import Hyperparameter
 from noterl.schedules import Schedule
 
@@ -63,10 +63,10 @@ def _own(optimizer: Any, name: str) -> Any:
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return plain(optimizer)
     if _is_torch(optimizer) or _makes_torch(optimizer):
-        if backends.choose() != "torch":
+        if backends.name() != "torch":
             kind = type(optimizer).__name__ if _is_torch(optimizer) else "a function of parameters"
             raise ValueError(
-                f"optimizer: {kind} needs the torch backend, but this process runs on {backends.choose()}: set "
+                f"optimizer: {kind} needs the torch backend, but this process runs on {backends.name()}: set "
                 "KERAS_BACKEND=torch before Keras is imported, or pass a keras.optimizers.Optimizer"
             )
         _refuse_closures(optimizer)
@@ -139,7 +139,7 @@ def held_of(optimizer: Any, variables: Sequence[keras.Variable]) -> list[keras.V
 
 def _make_live(optimizer: keras.optimizers.Optimizer) -> None:
     """Turn rules that Keras would bake into a trace into variables; eager torch reads plain numbers each time."""
-    if backends.choose() == "torch":
+    if backends.name() == "torch":
         return
     optimizer.noterl_live = {}
     for rule, (minimum, maximum) in _LIVE_RULES.items():

@@ -11,13 +11,9 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from noterl import backends
+from noterl.backends import keras
+from noterl.networks.keras_layers import keras_network
 from noterl.utils.checks import probability
-
-backends.choose()
-
-import keras  # noqa: E402  (the backend is chosen first)
-
-from noterl.networks.keras_layers import keras_network  # noqa: E402
 
 Network = Any
 
@@ -184,9 +180,9 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
 
 def _modules() -> Any:
     """Return the torch backend, which alone knows what to do with a torch module."""
-    if backends.choose() != "torch":
+    if backends.name() != "torch":
         raise ValueError(
-            f"network: a torch.nn.Module needs the torch backend, but this process runs on {backends.choose()}: set "
+            f"network: a torch.nn.Module needs the torch backend, but this process runs on {backends.name()}: set "
             "KERAS_BACKEND=torch before Keras is imported, or use a Keras model"
         )
     return backends.current()

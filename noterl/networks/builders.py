@@ -14,16 +14,12 @@ from typing import Any
 import numpy as np
 
 from noterl import backends
+from noterl.backends import keras
 from noterl.networks.access import Network, get_weights, is_module
 from noterl.networks.initializers import initial_weights
+from noterl.networks.keras_layers import keras_network
 from noterl.random import network_generator
 from noterl.utils.checks import finite, non_negative
-
-backends.choose()
-
-import keras  # noqa: E402  (the backend is chosen first)
-
-from noterl.networks.keras_layers import keras_network  # noqa: E402
 
 _DENSE = ("Dense", "Linear")
 

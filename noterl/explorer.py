@@ -1,0 +1,94 @@
+"""Explorer: the base of policies and noises, with a random generator, parameters that can be changed, and state."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from noterl.registry import Configurable
+from noterl.schedules import Schedule
+from noterl.utils.checks import Check
+
+
+class Explorer(Configurable):
+    """Base of policies and noises.
+
+    A subclass lists in `tunables` the attributes that can be changed during training. Each has a check: a function of
+    `(name, value)` that returns the value to store or raises a ValueError. Every assignment calls it. The state is
+    these attributes and the generator.
+
+    A tunable argument of the constructor may be a `noterl.schedules.Schedule`. The attribute then holds the schedule's
+    value at the step of the last `update_schedules`, and cannot be assigned.
+
+    Attributes:
+        schedules: the schedules by the names of the attributes that they set.
+    """
+
+    tunables: ClassVar[Mapping[str, Check]] = {}
+    schedules: Mapping[str, Schedule] = {}
+
+    # A property would cost more per read, and could not be assigned.
+    @functools.cached_property
+    def generator(self) -> np.random.Generator:
+        """The `np.random.Generator` of all random numbers; unseeded until another one is assigned."""
+        return np.random.default_rng()
+
+    # Checked on assignment, because reading happens at every step.
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Assign an attribute; a tunable one is checked first."""
+        check = self.tunables.get(name)
+        if check is not None:
+            argument: Any = self._config.get(name)
+            if isinstance(value, Schedule) and argument is value:
+                super().__setattr__("schedules", {**self.schedules, name: value})
+                value = value(0)
+            elif name in self.schedules:
+                raise ValueError(f"{name} is set by {self.schedules[name]!r}, which would overwrite {value!r}")
+            value = check(name, value)
+        elif name == "generator" and not isinstance(value, np.random.Generator):
+            raise ValueError(f"generator must be a numpy.random.Generator, got {value!r}")
+        super().__setattr__(name, value)
+
+    def update_schedules(self, step: int) -> None:
+        """Set the scheduled attributes to their values after `step` environment steps."""
+        for name, schedule in self.schedules.items():
+            super().__setattr__(name, self.tunables[name](name, schedule(step)))
+
+    def copy_with_generator(self, generator: np.random.Generator) -> Self:
+        """Return a copy in this state that uses another generator and shares nothing with this object."""
+        copied = copy.copy(self)
+        copied.set_state(self.get_state())
+        copied.generator = generator
+        return copied
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the generator and the tunable attributes, as copies."""
+        state: dict[str, Any] = {"generator": self.generator.bit_generator.state}
+        for name in self.tunables:
+            value = getattr(self, name)
+            state[name] = list(value) if isinstance(value, tuple) else value
+            if isinstance(value, np.ndarray):
+                state[name] = value.copy()
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `get_state`; the generator stays the same object.
+
+        Raises:
+            ValueError: if an entry is missing or has a bad value; nothing is changed then.
+        """
+        missing = sorted({"generator", *self.tunables} - set(state))
+        if missing:
+            raise ValueError(f"state must hold {missing} for {type(self).__name__}, it holds {sorted(state)}")
+        values = {name: check(name, state[name]) for name, check in self.tunables.items()}
+        try:
+            self.generator.bit_generator.state = state["generator"]
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
+            kind = type(self.generator.bit_generator).__name__
+            raise ValueError(f"state['generator'] is not the state of a {kind}: {error}") from error
+        for name, value in values.items():
+            super().__setattr__(name, value)

@@ -14,7 +14,6 @@ from typing import Any
 from noterl import envs, saving
 from noterl.algorithm import Algorithm, Defaults
 from noterl.callback import CallbackList, Events
-from noterl.envs.wrappers.zero_based import shift
 from noterl.heads import one_of
 from noterl.history import History
 from noterl.learning import dry_run as building
@@ -248,8 +247,8 @@ class Agent(Algorithm):
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of them (of a Dict, of each part).
 
-        Both are as the environment has them, also where its discrete values do not start at zero. What is drawn where
-        `deterministic` is False comes from a generator of its own: training stays as it was.
+        If `deterministic` is False, the action is sampled from a separate generator, so calling `act` never changes
+        training.
 
         Raises:
             ValueError: if the observation has neither the shape of one nor of a batch.
@@ -257,12 +256,10 @@ class Agent(Algorithm):
         check_bool("deterministic", deterministic)
         self.build()
         single = self.view.axes(observation) == 0
-        observed, acted = self.source.shifts
-        seen = self.view(shift(observation, observed, -1))
+        seen = self.view(observation)
         self.acting.stale = True
         explorer = self.explorer if deterministic else self.explorer.twin(self._by_hand)
         actions = self.act_on(seen[None] if single else seen, deterministic, explorer, self.steps)
-        actions = shift(actions, acted, +1)
         return one_of(actions, 0, self.action_space) if single else actions
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:

@@ -230,7 +230,7 @@ class _Classic(ClassicEnv):
     """Resets an environment of lists that is not gymnasium's, whatever its `reset` takes and returns."""
 
     def __init__(self, env: Any, team: Team) -> None:
-        self.env, self.observation_space = env, team.raw_observation_space
+        self.env, self.observation_space = env, team.observation_space
         self._refused: set[str] = set()
 
 

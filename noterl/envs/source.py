@@ -5,7 +5,6 @@ Owns: which environment is handed out, as a lane or for evaluation, and who clos
 
 from __future__ import annotations
 
-import copy
 import functools
 import weakref
 from typing import Any
@@ -181,8 +180,8 @@ class EnvSource:
             return self._checked(self._builder()(None))
         except NotRemade as error:
             raise ValueError(
-                f"env: {name_of(self._env)} cannot be made a second time ({error}): for more than one lane pass an id "
-                "or a factory, such as lambda: MyEnv()"
+                f"env: no second {name_of(self._env)} can be made ({error}); for num_envs > 1, pass an id or a factory, "
+                "such as lambda: MyEnv()"
             ) from error
 
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
@@ -199,7 +198,11 @@ class EnvSource:
         try:
             env = self._checked(self._builder()(render_mode))
         except NotRemade as error:
-            env = self._copy(error)
+            name = name_of(self.vector if self._env is None else self._env)
+            raise ValueError(
+                f"env: no second {name} can be made to evaluate on ({error}); pass an id or a factory, such as lambda: "
+                "MyEnv(), as env="
+            ) from error
         if render_mode is not None and env.render_mode != render_mode:
             env.close()
             raise ValueError(
@@ -207,17 +210,6 @@ class EnvSource:
                 f"environment made with render_mode={render_mode!r}"
             )
         return self._keep(env, None)
-
-    def _copy(self, reason: Exception) -> Env:
-        name = name_of(self.vector if self._env is None else self._env)
-        if self._env is None or self._build is not None:
-            raise ValueError(f"env: {name} gives no environment to evaluate on ({reason}); pass env=") from reason
-        try:
-            return copy.deepcopy(self._env)
-        except Exception as error:
-            raise ValueError(
-                f"env: {name} can neither be made again ({reason}) nor copied ({error}); pass env= with another one"
-            ) from error
 
     def _builder(self) -> Builder:
         if self.vector is not None:

@@ -6,7 +6,6 @@ that `Team` lays out. An agent that has left keeps its last observation, earns n
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -108,15 +107,6 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         self.team.write_observations(observations, vector)
         self._observations = vector
         return vector
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TeamEnv:
-        """Return a copy under the same `team_reward`, which is as a rule a method of a whole agent."""
-        made = copy.copy(self)
-        shared = ("team", "team_reward")
-        made.__dict__.update(
-            {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items() if name not in shared}
-        )
-        return made
 
     def render(self) -> Any:
         """Draw the environment."""

@@ -58,7 +58,7 @@ class Checker:
                 raise InvalidStepError(
                     f"{self._name} of environment {lane} at step {step} is not finite: {observation!r}"
                 )
-        elif self._discrete is not None and not 0 <= value - self._discrete.start < self._discrete.n:
+        elif self._discrete is not None and not 0 <= value < self._discrete.n:
             raise InvalidStepError(
                 f"{self._name} of environment {lane} at step {step} is none of {self._discrete}: {observation!r}"
             )

@@ -13,7 +13,6 @@ import numpy as np
 from noterl import envs
 from noterl.collect.ledger import resume
 from noterl.envs.observation import own
-from noterl.envs.wrappers.zero_based import FromZero, shift
 
 if TYPE_CHECKING:
     from gymnasium.vector import SyncVectorEnv
@@ -33,14 +32,14 @@ class Part:
     Attributes:
         seed: of the last reset.
         past: the actions since.
-        whole: the environment with values that start at zero, as `past` has them.
+        whole: the environment.
     """
 
     def __init__(self, env: Any, generators: Generators, lane: int) -> None:
         self._env, self._generators, self._name = env, generators, f"environment/{lane}"
         self.step = env.step
         self.seed, self.past = 0, list[Any]()
-        self.whole = FromZero(env)
+        self.whole = env
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode under a fresh seed; nobody gives another."""
@@ -101,10 +100,9 @@ class Parts:
 
         It holds both in attributes that are nobody's business, and takes them from what its environments return.
         """
-        space, offset = self._source.observation_space, self._source.shifts[0]
+        space = self._source.observation_space
         shown: list[Any] = [
-            _Shown(shift(own(space, observation), offset, +1), bool(ended))
-            for observation, ended in zip(observations, over, strict=True)
+            _Shown(own(space, observation), bool(ended)) for observation, ended in zip(observations, over, strict=True)
         ]
         ours, self._vector.envs = self._vector.envs, shown
         try:

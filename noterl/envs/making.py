@@ -28,9 +28,6 @@ MAY_BE = (
     "(observation_space, action_space)"
 )
 
-# Wrappers that gymnasium.make may add or leave out; they change neither observations nor rewards.
-_NEUTRAL = {"PassiveEnvChecker", "OrderEnforcing", "RecordEpisodeStatistics"}
-
 # What gymnasium.make_vec notes among an environment's arguments.
 _VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 
@@ -129,57 +126,41 @@ def _call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
 
 
 def remake(env: Env, render_mode: str | None) -> Env:
-    """Make another environment from what the user's own says of itself.
+    """Make another environment by `gymnasium.make(env.spec)`.
 
     Raises:
-        NotRemade: if it says nothing, or what comes of it is put together otherwise.
+        NotRemade: if the environment has no spec, or its spec does not make one. gymnasium refuses wrappers that do not
+            record their arguments.
     """
-    classic = env.env if isinstance(env, ClassicEnv) else None
-    spec: Any = env.spec if classic is None else getattr(classic, "spec", None)
-    if spec is None or not callable(getattr(spec, "make", None)):
+    if not isinstance(env.spec, EnvSpec):
         raise NotRemade("it has no spec")
     try:
-        made = make_registered(spec, render_mode) if classic is None else _remake_classic(env, spec, render_mode)
+        return make_registered(env.spec, render_mode)
     except Exception as error:
-        raise NotRemade(f"its spec does not make it: {error}") from error
-    # A spec may know nothing of a wrapper, which then would be missing without a word.
-    chains = [sorted(type(layer).__name__ for layer in layers(each)) for each in (env, made)]
-    if len({tuple(name for name in chain if name not in _NEUTRAL) for chain in chains}) > 1:
-        made.close()
-        raise NotRemade(f"its spec makes {name_of(made)} instead")
-    return made
-
-
-def _remake_classic(env: Env, spec: Any, render_mode: str | None) -> Env:
-    # gym 0.21 draws in the mode it is asked for; later ones are made with it.
-    by_request = isinstance(env, ClassicEnv) and env.render_takes_mode()
-    keywords = {} if render_mode is None or by_request else {"render_mode": render_mode}
-    return ClassicEnv(spec.make(**keywords))
+        raise NotRemade(f"gymnasium.make(env.spec) raises {type(error).__name__}: {error}") from error
 
 
 def single_spec(vector: VectorEnv[Any, Any, Any]) -> EnvSpec | None:
-    """Return gymnasium's description of one of the environments that `vector` steps, if it says all of it."""
-    around = [type(layer).__name__ for layer in layers(vector)][:-1]
+    """Return the spec of one sub-environment of `vector`; None if the spec does not describe it completely."""
     spec = vector.spec
-    if not isinstance(spec, EnvSpec) or any(name not in _NEUTRAL for name in around):
+    if not isinstance(spec, EnvSpec) or _wrappers(vector):
         return None
     spec = copy.deepcopy(spec)
-    # What gymnasium.make_vec adds to the arguments is about the vector environment; wrappers are code.
+    # gymnasium.make_vec adds these to the arguments of the environment. Wrappers are code.
     extra = [spec.kwargs.pop(name, None) for name in _VECTOR_KWARGS]
     spec.max_episode_steps = spec.kwargs.pop("max_episode_steps", spec.max_episode_steps)
     return None if extra[-1] else spec
 
 
 def vector_builder(vector: VectorEnv[Any, Any, Any]) -> Builder:
-    """Return what makes one environment of the kind that `vector` steps.
+    """Return a function that makes one environment like those in `vector`.
 
     Raises:
-        NotRemade: if a wrapper around the vector environment would be missing, or nothing is known of its parts.
+        NotRemade: if `vector` is wrapped, or has neither the factories of its environments nor a spec.
     """
-    *around, base = layers(vector)
-    if lost := [type(layer).__name__ for layer in around if type(layer).__name__ not in _NEUTRAL]:
-        raise NotRemade(f"the wrapper {lost[0]} is one for vector environments")
-    factories = getattr(base, "env_fns", None)
+    if wrappers := _wrappers(vector):
+        raise NotRemade(f"the wrapper {wrappers[0]} is one for vector environments")
+    factories = getattr(vector.unwrapped, "env_fns", None)
     # Before gymnasium 1.2 these may be a generator that is used up.
     if isinstance(factories, list | tuple):
         return functools.partial(_call_factory, factories[0])
@@ -187,6 +168,12 @@ def vector_builder(vector: VectorEnv[Any, Any, Any]) -> Builder:
     if spec is None:
         raise NotRemade("it has no spec")
     return functools.partial(make_registered, spec)
+
+
+def _wrappers(vector: VectorEnv[Any, Any, Any]) -> list[str]:
+    """Return the names of the wrappers around a vector environment that may change what it returns."""
+    names = [type(layer).__name__ for layer in layers(vector)][:-1]
+    return [name for name in names if name != "RecordEpisodeStatistics"]
 
 
 def name_of(env: Any) -> str:

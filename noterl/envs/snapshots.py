@@ -28,7 +28,6 @@ _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
     "DelayObservation": ("observation_queue",),
     "FrameStack": ("_stack",),
     "FrameStackObservation": ("obs_queue", "padding_value"),
-    "FromZero": (),
     "HumanRendering": (),
     "ListEnv": ("_present", "_terminated", "_observations"),
     "MaxAndSkipObservation": (),

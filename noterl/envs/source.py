@@ -5,7 +5,6 @@ Owns: which environment is handed out, as a lane or for evaluation, and who clos
 
 from __future__ import annotations
 
-import copy
 import functools
 import weakref
 from typing import Any
@@ -32,19 +31,16 @@ from noterl.envs.multi_agent.parallel import TeamEnv
 from noterl.envs.multi_agent.team import Team, numbered
 from noterl.envs.spaces import convert, is_space, kind, same_layout, show
 from noterl.envs.wrappers.classic import layers
-from noterl.envs.wrappers.zero_based import FromZero, VectorFromZero, from_zero, offsets
 
 
 class EnvSource:
     """What `resolve` returns: the spaces, and environments as they are needed.
 
     Attributes:
-        observation_space: of one environment, gymnasium's class, discrete values starting at zero.
+        observation_space: of one environment, gymnasium's class.
         action_space: likewise.
         vector: the vector environment, or None.
         num_envs: how many environments the vector environment steps, or None.
-        shifts: how much less observations and actions are here than in the environment, where discrete values need not
-            start at zero; `noterl.envs.wrappers.zero_based.shift` takes them.
         spec: gymnasium's description of one environment, or None.
         team: the agents of an environment of several, None for one of one; the two spaces are then those of the vectors
             that hold all of them, as `Team` lays them out.
@@ -79,13 +75,10 @@ class EnvSource:
         self.team = team
         if team is not None:
             observation_space, action_space = team.joined_observation_space, team.joined_action_space
-        self._raw_spaces = (convert(observation_space, "observation_space"), convert(action_space, "action_space"))
-        self.observation_space, self.action_space = (from_zero(space) for space in self._raw_spaces)
-        self.shifts = (offsets(self._raw_spaces[0]), offsets(self._raw_spaces[1]))
-        self._shifted = any(shift is not None for shift in self.shifts)
+        self.observation_space = convert(observation_space, "observation_space")
+        self.action_space = convert(action_space, "action_space")
         self._env, self._build, self._owned, self._absent = env, build, owned, absent
-        self._vector, self._vector_closed = vector, False
-        self.vector = VectorFromZero(vector) if vector is not None and self._shifted else vector
+        self.vector, self._vector_closed = vector, False
         self.num_envs: int | None = None if vector is None else vector.num_envs
         self._first = owned
         self._said: dict[str, Any] | None = None
@@ -125,15 +118,15 @@ class EnvSource:
         if self._said:
             return self._said
         if self.team is None:
-            return description.describe(self.spec, *self._raw_spaces)
-        spaces = self.team.raw_observation_space, self.team.raw_action_space
+            return description.describe(self.spec, self.observation_space, self.action_space)
+        spaces = self.team.observation_space, self.team.action_space
         return {**description.describe(self.spec, *spaces), "agents": list(self.team.names)}
 
     @property
     def spec(self) -> EnvSpec | None:
         """Return gymnasium's description of one environment."""
-        if self._vector is not None:
-            return single_spec(self._vector)
+        if self.vector is not None:
+            return single_spec(self.vector)
         spec = None if self._env is None else self._env.spec
         return spec if isinstance(spec, EnvSpec) else None
 
@@ -143,9 +136,9 @@ class EnvSource:
         It is there to be asked about the task, such as what would be rewarded, and never to be stepped.
         """
         asked: list[Any] = [self._env]
-        if self._vector is not None:
-            *_, base = layers(self._vector)
-            asked = [self._vector, *list(getattr(base, "envs", ()))[:1]]
+        if self.vector is not None:
+            *_, base = layers(self.vector)
+            asked = [self.vector, *list(getattr(base, "envs", ()))[:1]]
             if len(asked) == 1 and not hasattr(base, name):
                 asked.append(self.make_evaluation())
         elif self._env is None:
@@ -160,7 +153,7 @@ class EnvSource:
         Raises:
             ValueError: if no (further) environment can be made.
         """
-        if self._vector is not None:
+        if self.vector is not None:
             raise ValueError("env: a vector environment steps its lanes together; it has no single one to make")
         if self._env is None and self._build is None:
             raise ValueError(f"env: {self._absent}; pass env=")
@@ -176,8 +169,7 @@ class EnvSource:
             ValueError: if there is none.
         """
         if self._vector_closed and self._build is not None:
-            self._vector = self._build(None)
-            self.vector = VectorFromZero(self._vector) if self._shifted else self._vector
+            self.vector = self._build(None)
             self._vector_closed = False
         if self.vector is None:
             raise ValueError(f"env: {name_of(self._env)} is no vector environment")
@@ -188,8 +180,8 @@ class EnvSource:
             return self._checked(self._builder()(None))
         except NotRemade as error:
             raise ValueError(
-                f"env: {name_of(self._env)} cannot be made a second time ({error}): for more than one lane pass an id "
-                "or a factory, such as lambda: MyEnv()"
+                f"env: no second {name_of(self._env)} can be made ({error}); for num_envs > 1, pass an id or a factory, "
+                "such as lambda: MyEnv()"
             ) from error
 
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
@@ -201,12 +193,16 @@ class EnvSource:
         Raises:
             ValueError: if none can be made, or none that draws itself so.
         """
-        if self._env is None and self._vector is None and self._build is None:
+        if self._env is None and self.vector is None and self._build is None:
             raise ValueError(f"env: {self._absent}; pass env=")
         try:
             env = self._checked(self._builder()(render_mode))
         except NotRemade as error:
-            env = self._copy(error)
+            name = name_of(self.vector if self._env is None else self._env)
+            raise ValueError(
+                f"env: no second {name} can be made to evaluate on ({error}); pass an id or a factory, such as lambda: "
+                "MyEnv(), as env="
+            ) from error
         if render_mode is not None and env.render_mode != render_mode:
             env.close()
             raise ValueError(
@@ -215,20 +211,9 @@ class EnvSource:
             )
         return self._keep(env, None)
 
-    def _copy(self, reason: Exception) -> Env:
-        name = name_of(self._vector if self._env is None else self._env)
-        if self._env is None or self._build is not None:
-            raise ValueError(f"env: {name} gives no environment to evaluate on ({reason}); pass env=") from reason
-        try:
-            return copy.deepcopy(self._env)
-        except Exception as error:
-            raise ValueError(
-                f"env: {name} can neither be made again ({reason}) nor copied ({error}); pass env= with another one"
-            ) from error
-
     def _builder(self) -> Builder:
-        if self._vector is not None:
-            return vector_builder(self._vector)
+        if self.vector is not None:
+            return vector_builder(self.vector)
         if self._build is not None:
             return self._build
         assert self._env is not None
@@ -246,9 +231,10 @@ class EnvSource:
             )
         spaces = convert(env.observation_space, "observation_space"), convert(env.action_space, "action_space")
         other_agents = getattr(env, "team", None) != self.team
-        if other_agents or not same_layout(spaces[0], self._raw_spaces[0]) or spaces[1] != self._raw_spaces[1]:
+        if other_agents or not same_layout(spaces[0], self.observation_space) or spaces[1] != self.action_space:
             env.close()
-            raise NotRemade(f"it has other spaces: {show(spaces)}, not {show(self._raw_spaces)}")
+            ours = self.observation_space, self.action_space
+            raise NotRemade(f"it has other spaces: {show(spaces)}, not {show(ours)}")
         return env
 
     def _living(self) -> list[Env]:
@@ -258,7 +244,6 @@ class EnvSource:
 
     def _keep(self, env: Env, index: int | None) -> Env:
         """Remember what was made here, to close it; lanes are held, evaluation environments are the caller's."""
-        env = FromZero(env) if self._shifted else env
         if any(layer is self._env for layer in layers(env)):
             return env
         self._made.append(weakref.ref(env))
@@ -271,8 +256,8 @@ class EnvSource:
         for env in self._living():
             if env is not self._env or self._owned:
                 env.close()
-        if self._vector is not None and self._owned:
-            self._vector.close()
+        if self.vector is not None and self._owned:
+            self.vector.close()
             self._vector_closed = True
         self._made.clear()
         self._lanes.clear()

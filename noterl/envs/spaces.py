@@ -62,11 +62,14 @@ def convert(space: Any, name: str) -> Space[Any]:
         name: what the error calls it, such as "observation_space".
 
     Raises:
-        ValueError: if it is not a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple of those.
+        ValueError: if it is not a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple of those, or if a discrete
+            space does not start at zero.
     """
     which = kind(space)
     if which is None:
         raise ValueError(f"env: {name} must be a {_KIND_LIST} space, got {show(space)} ({type(space).__name__})")
+    if which in ("Discrete", "MultiDiscrete") and np.any(getattr(space, "start", 0)):
+        raise ValueError(f"env: {name} must start at zero, got {show(space)}; {_start_hint(space, name)}")
     try:
         parts = parts_of(space)
         converted = {key: convert(part, f"{name}[{key!r}]") for key, part in parts.items()}
@@ -75,6 +78,19 @@ def convert(space: Any, name: str) -> Space[Any]:
         return _CONVERTERS[which](space, converted)
     except (AttributeError, TypeError, AssertionError) as error:
         raise ValueError(f"env: {name} looks like a {which} space but cannot be read as one: {error}") from error
+
+
+def _start_hint(space: Any, name: str) -> str:
+    """Return the line that wraps an environment so that its discrete values start at zero."""
+    start = np.asarray(space.start).tolist()
+    size = f"Discrete({space.n})" if kind(space) == "Discrete" else f"MultiDiscrete({np.asarray(space.nvec).tolist()})"
+    if name == "action_space":
+        transform = f"TransformAction(env, lambda action: action + {start}, gymnasium.spaces.{size})"
+    elif name == "observation_space":
+        transform = f"TransformObservation(env, lambda value: value - {start}, gymnasium.spaces.{size})"
+    else:
+        return f"wrap the environment so that this part is gymnasium.spaces.{size}"
+    return f"wrap the environment: env = gymnasium.wrappers.{transform}"
 
 
 def parts_of(space: Any) -> dict[Any, Any]:
@@ -89,7 +105,7 @@ _CONVERTERS: dict[str, Callable[[Any, dict[Any, Space[Any]]], Space[Any]]] = {
     "Box": lambda space, _: spaces.Box(
         np.asarray(space.low), np.asarray(space.high), shape=tuple(space.shape), dtype=np.dtype(space.dtype).type
     ),
-    "Discrete": lambda space, _: spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0))),
+    "Discrete": lambda space, _: spaces.Discrete(int(space.n)),
     "MultiDiscrete": lambda space, _: spaces.MultiDiscrete(np.asarray(space.nvec, np.int64)),
     "MultiBinary": lambda space, _: spaces.MultiBinary(
         int(space.n) if np.ndim(space.n) == 0 else [int(size) for size in space.n]

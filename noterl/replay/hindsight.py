@@ -87,13 +87,7 @@ class Hindsight(Relabel):
             ValueError: if neither has `compute_reward`, or the environment's would not know the goals.
         """
         reward, terminated = (_rule(agent, name) for name in ("compute_reward", "compute_terminated"))
-        if source is not None and set(source.shifts[0] or ()) & set(GOAL_KEYS[1:]):
-            if reward is None:
-                raise ValueError(
-                    "relabel: the environment's goals are discrete values that do not start at zero, as those in the "
-                    "memory do: define compute_reward in the agent"
-                )
-        elif source is not None:
+        if source is not None:
             reward = reward or _rule(source.layer_with("compute_reward"), "compute_reward")
             terminated = terminated or _rule(source.layer_with("compute_terminated"), "compute_terminated")
         if reward is None:

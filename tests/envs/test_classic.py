@@ -61,31 +61,6 @@ class TestClassic:
         source = resolve(Gym026Env)
         assert source.make(0).env is not source.make(1).env
 
-    def test_further_lanes_from_its_own_spec(self):
-        class Spec:
-            def make(self, **keywords):
-                made = Gym021Env(length=9)
-                made.spec = self
-                return made
-
-        env = Spec().make()
-        source = resolve(env)
-        assert source.make(0).env is env
-        assert source.make(1).env.length == 9
-        assert source.make(1).env is not env
-
-    def test_wrapper_that_its_spec_does_not_know_is_not_lost(self):
-        class Spec:
-            def make(self, **keywords):
-                return Gym021Env()
-
-        wrapper = Gym021Env()
-        wrapper.env, wrapper.spec = Gym021Env(), Spec()
-        source = resolve(wrapper)
-        with pytest.raises(ValueError, match="its spec makes <ClassicEnv<Gym021Env instance>> instead"):
-            source.make(1)
-        assert isinstance(source.make_evaluation().env.env, Gym021Env)
-
     def test_environment_that_wraps_itself(self):
         env = Gym021Env()
         env.env = env
@@ -183,7 +158,7 @@ class TestClassic:
         assert ClassicEnv(env).step(0)[2:4] == (False, False)
 
     def test_render(self):
-        lane = resolve(Gym021Env()).make_evaluation(render_mode="rgb_array")
+        lane = resolve(Gym021Env).make_evaluation(render_mode="rgb_array")
         lane.reset()
         lane.step(0)
         assert lane.render().tolist() == np.full((4, 4, 3), 1).tolist()

@@ -149,7 +149,6 @@ def test_five_bits_make_ten_numbers() -> None:
         (spaces.MultiBinary(3), np.ones(3, np.int8), np.ones(1, np.int8), r"has the shape \(1,\)"),
         (spaces.MultiDiscrete([3, 2]), [2, 1], [2, 1, 0], r"has the shape \(3,\)"),
         (spaces.Discrete(3), 2, 7, r"is none of Discrete\(3\): 7"),
-        (spaces.Discrete(3, start=5), np.int64(7), 2, r"is none of Discrete\(3, start=5\): 2"),
     ],
 )
 def test_what_is_no_float_must_be_of_its_space_too(space: Any, good: Any, bad: Any, said: str) -> None:

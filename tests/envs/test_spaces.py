@@ -155,7 +155,7 @@ class TestDescription:
             Gym021Env(),
             gymnasium.wrappers.FlattenObservation(gymnasium.make(CARTPOLE)),
             gymnasium.make("FrozenLake-v1", desc=np.array([list("SF"), list("FG")])),
-            (spaces.Box(0, 1, (2,)), spaces.Discrete(2, start=4)),
+            (spaces.Box(0, 1, (2,)), spaces.Discrete(2)),
         ],
         ids=["no spec", "classic", "wrapped", "not JSON", "spaces"],
     )

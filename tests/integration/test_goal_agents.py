@@ -195,7 +195,7 @@ class RoomEnv(gymnasium.Env):
 
 
 NESTED = spaces.Dict(
-    {"inner": spaces.Dict({"grid": spaces.Box(-1.0, 1.0, (2, 2), np.float64)}), "mode": spaces.Discrete(3, start=1)}
+    {"inner": spaces.Dict({"grid": spaces.Box(-1.0, 1.0, (2, 2), np.float64)}), "mode": spaces.Discrete(3)}
 )
 
 
@@ -217,19 +217,6 @@ def test_any_space_is_learned_on_saved_and_shown(space: Any, tmp_path: Path) -> 
         each.fit(steps=11, num_envs=2, verbose=0)
     assert not differences(agent.get_state(), other.get_state())
     assert agent.animate(tmp_path / "room.gif", max_steps=3) in (0.0, 1.0, 2.0, 3.0)
-
-
-def test_acting_speaks_the_environments_own_numbers() -> None:
-    observations, actions = spaces.Discrete(4, start=-2), spaces.Discrete(3, start=5)
-    agents = [
-        noterl.DQN(env, hidden=(8,), seed=2)
-        for env in ((observations, actions), (spaces.Discrete(4), spaces.Discrete(3)))
-    ]
-    shifted, plain = (
-        [agent.act(start + number) for number in range(4)] for agent, start in zip(agents, (-2, 0), strict=True)
-    )
-    assert shifted == [action + 5 for action in plain] and len(set(plain)) > 1
-    assert agents[0].act(np.arange(-2, 2)).tolist() == shifted
 
 
 def test_a_part_that_is_not_finite_is_named() -> None:

@@ -21,7 +21,7 @@ from noterl.callbacks import LambdaCallback
 from noterl.collect.vector import VectorLanes
 from tests.collect.test_vector import build, memories
 from tests.saving.test_agent_files import JUNK, places, replaced
-from tests.support.doubles import BranchingEnv, CountingEnv, EnvironmentBroke, RaisingEnv, ShiftedEnv, StatefulEnv
+from tests.support.doubles import BranchingEnv, CountingEnv, EnvironmentBroke, RaisingEnv, StatefulEnv
 from tests.support.states import assert_same_state
 from tests.training.test_session import acting
 
@@ -167,19 +167,6 @@ def test_environments_that_say_where_they_are(mode: AutoresetMode, steps: int) -
     for agent in (first, second):
         agent.fit(steps=20, verbose=0)
     assert [env.set_calls for env in second.source.vector.envs] == [1, 1, 1]
-    assert_same_state(first, second)
-
-
-def test_values_that_do_not_start_at_zero() -> None:
-    class Shifted(ShiftedEnv):
-        def reset(self, **options: Any):
-            self.actions.clear()
-            return super().reset(**options)
-
-    first = acting(vector(Shifted), steps=32)
-    second = restored(first, vector(Shifted))
-    for agent in (first, second):
-        agent.fit(steps=20, verbose=0)
     assert_same_state(first, second)
 
 

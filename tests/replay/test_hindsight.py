@@ -264,14 +264,6 @@ class TestArguments:
         with pytest.raises(ValueError, match="neither the agent nor the environment defines it"):
             Hindsight().attach(object(), envs.resolve("CartPole-v1"))
 
-    def test_goals_that_do_not_start_at_zero_need_a_rule_of_the_agent(self) -> None:
-        env = BitFlip(2)
-        env.observation_space = spaces.Dict(dict.fromkeys(OBSERVATIONS.spaces, spaces.Discrete(3, start=1)))
-        source = envs.resolve(env)
-        with pytest.raises(ValueError, match="discrete values that do not start at zero"):
-            Hindsight().attach(object(), source)
-        Hindsight().attach(SimpleNamespace(compute_reward=lambda *_: 0.0), source)
-
     def test_without_a_rule_nothing_can_be_gathered(self) -> None:
         env = BitFlip(2)
         replay = Replay(10, relabel=Hindsight(ratio=1.0))

@@ -158,24 +158,6 @@ def branching_vector(num_envs: int, mode: str, goal: int = 6, length: int = 5) -
     return gymnasium.vector.SyncVectorEnv([lambda: BranchingEnv(goal, length)] * num_envs, autoreset_mode=mode)
 
 
-class ShiftedEnv(gymnasium.Env):
-    """Discrete values that do not start at zero: actions 5, 6, 7 and observations -2 to 1; the action is echoed."""
-
-    def __init__(self) -> None:
-        self.observation_space = spaces.Discrete(4, start=-2)
-        self.action_space = spaces.Discrete(3, start=5)
-        self.actions: list[Any] = []
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None):
-        super().reset(seed=seed)
-        return -2, {}
-
-    def step(self, action):
-        assert action in self.action_space, action
-        self.actions.append(action)
-        return int(action) - 6, float(action), len(self.actions) % 3 == 0, False, {}
-
-
 class EnvironmentBroke(RuntimeError):
     """What `RaisingEnv` raises."""
 

@@ -248,9 +248,10 @@ class TestTraining:
         environment = CountingEnv(4)
         agent = player(environment)
         agent.fit(steps=6, verbose=0)
-        agent.evaluate(episodes=3)
-        assert (environment.episode, environment.step_number, environment.closed) == (1, 2, 0)
-        agent.evaluate(environment, episodes=3)
+        for env in (None, environment):
+            with pytest.raises(ValueError, match=r"env: .*a factory"):
+                agent.evaluate(env, episodes=3)
+        agent.evaluate(lambda: CountingEnv(4), episodes=3)
         assert (environment.episode, environment.step_number, environment.closed) == (1, 2, 0)
 
     def test_after_training_on_a_vector_environment(self) -> None:

@@ -167,7 +167,8 @@ def test_an_agent_without_an_environment_needs_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"env: .*pass env="):
         agent.animate(tmp_path / "a.gif")
     assert agent.animate(tmp_path / "a.gif", factory) == 15
-    assert agent.animate(tmp_path / "a.gif", DrawingEnv("rgb_array")) == 15
+    with pytest.raises(ValueError, match=r"env: .*a factory"):
+        agent.animate(tmp_path / "a.gif", DrawingEnv("rgb_array"))
 
 
 def test_an_environment_that_breaks_leaves_the_old_file(agent: Any, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from noterl.envs.making import name_of, open_env, vector_builder
 from noterl.envs.snapshots import equal, get_state, has_state_methods, set_state
 from noterl.envs.source import EnvSource, source_of
 from noterl.envs.spaces import convert, show
-from noterl.envs.wrappers.zero_based import FromZero
 
 # A step above this bounds the run below 200 steps/s in each lane, whatever the learner does.
 _SLOW_MICROSECONDS = 5_000.0
@@ -258,13 +257,11 @@ class Examiner:
     def _make_twin(self) -> gymnasium.Env[Any, Any] | None:
         """Return another instance, which knows nothing of the episodes played so far; None if none can be made."""
         try:
-            twin = source_of(self.env, build=self._build, owned=self._owned).make_evaluation()
+            return source_of(self.env, build=self._build, owned=self._owned).make_evaluation()
         except Exception as error:
             if self._build is not None:
                 self._notes.add("error", "twin raises", str(error).removeprefix("env: "))
             return None
-        # The environment's own values are compared, not those counted from zero.
-        return twin.env if isinstance(twin, FromZero) and not isinstance(self.env, FromZero) else twin
 
     def _check_exactness(self, twin: gymnasium.Env[Any, Any] | None, steps: int, seed: int) -> None:
         actions = [self._action_space.sample() for _ in range(steps)]

@@ -15,8 +15,6 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from noterl.envs.checking.membership import faults
 from noterl.envs.checking.report import Notes, Report
-from noterl.envs.wrappers.classic import layers
-from noterl.envs.wrappers.zero_based import VectorFromZero
 
 MODES = ("NextStep", "SameStep", "Disabled")
 
@@ -40,9 +38,7 @@ def stepped_here(vector: VectorEnv[Any, Any, Any]) -> SyncVectorEnv | None:
     They cannot where they are out of reach, nor where a wrapper around all of them, or a class derived from
     gymnasium's, may hold what nobody can ask for.
     """
-    *around, base = layers(vector)
-    plain = type(base) is SyncVectorEnv and all(type(layer) is VectorFromZero for layer in around)
-    return base if plain else None
+    return vector if type(vector) is SyncVectorEnv else None
 
 
 def check_vector(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, seed: int) -> Report:

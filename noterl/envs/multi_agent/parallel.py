@@ -6,7 +6,6 @@ that `Team` lays out. An agent that has left keeps its last observation, earns n
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -108,15 +107,6 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         self.team.write_observations(observations, vector)
         self._observations = vector
         return vector
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TeamEnv:
-        """Return a copy under the same `team_reward`, which is as a rule a method of a whole agent."""
-        made = copy.copy(self)
-        shared = ("team", "team_reward")
-        made.__dict__.update(
-            {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items() if name not in shared}
-        )
-        return made
 
     def render(self) -> Any:
         """Draw the environment."""
@@ -230,7 +220,7 @@ class _Classic(ClassicEnv):
     """Resets an environment of lists that is not gymnasium's, whatever its `reset` takes and returns."""
 
     def __init__(self, env: Any, team: Team) -> None:
-        self.env, self.observation_space = env, team.raw_observation_space
+        self.env, self.observation_space = env, team.observation_space
         self._refused: set[str] = set()
 
 

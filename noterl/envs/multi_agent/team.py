@@ -15,7 +15,6 @@ from gymnasium import Space, spaces
 
 from noterl.envs.observation import View
 from noterl.envs.spaces import convert
-from noterl.envs.wrappers.zero_based import from_zero, offsets, shift
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +31,7 @@ class Team:
         action_spaces: likewise.
 
     Attributes:
-        observation_space: the agents' spaces as a Tuple, discrete values starting at zero.
+        observation_space: the agents' spaces as a Tuple.
         action_space: likewise.
         joined_observation_space: the Box of all observations side by side.
         joined_action_space: the Box of all actions side by side.
@@ -63,12 +62,8 @@ class Team:
             )
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"env: agents must have names of their own, got {list(self.names)}")
-        self.raw_observation_space = _tuple("observation_space", self.names, observation_spaces)
-        self.raw_action_space = _tuple("action_space", self.names, action_spaces)
-        self.observation_space, self.action_space = map(_from_zero, (self.raw_observation_space, self.raw_action_space))
-        self._offsets = [
-            [offsets(space) for space in raw] for raw in (self.raw_observation_space, self.raw_action_space)
-        ]
+        self.observation_space = _tuple("observation_space", self.names, observation_spaces)
+        self.action_space = _tuple("action_space", self.names, action_spaces)
         self._views = tuple(map(View, self.observation_space))
         self.seen_shapes = tuple(tuple(view.space.shape) for view in self._views)
         self._seen = columns([int(np.prod(shape)) for shape in self.seen_shapes])
@@ -101,7 +96,7 @@ class Team:
                     f"the observation of agent {self.names[index]!r} must have the shape {view.whole.shape}, got "
                     f"{np.shape(observation)}"
                 )
-            vector[self._seen[index]] = view(shift(observation, self._offsets[0][index], -1)).reshape(-1)
+            vector[self._seen[index]] = view(observation).reshape(-1)
 
     def joined_observations(self, observations: Sequence[Any]) -> Array:
         """Return the vectors `[N, D]` of a batch of each agent's observations, or `[D]` of one.
@@ -117,10 +112,7 @@ class Team:
         axes = {view.axes(observation, f"observation of agent {name!r}") for view, observation, name in named}
         if len(axes) > 1:
             raise ValueError("observation must be one of every agent, or a batch of every agent, not some of each")
-        seen = [
-            view(shift(observation, offset, -1))
-            for view, observation, offset in zip(self._views, observations, self._offsets[0], strict=True)
-        ]
+        seen = [view(observation) for view, observation in zip(self._views, observations, strict=True)]
         parts = [part.reshape(*part.shape[: axes.copy().pop()], -1) for part in seen]
         return np.concatenate(parts, axis=-1, dtype=self.joined_observation_space.dtype)
 
@@ -144,20 +136,14 @@ class Team:
 
     def actions(self, vector: Array) -> tuple[Any, ...]:
         """Return the agents' actions, as the environment has them, of one vector `[W]`."""
-        return tuple(
-            shift(_action(vector[place], space), offset, +1)
-            for place, space, offset in zip(self._acted, self.action_space, self._offsets[1], strict=True)
-        )
+        return tuple(_action(vector[place], space) for place, space in zip(self._acted, self.action_space, strict=True))
 
     def batched_actions(self, vectors: Array) -> tuple[Array, ...]:
         """Return each agent's actions `[N, *shape]`, as the environment has them, of vectors `[N, W]`."""
-        return tuple(
-            shift(_within(part, space), offset, +1)
-            for part, space, offset in zip(self.acted(vectors), self.action_space, self._offsets[1], strict=True)
-        )
+        return tuple(_within(part, space) for part, space in zip(self.acted(vectors), self.action_space, strict=True))
 
     def _key(self) -> tuple[Any, ...]:
-        return self.names, self.raw_observation_space, self.raw_action_space
+        return self.names, self.observation_space, self.action_space
 
     def _joined_observation_space(self) -> spaces.Box:
         size = self._seen[-1].stop
@@ -180,10 +166,6 @@ def numbered(observation_space: Any, action_space: Any) -> Team:
 
 def _tuple(role: str, names: Sequence[str], parts: Sequence[Any]) -> spaces.Tuple:
     return spaces.Tuple([convert(part, f"{role} of agent {name!r}") for name, part in zip(names, parts, strict=True)])
-
-
-def _from_zero(space: spaces.Tuple) -> spaces.Tuple:
-    return spaces.Tuple([from_zero(part) for part in space])
 
 
 def columns(sizes: Sequence[int]) -> list[slice]:

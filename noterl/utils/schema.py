@@ -1,0 +1,192 @@
+"""Schemas of saved states: what each entry must be, checked before anything is changed.
+
+A schema is written like the state that it describes:
+
+- a type (`int`, `str`, `dict` ...): a value of exactly this type, so that a bool is not an int;
+- None: None;
+- a dict: a dict with exactly these keys, each value by its schema;
+- a list: a list of this length, each item by its schema;
+- a tuple: a value that fits one of these schemas;
+- an `Int`, `Float`, `Constant`, `Array`, `ListOf` or `DictOf`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from noterl.utils.files import Keys, key_path
+
+
+@dataclass(frozen=True)
+class Int:
+    """A Python int between two bounds, both included."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        return f"an int{_bounds(self.low, self.high)}"
+
+
+@dataclass(frozen=True)
+class Float:
+    """A finite Python float between two bounds, both included."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        return f"a finite float{_bounds(self.low, self.high)}"
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One value, such as the capacity of the memory that takes the state."""
+
+    value: Any
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True)
+class Array:
+    """A NumPy array, or a NumPy scalar if the shape is ().
+
+    Attributes:
+        dtype: the dtype, None for any.
+        shape: the length of each axis, None for an axis of any length; None instead of a shape for any shape.
+    """
+
+    dtype: npt.DTypeLike | None = None
+    shape: Sequence[int | None] | None = None
+
+    def __str__(self) -> str:
+        lengths = "" if self.shape is None else f"[{', '.join('any' if n is None else str(n) for n in self.shape)}]"
+        return f"an array {'' if self.dtype is None else np.dtype(self.dtype)}{lengths}".rstrip()
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list whose items all have one schema."""
+
+    item: Any
+    length: int | None = None
+
+    def __str__(self) -> str:
+        return "a list" if self.length is None else f"a list of {self.length} items"
+
+
+@dataclass(frozen=True)
+class DictOf:
+    """A dict with any str keys, whose values all have one schema."""
+
+    value: Any
+
+    def __str__(self) -> str:
+        return "a dict with str keys"
+
+
+def check(value: Any, schema: Any, name: str = "state") -> None:
+    """Check a value against a schema.
+
+    Args:
+        value: the state, for example from a file.
+        schema: what it must be, as described at the top of this module.
+        name: what the error calls the value.
+
+    Raises:
+        ValueError: if an entry does not fit, naming its place, what it must be and what it is.
+
+    Example:
+    >>> from noterl.utils.schema import Int, check
+    >>> check({"steps": 3, "loss": 0.5}, {"steps": Int(0), "loss": (float, None)})
+    >>> check({"steps": -1, "loss": None}, {"steps": Int(0), "loss": (float, None)})
+    Traceback (most recent call last):
+        ...
+    ValueError: state['steps'] must be an int of at least 0, got -1
+    """
+    _check(value, schema, (name,))
+
+
+def _check(value: Any, schema: Any, keys: Keys) -> None:
+    if isinstance(schema, tuple):
+        _check_alternatives(value, schema, keys)
+        return
+    if not _fits(value, schema):
+        raise ValueError(f"{key_path(keys[1:], str(keys[0]))} must be {_expected(schema)}, got {_described(value)}")
+    for key, item, item_schema in _items(value, schema):
+        _check(item, item_schema, (*keys, key))
+
+
+def _check_alternatives(value: Any, schemas: tuple[Any, ...], keys: Keys) -> None:
+    fitting = [schema for schema in schemas if not isinstance(schema, tuple) and _fits(value, schema)]
+    if not fitting:
+        expected = " or ".join(map(_expected, schemas))
+        raise ValueError(f"{key_path(keys[1:], str(keys[0]))} must be {expected}, got {_described(value)}")
+    _check(value, fitting[0], keys)
+
+
+def _fits(value: Any, schema: Any) -> bool:
+    """Return whether the value itself fits; its items are checked by `_items`."""
+    if schema is None or isinstance(schema, type):
+        return value is None if schema is None else type(value) is schema
+    if isinstance(schema, Int | Float):
+        number = type(value) is (int if isinstance(schema, Int) else float)
+        return number and math.isfinite(value) and schema.low <= value <= schema.high
+    if isinstance(schema, Constant):
+        return type(value) is type(schema.value) and bool(value == schema.value)
+    if isinstance(schema, Array):
+        return _fits_array(value, schema)
+    if isinstance(schema, Mapping):
+        return isinstance(value, Mapping) and value.keys() == schema.keys()
+    if isinstance(schema, DictOf):
+        return isinstance(value, Mapping) and all(type(key) is str for key in value)
+    length = schema.length if isinstance(schema, ListOf) else len(schema)
+    return type(value) is list and length in (None, len(value))
+
+
+def _fits_array(value: Any, schema: Array) -> bool:
+    if not isinstance(value, np.ndarray | np.generic) or schema.dtype not in (None, value.dtype):
+        return False
+    lengths = value.shape if schema.shape is None else tuple(schema.shape)
+    return len(lengths) == value.ndim and all(n in (None, m) for n, m in zip(lengths, value.shape, strict=True))
+
+
+def _items(value: Any, schema: Any) -> list[tuple[str | int, Any, Any]]:
+    if isinstance(schema, Mapping):
+        return [(key, value[key], schema[key]) for key in schema]
+    if isinstance(schema, DictOf):
+        return [(key, item, schema.value) for key, item in value.items()]
+    if isinstance(schema, ListOf):
+        return [(index, item, schema.item) for index, item in enumerate(value)]
+    return (
+        [(index, *pair) for index, pair in enumerate(zip(value, schema, strict=True))] if type(schema) is list else []
+    )
+
+
+def _bounds(low: float, high: float) -> str:
+    least = "" if low == -math.inf else f" of at least {low}"
+    return least + ("" if high == math.inf else f"{' and' if least else ' of'} at most {high}")
+
+
+def _expected(schema: Any) -> str:
+    if isinstance(schema, Mapping):
+        return f"a dict with the keys {sorted(schema)}"
+    if isinstance(schema, list):
+        return f"a list of {len(schema)} items"
+    return schema.__name__ if isinstance(schema, type) else str(schema)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"a dict with the keys {sorted(map(str, value))!s:.200}"
+    return f"a list of {len(value)} items" if isinstance(value, list) else f"{value!r:.80}"

@@ -263,9 +263,7 @@ class Agent(Algorithm):
         """
         _, actor = self._build()
         source = self._evaluation_source(env)
-        evaluation = Evaluation(
-            actor, source, self._encoder, configure=self._configure_env, step=self._counters.steps
-        )
+        evaluation = Evaluation(actor, source, self._encoder, configure=self._configure_env, step=self._counters.steps)
         try:
             return evaluation.run(
                 episodes,
@@ -516,9 +514,7 @@ class Agent(Algorithm):
     def _parts(self) -> agent_state.Parts:
         learner, actor = self._build()
         assert self._settings is not None
-        return agent_state.Parts(
-            self, self._settings, learner, actor, self._session, self._counters, self._loss_mean
-        )
+        return agent_state.Parts(self, self._settings, learner, actor, self._session, self._counters, self._loss_mean)
 
     def _restore(self, file: Any) -> None:
         """Restore the state in a document."""

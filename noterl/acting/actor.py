@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from noterl.explorer import Explorer
-from noterl.heads import Head, random_actions
+from noterl.heads import Head
 from noterl.random import Generators
 
 

@@ -341,4 +341,3 @@ def pad(value: Any, size: int) -> Any:
     if isinstance(value, dict):
         return {name: pad(part, size) for name, part in value.items()}
     return np.concatenate([value, np.zeros((size - len(value), *value.shape[1:]), value.dtype)])
-

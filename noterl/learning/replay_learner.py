@@ -134,4 +134,3 @@ def describe_replay(replay: Replay) -> str:
     """Return a line about a replay memory, for summaries."""
     size = f"{replay.nbytes / 2**20:,.1f} MiB allocated"
     return f"replay: {len(replay):,} of {replay.capacity:,} transitions, {size}"
-

@@ -39,8 +39,8 @@ class RolloutLearner(Learner):
         settings: what `compile` decided.
 
     Raises:
-        ValueError: if `rollout_steps` or `epochs` is not a positive int, or the agent declares what only a replay memory
-            supports.
+        ValueError: if `rollout_steps` or `epochs` is not a positive int, or the agent declares something that only a
+            replay memory supports.
     """
 
     rollout: Rollout
@@ -268,9 +268,7 @@ class ReplayedRolloutLearner(RolloutLearner):
 
     def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Any]]:
         """Return an iterator over the batches `[K, B, ...]` of each part of a sample."""
-        return self.replay.gather_ahead(
-            lambda part: pad(self.replay.gather(part, gamma=part.gamma), size), samples
-        )
+        return self.replay.gather_ahead(lambda part: pad(self.replay.gather(part, gamma=part.gamma), size), samples)
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return batches that are sampled like those of updates, with a generator of their own."""

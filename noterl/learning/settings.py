@@ -145,7 +145,9 @@ def _policy(arguments: dict[str, Any], default: Policy | None, head: Head) -> Po
     if not isinstance(policy, Policy):
         raise ValueError(f"policy must be one of noterl.policies, got {policy!r}")
     if not head.acts_on:
-        raise ValueError(f"policy is not supported: the head {type(head).__name__} {_exploration(head)}; got {policy!r}")
+        raise ValueError(
+            f"policy is not supported: the head {type(head).__name__} {_exploration(head)}; got {policy!r}"
+        )
     if policy.acts_on not in head.acts_on:
         raise ValueError(
             f"policy {type(policy).__name__} acts on {policy.acts_on}, but the head {type(head).__name__} returns "

@@ -6,13 +6,16 @@ from noterl.networks.access import (
     checked,
     clone,
     copy,
+    find_networks,
     get_weights,
     given,
     is_module,
     is_network,
     parts,
     set_weights,
+    stacked_layers,
     trainable_variables,
+    unique,
     variables,
 )
 from noterl.networks.builders import ACTIVATIONS, LEAST_PIXELS, beside, dueling_mlp, is_image_shape, mlp, nature_cnn
@@ -27,6 +30,7 @@ __all__ = [
     "clone",
     "copy",
     "dueling_mlp",
+    "find_networks",
     "get_weights",
     "given",
     "is_image_shape",
@@ -36,6 +40,8 @@ __all__ = [
     "nature_cnn",
     "parts",
     "set_weights",
+    "stacked_layers",
     "trainable_variables",
+    "unique",
     "variables",
 ]

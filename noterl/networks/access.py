@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from noterl import backends
 from noterl.backends import keras
 from noterl.networks.keras_layers import keras_network
+from noterl.hyperparameters import Hyperparameter
 from noterl.utils.checks import probability
 
 Network = Any
@@ -223,3 +224,36 @@ def paired(source: Any, target: Any, variables: Callable[[str, Any], list]) -> t
     if is_layer:
         _known[source] = ref(target), sources, targets
     return sources, targets
+
+
+def unique(variables: Iterable[Any]) -> list[Any]:
+    """Return the variables in order, each once."""
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the networks, variables and seed generators among attributes, by name; also in lists, tuples and dicts."""
+    found: dict[str, Any] = {}
+    for name, value in attributes.items():
+        _collect(name, value, found)
+    return found
+
+
+def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
+    if isinstance(value, Hyperparameter):
+        return
+    if is_network(value):
+        found[name] = value
+    elif isinstance(value, list | tuple):
+        for position, part in enumerate(value):
+            _collect(f"{name}/{position}", part, found)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            _collect(f"{name}/{key}", part, found)
+
+
+def stacked_layers(network: Network) -> list[Any]:
+    """Return the layers of a Keras Sequential model or a `torch.nn.Sequential`; an empty list for other networks."""
+    if isinstance(network, keras.Sequential):
+        return list(network.layers)
+    return list(network) if is_module(network) and type(network).__name__ == "Sequential" else []

@@ -15,7 +15,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends import keras
-from noterl.networks.access import Network, get_weights, is_module
+from noterl.networks.access import Network, get_weights, stacked_layers
 from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
 from noterl.random import network_generator
@@ -143,13 +143,13 @@ def beside(network: Network, outputs: int, *, gain: float | None = None) -> Netw
     Raises:
         ValueError: if `network` is no stack of layers.
     """
-    layers = _stacked(network)
+    layers = stacked_layers(network)
     while layers and _kind(layers[-1]) not in _DENSE:
         layers.pop()
     if not layers:
         raise ValueError(f"network must be a Sequential stack with a dense last layer, got {network!r}")
     kernel = get_weights(layers.pop())[0]
-    layers += [layer for layer in _stacked(mlp(kernel.shape[0], [], outputs, gain=gain)) if _kind(layer) in _DENSE]
+    layers += [layer for layer in stacked_layers(mlp(kernel.shape[0], [], outputs, gain=gain)) if _kind(layer) in _DENSE]
     native = getattr(backends.current(), "stack_modules", None)
     return keras.Sequential([keras.Input(network.input_shape[1:]), *layers]) if native is None else native(layers)
 
@@ -157,12 +157,6 @@ def beside(network: Network, outputs: int, *, gain: float | None = None) -> Netw
 def _hidden_gain(gain: float | None) -> float | None:
     """Return the gain of hidden layers below a last one of this gain: that of He et al. (2015)."""
     return None if gain is None else 2**0.5
-
-
-def _stacked(network: Network) -> list[Any]:
-    if isinstance(network, keras.Sequential):
-        return list(network.layers)
-    return list(network) if is_module(network) and _kind(network) == "Sequential" else []
 
 
 def _kind(layer: Any) -> str:

@@ -90,9 +90,7 @@ class Evaluation:
     def _round(self, playing: list[tuple[int, Any] | None]) -> list[tuple[int, Any] | None]:
         lanes = [lane for lane, episode in enumerate(playing) if episode is not None]
         observations = self._encoder.stack([playing[lane][1] for lane in lanes])  # type: ignore[index]
-        actions = self._actor.act(
-            observations, self._step, deterministic=self._deterministic, explorer=self._explorer
-        )
+        actions = self._actor.act(observations, self._step, deterministic=self._deterministic, explorer=self._explorer)
         for row, lane in enumerate(lanes):
             number = playing[lane][0]  # type: ignore[index]
             observation, reward, terminated, truncated, info = self._environments[lane].step(

@@ -22,8 +22,7 @@ from noterl.learning.settings import Settings
 from noterl.training.session import Session
 from noterl.types import Counters
 from noterl.utils.checks import check_bool
-from noterl.utils.schema import Int, check
-from noterl.utils.schema import DictOf
+from noterl.utils.schema import DictOf, Int, check
 
 _NORMALIZERS = "normalizers/"
 _COUNTERS = ("steps", "updates", "episodes", "episodes_begun")

@@ -15,6 +15,7 @@ import noterl
 from noterl import policies
 from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from tests.support.doubles import CountingEnv, RandomWalkEnv
+from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state
 
 
@@ -171,11 +172,11 @@ def agent() -> Any:
 def test_compile_refuses_and_leaves_what_was_compiled(case: str, agent: Any) -> None:
     arguments, message = COMPILE[case]
     before = agent.get_state()
-    parts = (agent.policy, agent.replay, agent.schedule, agent.optimizer, agent.lanes, agent._update)
+    parts = (agent.policy, agent.replay, agent.schedule, agent.optimizer, lanes_of(agent), agent._update)
     with pytest.raises(ValueError, match=message):
         # What comes first in the check is right: a check that comes later must not find it taken over.
         agent.compile(**{"policy": policies.GreedyQPolicy(), "target_update": 0.5, **arguments})
-    assert parts == (agent.policy, agent.replay, agent.schedule, agent.optimizer, agent.lanes, agent._update)
+    assert parts == (agent.policy, agent.replay, agent.schedule, agent.optimizer, lanes_of(agent), agent._update)
     assert float(agent.tau) == 1.0 and agent.jit_compile == "auto" and agent.steps_per_execution == "auto"
     assert_same_state(before, agent)
 
@@ -234,10 +235,10 @@ FIT: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", FIT)
 def test_fit_refuses_and_does_nothing(case: str, agent: Any) -> None:
     arguments, message = FIT[case]
-    before, lanes = agent.get_state(), agent.lanes
+    before, lanes = agent.get_state(), lanes_of(agent)
     with pytest.raises(ValueError, match=message):
         agent.fit(**{"seed": 9, "verbose": 0, **arguments})
-    assert agent.lanes is lanes
+    assert lanes_of(agent) is lanes
     assert_same_state(before, agent)
 
 

@@ -16,6 +16,7 @@ from noterl.replay import Prioritized
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
 from tests.support.batches import VECTOR, Corridor, copied, differences, random_batch, row
+from tests.support.parts import run_updates
 
 
 class MyDQN(noterl.Agent):
@@ -70,7 +71,7 @@ def test_the_example_makes_the_updates_of_the_reference() -> None:
     weights = networks.get_weights(agent.q)
     truth = reference.DQN(reference.mlp((8,)), weights, weights, reference.Adam(), double=False, loss="squared")
     batch = random_batch(4, 8)
-    agent.run_updates(batch, 4)
+    run_updates(agent, batch, 4)
     for k in range(4):
         one = row(batch, k)
         truth.update(one._replace(weight=2 * one.weight))  # the reference takes half the square
@@ -134,7 +135,7 @@ def test_several_optimizers_train_their_own_networks() -> None:
         reference.DQN(reference.mlp((6,)), critic, critic, Descent(0.1), **settings),
     )
     batch, logs = random_batch(8, 16), []
-    result = agent.run_updates(batch, 8)
+    result = run_updates(agent, batch, 8)
     for k in range(8):
         one = row(batch, k)
         plain = one._replace(discount=0 * one.discount, weight=np.ones(16))
@@ -195,7 +196,7 @@ def test_finding_out_what_optimizers_train_changes_nothing() -> None:
     before = {name: networks.get_weights(network) for name, network in agent.networks().items()}
     agent.compile(replay=noterl.Replay(64), batch_size=4)
     assert differences(before, agent.get_state()["variables"]) == []
-    agent.run_updates(random_batch(3, 4), 3)
+    run_updates(agent, random_batch(3, 4), 3)
     assert float(current().fetch(agent.count)) == 3
 
 
@@ -210,7 +211,7 @@ def test_one_optimizer_may_take_several_steps() -> None:
 
     agent = pair("sgd", Shared)
     before = copied(agent.get_state()["variables"])
-    agent.run_updates(random_batch(2, 4), 2)
+    run_updates(agent, random_batch(2, 4), 2)
     changed = differences(before, agent.get_state()["variables"])
     assert {name.split("/")[1] for name in changed} == {"q", "critic"}
 
@@ -219,7 +220,7 @@ def test_update_may_be_called_by_hand() -> None:
     """To look at one update; compiled or not, it is the same."""
     agent = pair(["adam", "sgd"])
     start, batch = copied(agent.get_state()), random_batch(1, 4)
-    agent.run_updates(batch, 1)
+    run_updates(agent, batch, 1)
     compiled = copied(agent.get_state()["variables"])
     agent.set_state(start)
     tensors = row(batch, 0)
@@ -336,7 +337,7 @@ def test_a_loss_that_is_no_scalar_is_refused(returned: Any, message: str) -> Non
     agent = broken(loss=lambda self, batch: returned(*MyDQN.loss(self, batch)))
     with pytest.raises(ValueError, match=message):
         agent.build()
-        agent.run_updates(random_batch(2, 4), 2)
+        run_updates(agent, random_batch(2, 4), 2)
 
 
 def test_what_is_not_defined_is_named() -> None:
@@ -354,7 +355,7 @@ def test_what_is_not_defined_is_named() -> None:
     agent.compile(replay=noterl.Replay(64), batch_size=4)
     agent.build()
     with pytest.raises(NotImplementedError, match=r"Lossless must define loss"):
-        agent.run_updates(random_batch(2, 4), 2)
+        run_updates(agent, random_batch(2, 4), 2)
 
 
 def test_an_agent_without_a_network_is_refused() -> None:

@@ -15,6 +15,7 @@ import noterl
 from noterl.backends import current
 from noterl.hyperparameters import Hyperparameter, discount_factor
 from tests.support.batches import VECTOR, Corridor, random_batch, small_dqn
+from tests.support.parts import run_updates
 
 
 def device(parameter: Hyperparameter) -> float:
@@ -55,13 +56,13 @@ def test_no_loss_holds_on_to_a_number(jit_compile, backend: str) -> None:
     agent.build()
     if backend != "torch" and (jit_compile == "auto" or backend == "jax"):
         with pytest.raises(RuntimeError, match=r"float\(gamma\)"):
-            agent.run_updates(random_batch(2, 8), 2)
+            run_updates(agent, random_batch(2, 8), 2)
         return
     traced = backend == "torch" and jit_compile == "auto"
     with pytest.warns(RuntimeWarning, match=r"gamma.*it runs eagerly") if traced else contextlib.nullcontext():
-        agent.run_updates(random_batch(2, 8), 2)
+        run_updates(agent, random_batch(2, 8), 2)
     agent.gamma = 0.25
-    result = agent.run_updates(random_batch(2, 8), 2)
+    result = run_updates(agent, random_batch(2, 8), 2)
     assert current().fetch(result.logs["loss"]).tolist() == [0.25, 0.25]
 
 

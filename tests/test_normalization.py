@@ -17,6 +17,7 @@ from noterl.normalization import Moments, Normalizers, TeamNormalizers, filled
 from noterl.replay import Hindsight, Prioritized
 from noterl.types import Batch
 from tests.support.doubles import LeavingTeam, RandomWalkEnv
+from tests.support.parts import actor_of
 from tests.support.states import assert_same_state, differences
 
 
@@ -103,13 +104,13 @@ def agent(seed: int = 1, **arguments: Any) -> noterl.PPO:
 def test_an_agent_learns_and_acts_by_its_moments_saves_them_and_evaluation_leaves_them(tmp_path) -> None:
     whole = agent()
     whole.fit(steps=60, num_envs=2, verbose=0)
-    moments = whole.normalizers.observation
-    assert moments.count == 60 and whole.normalizers.reward.count == 60
+    moments = whole._normalizers.observation
+    assert moments.count == 60 and whole._normalizers.reward.count == 60
     before = whole.get_state()
     whole.evaluate(episodes=2)
     assert differences(before, whole.get_state()) == []
     seen = np.clip((np.array([[0.3, -0.2]]) - moments.mean) / np.sqrt(moments.variance + 1e-8), -10, 10)
-    expected = whole.acting(seen.astype(np.float32))[0, 0]
+    expected = actor_of(whole).forward(seen.astype(np.float32))[0, 0]
     assert whole.act(np.array([0.3, -0.2], np.float32))[0] == np.clip(expected, -1, 1)
     part, again = agent(), agent(seed=5)
     part.fit(steps=27, num_envs=2, verbose=0)
@@ -127,8 +128,8 @@ def test_weights_come_with_the_moments_that_they_were_learned_with(tmp_path) -> 
     first.save_weights(tmp_path / "w.safetensors")
     second.load_weights(tmp_path / "w.safetensors")
     assert first.act(observation).tolist() == second.act(observation).tolist()
-    assert differences(first.normalizers.arrays(), second.normalizers.arrays()) == []
-    assert second.normalizers.reward.count == 60
+    assert differences(first._normalizers.arrays(), second._normalizers.arrays()) == []
+    assert second._normalizers.reward.count == 60
     other = agent(normalize_reward=False)
     before = other.get_state()
     with pytest.raises(ValueError, match="weights do not fit the agent"):
@@ -159,7 +160,7 @@ def test_replayed_transitions_are_noted_one_by_one_and_normalised_as_they_are_dr
         if over:
             memory.interrupt(lane)
     returns = [4, 2, 2 + 0.5 * 4, 6 + 0.5 * 2, 8]
-    moments = agent.normalizers
+    moments = agent._normalizers
     np.testing.assert_allclose(moments.reward.variance, np.var(returns), rtol=1e-12)
     np.testing.assert_allclose(moments.observation.mean, np.mean(seen, axis=0), rtol=1e-12)
     drawn = agent.replay.draw(3, 5, generator=np.random.default_rng(0))
@@ -178,7 +179,7 @@ def test_replayed_transitions_are_noted_one_by_one_and_normalised_as_they_are_dr
 def test_agents_with_a_replay_memory_normalise_and_resume_exactly(kind: Any, tmp_path) -> None:
     whole = replaying(kind)
     whole.fit(steps=60, num_envs=2, verbose=0)
-    for one in getattr(whole.normalizers, "agents", [whole.normalizers]):
+    for one in getattr(whole._normalizers, "agents", [whole._normalizers]):
         assert one.observation.count == one.reward.count == 60
     before = whole.get_state()
     whole.evaluate(episodes=2)
@@ -191,7 +192,7 @@ def test_agents_with_a_replay_memory_normalise_and_resume_exactly(kind: Any, tmp
     assert_same_state(before, again)
     plain = replaying(kind, normalize_observation=False, normalize_reward=False)
     plain.fit(steps=60, num_envs=2, verbose=0)
-    assert plain.normalizers is None and differences(plain.get_state()["variables"], before["variables"])
+    assert plain._normalizers is None and differences(plain.get_state()["variables"], before["variables"])
 
 
 def team(**arguments: Any) -> noterl.MADDPG:
@@ -206,7 +207,7 @@ def test_agents_of_a_team_are_normalised_each_by_the_steps_that_it_takes_part_in
     deviations = []
     for agent, (steps, earned) in enumerate(zip((2, 3, 4), (1.0, 10.0, 100.0), strict=True)):
         returns = earned * np.array([1, 1.5, 1.75, 1.875])[:steps]
-        moments = made.normalizers.agents[agent]
+        moments = made._normalizers.agents[agent]
         assert moments.observation.count == moments.reward.count == 6 * steps
         assert moments.observation.mean == pytest.approx(np.arange(steps).mean())
         assert moments.observation.variance == pytest.approx(np.arange(steps).var())
@@ -221,24 +222,24 @@ def test_agents_of_a_team_are_normalised_each_by_the_steps_that_it_takes_part_in
         np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-5)
     np.testing.assert_allclose(found.reward, np.clip(stored.reward / scale, -10, 10), rtol=1e-5)
     assert found.reward.shape == (2, 8, 3) and found.reward.dtype == found.observation.dtype == np.float32
-    shown = made.acting(((np.array([[1.0, 2.0, 3.0]]) - means) / spread).astype(np.float32))
+    shown = actor_of(made).forward(((np.array([[1.0, 2.0, 3.0]]) - means) / spread).astype(np.float32))
     chosen = made.head.executed(made.head.deterministic(shown))[0]
     assert [int(action) for action in made.act(([1.0], [2.0], [3.0]))] == chosen.tolist()
 
 
 def test_a_teams_moments_are_among_its_weights_and_fit_their_own_kind_alone(tmp_path) -> None:
     made, plain = team(normalize_observation=True), team()
-    assert plain.normalizers is None and str(made.normalizers) == "observations of each agent"
+    assert plain._normalizers is None and str(made._normalizers) == "observations of each agent"
     made.save_weights(tmp_path / "w.safetensors")
     other = noterl.MADDPG(LeavingTeam, hidden=(4,), normalize_observation=True, seed=2)
     other.load_weights(tmp_path / "w.safetensors")
-    assert differences(made.normalizers.arrays(), other.normalizers.arrays()) == []
-    assert sorted(made.normalizers.arrays())[0] == "0/observation/count"
+    assert differences(made._normalizers.arrays(), other._normalizers.arrays()) == []
+    assert sorted(made._normalizers.arrays())[0] == "0/observation/count"
     with pytest.raises(ValueError, match="weights do not fit"):
         plain.load_weights(tmp_path / "w.safetensors")
     for wrong in (TeamNormalizers([1, 1], True, False), TeamNormalizers([1, 1, 1], True, True)):
         with pytest.raises(ValueError, match="the state normalises"):
-            wrong.set_state(made.normalizers.get_state())
+            wrong.set_state(made._normalizers.get_state())
 
 
 @pytest.mark.parametrize(
@@ -251,8 +252,8 @@ def test_normalisation_goes_with_every_memory(memory: dict[str, Any]) -> None:
     made = noterl.DDPG(Reach2D if goals else RandomWalkEnv, hidden=(4,), normalize_observation=True, seed=1)
     made.compile(replay=noterl.Replay(200, **memory), batch_size=8, learning_starts=10)
     made.fit(steps=120, num_envs=2, verbose=0)
-    assert made.updates > 50 and made.normalizers.observation.count == 120
-    moments = made.normalizers.observation
+    assert made.updates > 50 and made._normalizers.observation.count == 120
+    moments = made._normalizers.observation
     assert moments.mean.shape == (made.observation_size,) and np.all(moments.variance >= 0)
 
 
@@ -272,9 +273,9 @@ def test_bytes_are_numbers_once_they_are_normalised(replay: Any) -> None:
     made = noterl.PPO(BytesEnv, hidden=(4,), rollout_steps=5, epochs=1, normalize_observation=True, seed=1)
     made.compile(batch_size=10, replay=replay)
     made.fit(steps=40, num_envs=2, verbose=0)
-    moments, observation = made.normalizers.observation, np.array([[100, 140]], np.uint8)
+    moments, observation = made._normalizers.observation, np.array([[100, 140]], np.uint8)
     seen = (observation - moments.mean) / np.sqrt(moments.variance + 1e-8)
-    expected = made.acting(seen.astype(np.float32))[0, 0]
+    expected = actor_of(made).forward(seen.astype(np.float32))[0, 0]
     assert abs(expected) > 1e-4 and made.act(observation)[0, 0] == expected
     if replay is not None:
         learned = made.replay.gather(made.replay.draw(1, 10, generator=np.random.default_rng(1)), gamma=0.9)
@@ -287,7 +288,7 @@ def test_images_are_not_normalised() -> None:
     for kind in (noterl.PPO, noterl.DQN):
         with pytest.raises(ValueError, match="normalize_observation is for vectors"):
             kind(IMAGE, normalize_observation=True)
-    assert noterl.DQN(IMAGE, normalize_reward=True).normalizers.observation is None
+    assert noterl.DQN(IMAGE, normalize_reward=True)._normalizers.observation is None
     numbers, pictures = spaces.Box(0, 255, (2,), np.uint8), IMAGE[0]
     for seen, refused in (([numbers] * 3, False), ([numbers, numbers, pictures], True)):
         spaces_of_all = spaces.Tuple(seen), spaces.Tuple([spaces.Discrete(2)] * 3)

@@ -153,14 +153,14 @@ class Learner(ABC):
 
     # The protocol of the loop
 
-    def attach(self, source: EnvSource) -> None:
+    def attach(self, source: EnvSource) -> None:  # noqa: B027  (optional)
         """Check that the memory fits the environments of a `fit`, before they are opened.
 
         Raises:
             ValueError: if the memory relabels transitions and cannot do so with this agent and these environments.
         """
 
-    def open(self, num_envs: int) -> None:
+    def open(self, num_envs: int) -> None:  # noqa: B027  (optional)
         """Prepare for a `fit` with this number of lanes."""
 
     @property
@@ -173,10 +173,10 @@ class Learner(ABC):
     def batch_size(self) -> int:
         """Transitions of one gradient update."""
 
-    def begin_round(self, observations: np.ndarray, actions: np.ndarray) -> None:
+    def begin_round(self, observations: np.ndarray, actions: np.ndarray) -> None:  # noqa: B027  (optional)
         """Called with the observations and actions `[N, ...]` of all lanes before they step."""
 
-    def end_round(self) -> None:
+    def end_round(self) -> None:  # noqa: B027  (optional)
         """Called when all lanes have stepped."""
 
     @abstractmethod

@@ -12,8 +12,8 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends import keras
-from noterl.networks.keras_layers import keras_network
 from noterl.hyperparameters import Hyperparameter
+from noterl.networks.keras_layers import keras_network
 from noterl.utils.checks import probability
 
 Network = Any

@@ -149,7 +149,8 @@ def beside(network: Network, outputs: int, *, gain: float | None = None) -> Netw
     if not layers:
         raise ValueError(f"network must be a Sequential stack with a dense last layer, got {network!r}")
     kernel = get_weights(layers.pop())[0]
-    layers += [layer for layer in stacked_layers(mlp(kernel.shape[0], [], outputs, gain=gain)) if _kind(layer) in _DENSE]
+    last = stacked_layers(mlp(kernel.shape[0], [], outputs, gain=gain))
+    layers += [layer for layer in last if _kind(layer) in _DENSE]
     native = getattr(backends.current(), "stack_modules", None)
     return keras.Sequential([keras.Input(network.input_shape[1:]), *layers]) if native is None else native(layers)
 

@@ -1,8 +1,8 @@
 """The training loop, and the only place where training events fire.
 
-A tick is one environment step, or one step of each environment of a native vector environment. Transitions are stored, then
-the updates that are due run, then hooks are called. Everything that the next tick depends on is state of the learner, the
-actor and the lanes, so training can stop after any tick and continue later.
+A tick is one environment step; for a native vector environment, one step of each of its environments. The transitions
+are stored, then the updates that are due run, then hooks are called. Everything that the next tick depends on is state
+of the learner, the actor and the lanes, so training can stop after any tick and continue later.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Loop:
         self._end_episodes()
 
     def _fire_step_end(self) -> None:
-        """Call the `on_step_end` hooks. The agent is consistent here and can be saved. Hooks must not change weights."""
+        """Call the `on_step_end` hooks; the agent is consistent and can be saved. Hooks must not change weights."""
         started = perf_counter()
         call_handlers(self.events.on_step_end)
         self.clock["callbacks"] += perf_counter() - started
@@ -225,7 +225,7 @@ class Loop:
         return result
 
     def _report_updates(self, result: GroupResult, count: int) -> None:
-        """Count the updates of a call and fire their hooks; raise if one was not finite, unless a hook ended training."""
+        """Count the updates of a call and fire their hooks; raise if one was not finite and no hook ended training."""
         counters, first, was_stopped = self.counters, self.counters.updates, self.stop.is_set
         try:
             if self.events.on_batch_begin or self.events.on_batch_end:

@@ -14,6 +14,7 @@ import noterl
 from noterl import networks
 from noterl.backends import current
 from tests.support.batches import IMAGE, VECTOR, Corridor, random_batch, small_dqn
+from tests.support.parts import actor_of, run_updates
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
 
@@ -24,9 +25,9 @@ def forward(agent: noterl.Agent, observations: np.ndarray) -> np.ndarray:
 
 
 def assert_acts_as_the_network(agent: noterl.Agent, observations: np.ndarray = OBSERVATIONS) -> None:
-    agent.acting.stale = True
+    actor_of(agent).forward.stale = True
     expected = forward(agent, observations)
-    values = agent.acting(observations)
+    values = actor_of(agent).forward(observations)
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
     actions = agent.act(observations)
     assert actions.tolist() == values.argmax(-1).tolist()
@@ -71,14 +72,14 @@ IN_THE_FRAMEWORK = {
 @pytest.mark.parametrize("stack", IN_NUMPY.values(), ids=IN_NUMPY)
 def test_a_network_of_the_users_own_acts_in_numpy(stack: list) -> None:
     agent = small_dqn(network=keras_network(*stack))
-    assert agent.acting.in_numpy
+    assert actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)
 
 
 @pytest.mark.parametrize("stack", IN_THE_FRAMEWORK.values(), ids=IN_THE_FRAMEWORK)
 def test_a_layer_that_numpy_does_not_know_falls_back(stack: list) -> None:
     agent = small_dqn(network=keras_network(*stack))
-    assert not agent.acting.in_numpy
+    assert not actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)
 
 
@@ -95,7 +96,7 @@ class Dense(layers.Layer):
 
 def test_a_layer_is_known_by_more_than_its_name() -> None:
     agent = small_dqn(network=keras_network(Dense()))
-    assert not agent.acting.in_numpy
+    assert not actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)
 
 
@@ -103,18 +104,18 @@ def test_a_layer_is_known_by_more_than_its_name() -> None:
 @pytest.mark.parametrize("dueling", [False, True])
 def test_default_networks_act_in_numpy(dueling: bool, hidden: tuple[int, ...]) -> None:
     agent = small_dqn(dueling=dueling, hidden=hidden)
-    assert agent.acting.in_numpy
+    assert actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)
-    agent.run_updates(random_batch(4, 8), 4)
+    run_updates(agent, random_batch(4, 8), 4)
     assert_acts_as_the_network(agent)
 
 
 def test_images_act_in_the_framework() -> None:
     agent = small_dqn(IMAGE)
-    assert not agent.acting.in_numpy
+    assert not actor_of(agent).forward.in_numpy
     images = np.random.default_rng(0).integers(0, 256, (3, 36, 36, 2), dtype=np.uint8)
     assert_acts_as_the_network(agent, images)
-    agent.run_updates(random_batch(2, 4, IMAGE), 2)
+    run_updates(agent, random_batch(2, 4, IMAGE), 2)
     assert_acts_as_the_network(agent, images)
     assert agent.act(images[0]) == agent.act(images)[0]
 
@@ -134,7 +135,7 @@ def test_observations_are_not_changed() -> None:
 def test_large_values_neither_warn_nor_break() -> None:
     for activation in ("sigmoid", "silu", "elu"):
         agent = small_dqn(network=keras_network(layers.Dense(8, activation=activation)))
-        assert agent.acting.in_numpy
+        assert actor_of(agent).forward.in_numpy
         assert_acts_as_the_network(agent, OBSERVATIONS * 1e3)
 
 
@@ -173,7 +174,7 @@ class Averaged(TargetFirst):
 def test_the_network_that_acts_is_told_from_its_target() -> None:
     agent = TargetFirst(VECTOR, seed=1)
     agent.act(OBSERVATIONS)
-    assert agent.acting.in_numpy
+    assert actor_of(agent).forward.in_numpy
     before = networks.get_weights(agent.parts["target"])
     networks.set_weights(agent.parts["online"], [weight + 0.3 for weight in before])
     assert_acts_as_the_network(agent)
@@ -184,7 +185,7 @@ def test_the_network_that_acts_is_told_from_its_target() -> None:
 def test_what_is_no_single_network_falls_back() -> None:
     agent = Averaged(VECTOR, seed=1)
     agent.act(OBSERVATIONS)
-    assert not agent.acting.in_numpy
+    assert not actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)
 
 
@@ -212,7 +213,7 @@ class Beside(TargetFirst):
 def test_what_forward_does_beside_the_network_is_not_missed(kind: str) -> None:
     agent = Beside(VECTOR, kind=kind, seed=1)
     agent.act(OBSERVATIONS)
-    assert not agent.acting.in_numpy
+    assert not actor_of(agent).forward.in_numpy
     assert (float(agent.scale), float(agent.share)) == (1.0, 1.0), "looking for the network left its mark"
     assert not current().fetch(agent.bias).any()
     agent.scale = -1.0
@@ -234,8 +235,8 @@ def test_acting_in_training_follows_every_change(monkeypatch, tmp_path) -> None:
         replay=noterl.Replay(200), batch_size=8, learning_starts=5, update_every=3, updates=2, target_update=7
     )
     agent.build()
-    assert agent.acting.in_numpy
-    call, seen = type(agent.acting).__call__, []
+    assert actor_of(agent).forward.in_numpy
+    call, seen = type(actor_of(agent).forward).__call__, []
 
     def compared(actor, observations):
         values = call(actor, observations)
@@ -243,7 +244,7 @@ def test_acting_in_training_follows_every_change(monkeypatch, tmp_path) -> None:
         seen.append(values)
         return values
 
-    monkeypatch.setattr(type(agent.acting), "__call__", compared)
+    monkeypatch.setattr(type(actor_of(agent).forward), "__call__", compared)
     agent.fit(steps=60, verbose=0, callbacks=[SetWeights()])
     assert len(seen) >= 54
     agent.save_weights(tmp_path / "weights.safetensors")
@@ -271,12 +272,12 @@ def test_weights_set_from_outside_reach_the_next_action() -> None:
 def test_weights_handed_over_after_a_call_are_those_of_the_variables_bit_for_bit(updates: int) -> None:
     agent = small_dqn(hidden=(64,))
     for seed in range(3):
-        agent.acting.updated(agent.run_updates(random_batch(updates, 4, seed=seed), updates).weights)
+        actor_of(agent).forward.updated(run_updates(agent, random_batch(updates, 4, seed=seed), updates).weights)
         agent.act(OBSERVATIONS)
-        handed = agent.acting._weights
-        agent.acting.stale = True
+        handed = actor_of(agent).forward._weights
+        actor_of(agent).forward.stale = True
         agent.act(OBSERVATIONS)
-        for weights, own in zip(handed, agent.acting._weights, strict=True):
+        for weights, own in zip(handed, actor_of(agent).forward._weights, strict=True):
             np.testing.assert_array_equal(weights, own)
 
 
@@ -332,7 +333,7 @@ def test_a_torch_network_acts_in_numpy_where_it_can() -> None:
     known = agent_of(nn.Flatten(), nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.SiLU(), nn.Linear(8, 3))
     assert known.acting.in_numpy
     assert_acts_as_the_network(known)
-    known.run_updates(random_batch(4, 8), 4)
+    run_updates(known, random_batch(4, 8), 4)
     assert_acts_as_the_network(known)
     for unknown in (
         agent_of(nn.Linear(5, 8, bias=False), nn.Linear(8, 3)),

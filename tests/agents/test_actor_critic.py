@@ -16,6 +16,7 @@ from noterl.replay import Prioritized
 from tests.support import reference_continuous as reference
 from tests.support.batches import CONTINUOUS, VECTOR, copied, differences, part, random_batch, row
 from tests.support.doubles import RandomWalkEnv
+from tests.support.parts import run_updates
 
 mlp = noterl.networks.mlp
 
@@ -88,7 +89,7 @@ def close(actual: Any, expected: Any, what: str, atol: float = ATOL) -> None:
 def test_updates_equal_the_reference(case: Case) -> None:
     agent, truth = case.agent, case.truth
     agent.set_state(case.start)
-    result = agent.run_updates(case.batch, UPDATES)
+    result = run_updates(agent, case.batch, UPDATES)
     assert int(result.finite) == UPDATES
     fetch = current().fetch
     for k in range(UPDATES):
@@ -120,7 +121,7 @@ def test_how_updates_are_grouped_changes_nothing(case: Case) -> None:
         agent.set_state(case.start)
         first = 0
         for size in split:
-            agent.run_updates(part(case.batch, first, first + size), size)
+            run_updates(agent, part(case.batch, first, first + size), size)
             first = agent.updates = first + size
         states.append(copied(agent.get_state()))
     assert differences(states[0], states[1]) == []
@@ -219,7 +220,7 @@ def test_a_box_is_scaled_for_critics_whatever_its_bounds() -> None:
         batch = with_random_numbers(agent, random_batch(1, 8, CONTINUOUS), 1)
         center, half = (space.high + space.low) / 2, (space.high - space.low) / 2
         scaled = np.random.default_rng(0).uniform(-1, 1, (1, 8, 2)).astype(np.float32)
-        agent.run_updates(batch._replace(action=(center + half * scaled).astype(np.float32)), 1)
+        run_updates(agent, batch._replace(action=(center + half * scaled).astype(np.float32)), 1)
         states.append(agent.get_state()["variables"]["critics/0"])
     for left, right in zip(*states, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-6)

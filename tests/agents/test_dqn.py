@@ -14,6 +14,7 @@ from noterl import networks
 from noterl.policies import LinearEpsGreedyPolicy
 from tests.support.batches import IMAGE, VECTOR, Corridor, copied, differences, part, random_batch, small_dqn
 from tests.support.doubles import ImageEnv
+from tests.support.parts import run_updates, sample_batch
 
 BOX, DISCRETE = spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Discrete(2)
 IMAGE_BOX = spaces.Box(0, 255, (8, 8, 3), np.uint8)
@@ -125,7 +126,7 @@ def test_images_are_updated_the_same_however_the_group_is_split(image_agent: not
     for size in (4, 1):
         image_agent.set_state(start)
         for first in range(0, 4, size):
-            image_agent.run_updates(part(batch, first, first + size), size)
+            run_updates(image_agent, part(batch, first, first + size), size)
         states.append(copied(image_agent.get_state()))
     assert differences(*states) == []
     assert differences(start, states[0])
@@ -138,7 +139,7 @@ def test_images_are_trained_on_from_the_environment_to_the_update(shape: tuple[i
     agent.compile(replay=noterl.Replay(100), batch_size=4, learning_starts=10, update_every=5, updates=2)
     agent.fit(steps=30, verbose=0)
     assert agent.updates == 8
-    assert agent.gather(agent.draw(1)).observation.dtype == np.uint8
+    assert sample_batch(agent, 1).observation.dtype == np.uint8
     assert agent.act(np.zeros(shape, np.uint8)) in range(4)
 
 

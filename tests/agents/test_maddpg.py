@@ -21,6 +21,7 @@ from noterl.types import Batch
 from tests.support import reference_multi_agent as reference
 from tests.support.batches import copied, row
 from tests.support.doubles import LeavingTeam, ListTeam
+from tests.support.parts import actor_of, run_updates, sample_batch
 from tests.support.states import assert_same_state
 
 RTOL, ATOL = 1e-4, 2e-6  # DESIGN section 11, for float32
@@ -101,7 +102,7 @@ def test_updates_equal_the_reference(case: Case) -> None:
     if case.independent:
         pytest.skip("what differs are the losses, which the test above compares")
     agent, truth, fetch = case.agent, case.reference(), current().fetch
-    result = agent.run_updates(case.batch, UPDATES)
+    result = run_updates(agent, case.batch, UPDATES)
     assert int(result.finite) == UPDATES
     for k in range(UPDATES):
         logs, feedback = truth.update(row(case.batch, k))
@@ -216,7 +217,7 @@ def test_a_run_that_was_saved_goes_on_as_if_it_had_not_been(half: noterl.MADDPG,
 
 
 def test_acting_is_in_numpy_and_speaks_the_environments_words(half: noterl.MADDPG) -> None:
-    assert half.acting.in_numpy
+    assert actor_of(half).forward.in_numpy
     said, answer = half.act((2, np.zeros(3, np.float32)))
     assert said in half.action_space[0] and answer in half.action_space[1]
     batch = {"speaker": np.array([2, 0]), "listener": np.zeros((2, 3), np.float32)}
@@ -224,7 +225,7 @@ def test_acting_is_in_numpy_and_speaks_the_environments_words(half: noterl.MADDP
     assert many[0][0] == said and many[0].shape == (2,)
     np.testing.assert_allclose(many[1], [answer, answer], rtol=1e-6)
     outputs = current().fetch(half.outputs(ops.convert_to_tensor(np.eye(6, dtype=np.float32))))
-    np.testing.assert_allclose(half.acting(np.eye(6, dtype=np.float32)), outputs, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(actor_of(half).forward(np.eye(6, dtype=np.float32)), outputs, rtol=1e-4, atol=1e-6)
     before = copied(half.get_state())
     explored = [half.act(batch, deterministic=False)[1].tolist() for _ in range(3)]
     assert len({str(answers) for answers in explored}) == 3
@@ -263,7 +264,7 @@ def test_an_agent_of_lists_with_a_team_reward_of_its_own() -> None:
     assert history["reward/0"] == [6.0] * 3  # 1 + 2 + 3
     assert history["reward/1"] == [12.0] * 3
     assert history["reward"] == [6.0] * 3
-    batch = agent.gather(agent.draw(1))
+    batch = sample_batch(agent, 1)
     np.testing.assert_array_equal(batch.reward[..., 0], batch.reward[..., 1])
     assert agent.evaluate(episodes=1)["reward_mean"] == 6.0
 
@@ -273,7 +274,7 @@ def test_an_agent_that_leaves_is_neither_taught_nor_looked_at() -> None:
     agent = noterl.MADDPG(LeavingTeam, hidden=(8,), seed=1)
     agent.compile(learning_starts=6, batch_size=6, update_every=6, replay=noterl.Replay(64), jit_compile=False)
     agent.fit(episodes=6, verbose=0)
-    start, batch = copied(agent.get_state()), agent.gather(agent.draw(1))
+    start, batch = copied(agent.get_state()), sample_batch(agent, 1)
     assert 0 < batch.extra["present"][..., 0].sum() < 6
     states = []
     for junk in (0.0, 9.0):
@@ -283,7 +284,7 @@ def test_an_agent_that_leaves_is_neither_taught_nor_looked_at() -> None:
         reward = batch.reward.copy()
         reward[..., :1] = np.where(gone, junk, reward[..., :1])
         agent.set_state(start)
-        agent.run_updates(batch._replace(observation=changed, reward=reward), 1)
+        run_updates(agent, batch._replace(observation=changed, reward=reward), 1)
         states.append(copied(agent.get_state()))
     assert_same_state(*states)
 

@@ -16,6 +16,7 @@ from noterl.backends import current
 from noterl.replay import Prioritized, RatioScore
 from tests.support import reference_on_policy as reference
 from tests.support.doubles import RandomWalkEnv, branching_vector
+from tests.support.parts import learner_of, run_updates
 from tests.support.states import assert_same_state
 
 OBSERVATIONS = spaces.Box(-9.0, 9.0, (3,), np.float32)
@@ -47,7 +48,7 @@ def enlarged(agent: Any) -> None:
 
 def filled(agent: Any) -> dict[str, np.ndarray]:
     """Fill the agent's rollout with random steps, ends of both kinds and a hole; return it for the reference."""
-    rng, memory = np.random.default_rng(4), agent.on_policy.rollout
+    rng, memory = np.random.default_rng(4), learner_of(agent).rollout
     memory.open(LANES)
     for t in range(ROUNDS):
         observations = rng.normal(size=(LANES, 3)).astype(np.float32)
@@ -80,10 +81,10 @@ def assert_follows(agent: Any, model: reference.ActorCritic, optimizers: list[An
     rollout = filled(agent)
     rows = agent.draw(agent.on_policy.updates)
     prepared = model.prepared(rollout)
-    data = fetched(agent.on_policy._data.extra)
+    data = fetched(learner_of(agent)._data.extra)
     for name, expected in prepared.items():
         np.testing.assert_allclose(data[name], expected.reshape(-1), rtol=RTOL, atol=ATOL, err_msg=name)
-    result = agent.run_updates(rows, len(rows))
+    result = run_updates(agent, rows, len(rows))
     assert result.finite == len(rows) and not result.ended
     logs, everything = fetched(result.logs), flat({**rollout, **prepared})
     for k, row in enumerate(rows):
@@ -151,7 +152,7 @@ class Recorded(noterl.PPO):
         self.log: dict[str, list[Any]] = {}
 
     def draw(self, updates: int) -> Any:
-        self.log.setdefault("rollouts", []).append(copy.deepcopy(self.on_policy.rollout.batch(gamma=0.9)))
+        self.log.setdefault("rollouts", []).append(copy.deepcopy(learner_of(self).rollout.batch(gamma=0.9)))
         return super().draw(updates)
 
     def run_updates(self, batch: Any, count: int) -> Any:
@@ -339,8 +340,8 @@ class TestRememberingRollouts:
     def test_a_rollout_is_remembered_as_it_was_prepared(self) -> None:
         agent = remembering()
         agent.build()
-        agent.on_policy.rollout.open(LANES)
-        rng, memory = np.random.default_rng(4), agent.on_policy.rollout
+        learner_of(agent).rollout.open(LANES)
+        rng, memory = np.random.default_rng(4), learner_of(agent).rollout
         for t in range(5):
             memory.begin_round(rng.normal(size=(LANES, 2)), rng.normal(scale=3, size=(LANES, 1)))
             for lane in range(LANES):
@@ -372,7 +373,7 @@ class TestRememberingRollouts:
         variables = agent.get_state()["variables"]
         rules = {"gae_lambda": 0.95, "clip": 0.2, "entropy": 0.0, "value": 0.5}
         model = reference.ActorCritic(variables["actor"], variables["critic"], kind="discrete", **rules)
-        feedback = fetched(agent.run_updates(batch, 2).feedback)
+        feedback = fetched(run_updates(agent, batch, 2).feedback)
         np.testing.assert_allclose(feedback["ratio"][0], 1.0, rtol=1e-5)
         errors = batch.extra["target"][0] - model.value(batch.observation[0].astype(float))
         np.testing.assert_allclose(feedback["td_error"][0], errors, rtol=RTOL, atol=ATOL)

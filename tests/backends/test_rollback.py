@@ -13,6 +13,7 @@ import noterl
 from noterl import losses, networks
 from noterl.backends import current
 from tests.support.batches import VECTOR, copied, differences, random_batch, with_fault
+from tests.support.parts import run_updates
 
 
 class Two(noterl.Agent):
@@ -50,11 +51,11 @@ def test_all_of_an_update_is_undone_when_one_of_its_losses_is_not_finite(field: 
     agent.compile(["adam", "sgd"], replay=noterl.Replay(64), batch_size=4)
     agent.build()
     start = copied(agent.get_state())
-    agent.run_updates(batch, 4)
+    run_updates(agent, batch, 4)
     expected = copied(agent.get_state())
     assert float(current().fetch(agent.seen)) == 4
     agent.set_state(start)
-    assert int(agent.run_updates(with_fault(batch, 4, field, np.nan), 6).finite) == 4
+    assert int(run_updates(agent, with_fault(batch, 4, field, np.nan), 6).finite) == 4
     assert differences(expected, agent.get_state()) == []
 
 
@@ -90,19 +91,19 @@ def test_updates_that_differ_within_a_period_are_undone(field: str, k: int, befo
     """Both in the first call, when it is learned what they change, and later, when that is known."""
     agent, batch = delayed(), random_batch(6, 4)
     if before:
-        agent.run_updates(batch, before)
+        run_updates(agent, batch, before)
     start = copied(agent.get_state())
-    agent.run_updates(batch, k)
+    run_updates(agent, batch, k)
     expected = copied(agent.get_state())
     agent.set_state(start)
-    assert int(agent.run_updates(with_fault(batch, k, field, np.nan), 6).finite) == k
+    assert int(run_updates(agent, with_fault(batch, k, field, np.nan), 6).finite) == k
     assert differences(expected, agent.get_state()) == []
 
 
 @pytest.mark.backends("torch")
 def test_no_more_is_copied_than_may_have_to_be_taken_back() -> None:
     agent = delayed()
-    agent.run_updates(random_batch(6, 4), 6)
+    run_updates(agent, random_batch(6, 4), 6)
     memory = agent.backend_state["undo"]._memory
     (copied_,) = memory.values()
     assert list(memory) == [(1, 1)]

@@ -10,6 +10,7 @@ import noterl  # noqa: E402  (where torch is missing, what follows cannot be imp
 from tests.integration.test_parity import assert_all_close  # noqa: E402
 from tests.integration.test_torch_native import OPTIMIZERS, NativeDQN  # noqa: E402
 from tests.support.batches import VECTOR, random_batch  # noqa: E402
+from tests.support.parts import run_updates  # noqa: E402
 
 pytestmark = pytest.mark.backends("torch")
 nn = torch.nn
@@ -57,7 +58,7 @@ def test_tracing_changes_no_number(kind: type) -> None:
         agent = kind(VECTOR, seed=3)
         agent.compile(OPTIMIZERS["Adam"], replay=noterl.Replay(100), batch_size=8, jit_compile=jit_compile)
         agent.build()
-        agent.run_updates(batch, 8)
+        run_updates(agent, batch, 8)
         states.append(agent.get_state()["variables"])
     for name in states[0]:
         assert_all_close(states[0][name], states[1][name], name, atol=1e-6)
@@ -69,6 +70,6 @@ def test_a_loss_that_cannot_be_traced_is_named_once(kind: type) -> None:
     agent.compile(OPTIMIZERS["Adam"], replay=noterl.Replay(100), batch_size=8)
     agent.build()
     with pytest.warns(RuntimeWarning, match=rf"{kind.__name__}\.loss .*it runs eagerly") as said:
-        agent.run_updates(random_batch(4, 8), 4)
+        run_updates(agent, random_batch(4, 8), 4)
     assert len(said) == 1
     assert agent.trace_counts["update"] == 0

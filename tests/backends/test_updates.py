@@ -17,6 +17,7 @@ from noterl.policies import EpsGreedyQPolicy
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
 from tests.support.batches import VECTOR, copied, differences, part, random_batch, row, small_dqn
+from tests.support.parts import run_updates, sample_batch
 
 
 def cartpole_agent(seed: int = 11, **settings: Any) -> noterl.DQN:
@@ -67,7 +68,7 @@ def test_calls_of_one_and_of_many_make_the_same_updates() -> None:
     for size in (64, 1, 1):
         agent.set_state(start)
         for first in range(0, 64, size):
-            agent.run_updates(part(batch, first, first + size), size)
+            run_updates(agent, part(batch, first, first + size), size)
         states.append(copied(agent.get_state()))
     assert differences(states[1], states[2]) == []
     assert differences(states[0], states[1]) == []
@@ -100,7 +101,7 @@ def test_traces_stay_bounded_however_group_sizes_vary() -> None:
     while updates < 1000:
         wanted = int(rng.integers(1, 17)) if updates % 3 else 7
         size = agent.call_size(wanted)
-        result = agent.run_updates(part(batch, 0, size), min(wanted, size))
+        result = run_updates(agent, part(batch, 0, size), min(wanted, size))
         assert int(result.finite) == min(wanted, size)
         updates += wanted
     assert agent.trace_counts["update"] <= 6  # calls of 1, 2, 4, 7, 8 and 16
@@ -130,7 +131,7 @@ def follow(agent: noterl.DQN, adam: reference.Adam, seed: int = 0, *, squared: b
 
     def advance(gamma: float = 0.9) -> None:
         batch = random_batch(4, 8, seed=next(batches), gamma=gamma)
-        agent.run_updates(batch, 4)
+        run_updates(agent, batch, 4)
         for k in range(4):
             truth.update(row(batch, k))
         assert_all_close(networks.get_weights(agent.q), truth.weights, "weights")
@@ -197,7 +198,7 @@ def test_a_hyperparameter_is_live_inside_the_loss() -> None:
         assert float(agent.gamma) == gamma
         assert current().fetch(agent.gamma) == np.float32(gamma)
         batch = random_batch(4, 8)
-        agent.run_updates(batch, 4)
+        run_updates(agent, batch, 4)
         for k in range(4):
             truth.update(row(batch._replace(discount=batch.discount * np.float32(gamma)), k))
         assert_all_close(networks.get_weights(agent.q), truth.weights, "weights")
@@ -210,7 +211,7 @@ def test_gamma_reaches_the_batches() -> None:
     agent.fit(steps=30, verbose=0)
     for gamma in (0.99, 0.5):
         agent.gamma = gamma
-        assert set(np.unique(agent.gather(agent.draw(4)).discount)) - {np.float32(0)} == {np.float32(gamma)}
+        assert set(np.unique(sample_batch(agent, 4).discount)) - {np.float32(0)} == {np.float32(gamma)}
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.25, 1.0])
@@ -219,7 +220,7 @@ def test_the_polyak_coefficient_is_live(tau: float) -> None:
     agent.tau = tau
     truth, _ = follow(agent, reference.Adam())
     batch = random_batch(4, 8)
-    agent.run_updates(batch, 4)
+    run_updates(agent, batch, 4)
     for k in range(4):
         truth.update(row(batch, k))
         truth.move_target(tau)
@@ -237,7 +238,7 @@ def test_memory_does_not_grow_with_updates() -> None:
 
     def run(calls: int) -> None:
         for _ in range(calls):
-            result = agent.run_updates(batch, 100)
+            result = run_updates(agent, batch, 100)
             agent.loss_mean.add(result.logs["loss"], 100)
             agent.loss_mean.take()
         gc.collect()

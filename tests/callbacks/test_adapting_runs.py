@@ -84,7 +84,7 @@ def test_nothing_compiles_more_often_than_there_are_sizes(backend: str) -> None:
     learner.build()
     measured = LambdaCallback(on_train_begin=lambda logs: setattr(adapt, "measured", lambda: next(wave)))
     sizes = set()
-    measured.between_steps = lambda: sizes.add(learner.schedule.batch_size)
+    measured.on_step_end = lambda: sizes.add(learner.schedule.batch_size)
     learner.fit(steps=200, callbacks=[measured, adapt], verbose=0)
     assert sizes == {4, 8, 12, 16}
     if backend != "torch":
@@ -157,7 +157,7 @@ class TestFromRollouts:
         agent = on_policy_agent()
         adapt = AdaBatch(2, every=1, unit="steps", lr=RATE)
         measured, updates = [], LambdaCallback()
-        updates.between_steps = lambda: measured.append((agent.steps, adapt.ema))
+        updates.on_step_end = lambda: measured.append((agent.steps, adapt.ema))
         agent.fit(steps=20, callbacks=[adapt, updates], verbose=0)
         changes = [step for (_, before), (step, after) in itertools.pairwise([(0, None), *measured]) if before != after]
         assert changes == [8, 16]

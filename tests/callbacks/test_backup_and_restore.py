@@ -66,7 +66,7 @@ def callbacks(directory: Any, begun: str = "") -> list[Any]:
             said.append(begun)
             print(begun, flush=True)
 
-    slow.between_steps = say
+    slow.on_step_end = say
     backup = BackupAndRestore(f"{directory}/backup.noterl", 9, unit="steps")
     return [
         EarlyStopping(5, criterion=1e9, patience=1000, restore_best_weights=True),
@@ -117,7 +117,7 @@ def small(seed: int | None = 3) -> noterl.DQN:
 def interrupted(path: Path, at: int, **budget: Any) -> noterl.DQN:
     """Return an agent whose fit was broken off by an error after so many steps."""
     agent, crash = small(), LambdaCallback()
-    crash.between_steps = lambda: broken() if agent.steps == at else None
+    crash.on_step_end = lambda: broken() if agent.steps == at else None
     with pytest.raises(Broken):
         agent.fit(**budget, callbacks=[BackupAndRestore(path, 10, unit="steps"), crash], verbose=0)
     return agent
@@ -129,7 +129,7 @@ class TestTheSameScript:
         interrupted(path, 57, steps=100)
         steps, agent = [], small()
         count = LambdaCallback()
-        count.between_steps = lambda: steps.append(agent.steps)
+        count.on_step_end = lambda: steps.append(agent.steps)
         agent.fit(steps=100, callbacks=[BackupAndRestore(path), count], verbose=0)
         assert steps == [*range(51, 101)]
         whole = small()
@@ -165,7 +165,7 @@ class TestTheSameScript:
                 if agent.steps == crash_at:
                     raise Broken
 
-            count.between_steps = step
+            count.on_step_end = step
             for budget in (30, 40, 20):
                 agent.fit(steps=budget, callbacks=[BackupAndRestore(path, 10, unit="steps"), count], verbose=0)
             return agent, steps

@@ -250,7 +250,7 @@ def test_all_in_one_list_restored_from_a_file_go_on_bit_for_bit(runs: Runs, tmp_
         shutil.copytree(tmp_path / "whole", tmp_path / name)
 
     last = probe(lambda: cut("as an episode ends"))
-    last.between_steps = lambda: cut("within an episode") if runs.agent.steps == 111 else None
+    last.on_step_end = lambda: cut("within an episode") if runs.agent.steps == 111 else None
     whole = runs.run(*together(tmp_path / "whole"), last)
     for name in ("as an episode ends", "within an episode"):
         runs.agent.restore(tmp_path / f"{name}.noterl")

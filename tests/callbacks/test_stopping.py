@@ -245,7 +245,7 @@ class TestStopOnTime:
 
     def slow(self, clock: FakeClock) -> LambdaCallback:
         callback = LambdaCallback()
-        callback.between_steps = lambda: clock.sleep(0.25)
+        callback.on_step_end = lambda: clock.sleep(0.25)
         return callback
 
     def test_at_the_step_in_progress(self, clock: FakeClock) -> None:

@@ -214,7 +214,7 @@ def test_window_trims_every_so_many_steps(size: Any, expected: list[int]) -> Non
     agent, sizes = small_agent(), []
     window = Window(size, every=30)
     probe = noterl.Callback()
-    probe.between_steps = lambda: agent.steps % 30 == 0 and sizes.append(len(agent.replay))
+    probe.on_step_end = lambda: agent.steps % 30 == 0 and sizes.append(len(agent.replay))
     agent.fit(steps=95, callbacks=[window, probe], verbose=0)
     assert sizes == expected
 

@@ -23,6 +23,7 @@ from noterl.finders.curves import exponential, normalised, window_means
 from noterl.finders.lr_finder import _rows
 from noterl.finders.parallel_finder import _try
 from tests.support.doubles import CountingEnv
+from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state, one_lane
 
 
@@ -103,7 +104,7 @@ class TestLRFinder:
 
     def test_arguments_of_fit_are_handed_through(self, agent: noterl.DQN) -> None:
         heard: list[int] = []
-        note = LambdaCallback(on_episode_begin=lambda episode, logs: heard.append(len(agent.lanes.ledger.running)))
+        note = LambdaCallback(on_episode_begin=lambda episode, logs: heard.append(len(lanes_of(agent).ledger.running)))
         with Undisturbed(agent):
             LRFinder(agent).find(lambda: gymnasium.make("CartPole-v1"), 4, num_envs=3, seed=5, callbacks=[note])
         assert set(heard) == {3}

@@ -17,6 +17,7 @@ import noterl
 from noterl.envs import BitFlip
 from noterl.replay import Hindsight, Prioritized, Triplets
 from tests.support.batches import differences
+from tests.support.parts import actor_of, lanes_of, sample_batch
 
 BITS = 4
 
@@ -52,12 +53,12 @@ def trained() -> Any:
 class TestGoals:
     def test_networks_see_the_observation_and_the_desired_goal(self, trained: Any) -> None:
         assert (trained.observation_size, trained.observation_shape) == (2 * BITS, (2 * BITS,))
-        batch = trained.gather(trained.draw(2))
+        batch = sample_batch(trained, 2)
         assert batch.observation.shape == batch.next_observation.shape == (2, 8, 2 * BITS)
-        assert batch.observation.dtype == np.float32 and trained.acting.in_numpy
+        assert batch.observation.dtype == np.float32 and actor_of(trained).forward.in_numpy
 
     def test_the_rewards_in_a_batch_are_those_of_its_goals(self, trained: Any) -> None:
-        batch = trained.gather(trained.draw(8))
+        batch = sample_batch(trained, 8)
         reached = (batch.next_observation[..., :BITS] == batch.next_observation[..., BITS:]).all(-1)
         assert np.array_equal(batch.reward, reached - np.float32(1)) and 0.1 < reached.mean() < 0.9
         assert np.array_equal(batch.discount == 0, reached)
@@ -122,14 +123,14 @@ class TestGoals:
         agent = Generous(lambda: BitFlip(BITS), hidden=(8,), seed=1)
         agent.compile(replay=noterl.Replay(100, relabel=Hindsight(ratio=1.0)), batch_size=8, learning_starts=1000)
         agent.fit(steps=20, verbose=0)
-        assert (agent.gather(agent.draw(1)).reward == 5.0).all()
+        assert (sample_batch(agent, 1).reward == 5.0).all()
 
     def test_other_environments_are_refused_before_anything_begins(self) -> None:
         agent = noterl.DQN("CartPole-v1", hidden=(8,))
         agent.compile(replay=noterl.Replay(100, relabel=Hindsight()), batch_size=8)
         with pytest.raises(ValueError, match="relabel: Hindsight takes observations that are a Dict"):
             agent.fit(steps=20, verbose=0)
-        assert agent.steps == 0 and agent.lanes is None
+        assert agent.steps == 0 and lanes_of(agent) is None
 
 
 class Pairs(noterl.Agent):
@@ -160,7 +161,7 @@ def test_an_agent_learns_from_triplets_that_are_drawn_by_priority() -> None:
         updates=2,
     )
     agent.fit(steps=60, verbose=0)
-    batch = agent.gather(agent.draw(2))
+    batch = sample_batch(agent, 2)
     assert batch.observation.shape == (2, 8, 2, 2 * BITS) and batch.reward.shape == (2, 8, 2)
     assert agent.updates == 8 and agent.replay.sampler.probabilities().std() > 0
 

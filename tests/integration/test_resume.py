@@ -13,6 +13,7 @@ import noterl
 from noterl import policies, saving
 from noterl.callbacks import Checkpoint, EarlyStopping
 from tests.support.doubles import CountingEnv, RaisingEnv
+from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state, four_lanes, one_lane, run_python
 
 # Each goes on where the parent saved; the second makes the first run again from its seed, too.
@@ -76,7 +77,7 @@ def halves(directory: Path, whole_run: dict[str, Any]) -> Path:
     agent = four_lanes()
     agent.fit(steps=203, num_envs=4, verbose=0)
     agent.save(directory / "four.noterl")
-    assert agent.lanes.actions is not None, "the file should hold a round that is half done"
+    assert lanes_of(agent).actions is not None, "the file should hold a round that is half done"
     return directory
 
 
@@ -254,7 +255,7 @@ def test_other_num_envs_start_afresh(tmp_path: Path) -> None:
     first.save(tmp_path / "a.noterl")
     second = noterl.load(tmp_path / "a.noterl")
     second.fit(steps=20, num_envs=2, verbose=0)
-    assert second.steps == first.steps + 20 and second.lanes.num_envs == 2
+    assert second.steps == first.steps + 20 and lanes_of(second).num_envs == 2
     second.replay.check()
 
 

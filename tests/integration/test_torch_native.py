@@ -16,6 +16,7 @@ from noterl.types import Batch
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
 from tests.support.batches import VECTOR, Corridor, copied, differences, part, random_batch, row
+from tests.support.parts import actor_of, run_updates
 
 pytestmark = pytest.mark.backends("torch")
 torch = pytest.importorskip("torch")
@@ -106,7 +107,7 @@ def test_a_torch_optimizer_trains_as_the_loop_one_writes_by_hand(name: str, how:
     agent.build()
     batch = random_batch(8, 16)
     online, target = train_by_hand(agent, make, batch, 8, 0.1)
-    assert int(agent.run_updates(batch, 8).finite) == 8
+    assert int(run_updates(agent, batch, 8).finite) == 8
     assert type(agent.optimizer) is getattr(torch.optim, name)
     assert how == "function" or agent.optimizer is optimizer
     assert_all_close(weights_of(agent.q), weights_of(online), "weights", atol=1e-6)
@@ -139,13 +140,13 @@ def test_rules_of_a_torch_optimizer_are_live() -> None:
     agent = built(OPTIMIZERS["AdamW"])
     batch = random_batch(8, 16)
     start = copied(agent.get_state())
-    agent.run_updates(part(batch, 0, 4), 4)
+    run_updates(agent, part(batch, 0, 4), 4)
     slow = networks.get_weights(agent.q)
     for rule, value in (("learning_rate", 0.1), ("beta_1", 0.5), ("beta_2", 0.9), ("weight_decay", 0.2)):
         agent.set_state(start)
         agent.set_rule(rule, value)
         assert noterl.learning.optimizers.get_rule(agent.optimizer, rule) == value
-        agent.run_updates(part(batch, 0, 4), 4)
+        run_updates(agent, part(batch, 0, 4), 4)
         assert not np.allclose(slow[0], networks.get_weights(agent.q)[0], rtol=1e-6)
     assert agent.optimizer.param_groups[0]["betas"] == (0.9, 0.999), "the state brought the other rules back"
 
@@ -158,7 +159,7 @@ def test_a_keras_optimizer_on_modules_is_keras_formula() -> None:
     truth = reference.DQN(reference.mlp((8,)), weights, target, adam, double=False)
     batch = random_batch(8, 16)
     online, _ = train_by_hand(agent, lambda found: torch.optim.Adam(found, lr=3e-3, eps=1e-2), batch, 8, 0.1)
-    agent.run_updates(batch, 8)
+    run_updates(agent, batch, 8)
     for k in range(8):
         truth.update(row(batch, k))
         truth.move_target(0.1)
@@ -189,17 +190,17 @@ def test_buffers_are_state() -> None:
     agent = built(OPTIMIZERS["Adam"], norm=True)
     batch = random_batch(6, 16)
     start = copied(agent.get_state())
-    agent.run_updates(part(batch, 0, 3), 3)
+    run_updates(agent, part(batch, 0, 3), 3)
     assert int(agent.q[1].num_batches_tracked) == 3
     online, target = agent.q[1].running_mean, agent.target_q[1].running_mean
     assert 0 < float(target.abs().sum()) < 0.5 * float(online.abs().sum()), "the target's lags behind"
     middle = copied(agent.get_state())
     assert {"/variables/q/6", "/variables/q/7", "/variables/q/8"} <= set(differences(start, middle))
-    agent.run_updates(part(batch, 3, 6), 3)
+    run_updates(agent, part(batch, 3, 6), 3)
     end = copied(agent.get_state())
     agent.set_state(middle)
     assert int(agent.q[1].num_batches_tracked) == 3
-    agent.run_updates(part(batch, 3, 6), 3)
+    run_updates(agent, part(batch, 3, 6), 3)
     assert differences(end, agent.get_state()) == []
 
 
@@ -208,23 +209,23 @@ def test_buffers_and_slots_of_an_update_that_is_not_finite_are_put_back(bad: int
     agent = built(OPTIMIZERS["Adam"], norm=True, dropout=0.5)
     batch = random_batch(4, 16)
     start = copied(agent.get_state())
-    agent.run_updates(part(batch, 0, 4), bad) if bad else None
+    run_updates(agent, part(batch, 0, 4), bad) if bad else None
     expected = copied(agent.get_state())
     agent.set_state(start)
     batch.observation[bad, 3, 1] = np.nan
-    assert int(agent.run_updates(batch, 4).finite) == bad
+    assert int(run_updates(agent, batch, 4).finite) == bad
     assert differences(expected, agent.get_state()) == []
 
 
 def test_acting_and_evaluating_leave_buffers_alone_and_drop_nothing_out() -> None:
     agent = built(OPTIMIZERS["Adam"], env=Corridor, norm=True, dropout=0.5)
     agent.fit(steps=40, verbose=0)
-    assert not agent.acting.in_numpy
+    assert not actor_of(agent).forward.in_numpy
     before = copied(agent.get_state())
     observations = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    values = [agent.acting(observations) for _ in range(3)]
+    values = [actor_of(agent).forward(observations) for _ in range(3)]
     assert np.array_equal(values[0], values[1]) and np.array_equal(values[0], values[2])
-    one_by_one = np.concatenate([agent.acting(observations[i : i + 1]) for i in range(6)])
+    one_by_one = np.concatenate([actor_of(agent).forward(observations[i : i + 1]) for i in range(6)])
     np.testing.assert_allclose(one_by_one, values[0], rtol=1e-5, atol=1e-6)
     agent.evaluate(episodes=2)
     assert differences(before, agent.get_state()) == []
@@ -249,7 +250,7 @@ def test_dropout_drops_anew_in_every_update() -> None:
     agent = built(lambda found: torch.optim.SGD(found, lr=0.0), dropout=0.5)
     batch = random_batch(1, 16)
     repeated = Batch(*(np.repeat(field, 6, axis=0) for field in batch[:-1]), extra={})
-    found = current().fetch(agent.run_updates(repeated, 6).logs["loss"])
+    found = current().fetch(run_updates(agent, repeated, 6).logs["loss"])
     assert len(set(found.tolist())) == 6
 
 
@@ -285,7 +286,7 @@ def test_one_loss_may_train_one_network_after_the_other() -> None:
         torch.autograd.grad(factor * module(one.observation).square().mean(), list(module.parameters()))
         for factor, module in ((1, agent.q), (2, agent.other))
     ]
-    agent.run_updates(batch, 1)
+    run_updates(agent, batch, 1)
     for module, start, found in zip((agent.q, agent.other), before, gradients, strict=True):
         expected = [weight - 0.01 * gradient.numpy() for weight, gradient in zip(start, found, strict=True)]
         assert_all_close(weights_of(module), expected, "weights", atol=1e-6)
@@ -298,7 +299,7 @@ def test_a_target_that_is_not_frozen_is_not_trained() -> None:
         optimizer = torch.optim.AdamW(agent.q.parameters(), lr=3e-3, weight_decay=0.1)
         agent.compile(optimizer, replay=noterl.Replay(100), batch_size=8)
         agent.build()
-        agent.run_updates(random_batch(2, 16), 2)
+        run_updates(agent, random_batch(2, 16), 2)
     for first, second in ((frozen.q, thawed.q), (frozen.target_q, thawed.target_q)):
         assert_all_close(weights_of(first), weights_of(second), "weights", atol=0.0)
 
@@ -341,7 +342,7 @@ def test_frozen_parameters_are_not_trained() -> None:
     agent.compile(OPTIMIZERS["SGD"], replay=noterl.Replay(100), batch_size=8)
     agent.build()
     before = weights_of(agent.q)
-    agent.run_updates(random_batch(2, 8), 2)
+    run_updates(agent, random_batch(2, 8), 2)
     after = weights_of(agent.q)
     assert np.array_equal(before[0], after[0]) and not np.array_equal(before[1], after[1])
 
@@ -377,10 +378,10 @@ def test_several_torch_optimizers_are_undone_together() -> None:
     batch = random_batch(4, 8)
     for bad in (0, 2):
         start = copied(agent.get_state())
-        agent.run_updates(batch, bad) if bad else None
+        run_updates(agent, batch, bad) if bad else None
         expected = copied(agent.get_state())
         agent.set_state(start)
         faulty = batch._replace(reward=batch.reward.copy())
         faulty.reward[bad, 1] = np.inf
-        assert int(agent.run_updates(faulty, 4).finite) == bad
+        assert int(run_updates(agent, faulty, 4).finite) == bad
         assert differences(expected, agent.get_state()) == []

@@ -22,6 +22,7 @@ from noterl.collect.vector import VectorLanes
 from tests.collect.test_vector import build, memories
 from tests.saving.test_agent_files import JUNK, places, replaced
 from tests.support.doubles import BranchingEnv, CountingEnv, EnvironmentBroke, RaisingEnv, StatefulEnv
+from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state
 from tests.training.test_session import acting
 
@@ -269,9 +270,9 @@ def test_after_an_error_all_lanes_begin_again(mode: AutoresetMode, on: str) -> N
     agent = build(env, lambda observations: np.zeros(len(observations), int))
     with pytest.raises(EnvironmentBroke):
         agent.fit(steps=20, verbose=0)
-    assert isinstance(agent.lanes, VectorLanes)
+    assert isinstance(lanes_of(agent), VectorLanes)
     stored, begun = agent.steps, agent.episodes_begun
-    assert agent.lanes.get_state() is None
+    assert lanes_of(agent).get_state() is None
     agent.fit(steps=4, verbose=0)
     assert agent.episodes_begun == begun + 2
     agent.replay.check()

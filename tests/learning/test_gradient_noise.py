@@ -13,6 +13,7 @@ from keras import ops
 import noterl
 from noterl.learning.gradient_noise import GradientNoise, Spread
 from noterl.training import state as agent_state
+from tests.support.parts import run_updates
 from tests.support.states import assert_same_state
 
 SAMPLES, BATCH = 5, 8
@@ -77,7 +78,7 @@ def gradients_by_descent(agent: noterl.Agent, batch: Any) -> np.ndarray:
     for k in range(SAMPLES):
         agent.set_state(start)
         before = trained_weights()
-        agent.run_updates(type(batch)(*(part(field, k) for field in batch)), 1)
+        run_updates(agent, type(batch)(*(part(field, k) for field in batch)), 1)
         rows.append(before - trained_weights())
     agent.set_state(start)
     return np.array(rows)

@@ -26,6 +26,7 @@ import noterl
 from noterl import saving
 from noterl.callbacks import Checkpoint, EarlyStopping
 from noterl.saving import FileError
+from tests.support.parts import lanes_of
 from tests.support.states import ROOT, assert_same_state, differences, one_lane
 
 
@@ -33,7 +34,7 @@ from tests.support.states import ROOT, assert_same_state, differences, one_lane
 def trained() -> Any:
     agent = one_lane()
     agent.fit(steps=41, callbacks=[EarlyStopping(2, criterion=1e9)], num_envs=2, verbose=0)
-    assert agent.updates > 0 and agent.lanes.actions is not None
+    assert agent.updates > 0 and lanes_of(agent).actions is not None
     return agent, agent.get_state()
 
 

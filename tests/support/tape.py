@@ -10,7 +10,6 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -19,8 +18,10 @@ import pytest
 from gymnasium import spaces
 
 import noterl
+from noterl.acting.actor import Actor
 from noterl.backends.common import GroupResult
 from noterl.callback import EVENTS, Callback
+from noterl.learning.replay_learner import ReplayLearner
 from noterl.policies import GreedyQPolicy
 
 # What a tape's entry does when it is written: raise, stop, send a signal. The key is the entry and its occurrence.
@@ -82,8 +83,39 @@ class TapeEnv(gymnasium.Env):
         return np.full(2, self.taken / self.length, np.float32), 1.0, self.taken == self.length, False, {}
 
 
+class TapeLearner(ReplayLearner):
+    """Writes "update <count>" instead of making updates."""
+
+    def update(self, batch: Any, count: int) -> GroupResult:
+        agent: Any = self.algorithm
+        agent.tape.write(f"update {count}", "update")
+        losses = np.full(len(batch.reward), np.nan, np.float32)  # batches beyond `count` are padding
+        losses[:count] = [next(agent.losses) for _ in range(count)]
+        finite = np.isfinite(losses[:count])
+        applied = count if finite.all() else int(finite.argmin())
+        return GroupResult({"loss": losses}, agent.feedback(batch), applied)
+
+
+class TapeForward:
+    """A network with the output 0."""
+
+    stale = False
+
+    def __init__(self, outputs: int) -> None:
+        self.outputs = outputs
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        return np.zeros((len(observations), self.outputs), np.float32)
+
+    def target_moved(self) -> None:
+        pass
+
+    def weights_updated(self, weights: Any) -> None:
+        pass
+
+
 class TapeAgent(noterl.Agent):
-    """Writes "update <count>" and "target" where an agent would make updates; `losses` are handed out in order."""
+    """Writes "update <count>" and "target" where an agent makes updates; they log the `losses` in order."""
 
     memory, head = "replay", noterl.heads.Q()
 
@@ -92,26 +124,24 @@ class TapeAgent(noterl.Agent):
         self.tape = tape
         self.losses = iter(range(10**6))
 
-    def build(self) -> None:
-        if not self._built:
-            self.replay.build(self.observation_space, self.action_space)
-            self.acting = SimpleNamespace(stale=False, target_moved=lambda: None, updated=lambda weights: None)
-            self.all_variables = []
-            self._built = True
-
-    def select(self, observations: np.ndarray, *_: Any) -> np.ndarray:
-        return np.zeros(len(observations), np.int64)
-
-    def run_updates(self, batch: Any, count: int) -> GroupResult:
-        self.tape.write(f"update {count}", "update")
-        losses = np.full(len(batch.reward), np.nan, np.float32)  # the rows beyond `count` are padding
-        losses[:count] = [next(self.losses) for _ in range(count)]
-        finite = np.isfinite(losses[:count])
-        applied = count if finite.all() else int(finite.argmin())
-        return GroupResult({"loss": losses}, self.feedback(batch), applied)
+    def _build(self) -> tuple[TapeLearner, Actor]:
+        if self._actor is None:
+            self._compiled()
+            settings: Any = self._settings
+            learner = TapeLearner(self, settings)
+            learner.build_memory()
+            learner._schedules = []
+            dtype, generators = self.observation_dtype, self.generators
+            starts = settings.schedule.learning_starts
+            forward = TapeForward(self.action_size)
+            actor = Actor(
+                forward, self.head, settings.policy, generators=generators, dtype=dtype, learning_starts=starts
+            )
+            self._set(_learner=learner, _actor=actor)
+        return self._learner, self._actor
 
     def feedback(self, batch: Any) -> dict[str, Any]:
-        """Return what is handed back to the memory."""
+        """Return the feedback of updates."""
         return {}
 
     def update_target(self) -> None:

@@ -32,7 +32,7 @@ def test_between_steps_hears_every_step_and_may_end_training_there() -> None:
     seen = []
 
     class Watcher(Callback):
-        def between_steps(self):
+        def on_step_end(self):
             seen.append((self.agent.steps, self.agent.updates))
             if self.agent.steps == 5:
                 self.agent.stop("enough")

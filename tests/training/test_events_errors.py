@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from noterl.backends.common import NonFiniteError
+from tests.support.parts import lanes_of
 from tests.support.tape import (
     PLAIN,
     Broken,
@@ -236,9 +237,9 @@ class TestAfterAnError:
         """The memory holds every step, and no lane will be stepped that is over."""
         assert len(agent.replay) == agent.steps
         agent.replay.check()
-        for lane, environment in enumerate(agent.lanes._environments):
-            if agent.lanes.ledger.running[lane]:
-                assert environment.taken == agent.lanes.ledger.lengths[lane] < environment.length
+        for lane, environment in enumerate(lanes_of(agent)._environments):
+            if lanes_of(agent).ledger.running[lane]:
+                assert environment.taken == lanes_of(agent).ledger.lengths[lane] < environment.length
 
     def entries(self, num_envs: int, live: bool) -> list[str]:
         tape = Tape()

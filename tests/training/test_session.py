@@ -12,6 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 import noterl
 from noterl import policies
 from tests.support.doubles import CountingEnv, RandomWalkEnv
+from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state, differences
 
 
@@ -31,7 +32,7 @@ def test_a_closed_agent_goes_on_where_it_was(num_envs: int) -> None:
     whole, agent = (acting(steps=40, num_envs=num_envs) for _ in range(2))
     before = agent.get_state()
     agent.close()
-    assert agent.lanes is None
+    assert lanes_of(agent) is None
     assert_same_state(before, agent)
     agent.close()
     assert_same_state(before, agent)
@@ -101,9 +102,9 @@ def test_another_number_of_lanes_starts_afresh() -> None:
     agent = acting(steps=7)
     begun = agent.episodes_begun
     agent.fit(steps=4, num_envs=2, verbose=0)
-    assert agent.episodes_begun == begun + 2 and agent.lanes.num_envs == 2
+    assert agent.episodes_begun == begun + 2 and lanes_of(agent).num_envs == 2
     agent.fit(steps=4, verbose=0)
-    assert agent.lanes.num_envs == 2, "without num_envs the lanes that are there go on"
+    assert lanes_of(agent).num_envs == 2, "without num_envs the lanes that are there go on"
     agent.fit(steps=4, num_envs=1, verbose=0)
     assert agent.episodes_begun == begun + 3
     agent.replay.check()

@@ -16,6 +16,7 @@ import noterl
 from noterl import policies, saving
 from noterl.envs import Signals
 from tests.support.doubles import CountingEnv
+from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state, differences, one_lane, run_python
 
 OBSERVATION = np.array([0.02, -0.3, 0.01, 0.4], np.float32)
@@ -217,7 +218,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return an agent with updates, an episode in flight and an optimizer that has moved; and its file."""
     agent = one_lane()
     agent.fit(steps=60, verbose=0)
-    assert agent.updates > 0 and agent.lanes.ledger.running == [True]
+    assert agent.updates > 0 and lanes_of(agent).ledger.running == [True]
     path = tmp_path_factory.mktemp("trained") / "agent.noterl"
     agent.save(path)
     return agent, path

@@ -16,6 +16,7 @@ from PIL import Image
 
 import noterl
 from tests.support.doubles import CountingEnv
+from tests.support.parts import actor_of
 from tests.support.states import assert_same_state
 
 
@@ -205,6 +206,6 @@ def test_the_summary_names_what_there_is(backend: str, capsys: pytest.CaptureFix
 def test_the_summary_says_when_acting_is_not_in_numpy(capsys: pytest.CaptureFixture[str]) -> None:
     agent = noterl.DQN(gymnasium.make("CartPole-v1"), hidden=(8,), seed=1)
     agent.act(np.zeros(4, np.float32))
-    agent.acting.in_numpy = False
+    actor_of(agent).forward.in_numpy = False
     agent.summary()
     assert "acting in the compiled forward pass" in capsys.readouterr().out

@@ -1,0 +1,39 @@
+"""The parts of an agent that tests look at directly: its learner, its actor and its environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import noterl
+from noterl.acting.actor import Actor
+from noterl.backends.common import GatheredRows, GroupResult
+from noterl.learning.learner import Learner
+
+
+def learner_of(agent: noterl.Agent) -> Learner:
+    """Return the built learner."""
+    return agent._build()[0]
+
+
+def actor_of(agent: noterl.Agent) -> Actor:
+    """Return the built actor."""
+    return agent._build()[1]
+
+
+def lanes_of(agent: noterl.Agent) -> Any:
+    """Return the open environments; None if they are closed."""
+    return agent._session.lanes
+
+
+def run_updates(agent: noterl.Agent, batch: Any, count: int) -> GroupResult:
+    """Make `count` updates on batches `[K, B, ...]`, or on row indices `[K, B]` of the prepared rollout."""
+    learner: Any = learner_of(agent)
+    if learner.rollout is not None and learner.replay is None and not isinstance(batch, GatheredRows):
+        batch = GatheredRows(learner._data, batch)
+    return learner.update(batch, count)
+
+
+def sample_batch(agent: noterl.Agent, updates: int) -> Any:
+    """Sample and return the batches `[K, B, ...]` of a group of updates."""
+    learner: Any = learner_of(agent)
+    return learner.gather(learner.sample(updates))

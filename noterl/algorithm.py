@@ -105,7 +105,6 @@ class Algorithm(Configurable):
         self._discovered: dict[str, list[keras.Variable]] | None = None
         self._returned: Sequence[updating.Returned] = ()
         self._trained: list[keras.Variable] = []
-        self.backend_state: dict[str, Any] = {}  # what a backend keeps for this agent
         self._groups: dict[tuple[int, ...], tuple[Sequence[Any], list[keras.Variable]]] = {}
 
     @classmethod
@@ -161,7 +160,7 @@ class Algorithm(Configurable):
         """
         return {}
 
-    def enough(self, logs: dict[str, Any]) -> Any:
+    def stop_epochs(self, logs: dict[str, Any]) -> Any:
         """Return whether an update that logs this was one too many on this rollout; None if none ever is.
 
         Such an update is undone, and there are no more of them until the next rollout.
@@ -218,7 +217,15 @@ class Algorithm(Configurable):
         if self._discovered is not None:
             self._discovered.setdefault(optimizer, []).extend(variables)
             return split_loss(loss_fn(*args))
-        loss, aux = backends.current().minimize(self, loss_fn, variables, self.optimizers[optimizer], args)
+        loss, aux = backends.current().minimize(
+            loss_fn,
+            variables,
+            self.optimizers[optimizer],
+            args,
+            known=self.all_variables,
+            # What another function closes over may differ at every call.
+            traceable=getattr(loss_fn, "__self__", None) is self,
+        )
         if self._minimized is not None:
             self._minimized.append(loss)
         return loss, aux
@@ -328,7 +335,7 @@ class Algorithm(Configurable):
         """Make `count` updates on the first of the batches, as `gather` returned them, in one compiled call."""
         if self.on_policy is not None:
             return self.on_policy.run(batch, count)
-        return self._update(updating.with_random_numbers(self, batch, count), count)
+        return self._update(updating.with_random_numbers(self, batch, count), count, self.updates)
 
     def update_once(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make the update of this index within `update_period`; what backends compile."""
@@ -389,12 +396,12 @@ class Algorithm(Configurable):
         building.build_store(self)
         building.build_optimizers(self)
         self.all_variables = building.variables(self)
+        with building.naming_network(self):
+            self.acting = Actor(self)  # type: ignore[arg-type]
         if self.on_policy is not None:
             self.on_policy.build()
         else:
-            self._update = backends.current().compile_update(self, self.jit_compile)
+            self._update = updating.compile_updates(self)
         self._followers = [live.follow for live in self.hyperparameters.values() if live.schedule is not None]
         self._followers += [part for one in self.optimizers.values() for part in optimizers.followers(one)]
-        with building.naming_network(self):
-            self.acting = Actor(self)  # type: ignore[arg-type]
         self._built = True

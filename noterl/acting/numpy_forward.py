@@ -16,6 +16,7 @@ import numpy as np
 
 from noterl import backends, networks
 from noterl.learning.dry_run import unique
+from noterl.learning.update import trace_counter
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -59,7 +60,13 @@ class Actor:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._forward = backends.current().compile_forward(agent, agent.jit_compile)
+        self._forward = backends.current().compile_call(
+            agent.outputs,
+            agent.all_variables,
+            acting=True,
+            jit_compile=agent.jit_compile,
+            on_trace=trace_counter(agent, "forward"),
+        )
         self.stale, self.fresh = True, None
         self.packed: list[keras.Variable] = []
         self._program = self._find_joint() if agent.multi_agent else self._find_program()

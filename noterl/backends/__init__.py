@@ -1,7 +1,7 @@
-"""The backends: one file each for TensorFlow, JAX and torch, all with the same few functions.
+"""One package for each of TensorFlow, JAX and torch, with the same interface, and the choice between them.
 
-Owns: which backend a process uses, and the only imports of a framework. Each file offers `minimize`,
-`compile_update`, `compile_forward`, `fetch`, `HostWeights` and `copy_variables`.
+Only these packages import a framework. They take functions and variables, and know nothing of agents: see
+`noterl.backends.jax.core` for the functions, which the other two have as well.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _NAMES = ("tensorflow", "jax", "torch")
 
 
 def choose() -> str:
-    """Choose the backend as Keras does, and before Keras is imported; return its name.
+    """Choose the backend before Keras is imported, as Keras does, and return its name.
 
-    The variable KERAS_BACKEND decides, then Keras's config file. Where neither names an installed framework, the first
-    installed of tensorflow, jax and torch is taken.
+    The environment variable KERAS_BACKEND comes first, then Keras's config file. If neither names an installed
+    framework, it is the first installed one of tensorflow, jax and torch.
 
     Raises:
-        ImportError: if none is installed, or KERAS_BACKEND names one that noterl does not support.
+        ImportError: if none is installed, or KERAS_BACKEND is something else.
     """
     if "keras" in sys.modules:
         name = sys.modules["keras"].backend.backend()
@@ -33,12 +33,12 @@ def choose() -> str:
         name = os.environ.get("KERAS_BACKEND") or _configured() or _first_installed()
         os.environ["KERAS_BACKEND"] = name
     if name not in _NAMES:
-        raise ImportError(f"noterl runs on the Keras backends {', '.join(_NAMES)}; KERAS_BACKEND is {name!r}")
+        raise ImportError(f"KERAS_BACKEND must be one of {', '.join(_NAMES)} for noterl, got {name!r}")
     return name
 
 
 def _configured() -> str | None:
-    """Return what Keras's config file says, if that framework is there; Keras writes its own default into it."""
+    """Return the backend of Keras's config file if it is installed: Keras writes its own default into that file."""
     home = Path(os.environ.get("KERAS_HOME", Path("~/.keras").expanduser()))
     try:
         name = json.loads((home / "keras.json").read_text())["backend"]
@@ -56,17 +56,5 @@ def _first_installed() -> str:
 
 @cache
 def current() -> Any:
-    """Return the module of the backend this process uses."""
+    """Return the module with the interface of this process's backend."""
     return importlib.import_module(f"noterl.backends.{choose()}.core")
-
-
-@cache
-def rollout_programs() -> Any:
-    """Return the module with what this backend compiles for rollouts: `compile_prepare` and `compile_minibatches`."""
-    return importlib.import_module(f"noterl.backends.{choose()}.rollout")
-
-
-@cache
-def noise_programs() -> Any:
-    """Return the module with what this backend compiles to compare gradients: `compile_spread`."""
-    return importlib.import_module(f"noterl.backends.{choose()}.noise")

@@ -38,7 +38,6 @@ _NOT_NETWORKS = {
     "_minimized",
     "_discovered",
     "_returned",
-    "backend_state",
     "hyperparameters",
     "optimizers",
     "policy",
@@ -137,7 +136,7 @@ def bound_head(agent: Algorithm) -> Head:
 
 
 def build_optimizers(agent: Algorithm) -> None:
-    """Build each optimizer for what it trains; an `update` of the user's own is rehearsed on zeros, and undone.
+    """Build each optimizer for what it trains; an `update` of the user's own is dry-run on zeros, and undone.
 
     Raises:
         ValueError: if there is nothing to train, or an optimizer that `update` never names.
@@ -171,12 +170,12 @@ def build_optimizers(agent: Algorithm) -> None:
 
     try:
         with naming_network(agent):
-            backends.current().rehearse(agent, variables(agent), updates)
+            backends.current().dry_run(updates, variables(agent), agent.jit_compile)
     finally:
         agent._discovered = None
         for variable, value in zip(found, saved, strict=True):
             variable.assign(value)
-    agent._returned = returned[-agent.update_period :]  # an `update` may be rehearsed more than once
+    agent._returned = returned[-agent.update_period :]  # an `update` may be dry-run more than once
     unused = [name for name in agent.optimizer_names if name not in discovered]
     if unused:
         raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
-from noterl.backends.common import GroupResult
+from noterl.backends.common import GatheredRows, GroupResult
 from noterl.hyperparameters import discount_factor
+from noterl.learning import update as updating
 from noterl.replay import Replay
 from noterl.replay.rollout import Rollout
 from noterl.types import Batch
@@ -56,12 +59,11 @@ class OnPolicy:
 
     def build(self) -> None:
         """Compile; the agent's variables are known."""
-        agent, programs = self._agent, backends.rollout_programs()
+        agent = self._agent
         if agent.extra_spec:
             self._prepared_fields()
-        agent.trace_counts.setdefault("prepare", 0)
-        self._prepare = programs.compile_prepare(agent, agent.jit_compile)
-        self._update = programs.compile_minibatches(agent, agent.jit_compile)
+        self._prepare = compile_prepare(agent)
+        self._update = updating.compile_updates(agent)
 
     def _prepared_fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """Return name -> (shape, dtype) of what `prepare` returns, which is what `extra_spec` says, if it is there.
@@ -135,7 +137,7 @@ class OnPolicy:
 
     def run(self, rows: Any, count: int) -> GroupResult:
         """Make updates on the first `count` of the minibatches with these rows `[K, B]`, in one compiled call."""
-        result: GroupResult = self._update(self._data, rows, count)
+        result: GroupResult = self._update(GatheredRows(self._data, rows), count)
         return result
 
 
@@ -150,7 +152,7 @@ class Replayed(OnPolicy):
         replay: the memory; its sampler decides what is learned from.
 
     Raises:
-        ValueError: if the memory relabels, or the agent may have `enough` of a rollout.
+        ValueError: if the memory relabels, or the agent may stop the epochs of a rollout.
     """
 
     def __init__(self, agent: Algorithm, replay: Replay) -> None:
@@ -159,8 +161,8 @@ class Replayed(OnPolicy):
             raise ValueError(f"replay must not relabel what was prepared already, got {replay!r}")
         if replay.n_step > 1:
             raise ValueError(f"replay must have n_step=1, its returns were prepared already, got {replay!r}")
-        if agent.enough(defaultdict(float)) is not None:
-            raise ValueError("replay cannot be given to an agent that may have enough of a rollout (`target_kl`)")
+        if agent.stop_epochs(defaultdict(float)) is not None:
+            raise ValueError("replay cannot be given to an agent that may stop the epochs of a rollout (`target_kl`)")
         self._replay = replay
 
     def build(self) -> None:
@@ -172,9 +174,8 @@ class Replayed(OnPolicy):
         seen = spaces.Box(-np.inf, np.inf, agent.observation_shape, np.float32)
         space = seen if agent.observation_dtype == np.float32 else agent.view.space
         self._replay.build(space, agent.action_space, extra_spec=spec)
-        agent.trace_counts.setdefault("prepare", 0)
-        self._prepare = backends.rollout_programs().compile_prepare(agent, agent.jit_compile)
-        self._update = backends.current().compile_update(agent, agent.jit_compile)
+        self._prepare = compile_prepare(agent)
+        self._update = updating.compile_updates(agent)
 
     @property
     def memory(self) -> Any:
@@ -220,6 +221,16 @@ class Replayed(OnPolicy):
                 bool(ended[row]) and not over,
                 {name: values[row] for name, values in extra.items()},
             )
+
+
+def compile_prepare(agent: Algorithm) -> Callable[[Batch], Batch]:
+    """Return the function from a rollout `[T, N, ...]` on the host to its prepared rows `[T N, ...]` on the device."""
+    return backends.current().compile_call(
+        partial(prepared, agent),
+        agent.all_variables,
+        jit_compile=agent.jit_compile,
+        on_trace=updating.trace_counter(agent, "prepare"),
+    )
 
 
 def prepared(agent: Algorithm, rollout: Batch) -> Batch:

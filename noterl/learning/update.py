@@ -8,12 +8,15 @@ what is compiled or traced stays a function of its arguments.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from noterl import networks
+from noterl import backends, networks
+from noterl.random import Generators
 from noterl.types import Batch
 
 import keras  # isort: skip  (noterl.backends has chosen by now)
@@ -49,6 +52,41 @@ def check(agent: Algorithm) -> None:
                 f"random_spec of {name} must be name -> (shape, distribution), the distribution one of "
                 f"{', '.join(DISTRIBUTIONS)}; {field!r} is {spec!r}"
             )
+
+
+def compile_updates(agent: Algorithm) -> Callable[..., Any]:
+    """Compile the updates of a built agent; see `noterl.backends`."""
+    can_stop = agent.stop_epochs(defaultdict(float)) is not None
+    return backends.current().compile_updates(
+        agent.update_once,
+        agent.all_variables,
+        period=agent.update_period,
+        stop=agent.stop_epochs if can_stop else None,
+        report=agent.acting.packed,
+        jit_compile=agent.jit_compile,
+        on_trace=trace_counter(agent, "update"),
+        log_names=log_names(agent),
+        torch_seed=partial(torch_seed, agent),
+    )
+
+
+def trace_counter(agent: Algorithm, name: str) -> Callable[[], None]:
+    """Return the function that counts a trace under this name in `agent.trace_counts`."""
+    agent.trace_counts.setdefault(name, 0)
+
+    def count() -> None:
+        agent.trace_counts[name] += 1
+
+    return count
+
+
+def torch_seed(agent: Algorithm, advance: bool) -> int:
+    """Return the next number of the generator "torch"; unless `advance`, leave the generator as it is."""
+    generators = agent.generators
+    if not advance:
+        generators = Generators(agent.generators.seed)
+        generators.set_state(agent.generators.get_state())
+    return int(generators("torch").integers(2**63))
 
 
 def with_random_numbers(agent: Algorithm, batch: Batch, count: int) -> Batch:

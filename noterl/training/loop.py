@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import backends, normalization
-from noterl.backends.common import GroupResult, InterruptGuard, NonFiniteError, bucket
+from noterl.backends.common import GroupResult, NonFiniteError, bucket
 from noterl.callback import Events, Handlers
 from noterl.learning import update as updating
 from noterl.training.dispatch import call_all, deliver, name_raiser, noted_on
 from noterl.training.evaluation import Evaluation
+from noterl.training.interrupts import InterruptGuard
 from noterl.types import Batch, Logs, Transition
 from noterl.utils.checks import check_bool, check_positive
 
@@ -191,7 +192,7 @@ class Loop:
             results = []
             for part in parts:
                 results.append(self._call(batches, len(part)))
-                if results[-1].ended:
+                if results[-1].stopped_early:
                     break
         if self.drawn_from.feedback_fields:
             feedback = [
@@ -219,7 +220,7 @@ class Loop:
             raise
         self.clock["learn"] += perf_counter() - started
         agent.acting.updated(result.weights)
-        agent.loss_mean.add(result.logs["loss"], result.finite)
+        agent.loss_mean.add(result.logs["loss"], result.applied)
         self._hear_updates(result, count)
         return result
 
@@ -229,12 +230,12 @@ class Loop:
         try:
             if self.events.on_batch_begin or self.events.on_batch_end:
                 # A live update that was one too many has begun for those who listen.
-                shown = result.finite + (self.live or not result.ended)
+                shown = result.applied + (self.live or not result.stopped_early)
                 self._fire_batches(result, min(shown, count))
         finally:
-            agent.updates = first + result.finite
-        if result.finite < count and not result.ended and (stopped or not agent.stop_training):
-            loss = float(backends.current().fetch(result.logs["loss"])[result.finite])
+            agent.updates = first + result.applied
+        if result.applied < count and not result.stopped_early and (stopped or not agent.stop_training):
+            loss = float(backends.current().fetch(result.logs["loss"])[result.applied])
             raise NonFiniteError(loss, update=agent.updates, step=agent.steps)
 
     def _fire_batches(self, result: GroupResult, count: int) -> None:
@@ -244,7 +245,7 @@ class Loop:
         for k in range(count):
             self.agent.updates = first + k
             own = updating.spoken(self.agent, first + k, {name: values[k] for name, values in logs.items()})
-            self._fire_batch(k < result.finite, own)
+            self._fire_batch(k < result.applied, own)
 
     def _fire_batch(self, applied: bool, logs: Logs) -> None:
         agent, number = self.agent, self.agent.updates

@@ -84,7 +84,7 @@ def assert_follows(agent: Any, model: reference.ActorCritic, optimizers: list[An
     for name, expected in prepared.items():
         np.testing.assert_allclose(data[name], expected.reshape(-1), rtol=RTOL, atol=ATOL, err_msg=name)
     result = agent.run_updates(rows, len(rows))
-    assert result.finite == len(rows) and not result.ended
+    assert result.applied == len(rows) and not result.stopped_early
     logs, everything = fetched(result.logs), flat({**rollout, **prepared})
     for k, row in enumerate(rows):
         batch = {name: array[row] for name, array in everything.items()}
@@ -392,7 +392,7 @@ class TestRememberingRollouts:
         assert len(scores) == 40 and len(set(scores.tolist())) > 20
 
     def test_who_may_not(self) -> None:
-        with pytest.raises(ValueError, match="replay cannot be given to an agent that may have enough"):
+        with pytest.raises(ValueError, match="replay cannot be given"):
             ppo("discrete", target_kl=0.1).compile(replay=noterl.Replay(100))
         with pytest.raises(ValueError, match="replay must not be given to an agent that learns from rollouts"):
             noterl.A2C("CartPole-v1").compile(replay=noterl.Replay(100))

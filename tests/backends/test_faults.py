@@ -154,11 +154,11 @@ def test_an_update_that_is_not_finite_is_undone(optimizer: str) -> None:
         expected = copied(agent.get_state())
         agent.set_state(start)
         result = agent.run_updates(with_fault(batch, k, field, value), 8)
-        assert int(result.finite) == k
+        assert int(result.applied) == k
         assert not np.isfinite(current().fetch(result.logs["loss"])[k])
         assert np.isfinite(current().fetch(result.logs["loss"])[:k]).all()
         assert differences(expected, agent.get_state()) == []
-    assert int(agent.run_updates(batch, 8).finite) == 8
+    assert int(agent.run_updates(batch, 8).applied) == 8
     assert differences(expected, agent.get_state())
 
 
@@ -173,7 +173,7 @@ def test_a_gradient_that_is_not_finite_is_undone_though_the_loss_is_finite() -> 
     expected = copied(agent.get_state())
     agent.set_state(start)
     result = agent.run_updates(batch._replace(discount=discount), 4)
-    assert int(result.finite) == 2
+    assert int(result.applied) == 2
     assert np.isfinite(current().fetch(result.logs["loss"])[:3]).all()
     assert differences(expected, agent.get_state()) == []
 
@@ -192,7 +192,7 @@ def test_what_the_loss_assigned_is_undone_too() -> None:
     expected = copied(agent.get_state())
     assert float(current().fetch(agent.parts)) != 0
     agent.set_state(start)
-    assert int(agent.run_updates(with_fault(batch, 2, "reward", np.nan), 4).finite) == 2
+    assert int(agent.run_updates(with_fault(batch, 2, "reward", np.nan), 4).applied) == 2
     assert differences(expected, agent.get_state()) == []
 
 
@@ -326,5 +326,5 @@ def test_an_update_that_overflows_the_state_is_not_counted_as_applied(size: int)
     agent = small_dqn(optimizer=keras.optimizers.SGD(3e38))
     before, batch = copied(agent.get_state()), random_batch(size, 8)
     large = batch._replace(reward=np.full_like(batch.reward, 1e3), weight=np.full_like(batch.weight, 1e3))
-    assert int(agent.run_updates(large, size).finite) == 0
+    assert int(agent.run_updates(large, size).applied) == 0
     assert not differences(before["variables"], agent.get_state()["variables"])

@@ -54,7 +54,7 @@ def test_all_of_an_update_is_undone_when_one_of_its_losses_is_not_finite(field: 
     expected = copied(agent.get_state())
     assert float(current().fetch(agent.seen)) == 4
     agent.set_state(start)
-    assert int(agent.run_updates(with_fault(batch, 4, field, np.nan), 6).finite) == 4
+    assert int(agent.run_updates(with_fault(batch, 4, field, np.nan), 6).applied) == 4
     assert differences(expected, agent.get_state()) == []
 
 
@@ -95,7 +95,7 @@ def test_updates_that_differ_within_a_period_are_undone(field: str, k: int, befo
     agent.run_updates(batch, k)
     expected = copied(agent.get_state())
     agent.set_state(start)
-    assert int(agent.run_updates(with_fault(batch, k, field, np.nan), 6).finite) == k
+    assert int(agent.run_updates(with_fault(batch, k, field, np.nan), 6).applied) == k
     assert differences(expected, agent.get_state()) == []
 
 

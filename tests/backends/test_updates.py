@@ -101,7 +101,7 @@ def test_traces_stay_bounded_however_group_sizes_vary() -> None:
         wanted = int(rng.integers(1, 17)) if updates % 3 else 7
         size = agent.call_size(wanted)
         result = agent.run_updates(part(batch, 0, size), min(wanted, size))
-        assert int(result.finite) == min(wanted, size)
+        assert int(result.applied) == min(wanted, size)
         updates += wanted
     assert agent.trace_counts["update"] <= 6  # calls of 1, 2, 4, 7, 8 and 16
     assert agent.trace_counts["forward"] <= 1

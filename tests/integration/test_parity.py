@@ -107,7 +107,7 @@ def check(env, case: tuple, *, updates: int, size: int, hidden: tuple[int, ...] 
         expected_errors.append(errors)
         if target_update < 1:
             truth.move_target(target_update)
-    assert int(result.finite) == updates
+    assert int(result.applied) == updates
     assert_same_state(agent, truth)
     fetch = current().fetch
     np.testing.assert_allclose(fetch(result.logs["loss"]), expected_losses, rtol=RTOL, atol=ATOL)
@@ -163,7 +163,7 @@ def test_every_optimizer_of_keras_makes_the_steps_of_a_plain_loop(make) -> None:
     weights = networks.get_weights(agent.q)
     truth = reference.DQN(reference.mlp((8,)), weights, weights, KerasLoop(make()), double=False, loss="squared")
     batch = random_batch(8, 16)
-    assert int(agent.run_updates(batch, 8).finite) == 8
+    assert int(agent.run_updates(batch, 8).applied) == 8
     for k in range(8):
         truth.update(row(batch, k))
     assert_all_close(networks.get_weights(agent.q), truth.weights, "weights")
@@ -222,7 +222,7 @@ def test_only_the_updates_asked_for_are_made() -> None:
     agent = small_dqn()
     truth = same_start(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
     batch = random_batch(8, 16)
-    assert int(agent.run_updates(batch, 3).finite) == 3
+    assert int(agent.run_updates(batch, 3).applied) == 3
     for k in range(3):
         truth.update(row(batch, k))
     assert_same_state(agent, truth)
@@ -234,7 +234,7 @@ def test_without_compiling_the_updates_are_the_same() -> None:
     agent.build()
     truth = same_start(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
     batch = random_batch(3, 16)
-    assert int(agent.run_updates(batch, 3).finite) == 3
+    assert int(agent.run_updates(batch, 3).applied) == 3
     for k in range(3):
         truth.update(row(batch, k))
         truth.move_target(0.1)

@@ -106,7 +106,7 @@ def test_a_torch_optimizer_trains_as_the_loop_one_writes_by_hand(name: str, how:
     agent.build()
     batch = random_batch(8, 16)
     online, target = train_by_hand(agent, make, batch, 8, 0.1)
-    assert int(agent.run_updates(batch, 8).finite) == 8
+    assert int(agent.run_updates(batch, 8).applied) == 8
     assert type(agent.optimizer) is getattr(torch.optim, name)
     assert how == "function" or agent.optimizer is optimizer
     assert_all_close(weights_of(agent.q), weights_of(online), "weights", atol=1e-6)
@@ -212,7 +212,7 @@ def test_buffers_and_slots_of_an_update_that_is_not_finite_are_put_back(bad: int
     expected = copied(agent.get_state())
     agent.set_state(start)
     batch.observation[bad, 3, 1] = np.nan
-    assert int(agent.run_updates(batch, 4).finite) == bad
+    assert int(agent.run_updates(batch, 4).applied) == bad
     assert differences(expected, agent.get_state()) == []
 
 
@@ -382,5 +382,5 @@ def test_several_torch_optimizers_are_undone_together() -> None:
         agent.set_state(start)
         faulty = batch._replace(reward=batch.reward.copy())
         faulty.reward[bad, 1] = np.inf
-        assert int(agent.run_updates(faulty, 4).finite) == bad
+        assert int(agent.run_updates(faulty, 4).applied) == bad
         assert differences(expected, agent.get_state()) == []

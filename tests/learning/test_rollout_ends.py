@@ -23,13 +23,13 @@ def test_updates_end_when_the_policy_has_moved_too_far() -> None:
     assert rows.shape == (6, 4)
     # The first update finds the policy that acted; it is the second that finds it moved, and is undone.
     first = agent.run_updates(rows, 1)
-    assert first.finite == 1 and not first.ended
+    assert first.applied == 1 and not first.stopped_early
     once = agent.get_state()
     agent.set_state(before)
     filled(agent)
     agent.draw(6)
     result = agent.run_updates(rows, 6)
-    assert (result.finite, result.ended) == (1, True)
+    assert (result.applied, result.stopped_early) == (1, True)
     assert differences(once["variables"], agent.get_state()["variables"]) == []
     assert differences(once["optimizers"], agent.get_state()["optimizers"]) == []
 
@@ -60,7 +60,7 @@ def test_a_minibatch_that_is_not_finite_leaves_the_state_before_it() -> None:
     before = agent.get_state()
     agent.draw(6)
     rows = np.arange(12, dtype=np.int32).reshape(3, 4)
-    assert agent.run_updates(rows, 2).finite == 2
+    assert agent.run_updates(rows, 2).applied == 2
     twice = agent.get_state()
     agent.set_state(before)
     filled(agent)
@@ -70,7 +70,7 @@ def test_a_minibatch_that_is_not_finite_leaves_the_state_before_it() -> None:
     target[9] = np.nan
     agent.on_policy._data = data._replace(extra={**data.extra, "target": keras.ops.convert_to_tensor(target)})
     result = agent.run_updates(rows, 3)
-    assert (result.finite, result.ended) == (2, False)
+    assert (result.applied, result.stopped_early) == (2, False)
     assert np.isfinite(current().fetch(result.logs["loss"])[:3]).tolist() == [True, True, False]
     assert differences(twice["variables"], agent.get_state()["variables"]) == []
     assert differences(twice["optimizers"], agent.get_state()["optimizers"]) == []

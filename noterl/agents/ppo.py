@@ -235,6 +235,6 @@ class PPO(ActorCritic):
         feedback = {name: told[name] for name in ("ratio", "td_error")}
         return {"loss": loss, **{name: value for name, value in told.items() if name not in feedback}}, feedback
 
-    def enough(self, logs: dict[str, Any]) -> Any:
+    def stop_epochs(self, logs: dict[str, Any]) -> Any:
         """Return whether the policy has moved too far from the one that acted."""
         return None if self.target_kl is None else logs["approximate_kl"] > 1.5 * self.target_kl

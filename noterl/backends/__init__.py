@@ -1,6 +1,8 @@
 """The backends: one package each for TensorFlow, JAX and torch, all with the same functions.
 
-`noterl/__init__.py` has set `KERAS_BACKEND`, so that other modules import Keras from here in any order.
+Only these packages import a framework. They take functions and variables, and know nothing of agents:
+`noterl.backends.jax.core` documents the functions. `noterl/__init__.py` has set `KERAS_BACKEND`, so other modules import
+Keras from here, in any order.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if os.environ["KERAS_BACKEND"] not in SUPPORTED:
 import keras
 from keras import ops
 
-__all__ = ["current", "keras", "name", "noise_programs", "ops", "rollout_programs"]
+__all__ = ["current", "keras", "name", "ops"]
 
 
 def name() -> str:
@@ -30,17 +32,5 @@ def name() -> str:
 
 @cache
 def current() -> Any:
-    """Return the module of the backend that this process uses."""
+    """Return the module with the interface of this process's backend."""
     return importlib.import_module(f"noterl.backends.{name()}.core")
-
-
-@cache
-def rollout_programs() -> Any:
-    """Return this backend's `compile_prepare` and `compile_minibatches`, as a module."""
-    return importlib.import_module(f"noterl.backends.{name()}.rollout")
-
-
-@cache
-def noise_programs() -> Any:
-    """Return this backend's `compile_spread`, as a module."""
-    return importlib.import_module(f"noterl.backends.{name()}.noise")

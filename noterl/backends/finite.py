@@ -1,4 +1,4 @@
-"""What is asked instead of a whole state whether it is finite, inside a compiled call on TensorFlow and JAX."""
+"""A cheaper check for finite state, inside a compiled call on TensorFlow and JAX."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import keras
 
-# Elements from which on a matrix is asked with the others of its shape.
+# Matrices with at least this many elements are summed with the others of their shape.
 LARGE = 4_096
 
 
-def witnesses(values: Sequence[Any]) -> list[Any]:
-    """Return arrays that are finite where all floating values are, and fewer numbers than those.
+def finiteness_probes(values: Sequence[Any]) -> list[Any]:
+    """Return arrays that are finite if and only if all floating-point values are, with fewer elements.
 
-    XLA reduces an array to one boolean an element at a time. So zero times each large array, which is zero or NaN, is
-    summed with the others of its shape and then over the rows, in whole vectors; that takes a quarter of the time.
+    XLA reduces an array to one boolean element by element. Zero times an array is zero or NaN, so the large arrays of a
+    shape are multiplied by zero, added up, and summed over rows in whole vectors: a quarter of the time.
     """
     small: list[Any] = []
     large: dict[tuple, list[Any]] = {}

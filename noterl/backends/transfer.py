@@ -1,51 +1,115 @@
-"""What the host reads after every compiled call, as one vector.
-
-Owns: its layout. Each array that crosses has its price, which for small networks adds up to a good part of an update:
-whether all was finite, what the updates logged and the weights for acting cross together.
-"""
+"""Transfers between host and device: small arrays cross together, because each transfer has a fixed cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from noterl.types import Batch
 
-class Brief:
-    """The vector's layout, known once the update has been traced.
+# Arrays with more bytes are transferred alone: copying them into the packed array costs more than a transfer.
+_LARGEST_PACKED = 2**16
+
+# (path in the batch, shape, dtype, position among the packed arrays, first word there or None for the whole array)
+Place = tuple[tuple[str, ...], tuple[int, ...], str, int, int | None]
+
+
+class HostReport:
+    """The vector that the host reads after a compiled call: a finite flag, the logs, and the weights for acting.
+
+    Its layout is known once the updates have been traced.
 
     Args:
-        concatenate: the backend's, of one-dimensional arrays.
+        concatenate: the backend's concatenation of one-dimensional arrays.
     """
 
     def __init__(self, concatenate: Callable[[list[Any]], Any]) -> None:
         self._concatenate = concatenate
         self._names: list[str] = []
-        self._weights = 0
+        self._num_weights = 0
 
     def write(self, finite: Any, logs: dict[str, Any], weights: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the vector, and the logs that are no part of it.
+        """Return the vector, and the logs that are not part of it.
 
         Args:
-            finite: 1 if all is finite, float32 `[1]`.
-            logs: `[K, ...]` by name; those of float32 `[K]` go along.
-            weights: of the networks that act, flat and float32.
+            finite: 1 if everything is finite, float32 `[1]`.
+            logs: `[K, ...]` by name; the vector contains those of shape `[K]` and float32.
+            weights: the weights to report, flat and float32.
         """
         self._names = [name for name, value in logs.items() if len(value.shape) == 1 and "float32" in str(value.dtype)]
-        self._weights = sum(value.shape[0] for value in weights)
+        self._num_weights = sum(value.shape[0] for value in weights)
         vector = self._concatenate([finite, *(logs[name] for name in self._names), *weights])
         return vector, {name: value for name, value in logs.items() if name not in self._names}
 
     def read(self, vector: np.ndarray, logs: dict[str, Any]) -> tuple[bool, dict[str, Any], np.ndarray | None]:
-        """Return whether all is finite, all logs, and the weights if there are any.
+        """Return whether everything is finite, all logs, and the weights if there are any.
 
         Args:
-            vector: as `write` made it, on the host.
-            logs: those that it left out.
+            vector: the vector that `write` returned, on the host.
+            logs: the logs that are not part of it.
         """
-        stop = len(vector) - self._weights
-        # A copy, so that whoever keeps a loss does not keep the weights with it.
-        parts = np.split(vector[1:stop].copy(), len(self._names)) if self._names else []
+        end = len(vector) - self._num_weights
+        # Copied, so that a stored loss does not keep the weights in memory.
+        parts = np.split(vector[1:end].copy(), len(self._names)) if self._names else []
         values = dict(zip(self._names, parts, strict=True))
-        return bool(vector[0]), {**values, **logs}, vector[stop:] if self._weights else None
+        return bool(vector[0]), {**values, **logs}, vector[end:] if self._num_weights else None
+
+
+def pack(batch: Batch) -> tuple[list[np.ndarray], tuple[Place, ...]]:
+    """Concatenate the small arrays of a batch as 32-bit words.
+
+    Returns:
+        the arrays, the words last; and the place of each field, hashable and equal for batches of equal shapes.
+    """
+    arrays: list[np.ndarray] = []
+    words: list[np.ndarray] = []
+    places: list[Place] = []
+    length = 0
+    for path, array in _leaves(batch):
+        if array.dtype == np.int64 and path == ("index",):
+            array = array.astype(np.int32)  # indices of a memory, which has fewer than 2^31 rows
+        if array.itemsize == 4 and array.nbytes <= _LARGEST_PACKED:
+            places.append((path, array.shape, array.dtype.str, -1, length))
+            words.append(array.reshape(-1).view(np.int32))
+            length += array.size
+        else:
+            places.append((path, array.shape, array.dtype.str, len(arrays), None))
+            arrays.append(array)
+    return [*arrays, np.concatenate(words)] if words else arrays, tuple(places)
+
+
+def unpack(
+    packed: Sequence[Any], places: Sequence[Place], cast: Callable[[Any, np.dtype, tuple[int, ...]], Any]
+) -> Batch:
+    """Return the batch of a packed one, as tensors of a backend.
+
+    Args:
+        packed: the arrays of `pack`, as tensors.
+        places: as `pack` returned them.
+        cast: reinterprets words as a dtype, bit for bit, and reshapes them.
+    """
+    fields: dict[str, Any] = {"extra": {}}
+    for path, shape, dtype, position, first in places:
+        tensor = packed[position]
+        if first is not None:
+            tensor = cast(tensor[first : first + math.prod(shape)], np.dtype(dtype), shape)
+        holder = fields
+        for name in path[:-1]:
+            holder = holder.setdefault(name, {})
+        holder[path[-1]] = tensor
+    return Batch(**fields)
+
+
+def _leaves(batch: Batch) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    def walk(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+        if isinstance(value, dict):
+            for name, part in value.items():
+                yield from walk((*path, name), part)
+        else:
+            yield path, value
+
+    for name, value in zip(Batch._fields, batch, strict=True):
+        yield from walk((name,), value)

@@ -58,7 +58,6 @@ def begin_trial(agent: Agent, state: dict[str, Any], optimizer: Any) -> None:
     """Compile the agent with another optimizer, and bring all else of it to a state."""
     _leave(agent)
     arguments = dict(agent._setup.arguments) if agent._setup is not None else {}
-    agent.backend_state = {}  # that of the agent as it was stays with it
     agent.compile(**{**arguments, "optimizer": optimizer})
     for name, network in agent.networks().items():  # the last trial may have left some that nothing can be built on
         networks.set_weights(network, state["variables"][name])

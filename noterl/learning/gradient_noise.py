@@ -1,12 +1,10 @@
-"""How much the gradients of an agent's losses differ between batches.
-
-Owns: drawing batches for it, with generators of its own, and the estimates. Taking the gradients is each backend's part
-(`backends/*_noise.py`): one compiled call, in which an optimizer that only looks stands in for each of the agent's.
-"""
+"""How much the gradients of an agent's losses differ between batches."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,21 +13,23 @@ from noterl import backends
 from noterl.backends.common import NonFiniteError
 from noterl.hyperparameters import discount_factor
 from noterl.learning.schedule import batch_size_of
-from noterl.learning.update import DISTRIBUTIONS, updated
+from noterl.learning.update import DISTRIBUTIONS, trace_counter, updated
 from noterl.random import Generators
 from noterl.types import Batch
+
+import keras  # isort: skip  (noterl.backends has chosen by now)
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
 
 
 class Spread(NamedTuple):
-    """What K gradients of D numbers each, taken on batches of one size, say.
+    """Statistics of K gradients g_k with D elements each, on batches of one size; G is their mean.
 
     Attributes:
         samples: K.
         size: D.
-        squares: the sum over them of |g_k - G|^2, where G is their mean.
+        squares: the sum of |g_k - G|^2 over k.
         mean_square: |G|^2.
     """
 
@@ -56,21 +56,21 @@ class Spread(NamedTuple):
 
 
 class GradientNoise:
-    """Measures the spread of an agent's gradients over batches drawn as its updates draw them; changes nothing.
+    """Measures the spread of an agent's gradients over batches that are sampled as for its updates. Changes nothing.
 
-    Of an update with several optimizers the gradients of all count, none of them being applied in between. An agent
-    that learns from rollouts and remembers none is measured on minibatches of the rollout it has just learned from, at
-    the weights it has learned.
+    If an update has several optimizers, the gradients of all of them are included, and none is applied in between. For
+    an agent that learns from rollouts without a replay memory, the batches are minibatches of the last rollout, and
+    the weights are those after its updates.
 
     Args:
-        agent: compiled, in a fit.
-        samples: K, how many batches.
+        agent: a compiled agent, during `fit`.
+        samples: the number of batches, K.
 
     Raises:
-        ValueError: if the agent learns from whole rollouts, which has no minibatches to compare.
+        ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
 
     Attributes:
-        generator: what draws batches; it is no generator of the agent, and grows from the agent's seed.
+        generator: samples the batches. It is seeded by the agent's seed but is not one of the agent's generators.
     """
 
     def __init__(self, agent: Algorithm, samples: int) -> None:
@@ -87,29 +87,35 @@ class GradientNoise:
 
     @property
     def batch_size(self) -> int:
-        """Transitions of a batch."""
+        """Transitions per batch."""
         return batch_size_of(self._agent)
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to measure at this step: of rollouts that are forgotten, the one just learned."""
+        """Whether there is data at this step. Without a replay memory, only just after the updates on a rollout."""
         agent = self._agent
         return agent.on_policy is None or agent.replay is not None or agent.on_policy.learned is not None
 
     def __call__(self) -> Spread | None:
-        """Return the spread; None before training has something to learn from, or if a loss is not finite."""
+        """Return the spread, or None before the first updates or if a loss is not finite."""
         agent, batch_size = self._agent, self.batch_size
         if not self.ready or agent.steps < agent.schedule.learning_starts:
             return None
         if agent.replay is not None and agent.replay.count_drawable(batch_size) < batch_size:
             return None
         if self._compiled is None:
-            self._compiled = backends.noise_programs().compile_spread(agent)
+            self._compiled = backends.current().compile_call(
+                partial(_spread, agent),
+                agent.all_variables,
+                jit_compile=agent.jit_compile,
+                on_trace=trace_counter(agent, "noise"),
+                torch_seed=lambda advance: agent.updates,
+            )
         try:
             squares, mean_square, size = self._compiled(self._batch(batch_size))
         except NonFiniteError:
             return None
-        return Spread(self._samples, size, squares, mean_square)
+        return Spread(self._samples, int(size), float(squares), float(mean_square))
 
     def _batch(self, batch_size: int) -> Batch:
         agent, samples, generator = self._agent, self._samples, self.generator
@@ -125,7 +131,7 @@ class GradientNoise:
         return batch._replace(extra={**batch.extra, **extra})
 
     def _minibatches(self, batch_size: int) -> Batch:
-        """Return minibatches of the rollout that was learned, each without a row twice."""
+        """Return minibatches of the last rollout, each without repeated rows."""
         learned, fetch = self._agent.on_policy.learned, backends.current().fetch  # type: ignore[union-attr]
         count = len(fetch(learned.reward))
         rows = np.stack([self.generator.permutation(count)[:batch_size] for _ in range(self._samples)])
@@ -139,18 +145,18 @@ class GradientNoise:
 
 
 class Recorder:
-    """An optimizer that notes the gradients it is given, and applies none."""
+    """Stands in for an optimizer: stores the gradients and does not apply them."""
 
     def __init__(self) -> None:
         self.gradients: list[Any] = []
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Note gradients; a variable that a loss does not depend on has none."""
+        """Store the gradients; None of a variable that the loss does not depend on is skipped."""
         self.gradients += [gradient for gradient in gradients if gradient is not None]
 
 
 def gradients_of(agent: Algorithm, batch: Batch) -> list[Any]:
-    """Return the gradients of one update on tensors `[B, ...]`, in the order in which they are taken."""
+    """Return the gradients of one update on tensors `[B, ...]`, in the order in which `update` takes them."""
     recorder, optimizers = Recorder(), agent.optimizers
     agent.optimizers = dict.fromkeys(optimizers, recorder)
     try:
@@ -158,3 +164,25 @@ def gradients_of(agent: Algorithm, batch: Batch) -> list[Any]:
     finally:
         agent.optimizers = optimizers
     return recorder.gradients
+
+
+def _spread(agent: Algorithm, batches: Batch) -> tuple[Any, Any, int]:
+    """Return `squares`, `mean_square` and `size` of `Spread` for batches `[K, B, ...]`, by Welford's algorithm."""
+    ops, isolated = keras.ops, backends.current().isolated
+
+    def gradients(k: Any) -> list[Any]:
+        batch = keras.tree.map_structure(lambda array: array[k], batches)
+        return isolated(lambda: gradients_of(agent, batch), agent.all_variables)
+
+    def add(k: Any, carry: tuple[list[Any], Any]) -> tuple[list[Any], Any]:
+        mean, squares = carry
+        found = gradients(k)
+        before = [gradient - center for gradient, center in zip(found, mean, strict=True)]
+        mean = [center + delta / ops.cast(k + 1, delta.dtype) for center, delta in zip(mean, before, strict=True)]
+        after = [gradient - center for gradient, center in zip(found, mean, strict=True)]
+        squares = squares + sum(ops.sum(one * other) for one, other in zip(before, after, strict=True))
+        return mean, squares
+
+    mean, squares = ops.fori_loop(1, batches.reward.shape[0], add, (gradients(0), ops.zeros(())))
+    size = sum(math.prod(center.shape) for center in mean)
+    return squares, sum(ops.sum(center * center) for center in mean), size

@@ -248,7 +248,7 @@ def summary(parts: Parts) -> str:
     algorithm, counters = parts.algorithm, parts.counters
     lines = [
         f"{type(algorithm).__name__}: {algorithm.observation_space} -> {algorithm.action_space}",
-        f"backend {backends.choose()} on {backends.current().device_name()}; "
+        f"backend {backends.name()} on {backends.current().device_name()}; "
         f"acting in {'NumPy' if parts.actor.forward.in_numpy else 'the compiled forward pass'}",
     ]
     for name, network in algorithm.networks().items():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from tests.support.parts import run_updates
 import noterl
 from noterl.backends import current
 from noterl.learning.update import with_random_numbers
@@ -16,7 +17,6 @@ from noterl.replay import Prioritized
 from tests.support import reference_continuous as reference
 from tests.support.batches import CONTINUOUS, VECTOR, copied, differences, part, random_batch, row
 from tests.support.doubles import RandomWalkEnv
-from tests.support.parts import run_updates
 
 mlp = noterl.networks.mlp
 
@@ -90,7 +90,7 @@ def test_updates_equal_the_reference(case: Case) -> None:
     agent, truth = case.agent, case.truth
     agent.set_state(case.start)
     result = run_updates(agent, case.batch, UPDATES)
-    assert int(result.finite) == UPDATES
+    assert int(result.applied) == UPDATES
     fetch = current().fetch
     for k in range(UPDATES):
         logs, feedback = truth.update(row(case.batch, k), k)

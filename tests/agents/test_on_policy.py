@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from tests.support.parts import learner_of
 import noterl
 from noterl import heads
 from noterl.backends import current
 from noterl.replay import Prioritized, RatioScore
 from tests.support import reference_on_policy as reference
 from tests.support.doubles import RandomWalkEnv, branching_vector
-from tests.support.parts import learner_of, run_updates
 from tests.support.states import assert_same_state
 
 OBSERVATIONS = spaces.Box(-9.0, 9.0, (3,), np.float32)
@@ -84,8 +84,8 @@ def assert_follows(agent: Any, model: reference.ActorCritic, optimizers: list[An
     data = fetched(learner_of(agent)._data.extra)
     for name, expected in prepared.items():
         np.testing.assert_allclose(data[name], expected.reshape(-1), rtol=RTOL, atol=ATOL, err_msg=name)
-    result = run_updates(agent, rows, len(rows))
-    assert result.finite == len(rows) and not result.ended
+    result = agent.run_updates(rows, len(rows))
+    assert result.applied == len(rows) and not result.stopped_early
     logs, everything = fetched(result.logs), flat({**rollout, **prepared})
     for k, row in enumerate(rows):
         batch = {name: array[row] for name, array in everything.items()}
@@ -373,7 +373,7 @@ class TestRememberingRollouts:
         variables = agent.get_state()["variables"]
         rules = {"gae_lambda": 0.95, "clip": 0.2, "entropy": 0.0, "value": 0.5}
         model = reference.ActorCritic(variables["actor"], variables["critic"], kind="discrete", **rules)
-        feedback = fetched(run_updates(agent, batch, 2).feedback)
+        feedback = fetched(agent.run_updates(batch, 2).feedback)
         np.testing.assert_allclose(feedback["ratio"][0], 1.0, rtol=1e-5)
         errors = batch.extra["target"][0] - model.value(batch.observation[0].astype(float))
         np.testing.assert_allclose(feedback["td_error"][0], errors, rtol=RTOL, atol=ATOL)
@@ -393,7 +393,7 @@ class TestRememberingRollouts:
         assert len(scores) == 40 and len(set(scores.tolist())) > 20
 
     def test_who_may_not(self) -> None:
-        with pytest.raises(ValueError, match="replay cannot be given to an agent that may have enough"):
+        with pytest.raises(ValueError, match="replay cannot be given"):
             ppo("discrete", target_kl=0.1).compile(replay=noterl.Replay(100))
         with pytest.raises(ValueError, match="replay must not be given to an agent that learns from rollouts"):
             noterl.A2C("CartPole-v1").compile(replay=noterl.Replay(100))

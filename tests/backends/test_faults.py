@@ -14,11 +14,10 @@ import pytest
 from keras import ops
 
 import noterl
-from noterl import backends, losses, networks
-from noterl.backends import current
+from noterl import losses, networks
+from noterl.backends import choose, current
 from noterl.backends.common import NonFiniteError
 from tests.support.batches import VECTOR, Corridor, copied, differences, flat, part, random_batch, small_dqn, with_fault
-from tests.support.parts import run_updates
 
 
 class Losing(noterl.Agent):
@@ -82,7 +81,7 @@ def test_a_variable_that_the_agent_does_not_hold_is_refused_by_name(make) -> Non
     agent = losing(term)
     state = copied(agent.get_state())
     with pytest.raises(RuntimeError, match=r"forgotten.*attribute of the agent"):
-        run_updates(agent, random_batch(2, 4), 2)
+        agent.run_updates(random_batch(2, 4), 2)
     assert np.array_equal(current().fetch(variable), before)
     assert differences(state, agent.get_state()) == []
 
@@ -122,7 +121,7 @@ def make_variable() -> keras.Variable:
 )
 def test_a_variable_of_the_agent_is_found_and_trained(parts, get) -> None:
     agent = losing(lambda agent, batch: ops.square(get(agent.parts)), parts)
-    run_updates(agent, random_batch(3, 4), 3)
+    agent.run_updates(random_batch(3, 4), 3)
     assert 1.99 < float(current().fetch(get(agent.parts))) < 2.0
     assert any("parts" in name for name in agent.get_state()["variables"])
 
@@ -135,12 +134,12 @@ def test_a_seed_generator_of_the_agent_advances() -> None:
 
     agent = losing(term, lambda: keras.random.SeedGenerator(5))
     start, batch = copied(agent.get_state()), random_batch(4, 4)
-    run_updates(agent, batch, 4)
+    agent.run_updates(batch, 4)
     first = copied(agent.get_state())
     assert int(first["variables"]["parts"][0][1]) > int(start["variables"]["parts"][0][1])
     agent.set_state(start)
     for k in range(4):
-        run_updates(agent, part(batch, k, k + 1), 1)
+        agent.run_updates(part(batch, k, k + 1), 1)
     assert differences(first, agent.get_state()) == []
 
 
@@ -151,15 +150,15 @@ def test_an_update_that_is_not_finite_is_undone(optimizer: str) -> None:
     start = copied(agent.get_state())
     for k, field, value in ((0, "reward", np.nan), (5, "observation", np.inf), (7, "reward", 1e30)):
         agent.set_state(start)
-        run_updates(agent, batch, k) if k else None
+        agent.run_updates(batch, k) if k else None
         expected = copied(agent.get_state())
         agent.set_state(start)
-        result = run_updates(agent, with_fault(batch, k, field, value), 8)
-        assert int(result.finite) == k
+        result = agent.run_updates(with_fault(batch, k, field, value), 8)
+        assert int(result.applied) == k
         assert not np.isfinite(current().fetch(result.logs["loss"])[k])
         assert np.isfinite(current().fetch(result.logs["loss"])[:k]).all()
         assert differences(expected, agent.get_state()) == []
-    assert int(run_updates(agent, batch, 8).finite) == 8
+    assert int(agent.run_updates(batch, 8).applied) == 8
     assert differences(expected, agent.get_state())
 
 
@@ -170,11 +169,11 @@ def test_a_gradient_that_is_not_finite_is_undone_though_the_loss_is_finite() -> 
     agent, batch = losing(term, make_variable), random_batch(4, 4)
     discount = np.where(np.arange(4)[:, None] == 2, 0, np.full((4, 4), 0.5)).astype(np.float32)
     start = copied(agent.get_state())
-    run_updates(agent, batch._replace(discount=discount), 2)
+    agent.run_updates(batch._replace(discount=discount), 2)
     expected = copied(agent.get_state())
     agent.set_state(start)
-    result = run_updates(agent, batch._replace(discount=discount), 4)
-    assert int(result.finite) == 2
+    result = agent.run_updates(batch._replace(discount=discount), 4)
+    assert int(result.applied) == 2
     assert np.isfinite(current().fetch(result.logs["loss"])[:3]).all()
     assert differences(expected, agent.get_state()) == []
 
@@ -189,11 +188,11 @@ def test_what_the_loss_assigned_is_undone_too() -> None:
     agent = losing(term, lambda: keras.Variable(np.float32(0), trainable=False, name="mean"))
     batch = random_batch(4, 4)
     start = copied(agent.get_state())
-    run_updates(agent, batch, 2)
+    agent.run_updates(batch, 2)
     expected = copied(agent.get_state())
     assert float(current().fetch(agent.parts)) != 0
     agent.set_state(start)
-    assert int(run_updates(agent, with_fault(batch, 2, "reward", np.nan), 4).finite) == 2
+    assert int(agent.run_updates(with_fault(batch, 2, "reward", np.nan), 4).applied) == 2
     assert differences(expected, agent.get_state()) == []
 
 
@@ -320,12 +319,12 @@ def test_ctrl_c_at_the_very_end_is_not_swallowed() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-@pytest.mark.skipif(backends.name() == "torch", reason="an overflow is seen in the next loss there")
+@pytest.mark.skipif(choose() == "torch", reason="an overflow is seen in the next loss there")
 @pytest.mark.parametrize("size", [1, 4])
 def test_an_update_that_overflows_the_state_is_not_counted_as_applied(size: int) -> None:
     """Its loss and gradients are finite, what it leaves is not."""
     agent = small_dqn(optimizer=keras.optimizers.SGD(3e38))
     before, batch = copied(agent.get_state()), random_batch(size, 8)
     large = batch._replace(reward=np.full_like(batch.reward, 1e3), weight=np.full_like(batch.weight, 1e3))
-    assert int(run_updates(agent, large, size).finite) == 0
+    assert int(agent.run_updates(large, size).applied) == 0
     assert not differences(before["variables"], agent.get_state()["variables"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noterl.backends.finite import LARGE, witnesses
+from noterl.backends.finite import LARGE, finiteness_probes
 
 SHAPES = [(3,), (), (7, 5), (64, 64), (64, 64), (5_000,), (2, 3, 32, 32), (80, 64)]
 
@@ -17,7 +17,7 @@ def state() -> list[np.ndarray]:
 
 
 def finite(values: list[np.ndarray]) -> bool:
-    asked = witnesses([keras.ops.convert_to_tensor(value) for value in values])
+    asked = finiteness_probes([keras.ops.convert_to_tensor(value) for value in values])
     return all(np.isfinite(keras.ops.convert_to_numpy(value)).all() for value in asked)
 
 
@@ -41,19 +41,19 @@ def test_opposite_infinities_are_found() -> None:
 
 
 def test_large_matrices_of_a_shape_are_asked_as_one_row() -> None:
-    asked = witnesses([keras.ops.ones((LARGE // 64, 64)) for _ in range(5)])
+    asked = finiteness_probes([keras.ops.ones((LARGE // 64, 64)) for _ in range(5)])
     assert [tuple(value.shape) for value in asked] == [(64,)]
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "bool"])
 def test_whole_numbers_are_not_asked(dtype: str) -> None:
-    assert witnesses([keras.ops.ones((100, 100), dtype=dtype)]) == []
+    assert finiteness_probes([keras.ops.ones((100, 100), dtype=dtype)]) == []
 
 
 @pytest.mark.parametrize("jit", [True, False])
 def test_a_compiler_does_not_take_zero_times_a_number_for_zero(jit: bool) -> None:
     def ask(values: list) -> object:
-        return keras.ops.all(keras.ops.isfinite(keras.ops.concatenate(witnesses(values))))
+        return keras.ops.all(keras.ops.isfinite(keras.ops.concatenate(finiteness_probes(values))))
 
     if keras.backend.backend() == "tensorflow":
         import tensorflow

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.support.parts import run_updates
 import noterl
 from noterl import losses, networks
 from noterl.backends import current
 from tests.support.batches import VECTOR, copied, differences, random_batch, with_fault
-from tests.support.parts import run_updates
 
 
 class Two(noterl.Agent):
@@ -55,7 +55,7 @@ def test_all_of_an_update_is_undone_when_one_of_its_losses_is_not_finite(field: 
     expected = copied(agent.get_state())
     assert float(current().fetch(agent.seen)) == 4
     agent.set_state(start)
-    assert int(run_updates(agent, with_fault(batch, 4, field, np.nan), 6).finite) == 4
+    assert int(run_updates(agent, with_fault(batch, 4, field, np.nan), 6).applied) == 4
     assert differences(expected, agent.get_state()) == []
 
 
@@ -96,7 +96,7 @@ def test_updates_that_differ_within_a_period_are_undone(field: str, k: int, befo
     run_updates(agent, batch, k)
     expected = copied(agent.get_state())
     agent.set_state(start)
-    assert int(run_updates(agent, with_fault(batch, k, field, np.nan), 6).finite) == k
+    assert int(run_updates(agent, with_fault(batch, k, field, np.nan), 6).applied) == k
     assert differences(expected, agent.get_state()) == []
 
 

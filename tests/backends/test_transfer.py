@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from noterl.backends.transfer import Brief
+from noterl.backends.transfer import HostReport
 
 LOGS = {
     "loss": np.array([0.5, np.nan, 2.0], np.float32),
@@ -19,10 +19,10 @@ WEIGHTS = [np.arange(4, dtype=np.float32), np.full(2, 9.0, np.float32)]
 @pytest.mark.parametrize("finite", [True, False])
 @pytest.mark.parametrize("weights", [WEIGHTS, []])
 def test_what_was_written_comes_back(finite: bool, weights: list[np.ndarray]) -> None:
-    brief = Brief(np.concatenate)
-    vector, apart = brief.write(np.array([finite], np.float32), LOGS, weights)
+    report = HostReport(np.concatenate)
+    vector, apart = report.write(np.array([finite], np.float32), LOGS, weights)
     assert set(apart) == {"steps", "grid"}
-    read, logs, flat = brief.read(vector, apart)
+    read, logs, flat = report.read(vector, apart)
     assert read is finite
     assert logs.keys() == LOGS.keys()
     for name, values in LOGS.items():
@@ -34,9 +34,9 @@ def test_what_was_written_comes_back(finite: bool, weights: list[np.ndarray]) ->
 
 
 def test_logs_of_another_type_all_stay_apart() -> None:
-    brief, doubles = Brief(np.concatenate), {"loss": np.array([0.5, 2.0])}
-    vector, apart = brief.write(np.ones(1, np.float32), doubles, WEIGHTS)
-    finite, logs, flat = brief.read(vector, apart)
+    report, doubles = HostReport(np.concatenate), {"loss": np.array([0.5, 2.0])}
+    vector, apart = report.write(np.ones(1, np.float32), doubles, WEIGHTS)
+    finite, logs, flat = report.read(vector, apart)
     assert finite
     assert logs.keys() == {"loss"}
     np.testing.assert_array_equal(logs["loss"], doubles["loss"])
@@ -44,7 +44,7 @@ def test_logs_of_another_type_all_stay_apart() -> None:
 
 
 def test_a_loss_that_is_kept_does_not_keep_the_weights() -> None:
-    brief = Brief(np.concatenate)
-    vector, apart = brief.write(np.ones(1, np.float32), LOGS, [np.zeros(10_000, np.float32)])
-    loss = brief.read(vector, apart)[1]["loss"]
+    report = HostReport(np.concatenate)
+    vector, apart = report.write(np.ones(1, np.float32), LOGS, [np.zeros(10_000, np.float32)])
+    loss = report.read(vector, apart)[1]["loss"]
     assert loss.base.size < 10

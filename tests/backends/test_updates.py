@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.support.parts import run_updates, sample_batch
 import noterl
 from noterl import networks
 from noterl.backends import current
@@ -17,7 +18,6 @@ from noterl.policies import EpsGreedyQPolicy
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
 from tests.support.batches import VECTOR, copied, differences, part, random_batch, row, small_dqn
-from tests.support.parts import run_updates, sample_batch
 
 
 def cartpole_agent(seed: int = 11, **settings: Any) -> noterl.DQN:
@@ -102,7 +102,7 @@ def test_traces_stay_bounded_however_group_sizes_vary() -> None:
         wanted = int(rng.integers(1, 17)) if updates % 3 else 7
         size = agent.call_size(wanted)
         result = run_updates(agent, part(batch, 0, size), min(wanted, size))
-        assert int(result.finite) == min(wanted, size)
+        assert int(result.applied) == min(wanted, size)
         updates += wanted
     assert agent.trace_counts["update"] <= 6  # calls of 1, 2, 4, 7, 8 and 16
     assert agent.trace_counts["forward"] <= 1

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.support.parts import run_updates
 import noterl
 from noterl import networks
 from noterl.backends import current
 from tests.support import reference_numpy as reference
 from tests.support.batches import IMAGE, VECTOR, copied, part, random_batch, row, small_dqn
-from tests.support.parts import run_updates
 
 # DESIGN section 11, for float32.
 RTOL, ATOL = 1e-4, 2e-6
@@ -108,7 +108,7 @@ def check(env, case: tuple, *, updates: int, size: int, hidden: tuple[int, ...] 
         expected_errors.append(errors)
         if target_update < 1:
             truth.move_target(target_update)
-    assert int(result.finite) == updates
+    assert int(result.applied) == updates
     assert_same_state(agent, truth)
     fetch = current().fetch
     np.testing.assert_allclose(fetch(result.logs["loss"]), expected_losses, rtol=RTOL, atol=ATOL)
@@ -164,7 +164,7 @@ def test_every_optimizer_of_keras_makes_the_steps_of_a_plain_loop(make) -> None:
     weights = networks.get_weights(agent.q)
     truth = reference.DQN(reference.mlp((8,)), weights, weights, KerasLoop(make()), double=False, loss="squared")
     batch = random_batch(8, 16)
-    assert int(run_updates(agent, batch, 8).finite) == 8
+    assert int(run_updates(agent, batch, 8).applied) == 8
     for k in range(8):
         truth.update(row(batch, k))
     assert_all_close(networks.get_weights(agent.q), truth.weights, "weights")
@@ -223,7 +223,7 @@ def test_only_the_updates_asked_for_are_made() -> None:
     agent = small_dqn()
     truth = same_start(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
     batch = random_batch(8, 16)
-    assert int(run_updates(agent, batch, 3).finite) == 3
+    assert int(run_updates(agent, batch, 3).applied) == 3
     for k in range(3):
         truth.update(row(batch, k))
     assert_same_state(agent, truth)
@@ -235,7 +235,7 @@ def test_without_compiling_the_updates_are_the_same() -> None:
     agent.build()
     truth = same_start(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
     batch = random_batch(3, 16)
-    assert int(run_updates(agent, batch, 3).finite) == 3
+    assert int(run_updates(agent, batch, 3).applied) == 3
     for k in range(3):
         truth.update(row(batch, k))
         truth.move_target(0.1)

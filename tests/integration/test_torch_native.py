@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.support.parts import actor_of, run_updates
 import noterl
 from noterl import networks
 from noterl.backends import current
@@ -16,7 +17,6 @@ from noterl.types import Batch
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
 from tests.support.batches import VECTOR, Corridor, copied, differences, part, random_batch, row
-from tests.support.parts import actor_of, run_updates
 
 pytestmark = pytest.mark.backends("torch")
 torch = pytest.importorskip("torch")
@@ -107,7 +107,7 @@ def test_a_torch_optimizer_trains_as_the_loop_one_writes_by_hand(name: str, how:
     agent.build()
     batch = random_batch(8, 16)
     online, target = train_by_hand(agent, make, batch, 8, 0.1)
-    assert int(run_updates(agent, batch, 8).finite) == 8
+    assert int(run_updates(agent, batch, 8).applied) == 8
     assert type(agent.optimizer) is getattr(torch.optim, name)
     assert how == "function" or agent.optimizer is optimizer
     assert_all_close(weights_of(agent.q), weights_of(online), "weights", atol=1e-6)
@@ -213,7 +213,7 @@ def test_buffers_and_slots_of_an_update_that_is_not_finite_are_put_back(bad: int
     expected = copied(agent.get_state())
     agent.set_state(start)
     batch.observation[bad, 3, 1] = np.nan
-    assert int(run_updates(agent, batch, 4).finite) == bad
+    assert int(run_updates(agent, batch, 4).applied) == bad
     assert differences(expected, agent.get_state()) == []
 
 
@@ -383,5 +383,5 @@ def test_several_torch_optimizers_are_undone_together() -> None:
         agent.set_state(start)
         faulty = batch._replace(reward=batch.reward.copy())
         faulty.reward[bad, 1] = np.inf
-        assert int(run_updates(agent, faulty, 4).finite) == bad
+        assert int(run_updates(agent, faulty, 4).applied) == bad
         assert differences(expected, agent.get_state()) == []

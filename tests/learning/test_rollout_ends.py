@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 
+from tests.support.parts import learner_of, run_updates
 import noterl
 from noterl.backends import current
 from tests.agents.test_on_policy import filled, ppo
 from tests.support.doubles import CountingEnv
-from tests.support.parts import learner_of, run_updates
 from tests.support.states import differences
 
 
@@ -24,13 +24,13 @@ def test_updates_end_when_the_policy_has_moved_too_far() -> None:
     assert rows.shape == (6, 4)
     # The first update finds the policy that acted; it is the second that finds it moved, and is undone.
     first = run_updates(agent, rows, 1)
-    assert first.applied == 1 and not first.ended
+    assert first.applied == 1 and not first.stopped_early
     once = agent.get_state()
     agent.set_state(before)
     filled(agent)
     agent.draw(6)
     result = run_updates(agent, rows, 6)
-    assert (result.finite, result.ended) == (1, True)
+    assert (result.applied, result.stopped_early) == (1, True)
     assert differences(once["variables"], agent.get_state()["variables"]) == []
     assert differences(once["optimizers"], agent.get_state()["optimizers"]) == []
 
@@ -71,7 +71,7 @@ def test_a_minibatch_that_is_not_finite_leaves_the_state_before_it() -> None:
     target[9] = np.nan
     learner_of(agent)._data = data._replace(extra={**data.extra, "target": keras.ops.convert_to_tensor(target)})
     result = run_updates(agent, rows, 3)
-    assert (result.finite, result.ended) == (2, False)
+    assert (result.applied, result.stopped_early) == (2, False)
     assert np.isfinite(current().fetch(result.logs["loss"])[:3]).tolist() == [True, True, False]
     assert differences(twice["variables"], agent.get_state()["variables"]) == []
     assert differences(twice["optimizers"], agent.get_state()["optimizers"]) == []

@@ -1,0 +1,189 @@
+"""Pure functions of Keras variables on JAX: scopes that hold their values, and gradients inside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from noterl.backends.common import split_loss
+
+T = TypeVar("T")
+
+_scopes: list[Scope] = []
+
+
+class Scope(keras.StatelessScope):
+    """A stateless scope that raises for every variable that it was not given.
+
+    JAX would compile an unknown variable as a constant, and lose what is assigned to it.
+
+    Args:
+        variables: the known variables.
+        values: their values.
+
+    Attributes:
+        finite: whether every loss and gradient so far is finite.
+        finite_losses: whether every loss so far is finite.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable], values: Sequence[Any]) -> None:
+        super().__init__()
+        self.variables = variables
+        self.state_mapping = {id(variable): value for variable, value in zip(variables, values, strict=True)}
+        self.finite: Any = True
+        self.finite_losses: Any = True
+
+    def __enter__(self) -> Scope:
+        super().__enter__()
+        _scopes.append(self)
+        return self
+
+    def __exit__(self, *args: Any, **kwargs: Any) -> None:
+        _scopes.pop()
+        super().__exit__(*args, **kwargs)
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        """Return the value of a known variable."""
+        self._check(variable, "read")
+        return self.state_mapping[id(variable)]
+
+    def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+        """Assign a value to a known variable."""
+        self._check(update[0], "assigned")
+        super().add_update(update)
+
+    def values(self) -> list[Any]:
+        """Return the current values of the known variables, in order."""
+        return [self.state_mapping[id(variable)] for variable in self.variables]
+
+    def _check(self, variable: keras.Variable, verb: str) -> None:
+        if id(variable) not in self.state_mapping:
+            raise RuntimeError(
+                f"the variable {variable.path!r} of shape {tuple(variable.shape)} is {verb} in a compiled call but "
+                "does not belong to the agent: keep the variable, network or seed generator as an attribute of the "
+                "agent (or in a list, tuple or dict that is one) before training starts"
+            )
+
+
+def is_tracing() -> bool:
+    """Whether the current code is being compiled: it runs once, and Python numbers in it become constants."""
+    return bool(_scopes)
+
+
+def interpreted(function: Callable) -> Callable:
+    """Run `function` operation by operation, loops included, so that a debugger can step through it."""
+
+    def run(*args: Any) -> Any:
+        with jax.disable_jit():
+            return function(*args)
+
+    return run
+
+
+def read_values(variables: Sequence[keras.Variable]) -> list[Any]:
+    """Return the arrays of variables, outside of any scope."""
+    return [variable._value for variable in variables]
+
+
+def dry_run(
+    function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
+) -> None:
+    """Call `function` for its side effects in Python, with `variables` as known variables.
+
+    Unless `jit_compile` is False, nothing is computed: that would compile each operation.
+    """
+
+    def run() -> tuple:
+        with Scope(variables, read_values(variables)):
+            function()
+        return ()
+
+    if jit_compile is False:
+        function()
+    else:
+        jax.eval_shape(run)
+
+
+def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
+    """Return `function()`, and discard what it assigns to `variables`; also inside a compiled call."""
+    scope = Scope(_scopes[-1].variables, _scopes[-1].values()) if _scopes else Scope(variables, read_values(variables))
+    with scope:
+        return function()
+
+
+def gradients(
+    loss_fn: Callable[..., Any],
+    trained: Sequence[keras.Variable],
+    args: tuple,
+    *,
+    known: Sequence[keras.Variable] = (),
+    traceable: bool = False,
+) -> tuple[Any, Any, list[Any]]:
+    """Return `(loss, aux, gradients)` of `loss_fn(*args)`.
+
+    Args:
+        loss_fn: returns a scalar, or a pair of a scalar and anything.
+        trained: the variables to differentiate with respect to.
+        args: the arguments of `loss_fn`.
+        known: all variables that `loss_fn` may read or assign. Used outside a compiled call only.
+        traceable: not used on this backend.
+    """
+    if not _scopes:
+        return _with_write_back(lambda: gradients(loss_fn, trained, args), known)
+    outer = _scopes[-1]
+    positions = {id(variable): position for position, variable in enumerate(trained)}
+
+    def objective(values: list[Any]) -> tuple[Any, tuple[Any, dict[int, Any]]]:
+        start = [
+            values[positions[id(variable)]] if id(variable) in positions else value
+            for variable, value in zip(outer.variables, outer.values(), strict=True)
+        ]
+        with Scope(outer.variables, start) as inner:
+            loss, aux = split_loss(loss_fn(*args))
+        assigned = {
+            position: value
+            for position, (variable, value) in enumerate(zip(outer.variables, inner.values(), strict=True))
+            if id(variable) not in positions and value is not start[position]
+        }
+        return loss, (aux, assigned)
+
+    values = [outer.get_current_value(variable) for variable in trained]
+    (loss, (aux, assigned)), found = jax.value_and_grad(objective, has_aux=True)(values)
+    for position, value in assigned.items():
+        outer.state_mapping[id(outer.variables[position])] = value
+    return loss, aux, found
+
+
+def minimize(
+    loss_fn: Callable[..., Any],
+    trained: Sequence[keras.Variable],
+    optimizer: Any,
+    args: tuple,
+    *,
+    known: Sequence[keras.Variable] = (),
+    traceable: bool = False,
+) -> tuple[Any, Any]:
+    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`; see `gradients`."""
+    if not _scopes:
+        return _with_write_back(lambda: minimize(loss_fn, trained, optimizer, args), known)
+    loss, aux, found = gradients(loss_fn, trained, args)
+    outer = _scopes[-1]
+    outer.finite_losses &= jnp.isfinite(loss)
+    outer.finite &= outer.finite_losses
+    for gradient in found:
+        outer.finite &= jnp.isfinite(gradient).all()
+    optimizer.apply(found, list(trained))
+    return loss, aux
+
+
+def _with_write_back(function: Callable[[], T], known: Sequence[keras.Variable]) -> T:
+    """Return `function()`, called in a scope whose final values are written to the variables."""
+    with Scope(known, read_values(known)) as scope:
+        result = function()
+    for variable, value in zip(known, scope.values(), strict=True):
+        variable._value = value
+    return result

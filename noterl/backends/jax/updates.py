@@ -1,0 +1,271 @@
+"""Compiled gradient updates on JAX: one jitted while loop over a pure state.
+
+The buffers of the state are not donated: if an update is not finite, the variables keep their arrays from before the
+call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from noterl.backends.common import GatheredRows, GroupResult, Step, apply_finite_prefix, must_loop
+from noterl.backends.finite import finiteness_probes
+from noterl.backends.jax.scope import Scope, interpreted, read_values
+from noterl.backends.transfer import HostReport
+from noterl.types import Batch
+
+Rows = Batch | GatheredRows
+
+# (state, batch, index) -> (state, whether to go on, results)
+_Once = Callable[[list[Any], Batch, int], tuple[list[Any], Any, Any]]
+
+
+def compile_updates(
+    step: Step,
+    variables: Sequence[keras.Variable],
+    *,
+    period: int = 1,
+    stop: Callable[[dict[str, Any]], Any] | None = None,
+    report: Sequence[keras.Variable] = (),
+    jit_compile: bool | str = "auto",
+    on_trace: Callable[[], None] = lambda: None,
+    log_names: Collection[str] = ("loss",),
+    torch_seed: Callable[[bool], int] | None = None,
+) -> Callable[..., GroupResult]:
+    """Compile gradient updates into one program, `program(rows, count, first=0) -> GroupResult`.
+
+    The program takes the batches of K updates and makes the first `count <= K` of them. `rows` is a `Batch` of host
+    arrays `[K, B, ...]`, or `GatheredRows` of data on the device. `first` is the number of the first update; only its
+    remainder by `period` matters. `count` and `first` do not change the compiled code, so splitting updates into calls
+    cannot change a result.
+
+    Args:
+        step: makes one update, `step(batch, index) -> (logs, feedback)`, on tensors `[B, ...]`. `index` is the number
+            of the update modulo `period`, a Python int.
+        variables: all variables that `step` may read or assign.
+        period: number of updates after which `index` starts again from 0.
+        stop: returns, given the logs of an update, whether it was one too many. That update is undone, and the
+            remaining ones are skipped. None if this never happens.
+        report: variables whose flat float32 weights are returned as `GroupResult.weights`.
+        jit_compile: False runs the updates operation by operation.
+        on_trace: called for each program that is traced.
+        log_names: used on torch only.
+        torch_seed: used on torch only.
+    """
+    return _Updates(step, variables, period, stop, report, jit_compile, on_trace)
+
+
+class _Updates:
+    """The compiled programs of one `step`.
+
+    Whether all updates of a call are finite is checked once, from their losses and the state that they leave: a
+    gradient that is not finite leaves a state that is not finite. Checking every gradient costs a fifth of a small
+    update, so a second program does it only to find the first update that failed.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        variables: Sequence[keras.Variable],
+        period: int,
+        stop: Callable[[dict[str, Any]], Any] | None,
+        report: Sequence[keras.Variable],
+        jit_compile: bool | str,
+        on_trace: Callable[[], None],
+    ) -> None:
+        self._step, self._variables, self._period, self._stop = step, variables, period, stop
+        self._on_trace = on_trace
+        places = {id(variable): position for position, variable in enumerate(variables)}
+        self._reported = [places[id(variable)] for variable in report]
+        self._assigned: list[int] | None = None  # positions of the variables that updates assign
+        self._host_report = HostReport(jnp.concatenate)
+        compiled = interpreted if jit_compile is False else jax.jit
+        self._run_all, self._run_until_non_finite = compiled(self._all), compiled(self._until_non_finite)
+        self._run_until_stop = compiled(self._until_stop)
+
+    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
+        """Make `count` updates; see `compile_updates`."""
+        start = np.int32(first % self._period)
+        if self._stop is not None:
+            return self._apply_until_stop(rows, count, start)
+        result = self._apply(rows, count, start)
+        if result is not None:
+            return result
+        found, (logs, feedback) = self._run_until_non_finite(
+            read_values(self._variables), rows, np.int32(count), start
+        )
+        applied = apply_finite_prefix(lambda fewer: self._apply(rows, fewer, start) is not None, int(found), count)
+        return GroupResult(logs, feedback, applied)
+
+    def _apply(self, rows: Rows, count: int, start: np.int32) -> GroupResult | None:
+        """Make `count` updates; if one of them is not finite, change nothing and return None."""
+        state = read_values(self._variables)
+        if self._assigned is None:
+            self._assigned = self._find_assigned(state, rows)
+        vector, assigned, (logs, feedback) = self._run_all(state, rows, np.int32(count), start)
+        finite, logs, weights = self._host_report.read(np.asarray(vector), logs)
+        if not finite:
+            return None
+        for position, value in zip(self._assigned, assigned, strict=True):
+            self._variables[position]._value = value
+        return GroupResult(logs, feedback, count, weights=weights)
+
+    def _apply_until_stop(self, rows: Rows, count: int, start: np.int32) -> GroupResult:
+        """Make updates until one is not finite or `stop` is true; that one is undone."""
+        state = read_values(self._variables)
+        state, applied, stopped, (logs, feedback) = self._run_until_stop(state, rows, np.int32(count), start)
+        for variable, value in zip(self._variables, state, strict=True):
+            variable._value = value
+        return GroupResult(logs, feedback, int(applied), bool(stopped))
+
+    def _find_assigned(self, state: list[Any], rows: Rows) -> list[int]:
+        if isinstance(rows, GatheredRows):
+            # Returning the whole state once per rollout costs less than another trace.
+            return list(range(len(state)))
+        assigned: set[int] = set()
+
+        def trace(state: list[Any], rows: Rows) -> None:
+            for index in range(self._period):
+                values = self._once(state, _row(rows, 0), index)[0].values()
+                assigned.update(k for k, value in enumerate(values) if value is not state[k])
+
+        jax.eval_shape(trace, state, rows)
+        return sorted(assigned)
+
+    def _once(self, state: list[Any], batch: Batch, index: int) -> tuple[Scope, tuple[dict, dict]]:
+        with Scope(self._variables, state) as scope:
+            result = self._step(batch, index)
+        return scope, result
+
+    def _all(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[Any, list[Any], tuple]:
+        """Make all updates; return the report for the host, the assigned values and the remaining results."""
+        self._on_trace()
+        positions = self._assigned or []
+
+        def once(assigned: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
+            scope, result = self._once(_replaced(state, positions, assigned), batch, index)
+            values = scope.values()
+            return [values[k] for k in positions], jnp.asarray(scope.finite_losses), result
+
+        assigned = [state[k] for k in positions]
+        if self._is_single(rows):
+            assigned, finite, result = self._switched(once)(assigned, _row(rows, 0), start)
+            result = jax.tree.map(lambda value: value[None], result)
+        else:
+            _, assigned, finite, result = self._repeat(once, assigned, rows, count, start, until_false=False)
+        finite &= _all_finite(assigned)
+        after = _replaced(state, positions, assigned)
+        weights = [after[k].ravel() for k in self._reported]
+        vector, logs = self._host_report.write(finite.astype(jnp.float32)[None], result[0], weights)
+        return vector, assigned, (logs, result[1])
+
+    def _until_non_finite(
+        self, state: list[Any], rows: Rows, count: Any, start: Any
+    ) -> tuple[Any, tuple[dict, dict]]:
+        """Return the number of updates before the first that is not finite, and the results; assign nothing."""
+
+        def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
+            scope, result = self._once(state, batch, index)
+            return scope.values(), jnp.asarray(scope.finite), result
+
+        ran, _, finite, result = self._repeat(once, state, rows, count, start, until_false=True)
+        return jnp.where(finite, ran, ran - 1), result
+
+    def _until_stop(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[list[Any], Any, Any, tuple]:
+        """Make updates until one fails; return the state, the number applied, whether `stop` was true, the results."""
+        self._on_trace()
+
+        def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple]:
+            with Scope(self._variables, state) as scope:
+                result = self._step(batch, index)
+                stop = self._stop(result[0])  # type: ignore[misc]
+            values = scope.values()
+            finite, stop = scope.finite & _all_finite(values), jnp.asarray(stop)
+            applied = finite & ~stop
+            pairs = zip(values, state, strict=True)
+            state = [old if new is old else jnp.where(applied, new, old) for new, old in pairs]
+            return state, applied, (result, finite & stop)
+
+        ran, state, applied, (result, stopped) = self._repeat(once, state, rows, count, start, until_false=True)
+        return state, jnp.where(applied, ran, ran - 1), stopped.any(), result
+
+    def _repeat(
+        self, once: Callable[..., Any], state: list[Any], rows: Rows, count: Any, start: Any, *, until_false: bool
+    ) -> tuple[Any, list[Any], Any, Any]:
+        """Make `count` updates, each on its own batch; with `until_false`, none after one that returned False.
+
+        Returns:
+            the number of updates that ran, the state, whether all returned True, and the results `[K, ...]`.
+        """
+        once = self._switched(once)
+        shapes = jax.eval_shape(once, state, _row(rows, 0), start)[2]
+        results = jax.tree.map(lambda shape: jnp.zeros((_num_updates(rows), *shape.shape), shape.dtype), shapes)
+
+        def unfinished(carry: tuple) -> Any:
+            return (carry[0] < count) & carry[2] if until_false else carry[0] < count
+
+        def body(carry: tuple) -> tuple:
+            k, state, good, results = carry
+            state, also_good, result = once(state, _separate_row(rows, k), start + k)
+            results = jax.tree.map(lambda stack, value: stack.at[k].set(value), results, result)
+            return k + 1, state, good & also_good, results
+
+        return jax.lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), state, jnp.asarray(True), results))
+
+    def _switched(self, once: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `once` for the number of an update, with one branch for each index within the period."""
+        period = self._period
+        if period == 1:
+            return lambda state, batch, number: once(state, batch)
+        branches = [partial(once, index=index) for index in range(period)]
+        return lambda state, batch, number: jax.lax.switch(number % period, branches, state, batch)
+
+    def _is_single(self, rows: Rows) -> bool:
+        """Whether the rows are one batch, which needs no loop."""
+        stacked = isinstance(rows, Batch) and _num_updates(rows) == 1
+        return stacked and not rows.extra and not must_loop(self._variables)  # type: ignore[union-attr]
+
+
+def _all_finite(values: Sequence[Any]) -> Any:
+    """Return whether all floating-point values are finite, by one reduction: each has a fixed cost."""
+    return jnp.isfinite(jnp.concatenate([value.ravel() for value in finiteness_probes(values)])).all()
+
+
+def _num_updates(rows: Rows) -> int:
+    return (rows.indices if isinstance(rows, GatheredRows) else rows.reward).shape[0]
+
+
+def _row(rows: Rows, k: Any) -> Batch:
+    """Return batch `k`."""
+    if isinstance(rows, GatheredRows):
+        indices = jax.lax.dynamic_index_in_dim(rows.indices, k, keepdims=False)
+        return jax.tree.map(lambda array: jnp.take(array, indices, axis=0, mode="clip"), rows.data)
+    return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, k, keepdims=False), rows)
+
+
+def _separate_row(rows: Rows, k: Any) -> Batch:
+    """Return batch `k`, behind a fusion barrier if it contains random numbers.
+
+    If XLA fuses their lookup into the update, rounding depends on K. `lax.cond` is never fused, and XLA cannot prove
+    `k >= 0`, so it keeps the branch.
+    """
+    if isinstance(rows, GatheredRows) or not rows.extra:
+        return _row(rows, k)
+    # If interpreted, the arrays are still NumPy's, of dtypes that JAX does not have.
+    zeros = jax.tree.map(lambda array: jnp.zeros(array.shape[1:], jax.dtypes.canonicalize_dtype(array.dtype)), rows)
+    return jax.lax.cond(k >= 0, lambda: _row(rows, k), lambda: zeros)
+
+
+def _replaced(values: list[Any], positions: Sequence[int], others: Sequence[Any]) -> list[Any]:
+    """Return `values` with `others` at these positions."""
+    values = list(values)
+    for position, value in zip(positions, others, strict=True):
+        values[position] = value
+    return values

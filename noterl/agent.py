@@ -18,6 +18,7 @@ from noterl.heads import one_of
 from noterl.history import History
 from noterl.learning import optimizers
 from noterl.learning.dry_run import naming_network
+from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.learner import Learner
 from noterl.learning.schedule import LossMean
 from noterl.learning.settings import Settings
@@ -391,6 +392,10 @@ class Agent(Algorithm):
             raise ValueError(f"optimizer must be one of {', '.join(found)}, got {optimizer!r}")
         for name in found if optimizer is None else (optimizer,):
             optimizers.set_rule(found[name], rule, float(value))
+
+    def gradient_noise(self, samples: int) -> GradientNoise:
+        """Return a meter of the spread of gradients over `samples` batches, for callbacks that adapt the batch size."""
+        return GradientNoise(self._build()[0], samples)
 
     @property
     def optimizers(self) -> dict[str, Any]:

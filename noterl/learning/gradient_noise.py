@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from noterl import backends
 from noterl.backends.common import NonFiniteError
-from noterl.hyperparameters import discount_factor
-from noterl.learning.schedule import batch_size_of
-from noterl.learning.update import DISTRIBUTIONS, trace_counter, updated
+from noterl.learning.learner import Learner
+from noterl.learning.update import call_update
 from noterl.random import Generators
 from noterl.types import Batch
-
-import keras  # isort: skip  (noterl.backends has chosen by now)
-
-if TYPE_CHECKING:
-    from noterl.algorithm import Algorithm
 
 
 class Spread(NamedTuple):
@@ -63,85 +55,49 @@ class GradientNoise:
     the weights are those after its updates.
 
     Args:
-        agent: a compiled agent, during `fit`.
+        learner: built.
         samples: the number of batches, K.
-
-    Raises:
-        ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
 
     Attributes:
         generator: samples the batches. It is seeded by the agent's seed but is not one of the agent's generators.
     """
 
-    def __init__(self, agent: Algorithm, samples: int) -> None:
-        self._agent, self._samples = agent, samples
-        if agent.on_policy is not None and agent.replay is None:
-            rows = agent.on_policy.rollout.length * agent.on_policy.rollout.num_envs
-            if self.batch_size == rows:
-                raise ValueError(
-                    f"gradient noise is measured between minibatches, and {type(agent).__name__} learns from whole "
-                    f"rollouts of {rows} transitions: compile with a smaller batch_size"
-                )
-        self.generator = Generators(agent.generators.seed)("gradient_noise")
+    def __init__(self, learner: Learner, samples: int) -> None:
+        self._learner, self._samples = learner, samples
+        self.generator = Generators(learner.algorithm.generators.seed)("gradient_noise")
         self._compiled: Any = None
 
     @property
     def batch_size(self) -> int:
         """Transitions per batch."""
-        return batch_size_of(self._agent)
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is data at this step. Without a replay memory, only just after the updates on a rollout."""
-        agent = self._agent
-        return agent.on_policy is None or agent.replay is not None or agent.on_policy.learned is not None
+        return self._learner.batch_size
 
     def __call__(self) -> Spread | None:
-        """Return the spread, or None before the first updates or if a loss is not finite."""
-        agent, batch_size = self._agent, self.batch_size
-        if not self.ready or agent.steps < agent.schedule.learning_starts:
-            return None
-        if agent.replay is not None and agent.replay.count_drawable(batch_size) < batch_size:
+        """Return the spread; None if there are no data at this step, or a loss is not finite.
+
+        Raises:
+            ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
+        """
+        batch = self._learner.noise_batch(self._samples, self.generator)
+        if batch is None:
             return None
         if self._compiled is None:
-            self._compiled = backends.current().compile_call(
-                partial(_spread, agent),
-                agent.all_variables,
-                jit_compile=agent.jit_compile,
-                on_trace=trace_counter(agent, "noise"),
-                torch_seed=lambda advance: agent.updates,
-            )
+            self._compiled = self._compile()
         try:
-            squares, mean_square, size = self._compiled(self._batch(batch_size))
+            squares, mean_square, size = self._compiled(batch)
         except NonFiniteError:
             return None
         return Spread(self._samples, int(size), float(squares), float(mean_square))
 
-    def _batch(self, batch_size: int) -> Batch:
-        agent, samples, generator = self._agent, self._samples, self.generator
-        if agent.replay is None:
-            return self._minibatches(batch_size)
-        drawn = agent.replay.draw(samples, batch_size, generator=generator)
-        drawn.gamma = discount_factor(agent)
-        batch = agent.gather(drawn)
-        extra = {
-            name: DISTRIBUTIONS[distribution](generator, (samples, batch_size, *shape))
-            for name, (shape, distribution) in agent.random_spec.items()
-        }
-        return batch._replace(extra={**batch.extra, **extra})
-
-    def _minibatches(self, batch_size: int) -> Batch:
-        """Return minibatches of the last rollout, each without repeated rows."""
-        learned, fetch = self._agent.on_policy.learned, backends.current().fetch  # type: ignore[union-attr]
-        count = len(fetch(learned.reward))
-        rows = np.stack([self.generator.permutation(count)[:batch_size] for _ in range(self._samples)])
-
-        def taken(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {name: taken(part) for name, part in value.items()}
-            return fetch(value)[rows]
-
-        return Batch(*map(taken, learned))
+    def _compile(self) -> Any:
+        learner = self._learner
+        return backends.current().compile_call(
+            partial(_spread, learner),
+            learner.variables,
+            jit_compile=learner.jit_compile,
+            on_trace=learner.trace_counter("noise"),
+            torch_seed=lambda advance: learner.algorithm.updates,
+        )
 
 
 class Recorder:
@@ -155,24 +111,24 @@ class Recorder:
         self.gradients += [gradient for gradient in gradients if gradient is not None]
 
 
-def gradients_of(agent: Algorithm, batch: Batch) -> list[Any]:
+def gradients_of(learner: Learner, batch: Batch) -> list[Any]:
     """Return the gradients of one update on tensors `[B, ...]`, in the order in which `update` takes them."""
-    recorder, optimizers = Recorder(), agent.optimizers
-    agent.optimizers = dict.fromkeys(optimizers, recorder)
+    recorder, optimizers = Recorder(), learner.optimizers
+    learner.optimizers = dict.fromkeys(optimizers, recorder)
     try:
-        updated(agent, batch, agent.update_period - 1)
+        call_update(learner.algorithm, batch, learner.algorithm.update_period - 1)
     finally:
-        agent.optimizers = optimizers
+        learner.optimizers = optimizers
     return recorder.gradients
 
 
-def _spread(agent: Algorithm, batches: Batch) -> tuple[Any, Any, int]:
+def _spread(learner: Learner, batches: Batch) -> tuple[Any, Any, int]:
     """Return `squares`, `mean_square` and `size` of `Spread` for batches `[K, B, ...]`, by Welford's algorithm."""
     ops, isolated = keras.ops, backends.current().isolated
 
     def gradients(k: Any) -> list[Any]:
         batch = keras.tree.map_structure(lambda array: array[k], batches)
-        return isolated(lambda: gradients_of(agent, batch), agent.all_variables)
+        return isolated(lambda: gradients_of(learner, batch), learner.variables)
 
     def add(k: Any, carry: tuple[list[Any], Any]) -> tuple[list[Any], Any]:
         mean, squares = carry

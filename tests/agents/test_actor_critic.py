@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.support.parts import run_updates
 import noterl
 from noterl.backends import current
 from noterl.learning.update import with_random_numbers
@@ -17,6 +16,7 @@ from noterl.replay import Prioritized
 from tests.support import reference_continuous as reference
 from tests.support.batches import CONTINUOUS, VECTOR, copied, differences, part, random_batch, row
 from tests.support.doubles import RandomWalkEnv
+from tests.support.parts import run_updates
 
 mlp = noterl.networks.mlp
 

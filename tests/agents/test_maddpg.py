@@ -11,7 +11,6 @@ import pytest
 from gymnasium import spaces
 from keras import ops
 
-from tests.support.parts import actor_of, run_updates, sample_batch
 import noterl
 from noterl import heads, policies
 from noterl.backends import current
@@ -22,6 +21,7 @@ from noterl.types import Batch
 from tests.support import reference_multi_agent as reference
 from tests.support.batches import copied, row
 from tests.support.doubles import LeavingTeam, ListTeam
+from tests.support.parts import actor_of, run_updates, sample_batch
 from tests.support.states import assert_same_state
 
 RTOL, ATOL = 1e-4, 2e-6  # DESIGN section 11, for float32

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.support.parts import learner_of
 import noterl
 from noterl import heads
 from noterl.backends import current
 from noterl.replay import Prioritized, RatioScore
 from tests.support import reference_on_policy as reference
 from tests.support.doubles import RandomWalkEnv, branching_vector
+from tests.support.parts import learner_of
 from tests.support.states import assert_same_state
 
 OBSERVATIONS = spaces.Box(-9.0, 9.0, (3,), np.float32)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.support.parts import run_updates
 import noterl
 from noterl import losses, networks
 from noterl.backends import current
 from tests.support.batches import VECTOR, copied, differences, random_batch, with_fault
+from tests.support.parts import run_updates
 
 
 class Two(noterl.Agent):

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import pytest
 
-from tests.support.parts import run_updates, sample_batch
 import noterl
 from noterl import networks
 from noterl.backends import current
@@ -18,6 +17,7 @@ from noterl.policies import EpsGreedyQPolicy
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
 from tests.support.batches import VECTOR, copied, differences, part, random_batch, row, small_dqn
+from tests.support.parts import run_updates, sample_batch
 
 
 def cartpole_agent(seed: int = 11, **settings: Any) -> noterl.DQN:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.support.parts import run_updates
 import noterl
 from noterl import networks
 from noterl.backends import current
 from tests.support import reference_numpy as reference
 from tests.support.batches import IMAGE, VECTOR, copied, part, random_batch, row, small_dqn
+from tests.support.parts import run_updates
 
 # DESIGN section 11, for float32.
 RTOL, ATOL = 1e-4, 2e-6

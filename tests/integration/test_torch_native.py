@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import pytest
 
-from tests.support.parts import actor_of, run_updates
 import noterl
 from noterl import networks
 from noterl.backends import current
@@ -17,6 +16,7 @@ from noterl.types import Batch
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
 from tests.support.batches import VECTOR, Corridor, copied, differences, part, random_batch, row
+from tests.support.parts import actor_of, run_updates
 
 pytestmark = pytest.mark.backends("torch")
 torch = pytest.importorskip("torch")

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-from tests.support.parts import learner_of, run_updates
 import noterl
 from noterl.backends import current
 from tests.agents.test_on_policy import filled, ppo
 from tests.support.doubles import CountingEnv
+from tests.support.parts import learner_of, run_updates
 from tests.support.states import differences
 
 

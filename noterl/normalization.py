@@ -9,17 +9,13 @@ memory keeps what the environment gave, and batches are normalised as they are d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from noterl.envs.multi_agent.team import columns
-from noterl.hyperparameters import discount_factor
 from noterl.types import Batch, Transition
 from noterl.utils.checks import check_bool
-
-if TYPE_CHECKING:
-    from noterl.algorithm import Algorithm
 
 Array = np.ndarray[Any, Any]
 
@@ -99,7 +95,7 @@ class Normalizers:
         self.reward = Moments(()) if reward else None
         self._returns = np.zeros(0)  # [N], the discounted return of each lane so far
 
-    def seen(self, observations: Array) -> Array:
+    def normalize_observation(self, observations: Array) -> Array:
         """Return observations `[..., *shape]` as networks see them, float32.
 
         They are rounded to float32 first, as memories keep them: what is acted on is what is learned from.
@@ -110,7 +106,7 @@ class Normalizers:
         scaled = (observations.astype(np.float32, copy=False) - moments.mean) / np.sqrt(moments.variance + EPSILON)
         return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
 
-    def scaled(self, rewards: Array) -> Array:
+    def normalize_reward(self, rewards: Array) -> Array:
         """Return rewards `[...]` as losses see them, float32."""
         if self.reward is None:
             return rewards
@@ -130,7 +126,7 @@ class Normalizers:
         """Return batches `[K, B, ...]` of a replay memory normalised; the rewards of n steps are clipped as one."""
         return self._with_scaled(self._with_seen(batch))
 
-    def note(self, transition: Transition, gamma: float) -> None:
+    def update(self, transition: Transition, gamma: float) -> None:
         """Take a transition that goes to a replay memory into account."""
         if self.observation is not None:
             self.observation.add(np.asarray(transition.observation, np.float32))
@@ -148,11 +144,12 @@ class Normalizers:
 
     def _with_seen(self, batch: Batch) -> Batch:
         return batch._replace(
-            observation=self.seen(batch.observation), next_observation=self.seen(batch.next_observation)
+            observation=self.normalize_observation(batch.observation),
+            next_observation=self.normalize_observation(batch.next_observation),
         )
 
     def _with_scaled(self, batch: Batch) -> Batch:
-        return batch._replace(reward=self.scaled(batch.reward))
+        return batch._replace(reward=self.normalize_reward(batch.reward))
 
     def _discounted(self, batch: Batch, gamma: float) -> Array:
         """Return the discounted return so far at each step `[T, N]`; an episode's end begins it anew."""
@@ -223,23 +220,25 @@ class TeamNormalizers:
         self.agents = [Normalizers((size,) if observation else None, reward) for size in sizes]
         self._parts = list(zip(self.agents, columns(sizes), strict=True))
 
-    def seen(self, observations: Array) -> Array:
+    def normalize_observation(self, observations: Array) -> Array:
         """Return the agents' observations side by side `[..., D]` as networks see them, float32."""
-        return np.concatenate([one.seen(observations[..., place]) for one, place in self._parts], axis=-1)
+        return np.concatenate(
+            [one.normalize_observation(observations[..., place]) for one, place in self._parts], axis=-1
+        )
 
     def replayed(self, batch: Batch) -> Batch:
         """Return batches `[K, B, ...]` of a replay memory normalised, rewards `[K, B, agents]`."""
-        rewards = [one.scaled(batch.reward[..., agent]) for agent, one in enumerate(self.agents)]
-        seen = self.seen(batch.observation), self.seen(batch.next_observation)
+        rewards = [one.normalize_reward(batch.reward[..., agent]) for agent, one in enumerate(self.agents)]
+        seen = self.normalize_observation(batch.observation), self.normalize_observation(batch.next_observation)
         return batch._replace(observation=seen[0], next_observation=seen[1], reward=np.stack(rewards, axis=-1))
 
-    def note(self, transition: Transition, gamma: float) -> None:
+    def update(self, transition: Transition, gamma: float) -> None:
         """Take a transition that goes to the memory into account."""
         several: Any = transition.extra  # `noterl.replay.team.COLUMNS`
         for agent, (one, place) in enumerate(self._parts):
             if several["present"][agent]:
                 own = {"observation": transition.observation[place], "reward": several["reward"][agent]}
-                one.note(transition._replace(**own), gamma)
+                one.update(transition._replace(**own), gamma)
 
     def interrupt(self, lane: int) -> None:
         """Begin the discounted returns of a lane anew."""
@@ -276,36 +275,7 @@ class TeamNormalizers:
         return f"{self.agents[0]} of each agent"
 
 
-class Noting:
-    """An agent's replay memory as the loop fills it, of which the agent's normalisers take note.
-
-    Args:
-        agent: with normalisers, that learns from a replay memory.
-    """
-
-    def __init__(self, agent: Algorithm) -> None:
-        self._agent, self._memory = agent, agent.store
-        self._normalizers: Any = agent.normalizers
-
-    def add(self, *transition: Any) -> None:
-        """Store a transition, as `Replay.add` does, and note it."""
-        self._memory.add(*transition)
-        stored = Transition(*transition)
-        seen = stored._replace(observation=self._agent.view(stored.observation))
-        self._normalizers.note(seen, discount_factor(self._agent))
-
-    def interrupt(self, lane: int) -> None:
-        """Say that a lane's next transition does not follow from its last one."""
-        self._normalizers.interrupt(lane)
-        self._memory.interrupt(lane)
-
-
-def filled(agent: Algorithm) -> Any:
-    """Return what the loop hands transitions to: the agent's memory, or `Noting` where replayed ones are normalised."""
-    return agent.store if agent.normalizers is None or agent.on_policy is not None else Noting(agent)
-
-
-def attach(agent: Algorithm, observation: bool = False, reward: bool = False) -> None:
+def attach(agent: Any, observation: bool = False, reward: bool = False) -> None:
     """Let an agent normalise; for its constructor, after `super().__init__` and before networks are built.
 
     Args:
@@ -323,8 +293,8 @@ def attach(agent: Algorithm, observation: bool = False, reward: bool = False) ->
     if observation and agent.is_image:
         raise ValueError("normalize_observation is for vectors; networks scale images themselves")
     if agent.multi_agent:
-        agent.normalizers = TeamNormalizers(agent.observation_size, observation, reward)  # type: ignore[arg-type]
+        agent._set(_normalizers=TeamNormalizers(agent.observation_size, observation, reward))
     else:
-        agent.normalizers = Normalizers(agent.observation_shape if observation else None, reward)
+        agent._set(_normalizers=Normalizers(agent.observation_shape if observation else None, reward))
     if observation:
-        agent.observation_dtype = np.dtype(np.float32)  # of bytes, too
+        agent._set(observation_dtype=np.dtype(np.float32))  # of bytes, too

@@ -48,7 +48,7 @@ class A2C(ActorCritic):
     4
     """
 
-    replays_rollouts = False  # its policy gradient is of actions of the present policy
+    supports_replay = False  # its policy gradient is of actions of the present policy
 
     def __init__(
         self,

@@ -98,9 +98,7 @@ class _Updates:
         result = self._apply(rows, count, start)
         if result is not None:
             return result
-        found, (logs, feedback) = self._run_until_non_finite(
-            read_values(self._variables), rows, np.int32(count), start
-        )
+        found, (logs, feedback) = self._run_until_non_finite(read_values(self._variables), rows, np.int32(count), start)
         applied = apply_finite_prefix(lambda fewer: self._apply(rows, fewer, start) is not None, int(found), count)
         return GroupResult(logs, feedback, applied)
 
@@ -166,9 +164,7 @@ class _Updates:
         vector, logs = self._host_report.write(finite.astype(jnp.float32)[None], result[0], weights)
         return vector, assigned, (logs, result[1])
 
-    def _until_non_finite(
-        self, state: list[Any], rows: Rows, count: Any, start: Any
-    ) -> tuple[Any, tuple[dict, dict]]:
+    def _until_non_finite(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
         """Return the number of updates before the first that is not finite, and the results; assign nothing."""
 
         def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:

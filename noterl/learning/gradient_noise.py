@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from noterl import backends
+from noterl.backends import keras
 from noterl.backends.common import NonFiniteError
 from noterl.learning.learner import Learner
 from noterl.learning.update import call_update

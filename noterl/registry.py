@@ -78,7 +78,7 @@ class _Recorder(type):
         kind: Any = cls
         instance = kind.__new__(cls)
         bound = inspect.signature(kind.__init__).bind(instance, *args, **kwargs)
-        instance._config = dict(list(bound.arguments.items())[1:])
+        vars(instance)["_config"] = dict(list(bound.arguments.items())[1:])
         cls._initialize(instance, args, kwargs)
         return instance
 

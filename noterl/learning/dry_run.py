@@ -137,7 +137,7 @@ def example_batch(algorithm: Algorithm, *, is_rollout: bool) -> Batch:
     zeros = partial(_zeros, is_rollout)
     observation, number = zeros(algorithm._encoder.space.shape, algorithm.observation_dtype), zeros((), np.float32)
     layout = action_layout(algorithm._source.action_space)
-    action = zeros(layout.shape, layout.delivered)
+    action = zeros(layout.shape, layout.batch_dtype)
     extra = {name: zeros(shape, np.float32) for name, (shape, _) in algorithm.random_spec.items()}
     if algorithm._source.team is not None:
         each = zeros((len(algorithm._source.team),), np.float32)

@@ -118,12 +118,11 @@ class Learner(ABC):
         found += [variable for one in self.optimizers.values() for variable in optimizers.variables(one)]
         return networks.unique(found)
 
-    def program(self, batch_rows: str, report: Sequence[Any], stop: Callable[..., Any] | None = None) -> Any:
+    def program(self, report: Sequence[Any], stop: Callable[..., Any] | None = None) -> Any:
         """Return the compiled program of `step`; see `backends.compile_updates`."""
         return backends.current().compile_updates(
             self.step,
             self.variables,
-            batch_rows=batch_rows,
             period=self.algorithm.update_period,
             stop=stop,
             report=report,

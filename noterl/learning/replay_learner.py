@@ -39,7 +39,7 @@ class ReplayLearner(Learner):
 
     def compile_programs(self, report: Sequence[Any]) -> None:
         """Compile the updates on sampled batches."""
-        self._update = self.program("stacked", report)
+        self._update = self.program(report)
 
     def attach(self, source: EnvSource) -> None:
         """Give the memory's relabelling what it needs of the agent and the environments."""

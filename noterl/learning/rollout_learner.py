@@ -66,7 +66,7 @@ class RolloutLearner(Learner):
             self._prepared_fields()
         self._compile_prepare()
         may_stop = self.algorithm.stop_epochs(defaultdict(float)) is not None
-        self._update = self.program("gathered", report, self.algorithm.stop_epochs if may_stop else None)
+        self._update = self.program(report, self.algorithm.stop_epochs if may_stop else None)
 
     def _compile_prepare(self) -> None:
         self.algorithm.trace_counts.setdefault("prepare", 0)
@@ -247,7 +247,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         space = normalized if algorithm.observation_dtype == np.float32 else algorithm._encoder.space
         self.replay.build(space, algorithm.action_space, extra_spec=spec)
         self._compile_prepare()
-        self._update = self.program("stacked", report)
+        self._update = self.program(report)
 
     @property
     def memory(self) -> Any:

@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noterl import History
-from noterl.callback import EVENTS, LOGGER, Callback, CallbackList
+from noterl.callback import EVENTS, LOGGER, Callback
 from noterl.callbacks import EarlyStopping, EpisodePrinter, LambdaCallback, ProgressBar
+from noterl.training.dispatch import CallbackList
 from tests.support.tape import Tape, rewarded, taped
 
 

@@ -19,7 +19,8 @@ import pytest
 import noterl
 import noterl.callbacks
 from noterl import saving
-from noterl.callback import CHECKPOINT, EVENTS, CallbackList, LambdaCallback
+from noterl.callback import CHECKPOINT, EVENTS, LambdaCallback
+from noterl.training.dispatch import CallbackList
 from tests.support.states import assert_same_state, differences, joined, one_lane
 
 EPISODES, CUT = 8, 4

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import noterl
-from noterl.callback import EVENTS, Callback, CallbackList
+from noterl.callback import EVENTS, Callback
 from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from noterl.training.dispatch import CallbackList
 from tests.support.tape import Broken, Tape, rewarded, taped
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 import noterl
-from noterl.callback import CHECKPOINT, EVENTS, HISTORY, LOGGER, USER, Callback, CallbackList, Handlers
+from noterl.callback import CHECKPOINT, EVENTS, HISTORY, LOGGER, USER, Callback, Handlers
 from noterl.callbacks import LambdaCallback
+from noterl.training.dispatch import CallbackList
 from noterl.training.loop import Loop
 from tests.support.tape import PLAIN, Recorder, Tape, fit, lines, taped
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import noterl
-from noterl.callback import CHECKPOINT, LOGGER, USER, CallbackList, LambdaCallback
+from noterl.callback import CHECKPOINT, LOGGER, USER, LambdaCallback
 from noterl.networks import get_weights
+from noterl.training.dispatch import CallbackList
 from noterl.training.keras_adapter import Facade
 from tests.support.tape import Tape, TapeAgent, lines, rewarded, taped
 

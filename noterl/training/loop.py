@@ -157,7 +157,10 @@ class Loop:
         attributes = agent.__dict__  # past the agent's own __setattr__, which costs half a microsecond
         for position, transition in enumerate(transitions):
             if position and self._spent():
-                self._put_off(transitions[position:])
+                surplus = transitions[position:]
+                for dropped in surplus:
+                    self.store.interrupt(dropped.lane)
+                self.lanes.discard(surplus)
                 break
             self.store.add(*transition)
             attributes["steps"] += 1
@@ -169,14 +172,6 @@ class Loop:
         """Whether the budget is spent in the middle of a tick."""
         agent = self.agent
         return agent.steps >= self.last_step or agent.episodes + len(self._over) >= self.last_episode
-
-    def _put_off(self, surplus: tuple[Transition, ...]) -> None:
-        """Leave what a native vector environment stepped beyond the budget to the next `fit`."""
-        self.lanes.put_off(surplus)
-        self.agent.say(
-            f"the budget ended within a step of the vector environment: {len(surplus)} of its transitions are left to "
-            "the next fit"
-        )
 
     def _learn(self, updates: int) -> None:
         """Run one group: draw it as one, update in as few calls as may be, feed its priorities back as one."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from noterl import envs
-from noterl.collect import Lanes, TeamLanes, VectorLanes
-from noterl.collect.ledger import warn_afresh
+from noterl.collect import open_lanes
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -67,34 +66,18 @@ def prepare(agent: Agent, source: envs.EnvSource, num_envs: int | None, *, fresh
     else:
         present = lanes.num_envs if lanes is not None else len(saved["lanes"]) if saved else 1
         count = present if num_envs is None else num_envs
-    if lanes is not None and lanes.native and lanes.source is source:
+    if lanes is not None and source.num_envs is not None and lanes.source is source:
         if fresh:
-            agent.lanes = None  # the vector environment itself stays: it need not be made again to be reset
+            lanes.restart()  # the vector environment itself stays open
     elif lanes is not None and (fresh or lanes.source is not source or count != lanes.num_envs):
         park(agent)
     if agent.lanes is not None:
         agent.lanes.claim()
     else:
-        agent.lanes = _new_lanes(agent, source, count)
+        agent.lanes = open_lanes(source, count, agent.generators, getattr(agent, "team_reward", None))
         saved, whose = agent._restored.pop("lanes", None), agent._restored.pop("source", None)
         if saved and not fresh and whose in (None, source):
-            _bring_back(agent.lanes, saved)
-
-
-def _new_lanes(agent: Any, source: envs.EnvSource, count: int) -> Lanes | VectorLanes:
-    if source.vector is not None:
-        return VectorLanes(source, agent.generators)
-    if source.team is None:
-        return Lanes(source, count, agent.generators)
-    return TeamLanes(source, count, agent.generators, agent.team_reward)
-
-
-def _bring_back(lanes: Lanes | VectorLanes, saved: dict[str, Any]) -> None:
-    """Let the episodes that were saved go on; those of another number of lanes do not, for that was asked for."""
-    if ("vector" in saved) != lanes.native:
-        warn_afresh("each environment", "one of the two runs has a vector environment, the other has not")
-    elif lanes.native or len(saved["lanes"]) == lanes.num_envs:
-        lanes.set_state(saved)
+            agent.lanes.set_state(saved)
 
 
 def park(agent: Agent) -> None:

@@ -1,7 +1,35 @@
-"""Where environment steps run: in-process lanes and native vector environments."""
+"""Where environment steps run: scalar environments in this process, and vector environments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from noterl.collect.lanes import Lanes
 from noterl.collect.team import TeamLanes
 from noterl.collect.vector import VectorLanes
 
-__all__ = ["Lanes", "TeamLanes", "VectorLanes"]
+if TYPE_CHECKING:
+    from noterl.envs import EnvSource
+    from noterl.envs.multi_agent.parallel import TeamReward
+    from noterl.random import Generators
+
+__all__ = ["Lanes", "TeamLanes", "VectorLanes", "open_lanes"]
+
+
+def open_lanes(
+    source: EnvSource, num_envs: int, generators: Generators, team_reward: TeamReward | None = None
+) -> Lanes | VectorLanes:
+    """Return lanes of the kind that the source's environments need.
+
+    Args:
+        source: of the environments.
+        num_envs: the number of lanes; a vector environment has its own.
+        generators: the seeds of resets come from those named "environment/...".
+        team_reward: of an environment of several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
+    """
+    if source.vector is not None:
+        return VectorLanes(source, generators)
+    if source.team is None:
+        return Lanes(source, num_envs, generators)
+    assert team_reward is not None, "several agents need a team_reward"
+    return TeamLanes(source, num_envs, generators, team_reward)

@@ -1,7 +1,7 @@
 """Lanes: N scalar environments, stepped one after another in this process.
 
-Owns: resets with a fresh seed per episode, and where each environment is. A round is one action for every lane; it is
-stepped lane by lane, so that a budget may end and a run go on in the middle of a round.
+A round is one action for every lane. It is stepped lane by lane, so a budget may end, and a run may continue, in the
+middle of a round.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import envs
-from noterl.collect.ledger import Checker, Ledger, resume, warn_afresh
+from noterl.collect.checks import Checker
+from noterl.collect.ledger import Ledger, is_owner, restore_episode, set_owner, warn_restarted
 from noterl.envs.observation import View, present
 from noterl.types import Transition
 
@@ -22,24 +23,23 @@ if TYPE_CHECKING:
 
 
 class Lanes:
-    """N environments under one interface.
+    """N environments under one interface; each episode is reset with a new seed.
 
     Args:
-        source: where environments come from.
+        source: makes the environments.
         num_envs: the number of lanes.
-        generators: seeds come from the one named "environment/<lane>".
+        generators: the seeds of a lane come from the generator "environment/<lane>".
 
     Attributes:
-        actions: of the present round; None between rounds.
+        ledger: the episodes in flight.
+        actions: the actions of the round in progress; None between rounds.
         cursor: the lane that steps next in the round.
-        waiting: lanes whose next step is dead; here there are none.
+        waiting: lanes that reset themselves in the next step; None, as these never do.
     """
 
-    native = False
-    waiting = None
+    waiting: np.ndarray | None = None
 
     def __init__(self, source: EnvSource, num_envs: int, generators: Generators) -> None:
-        """Make the environments; none is reset yet."""
         self.source, self.num_envs = source, num_envs
         self.ledger = Ledger(num_envs)
         self.actions: Any = None
@@ -52,13 +52,29 @@ class Lanes:
         self._observations, self._seen = present(View(source.observation_space), num_envs)
         self._seeds: list[int] = [0] * num_envs
         self._past: list[list[Any]] = [[] for _ in range(num_envs)]
-
-    def observations(self) -> np.ndarray:
-        """Return what is seen of the present observations `[N, ...]`."""
-        return self._seen
+        self.claim()
 
     def claim(self) -> None:
-        """Go on stepping, in the next `fit`; these environments are nobody else's."""
+        """Own the environments from now on; if another agent has stepped one since, its episode here restarts."""
+        lost = [
+            lane
+            for lane, environment in enumerate(self._environments)
+            if self.ledger.running[lane] and not is_owner(environment, self)
+        ]
+        for lane in lost:
+            self.ledger.running[lane] = False
+        if lost:
+            warn_restarted(f"environments {lost}", "another agent has stepped them", "Their episodes restart")
+        for environment in self._environments:
+            set_owner(environment, self)
+
+    def restart(self) -> None:
+        """Make every lane idle; its environment stays open."""
+        self.ledger, self.actions = Ledger(self.num_envs), None
+
+    def observations(self) -> np.ndarray:
+        """Return the current observations as networks see them, `[N, ...]`."""
+        return self._seen
 
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""
@@ -66,7 +82,7 @@ class Lanes:
         return [] if all(running) else [lane for lane, runs in enumerate(running) if not runs]
 
     def reset(self, lane: int, number: int, step: int) -> None:
-        """Begin episode `number` in a lane, under a fresh seed."""
+        """Start episode `number` in a lane, with a new seed."""
         seed = int(self._generators(f"environment/{lane}").integers(2**31))
         observation, _ = self._environments[lane].reset(seed=seed)
         self._checker.observation(observation, lane, step)
@@ -76,12 +92,12 @@ class Lanes:
         self.ledger.begin(lane, number)
 
     def begin_round(self, actions: np.ndarray) -> None:
-        """Take one action for every lane."""
+        """Set the next action of every lane."""
         self.actions = self._single(actions)
         self.cursor = 0
 
     def _single(self, actions: np.ndarray) -> Any:
-        """Return actions `[N, ...]` so that each is what its space has; see `noterl.heads.one_of`."""
+        """Return actions `[N, ...]` as a sequence of members of the action space; see `noterl.heads.one_of`."""
         if self._discrete:
             return actions.tolist()
         return [actions[lane, ...] for lane in range(len(actions))] if actions.ndim == 1 else actions
@@ -89,7 +105,7 @@ class Lanes:
     def tick(self, step: int) -> tuple[Transition, ...]:
         """Step the next lane of the round and return its transition.
 
-        Whatever the environment raises leaves the lane to be reset; the other lanes are untouched.
+        If the environment raises, its lane becomes idle; the other lanes are unchanged.
         """
         lane, action = self.cursor, self.actions[self.cursor]
         self.cursor += 1
@@ -99,7 +115,7 @@ class Lanes:
         if not ledger.running[lane]:
             return ()
         ledger.running[lane] = False
-        given = action if self._discrete else action.copy()  # what it does to it in place is its own affair
+        given = action if self._discrete else action.copy()  # the environment may change it in place
         observation, reward, terminated, truncated, _ = self._steps[lane](given)
         self._checker.observation(observation, lane, step)
         self._checker.reward(reward, lane, step)
@@ -112,50 +128,75 @@ class Lanes:
         self._observations[lane] = observation
         return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated)),)
 
+    def discard(self, transitions: tuple[Transition, ...]) -> None:
+        """Drop the surplus transitions of a tick; there are none, since a tick steps one lane."""
+        assert not transitions, "a tick of scalar lanes has one transition"
+
     def logs(self, lane: int) -> dict[str, float]:
-        """Return what the logs of a lane's episode hold besides its return and length."""
+        """Return the logs of a lane's episode besides its return and length."""
         return {}
 
     def finish(self, lane: int) -> None:
-        """Note that the lane's episode is over."""
+        """Mark the lane's episode as over."""
         self.ledger.running[lane] = False
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the environments are: seed of the last reset, actions since, and what they say themselves.
+        """Return, for each lane, the seed of the last reset, the actions since, and the environment's own state.
 
-        An episode that is over counts too, for environments in which something outlives it.
+        A finished episode is included, for environments whose state outlives an episode.
         """
         lanes = [
             {
                 "seed": self._seeds[lane],
                 "actions": np.array(self._past[lane]),
-                "environment": envs.get_state(environment) if self.ledger.numbers[lane] >= 0 else None,
+                "environment": self._environment_state(lane),
                 "observation": self._observations[lane].copy(),
             }
-            for lane, environment in enumerate(self._environments)
+            for lane in range(self.num_envs)
         ]
         actions = None if self.actions is None else np.array(self.actions)
         return {"lanes": lanes, "ledger": self.ledger.get_state(), "actions": actions, "cursor": self.cursor}
 
+    def _environment_state(self, lane: int) -> dict[str, Any] | None:
+        environment = self._environments[lane]
+        # If another agent has stepped it since, its state is not that of this lane's episode.
+        known = self.ledger.numbers[lane] >= 0 and is_owner(environment, self)
+        return envs.get_state(environment) if known else None
+
     def set_state(self, state: dict[str, Any]) -> None:
-        """Bring the environments to where they were; a lane that does not get there starts afresh, with a warning."""
+        """Restore the episodes that `get_state` returned; one that cannot be restored restarts, with a warning.
+
+        A state of another number of lanes is ignored without a warning if the user chose that number (`num_envs`).
+        """
+        lanes = state["lanes"]
+        if "vector" in state:
+            reason = "the state is of a vector environment"
+            return warn_restarted("the environments", reason, "Their episodes restart")
+        if len(lanes) != self.num_envs:
+            if self.source.num_envs is not None:
+                reason = f"the state is of {len(lanes)} environments"
+                warn_restarted("the environments", reason, "Their episodes restart")
+            return None
         self.ledger.set_state(state["ledger"])
         actions = state["actions"]
         self.actions = None if actions is None else self._single(actions)
         self.cursor = state["cursor"]
-        for lane, saved in enumerate(state["lanes"]):
-            self._observations[lane] = saved["observation"]
-            self._seeds[lane] = saved["seed"]
-            self._past[lane] = list(self._single(saved["actions"]))
-            if self.ledger.numbers[lane] < 0:
-                continue
-            past = self._past[lane]
-            over = not self.ledger.running[lane] and bool(past)  # the last action ended the episode
-            fault = resume(self._environments[lane], saved, past, over=over)
-            if fault is not None:
-                self.ledger.running[lane] = False
-                warn_afresh(f"environment {lane}", fault)
+        for lane, saved in enumerate(lanes):
+            self._restore_lane(lane, saved)
+        return None
+
+    def _restore_lane(self, lane: int, saved: dict[str, Any]) -> None:
+        self._observations[lane] = saved["observation"]
+        self._seeds[lane] = saved["seed"]
+        past = self._past[lane] = list(self._single(saved["actions"]))
+        if self.ledger.numbers[lane] < 0:
+            return
+        over = not self.ledger.running[lane] and bool(past)  # the last action ended the episode
+        reason = restore_episode(self._environments[lane], saved, past, over=over)
+        if reason is not None:
+            self.ledger.running[lane] = False
+            warn_restarted(f"environment {lane}", reason)
 
     def close(self) -> None:
-        """Close the environments that were made here."""
+        """Close the environments that the source made."""
         self.source.close()

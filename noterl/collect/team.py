@@ -1,7 +1,4 @@
-"""Lanes of environments of several agents.
-
-Owns: what the memory is told of each agent, and the returns of each in the episodes in flight.
-"""
+"""Lanes of environments with several agents."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class TeamLanes(Lanes):
-    """N environments of several agents; a lane's reward is the team's.
+    """N environments with several agents; a lane's reward is the team's.
 
     Args:
-        source: where environments come from; it has a team.
+        source: makes the environments; it has a team.
         num_envs: the number of lanes.
         generators: see `Lanes`.
         team_reward: see `noterl.envs.multi_agent.parallel.TeamEnv`.
@@ -30,19 +27,19 @@ class TeamLanes(Lanes):
 
     def __init__(self, source: EnvSource, num_envs: int, generators: Generators, team_reward: TeamReward) -> None:
         super().__init__(source, num_envs, generators)
-        assert source.team is not None, "a source of one agent has lanes of its own"
+        assert source.team is not None, "one agent needs Lanes"
         self._names = source.team.names
         self._earned = np.zeros((num_envs, len(self._names)))
         for environment in self._environments:
             environment.team_reward = team_reward  # type: ignore[attr-defined]
 
     def reset(self, lane: int, number: int, step: int) -> None:
-        """Begin episode `number` in a lane, under a fresh seed."""
+        """Start episode `number` in a lane, with a new seed."""
         super().reset(lane, number, step)
         self._earned[lane] = 0.0
 
     def tick(self, step: int) -> tuple[Transition, ...]:
-        """Step the next lane of the round and return its transition, with what its step brought each agent."""
+        """Step the next lane of the round and return its transition, with each agent's outcome in `extra`."""
         transitions = super().tick(step)
         if not transitions:
             return ()
@@ -54,18 +51,16 @@ class TeamLanes(Lanes):
         return (transition._replace(extra=extra),)
 
     def logs(self, lane: int) -> dict[str, float]:
-        """Return what each agent has earned in a lane's episode."""
+        """Return each agent's return in a lane's episode."""
         return {f"reward/{name}": earned for name, earned in zip(self._names, self._earned[lane].tolist(), strict=True)}
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the environments are, and what each agent has earned in them."""
+        """Return the state of `Lanes`, with each agent's return in every lane."""
         state = super().get_state()
         for lane, earned in zip(state["lanes"], self._earned, strict=True):
             lane["earned"] = earned.copy()
         return state
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Bring the environments to where they were."""
-        super().set_state(state)
-        for lane, saved in enumerate(state["lanes"]):
-            self._earned[lane] = saved["earned"]
+    def _restore_lane(self, lane: int, saved: dict[str, Any]) -> None:
+        super()._restore_lane(lane, saved)
+        self._earned[lane] = saved["earned"]

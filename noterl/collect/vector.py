@@ -1,24 +1,23 @@
-"""Vector lanes: one native vector environment of gymnasium, in any of its three autoreset modes.
+"""Vector lanes: a vector environment of gymnasium that steps all its lanes together, in any autoreset mode.
 
-Owns: what the modes mean. NEXT_STEP resets in the step after an episode's end, whose action is ignored and whose
-transition is dead: it never leaves this file. SAME_STEP resets at once and hides the true last observation in
-`info["final_obs"]`. DISABLED waits to be told, by `reset(options={"reset_mask": ...})`. And what becomes of the lanes
-that were stepped beyond a budget.
+NEXT_STEP resets a lane in the step after its episode's end, ignoring the action; that transition is never returned.
+SAME_STEP resets at once and gives the final observation in `info["final_obs"]`. DISABLED waits for
+`reset(options={"reset_mask": ...})`.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import warnings
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, ref
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from noterl.collect.ledger import Checker, Ledger, warn_afresh
-from noterl.collect.parts import Parts
-from noterl.envs.checking.vector import stepped_here
+from noterl import envs
+from noterl.collect.checks import Checker
+from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
 from noterl.envs.observation import View, at, own
 from noterl.types import Transition
 
@@ -26,35 +25,29 @@ if TYPE_CHECKING:
     from noterl.envs import EnvSource
     from noterl.random import Generators
 
-
-# Who stepped a vector environment last.
-_steppers: WeakKeyDictionary[Any, ref[VectorLanes]] = WeakKeyDictionary()
+# Bytes of actions that are kept to restore a run: 64 million steps of up to 256 discrete actions.
+MAX_HISTORY = 2**26
 
 
 class VectorLanes:
-    """A native vector environment under the interface of `Lanes`; all lanes step in one tick.
+    """A vector environment under the interface of `Lanes`; one tick steps all lanes.
 
-    Its episodes go on in the next `fit`, unless another agent has stepped it in between. In a restored run they go on
-    where it is a `SyncVectorEnv` without wrappers around it, and its environments can be brought back as those of
-    `Lanes` can: each of their episodes has a seed of its own. All others start afresh, with a warning.
-
-    A budget may end in the middle of a tick. What the lanes beyond it brought is kept, and is the next tick; updates
-    that fall due in between are drawn without it, which is the one thing that two fits do otherwise than one.
+    Its episodes continue in the next `fit`, unless another agent has stepped the environment since. A restored run
+    resets it with the same seed and repeats all actions since. That is exact unless the budget ended within a step of
+    all lanes, because what the lanes beyond the budget returned was discarded.
 
     Args:
         source: of the vector environment.
-        generators: the seed of the first reset comes from the one named "environment/vector"; those of such a
-            `SyncVectorEnv` come from "environment/<lane>".
+        generators: the seed of the reset comes from the generator "environment/vector".
 
     Attributes:
-        actions: of a tick that is not complete; None between ticks.
-        waiting: lanes `[N]` whose next step is dead: the environment resets them in it.
+        ledger: the episodes in flight.
+        actions: the actions of the next tick; None between ticks.
+        waiting: lanes `[N]` that the environment resets in its next step.
 
     Raises:
-        ValueError: naming `env`, if the environment says a mode that gymnasium does not have.
+        ValueError: if the environment's autoreset mode is not one of gymnasium's.
     """
-
-    native = True
 
     def __init__(self, source: EnvSource, generators: Generators) -> None:
         self.source, self._env = source, source.open_vector()
@@ -65,77 +58,84 @@ class VectorLanes:
         except ValueError as error:
             raise ValueError(f"env: metadata['autoreset_mode'] must be one of gymnasium's, got {mode!r}") from error
         self.ledger = Ledger(self.num_envs)
-        self.actions: Any = None
+        self._before = (self.ledger.returns, self.ledger.lengths)  # as they were before the last tick
         self._generators = generators
         self._checker = Checker(source.observation_space)
         self._view = View(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
-        self._observations: Any = None  # arrays [N, ...]: one, or a dict of them
-        self._over = np.zeros(self.num_envs, bool)  # lanes whose episode is over, and which were not reset since
-        self.waiting = np.zeros(self.num_envs, bool)
-        self._taken: Any = None  # the actions of the last tick
-        self._left: tuple[Transition, ...] = ()  # what the last tick brought, and was not handed out
-        self._before = (self.ledger.returns, self.ledger.lengths)  # as they were before the last tick
-        base = stepped_here(self._env)
-        self._parts = None if base is None else Parts(base, source, generators)
-        self._stepping = nullcontext() if self._parts is None else self._parts
-        self.claim()
+        self._forget()
+        set_owner(self._env, self)
 
     def claim(self) -> None:
-        """Step from here on; all lanes start afresh, with a warning, if others have stepped the environment since."""
-        last = _steppers.get(self._env.unwrapped)
-        if self._observations is not None and (last is None or last() is not self):
+        """Own the environment from now on; if another agent has stepped it since, all episodes here restart."""
+        if self._observations is not None and not is_owner(self._env, self):
             self._forget()
-            warn_afresh("the vector environment", "another agent has stepped it")
-        _steppers[self._env.unwrapped] = ref(self)
+            warn_restarted("the vector environment", "another agent has stepped it", "Its episodes restart")
+        set_owner(self._env, self)
+
+    def restart(self) -> None:
+        """Make every lane idle; the environment stays open."""
+        self._forget()
+        self.ledger = Ledger(self.num_envs)
+
+    def _forget(self) -> None:
+        """Make every lane idle, to be reset with a new seed."""
+        self._observations: Any = None  # arrays [N, ...]: one, or a dict of them
+        self.actions: Any = None
+        self.ledger.running = [False] * self.num_envs
+        self._unreset = np.zeros(self.num_envs, bool)  # lanes that DISABLED has to reset
+        self.waiting = np.zeros(self.num_envs, bool)
+        self._discarded = False  # whether transitions of the last tick were
+        self._seed = 0
+        self._history: _History | None = None
 
     def observations(self) -> np.ndarray:
-        """Return what is seen of the present observations `[N, ...]`."""
+        """Return the current observations as networks see them, `[N, ...]`."""
         assert self._observations is not None, "a reset comes first"
         return self._view(self._observations)
 
     def idle(self) -> list[int]:
-        """Return the lanes whose next episode can begin."""
+        """Return the lanes whose next episode can start."""
         return [lane for lane, running in enumerate(self.ledger.running) if not running and not self.waiting[lane]]
 
     def reset(self, lane: int, number: int, step: int) -> None:
-        """Begin episode `number` in a lane; whatever is raised leaves all lanes to be reset."""
+        """Start episode `number` in a lane; if the environment raises, all lanes become idle."""
         try:
-            self._reset(lane)
+            if self._observations is None:
+                self._reset_all(int(self._generators("environment/vector").integers(2**31)))
+            elif self._unreset[lane]:
+                self._reset_lane(lane)
             self._checker.observation(at(self._observations, lane), lane, step)
         except BaseException:
             self._forget()
             raise
         self.ledger.begin(lane, number)
 
-    def _reset(self, lane: int) -> None:
-        if self._observations is None:
-            seed = None if self._parts else int(self._generators("environment/vector").integers(2**31))
-            with self._stepping:
-                observations, _ = self._env.reset(seed=seed)
-            self._observations = own(self._batch_space, observations)
-        elif self._over[lane]:  # NEXT_STEP and SAME_STEP have reset it themselves
-            with self._stepping:
-                observations, _ = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
-            _put(self._observations, lane, observations)
-            self._over[lane] = False
+    def _reset_all(self, seed: int) -> None:
+        self._seed, self._history = seed, _History(self.source.action_space, self.num_envs)
+        observations, _ = self._env.reset(seed=seed)
+        self._observations = own(self._batch_space, observations)
+
+    def _reset_lane(self, lane: int) -> None:
+        observations, _ = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
+        _put(self._observations, lane, observations)
+        self._unreset[lane] = False
 
     def begin_round(self, actions: np.ndarray) -> None:
-        """Take one action for every lane; those of dead lanes are ignored by the environment."""
+        """Set the next action of every lane; the environment ignores those of waiting lanes."""
         self.actions = actions
 
     def tick(self, step: int) -> tuple[Transition, ...]:
-        """Step all lanes and return the transitions of those that were alive; or return those that were left.
+        """Step all lanes and return the transitions of those that were not waiting.
 
-        Whatever is raised leaves all lanes to be reset, for the environments are ahead of what was stored.
+        If anything is raised, all lanes become idle, because the environment is ahead of the memory.
         """
-        left, self._left = self._left, ()
         try:
-            transitions = left or self._step(step)
+            transitions = self._step(step)
         except BaseException:
             self._forget()
             raise
-        self._taken, self.actions = self.actions, None
+        self.actions, self._discarded = None, False
         self._before = self.ledger.returns.copy(), self.ledger.lengths.copy()
         for transition in transitions:
             self.ledger.returns[transition.lane] += transition.reward
@@ -144,116 +144,148 @@ class VectorLanes:
 
     def _step(self, step: int) -> tuple[Transition, ...]:
         actions, before, alive = self.actions, self._observations, ~self.waiting
-        if self._parts is not None:
-            self._parts.note(actions, alive)
-        with self._stepping:
-            observations, rewards, terminated, truncated, info = self._env.step(actions.copy())  # as in `Lanes`
-        after = own(self._batch_space, observations)
-        over = alive & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
+        rewards, terminated, truncated, info = self._advance(actions)
         transitions: list[Transition] = []
         for lane in np.flatnonzero(alive).tolist():
-            last = at(after, lane)
-            if over[lane] and self._mode is AutoresetMode.SAME_STEP:
+            last = at(self._observations, lane)
+            if self._mode is AutoresetMode.SAME_STEP and (terminated[lane] or truncated[lane]):
                 last = own(self.source.observation_space, info["final_obs"][lane])
             self._checker.observation(last, lane, step + len(transitions))
             self._checker.reward(rewards[lane], lane, step + len(transitions))
             ends = bool(terminated[lane]), bool(truncated[lane])
             transitions.append(Transition(lane, at(before, lane), actions[lane], float(rewards[lane]), last, *ends))
-        self._observations = after
-        if self._mode is not AutoresetMode.SAME_STEP:
-            self._over = over
-        if self._mode is AutoresetMode.NEXT_STEP:
-            self.waiting = over
         return tuple(transitions)
 
-    def _forget(self) -> None:
-        """Let all lanes be reset."""
-        self._observations, self.actions, self._left = None, None, ()
-        self.ledger.running = [False] * self.num_envs
-        self._over, self.waiting = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+    def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """Step the environment; return rewards, both kinds of ends, and the info."""
+        observations, rewards, terminated, truncated, info = self._env.step(actions.copy())  # it may change them
+        if self._history is not None and not self._history.append(actions):
+            self._history = None
+        over = ~self.waiting & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
+        self._observations = own(self._batch_space, observations)
+        if self._mode is AutoresetMode.NEXT_STEP:
+            self.waiting = over
+        elif self._mode is AutoresetMode.DISABLED:
+            self._unreset = over
+        return rewards, terminated, truncated, info
 
-    def put_off(self, surplus: tuple[Transition, ...]) -> None:
-        """Note that the last of the tick's transitions were not stored; the next tick returns them."""
+    def discard(self, transitions: tuple[Transition, ...]) -> None:
+        """Drop the surplus transitions of the last tick, with a warning.
+
+        They do not count in the returns and lengths of their episodes. An episode that one of them ends is over.
+        """
         returns, lengths = self._before
-        for transition in surplus:
+        for transition in transitions:
             lane = transition.lane
             self.ledger.returns[lane], self.ledger.lengths[lane] = returns[lane], lengths[lane]
-        self._left, self.actions = surplus, self._taken
+            if transition.terminated or transition.truncated:
+                self.finish(lane)
+        self._discarded = True
+        warnings.warn(
+            f"the budget ended within a step of the vector environment: {len(transitions)} transitions of its "
+            f"{self.num_envs} lanes were discarded. Use num_envs= with scalar environments for exact budgets.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def logs(self, lane: int) -> dict[str, float]:
-        """Return what the logs of a lane's episode hold besides its return and length."""
+        """Return the logs of a lane's episode besides its return and length."""
         return {}
 
     def finish(self, lane: int) -> None:
-        """Note that the lane's episode is over."""
+        """Mark the lane's episode as over."""
         self.ledger.running[lane] = False
 
     def get_state(self) -> dict[str, Any] | None:
-        """Return where the environments are; without the lanes' own states where they cannot be brought back.
-
-        None if they are to be reset.
-        """
+        """Return the seed of the reset, the actions since and the current observations; None before a reset."""
         if self._observations is None:
             return None
-        actions = None if self.actions is None else np.array(self.actions)
-        state = {"ledger": self.ledger.get_state(), "actions": actions, "cursor": 0}
-        if self._parts is None:
-            return {**state, "lanes": [None] * self.num_envs, "vector": None}
-        space, lanes = self.source.observation_space, self._parts.get_state()
-        for lane, saved in enumerate(lanes):
-            saved["observation"] = own(space, at(self._observations, lane))
-        left = [{name: getattr(transition, name) for name in _LEFT} for transition in self._left]
-        for said in left:
-            said.update({name: own(space, said[name]) for name in ("observation", "next_observation")})
-        return {**state, "lanes": lanes, "vector": {"mode": self._mode.value, "over": self._over.copy(), "left": left}}
+        space = self.source.observation_space
+        return {
+            "ledger": self.ledger.get_state(),
+            "lanes": [{"observation": own(space, at(self._observations, lane))} for lane in range(self.num_envs)],
+            "vector": {
+                "mode": self._mode.value,
+                "seed": self._seed,
+                "actions": None if self._history is None else self._history.array(),
+                "unreset": self._unreset.copy(),
+                "discarded": self._discarded,
+            },
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Bring the environments to where they were; where one does not get there, all start afresh, with a warning."""
+        """Restore the episodes that `get_state` returned; if that fails, all episodes restart, with a warning."""
         if len(state["lanes"]) == self.num_envs:
             self.ledger.set_state(state["ledger"])
-        fault = self._resume(state)
-        if fault is not None:
+        reason = self._restore(state)
+        if reason is not None:
             self._forget()
-            warn_afresh("the vector environment", fault)
+            warn_restarted("the vector environment", reason, "Its episodes restart")
+            return
+        if self._discarded:
+            warnings.warn(
+                "the budget before the restored state ended within a step of the vector environment, and the surplus "
+                "was discarded, so this run will differ from an uninterrupted one",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
-    def _resume(self, state: dict[str, Any]) -> str | None:
-        """Bring the environments to where they were; return why that failed, or None."""
-        said, lanes = state.get("vector"), state["lanes"]
-        if self._parts is None or said is None:
-            return "of vector environments, only a SyncVectorEnv without wrappers around it can be"
-        if (len(lanes), said["mode"]) != (self.num_envs, self._mode.value):
-            return f"it was one of {len(lanes)} environments in the mode {said['mode']}"
-        fault = self._parts.set_state(lanes, said["over"])
-        if fault is not None:
-            return fault
-        self.actions = state["actions"]
-        self._over = said["over"].copy()
-        if self._mode is AutoresetMode.NEXT_STEP:
-            self.waiting = self._over
-        self._observations = _stacked([saved["observation"] for saved in lanes])
-        self._left = tuple(Transition(action=self.actions[left["lane"]], **left) for left in said["left"])
-        return None
+    def _restore(self, state: dict[str, Any]) -> str | None:
+        """Repeat all actions since the reset; return the reason if that failed, else None."""
+        saved, lanes = state.get("vector"), state["lanes"]
+        if saved is None:
+            return "the state is of scalar environments"
+        if (len(lanes), saved["mode"]) != (self.num_envs, self._mode.value):
+            return f"the state is of {len(lanes)} environments in the mode {saved['mode']}"
+        if saved["actions"] is None:
+            return f"the actions since its reset exceed {MAX_HISTORY} bytes"
+        try:
+            self._reset_all(saved["seed"])
+            for actions in saved["actions"].astype(self.source.action_space.dtype):
+                self._reset_lanes(self._unreset)
+                self._advance(actions)
+            self._reset_lanes(self._unreset & ~saved["unreset"])
+        except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
+            return f"{type(error).__name__}: {error}"
+        self._discarded = saved["discarded"]
+        same = (envs.equal(at(self._observations, lane), one["observation"]) for lane, one in enumerate(lanes))
+        return None if all(same) else "observations differ"
+
+    def _reset_lanes(self, mask: np.ndarray) -> None:
+        for lane in np.flatnonzero(mask).tolist():
+            self._reset_lane(lane)
 
     def close(self) -> None:
-        """Close what was made here."""
+        """Close the environment if the source made it."""
         self.source.close()
 
 
-# What is saved of a transition that was left; its action stands among those of the tick.
-_LEFT = ("lane", "observation", "reward", "next_observation", "terminated", "truncated")
+class _History:
+    """All actions since a reset, as an array that doubles when it is full; discrete ones take the fewest bytes."""
+
+    def __init__(self, space: spaces.Space[Any], num_envs: int) -> None:
+        dtype = np.min_scalar_type(int(space.n) - 1) if isinstance(space, spaces.Discrete) else space.dtype
+        self._actions, self._count = np.empty((64, num_envs, *(space.shape or ())), dtype), 0
+
+    def append(self, actions: np.ndarray) -> bool:
+        """Store the actions of a step; return whether there is room for them."""
+        if self._count == len(self._actions):
+            if 2 * self._actions.nbytes > MAX_HISTORY:
+                return False
+            self._actions = np.concatenate([self._actions, np.empty_like(self._actions)])
+        self._actions[self._count] = actions
+        self._count += 1
+        return True
+
+    def array(self) -> np.ndarray:
+        """Return the actions `[T, N, ...]`."""
+        return self._actions[: self._count].copy()
 
 
 def _put(observations: Any, lane: int, source: Any) -> None:
-    """Take one lane's observation from `source`; both are arrays `[N, ...]`, or dicts of them."""
+    """Copy one lane's observation from `source`; both are arrays `[N, ...]`, or dicts of them."""
     if isinstance(observations, dict):
         for name, part in observations.items():
             _put(part, lane, source[name])
     else:
         observations[lane] = source[lane]
-
-
-def _stacked(observations: list[Any]) -> Any:
-    """Return observations of lanes as arrays `[N, ...]`: one, or a dict of them."""
-    if isinstance(observations[0], dict):
-        return {name: _stacked([observation[name] for observation in observations]) for name in observations[0]}
-    return np.stack(observations)

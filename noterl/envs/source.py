@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from noterl.envs import description
 from noterl.envs.making import (
@@ -39,8 +39,9 @@ class EnvSource:
     Attributes:
         observation_space: of one environment, gymnasium's class.
         action_space: likewise.
-        vector: the vector environment, or None.
-        num_envs: how many environments the vector environment steps, or None.
+        vector: the vector environment that steps its lanes together, or None. A `SyncVectorEnv` runs as lanes instead:
+            `make(lane)` returns its environments.
+        num_envs: the number of environments in the vector environment (also in a `SyncVectorEnv`), or None.
         spec: gymnasium's description of one environment, or None.
         team: the agents of an environment of several, None for one of one; the two spaces are then those of the vectors
             that hold all of them, as `Team` lays them out.
@@ -78,7 +79,7 @@ class EnvSource:
         self.observation_space = convert(observation_space, "observation_space")
         self.action_space = convert(action_space, "action_space")
         self._env, self._build, self._owned, self._absent = env, build, owned, absent
-        self.vector, self._vector_closed = vector, False
+        self._vector, self._vector_closed = vector, False
         self.num_envs: int | None = None if vector is None else vector.num_envs
         self._first = owned
         self._said: dict[str, Any] | None = None
@@ -125,10 +126,15 @@ class EnvSource:
     @property
     def spec(self) -> EnvSpec | None:
         """Return gymnasium's description of one environment."""
-        if self.vector is not None:
-            return single_spec(self.vector)
+        if self._vector is not None:
+            return single_spec(self._vector)
         spec = None if self._env is None else self._env.spec
         return spec if isinstance(spec, EnvSpec) else None
+
+    @property
+    def vector(self) -> VectorEnv[Any, Any, Any] | None:
+        """Return the vector environment that steps its lanes together, or None."""
+        return None if type(self._vector) is SyncVectorEnv else self._vector
 
     def layer_with(self, name: str) -> Any:
         """Return what has an attribute of this name, or None: the environment, or the outermost wrapper around it.
@@ -136,9 +142,9 @@ class EnvSource:
         It is there to be asked about the task, such as what would be rewarded, and never to be stepped.
         """
         asked: list[Any] = [self._env]
-        if self.vector is not None:
-            *_, base = layers(self.vector)
-            asked = [self.vector, *list(getattr(base, "envs", ()))[:1]]
+        if self._vector is not None:
+            *_, base = layers(self._vector)
+            asked = [self._vector, *list(getattr(base, "envs", ()))[:1]]
             if len(asked) == 1 and not hasattr(base, name):
                 asked.append(self.make_evaluation())
         elif self._env is None:
@@ -153,7 +159,9 @@ class EnvSource:
         Raises:
             ValueError: if no (further) environment can be made.
         """
-        if self.vector is not None:
+        if type(self._vector) is SyncVectorEnv:
+            return self._opened().envs[index]
+        if self._vector is not None:
             raise ValueError("env: a vector environment steps its lanes together; it has no single one to make")
         if self._env is None and self._build is None:
             raise ValueError(f"env: {self._absent}; pass env=")
@@ -168,12 +176,15 @@ class EnvSource:
         Raises:
             ValueError: if there is none.
         """
-        if self._vector_closed and self._build is not None:
-            self.vector = self._build(None)
-            self._vector_closed = False
         if self.vector is None:
-            raise ValueError(f"env: {name_of(self._env)} is no vector environment")
-        return self.vector
+            raise ValueError(f"env: {name_of(self._env)} is not a vector environment that steps its lanes together")
+        return self._opened()
+
+    def _opened(self) -> Any:
+        if self._vector_closed and self._build is not None:
+            self._vector = self._build(None)
+            self._vector_closed = False
+        return self._vector
 
     def _make_another(self) -> Env:
         try:
@@ -193,12 +204,12 @@ class EnvSource:
         Raises:
             ValueError: if none can be made, or none that draws itself so.
         """
-        if self._env is None and self.vector is None and self._build is None:
+        if self._env is None and self._vector is None and self._build is None:
             raise ValueError(f"env: {self._absent}; pass env=")
         try:
             env = self._checked(self._builder()(render_mode))
         except NotRemade as error:
-            name = name_of(self.vector if self._env is None else self._env)
+            name = name_of(self._vector if self._env is None else self._env)
             raise ValueError(
                 f"env: no second {name} can be made to evaluate on ({error}); pass an id or a factory, such as lambda: "
                 "MyEnv(), as env="
@@ -212,8 +223,8 @@ class EnvSource:
         return self._keep(env, None)
 
     def _builder(self) -> Builder:
-        if self.vector is not None:
-            return vector_builder(self.vector)
+        if self._vector is not None:
+            return vector_builder(self._vector)
         if self._build is not None:
             return self._build
         assert self._env is not None
@@ -256,8 +267,8 @@ class EnvSource:
         for env in self._living():
             if env is not self._env or self._owned:
                 env.close()
-        if self.vector is not None and self._owned:
-            self.vector.close()
+        if self._vector is not None and self._owned:
+            self._vector.close()
             self._vector_closed = True
         self._made.clear()
         self._lanes.clear()

@@ -1,22 +1,23 @@
-"""Native vector environments, in all three autoreset modes, give the memories that scalar lanes give."""
+"""Vector lanes give the memories that scalar lanes give, in all three autoreset modes; both name invalid values."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import noterl
 from noterl.callbacks import LambdaCallback
-from noterl.collect.ledger import InvalidStepError
+from noterl.collect.checks import InvalidStepError
 from noterl.policies import GreedyQPolicy
-from tests.support.doubles import BranchingEnv, CountingEnv, NotANumberEnv
+from tests.support.doubles import BranchingEnv, CountingEnv, NotANumberEnv, TogetherVectorEnv
 from tests.support.tape import Tape, TapeAgent
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
@@ -39,8 +40,8 @@ def build(env: Any, act: Callable[[np.ndarray], np.ndarray] | None = None) -> Ta
     return agent
 
 
-def vector_of(factories: Factories, mode: AutoresetMode) -> SyncVectorEnv:
-    return SyncVectorEnv(factories, autoreset_mode=mode)
+def vector_of(factories: Factories, mode: AutoresetMode) -> TogetherVectorEnv:
+    return TogetherVectorEnv(factories, autoreset_mode=mode)
 
 
 def lanes_of(factories: Factories) -> Callable[[], gymnasium.Env]:
@@ -68,13 +69,23 @@ def memories(agent: TapeAgent, num_envs: int) -> list[list[tuple]]:
     return found
 
 
+def interrupted(agent: noterl.Agent, **arguments: Any) -> None:
+    """Run a fit whose budget may end within a step of the vector environment."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the budget ended within a step", RuntimeWarning)
+        agent.fit(**arguments, verbose=0)
+
+
 class TestMemories:
-    """What is stored of a lane is the same, however the environments are stepped."""
+    """The memory of a lane is the same, however the environments are stepped."""
 
     @MODES
-    @settings(max_examples=25)
+    @pytest.mark.parametrize("kind", [TogetherVectorEnv, SyncVectorEnv])
+    @settings(max_examples=15)
     @given(data=st.data())
-    def test_of_any_episodes(self, mode: AutoresetMode, data: st.DataObject) -> None:
+    def test_any_episodes_equal_those_of_scalar_lanes(
+        self, mode: AutoresetMode, kind: type[VectorEnv], data: st.DataObject
+    ) -> None:
         num_envs = data.draw(st.integers(1, 5), "lanes")
         shape = st.tuples(st.integers(1, 9), st.integers(1, 6))
         shapes = data.draw(st.lists(shape, min_size=num_envs, max_size=num_envs), "goal and length of each lane")
@@ -85,8 +96,8 @@ class TestMemories:
             return np.array(table)[(np.arange(len(observations)) + 3 * episode + step) % len(table)]
 
         factories: Factories = [lambda shape=shape: BranchingEnv(*shape) for shape in shapes]
-        vector = build(vector_of(factories, mode), act)
-        vector.fit(steps=40, verbose=0)
+        vector = build(kind(factories, autoreset_mode=mode), act)
+        interrupted(vector, steps=40)
         scalar = build(lanes_of(factories), act)
         scalar.fit(steps=40 * num_envs, num_envs=num_envs, verbose=0)
         vector.replay.check()
@@ -97,7 +108,7 @@ class TestMemories:
             assert len(stored[lane]) >= 40 // num_envs // 2  # where every episode is of one step, half are dead
 
     @MODES
-    def test_both_ends_at_once(self, mode: AutoresetMode) -> None:
+    def test_termination_and_truncation_in_one_step_are_both_stored(self, mode: AutoresetMode) -> None:
         agent = build(vector_of([lambda: BranchingEnv(goal=2, length=2)] * 2, mode), lambda o: np.ones(len(o), int))
         agent.fit(steps=4, verbose=0)
         first, last = ([0.0, 0.0, 0.0], [0.0, 1.0, 1.0]), ([0.0, 1.0, 1.0], [0.0, 2.0, 2.0])
@@ -107,29 +118,28 @@ class TestMemories:
         )
 
     @MODES
-    def test_episodes_and_their_numbers(self, mode: AutoresetMode) -> None:
-        heard: list[tuple] = []
+    def test_episodes_are_numbered_in_the_order_of_their_starts(self, mode: AutoresetMode) -> None:
+        events: list[tuple] = []
         hooks = LambdaCallback(
-            on_episode_begin=lambda episode, logs: heard.append(("begin", episode)),
-            on_episode_end=lambda episode, logs: heard.append((episode, logs["length"], logs["complete"])),
+            on_episode_begin=lambda episode, logs: events.append(("begin", episode)),
+            on_episode_end=lambda episode, logs: events.append((episode, logs["length"], logs["complete"])),
         )
         agent = build(
             vector_of([lambda: CountingEnv(2), lambda: CountingEnv(3)], mode), lambda o: np.zeros(len(o), int)
         )
-        agent.fit(steps=7, callbacks=[hooks], verbose=0)
-        begins = [entry for entry in heard if entry[0] == "begin"]
-        ends = [entry for entry in heard if entry[0] != "begin"]
+        interrupted(agent, steps=7, callbacks=[hooks])
+        begins = [entry for entry in events if entry[0] == "begin"]
+        ends = [entry for entry in events if entry[0] != "begin"]
         assert begins == [("begin", 0), ("begin", 1), ("begin", 2), ("begin", 3)]
         assert ends == [(0, 2, True), (1, 3, True), (2, 2, True), (3, 0, False)]
 
-    def test_gymnasium_own_vector_environment(self) -> None:
-        """Every transition that is stored is one that CartPole makes."""
+    def test_every_stored_transition_is_one_that_cartpole_makes(self) -> None:
         env = gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point")
         assert not isinstance(env, SyncVectorEnv)
         draws = np.random.default_rng(0)
         agent = build(env, lambda observations: draws.integers(2, size=len(observations)))
-        history = agent.fit(steps=200, verbose=0)
-        assert len(history) > 5
+        interrupted(agent, steps=200)
+        assert agent.episodes > 5
         model = gymnasium.make("CartPole-v1").unwrapped
         model.reset(seed=0)
         for lane in memories(agent, 3):
@@ -143,12 +153,12 @@ class TestMemories:
 
 class TestFits:
     @MODES
-    def test_the_same_seed_gives_the_same_run(self, mode: AutoresetMode) -> None:
+    def test_same_seed_gives_same_run(self, mode: AutoresetMode) -> None:
         def run(fits: list[dict[str, Any]]) -> list[list[tuple]]:
             make = lambda: gymnasium.make("CartPole-v1")  # noqa: E731
             agent = build(vector_of([make] * 3, mode), lambda o: (o[:, 2] > 0).astype(int))
             for arguments in fits:
-                agent.fit(steps=40, verbose=0, **arguments)
+                interrupted(agent, steps=40, **arguments)
             return memories(agent, 3)
 
         assert run([{}]) == run([{}])
@@ -158,7 +168,7 @@ class TestFits:
         assert run([{"seed": 9}])[0] == twice[0][: len(run([{"seed": 9}])[0])]
 
     @MODES
-    def test_episodes_go_on_in_the_next_fit(self, mode: AutoresetMode) -> None:
+    def test_episodes_continue_in_the_next_fit(self, mode: AutoresetMode) -> None:
         agent = build(vector_of([lambda: CountingEnv(5)] * 2, mode), lambda o: np.zeros(len(o), int))
         agent.fit(steps=4, verbose=0)
         agent.fit(steps=4, verbose=0)
@@ -167,11 +177,12 @@ class TestFits:
             [[0.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]
         ] * 2
 
-    def test_one_that_a_factory_made_serves_several_fits(self) -> None:
+    @pytest.mark.parametrize("kind", [TogetherVectorEnv, SyncVectorEnv])
+    def test_vector_environment_of_a_factory_is_made_once_for_several_fits(self, kind: type[VectorEnv]) -> None:
         made = []
 
-        def factory() -> SyncVectorEnv:
-            made.append(vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP))
+        def factory() -> VectorEnv:
+            made.append(kind([lambda: CountingEnv(3)] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
             return made[-1]
 
         agent = build(factory, lambda o: np.zeros(len(o), int))
@@ -183,20 +194,22 @@ class TestFits:
         agent.close()
         assert made[0].closed
 
-    def test_one_of_the_user_stays_open(self) -> None:
-        env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
+    @pytest.mark.parametrize("kind", [TogetherVectorEnv, SyncVectorEnv])
+    def test_vector_environment_of_the_user_stays_open(self, kind: type[VectorEnv]) -> None:
+        env = kind([lambda: CountingEnv(3)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
         agent = build(env, lambda o: np.zeros(len(o), int))
         agent.fit(steps=6, verbose=0)
         agent.close()
         assert not env.closed
 
-    def test_num_envs_must_be_its_own(self) -> None:
-        agent = build(vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP))
+    @pytest.mark.parametrize("kind", [TogetherVectorEnv, SyncVectorEnv])
+    def test_num_envs_must_equal_that_of_the_vector_environment(self, kind: type[VectorEnv]) -> None:
+        agent = build(kind([lambda: CountingEnv(3)] * 2))
         agent.fit(steps=4, num_envs=2, verbose=0)
         with pytest.raises(ValueError, match="num_envs is 3, but env is a vector environment of 2"):
             agent.fit(steps=4, num_envs=3, verbose=0)
 
-    def test_a_mode_that_is_none(self) -> None:
+    def test_unknown_autoreset_mode_is_refused(self) -> None:
         env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
         env.metadata = {**env.metadata, "autoreset_mode": "sometimes"}
         with pytest.raises(ValueError, match=r"env: metadata\['autoreset_mode'\].*'sometimes'"):
@@ -204,7 +217,7 @@ class TestFits:
 
 
 class ResetsToNaN(CountingEnv):
-    """Gives NaN at its second reset."""
+    """Returns NaN at its second reset."""
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         observation, info = super().reset(seed=seed)
@@ -212,7 +225,7 @@ class ResetsToNaN(CountingEnv):
 
 
 class WrongShape(CountingEnv):
-    """Gives observations of another shape than its space says, from the third step on."""
+    """Returns observations of a wrong shape from the third step on."""
 
     def step(self, action):
         observation, *rest = super().step(action)
@@ -220,11 +233,11 @@ class WrongShape(CountingEnv):
 
 
 class TestInvalidValues:
-    """NaN is named with the environment, the step and the value, and never stored."""
+    """The error names the environment, the step and the value; nothing invalid is stored."""
 
     @pytest.mark.parametrize("where", ["observation", "reward"])
     @pytest.mark.parametrize("num_envs", [1, 3])
-    def test_in_lanes(self, where: str, num_envs: int) -> None:
+    def test_scalar_lane_names_the_step_and_restarts(self, where: str, num_envs: int) -> None:
         last = num_envs - 1
         factories: Factories = [*[lambda: CountingEnv(5)] * last, lambda: NotANumberEnv(at=3, where=where)]
         agent = build(lanes_of(factories), lambda o: np.zeros(len(o), int))
@@ -236,12 +249,12 @@ class TestInvalidValues:
         agent.replay.check()
         stored = memories(agent, num_envs)
         assert np.isfinite([entry[2] for lane in stored for entry in lane]).all()
-        # The episode that failed was left; the next transition of its lane is the first of another.
+        # The failed episode restarts.
         assert [entry[0] for entry in stored[last]][:3] == [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
 
     @MODES
     @pytest.mark.parametrize("where", ["observation", "reward"])
-    def test_in_a_vector_environment(self, mode: AutoresetMode, where: str) -> None:
+    def test_vector_environment_names_the_step_and_restarts(self, mode: AutoresetMode, where: str) -> None:
         factories: Factories = [lambda: CountingEnv(5), lambda: NotANumberEnv(at=3, where=where)]
         agent = build(vector_of(factories, mode), lambda o: np.zeros(len(o), int))
         with pytest.raises(InvalidStepError, match=rf"^{where} of environment 1 at step 6 is not finite: .*nan"):
@@ -251,15 +264,15 @@ class TestInvalidValues:
         agent.replay.check()
         assert [entry[0] for entry in memories(agent, 2)[1]][:3] == [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
 
-    def test_at_a_reset(self) -> None:
+    def test_reset_names_the_step(self) -> None:
         agent = build(lambda: ResetsToNaN(3), lambda o: np.zeros(len(o), int))
         with pytest.raises(InvalidStepError, match=r"observation of environment 0 at step 3 is not finite: .*nan"):
             agent.fit(steps=50, verbose=0)
         assert agent.steps == 3
         agent.fit(steps=2, verbose=0)
 
-    def test_what_follows_a_failure_does_not_continue_what_came_before(self) -> None:
-        """Also where the first observation after the reset happens to be the one that was expected."""
+    def test_transition_after_a_failure_has_no_predecessor(self) -> None:
+        """The reset here returns the observation that the failed step would have returned."""
 
         class Constant(CountingEnv):
             def _observation(self):
@@ -279,16 +292,16 @@ class TestInvalidValues:
         assert successor[1] < 0
         assert successor[2] == 3
 
-    def test_another_shape(self) -> None:
+    def test_wrong_shape_is_refused(self) -> None:
         agent = build(lambda: WrongShape(5), lambda o: np.zeros(len(o), int))
         with pytest.raises(
             InvalidStepError,
-            match=r"observation of environment 0 at step 3 has the shape \(1,\); its space says \(2,\)",
+            match=r"observation of environment 0 at step 3 has the shape \(1,\), but its space has the shape \(2,\)",
         ):
             agent.fit(steps=50, verbose=0)
         assert len(agent.replay) == 2
 
-    def test_infinite_values_are_not_finite_either(self) -> None:
+    def test_infinite_reward_is_refused(self) -> None:
         class Infinite(CountingEnv):
             def step(self, action):
                 observation, _, *rest = super().step(action)

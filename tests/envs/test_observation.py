@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from noterl.collect.ledger import Checker, InvalidStepError
+from noterl.collect.checks import Checker, InvalidStepError
 from noterl.envs import BitFlip
 from noterl.envs.observation import Present, View, at, fits, own, zeros
 
@@ -126,7 +126,7 @@ class TestPresent:
             r"observation\['inner'\]\['grid'\] of environment 3 at step 9 is",
         ),
         ({"inner": {"grid": np.ones(4)}}, r"\['grid'\] of environment 3 at step 9 has the shape \(4,\)"),
-        ({"inner": {}}, r"observation\['inner'\] of environment 3 at step 9 lacks 'grid'"),
+        ({"inner": {}}, r"observation\['inner'\] of environment 3 at step 9 has no key 'grid'"),
     ],
 )
 def test_a_part_that_is_not_finite_or_of_another_form_is_named(change: Any, message: str) -> None:
@@ -144,11 +144,11 @@ def test_five_bits_make_ten_numbers() -> None:
 @pytest.mark.parametrize(
     ("space", "good", "bad", "said"),
     [
-        (spaces.Box(0, 9, (3,), np.int64), [1, 2, 3], 5, r"has the shape \(\); its space says \(3,\)"),
+        (spaces.Box(0, 9, (3,), np.int64), [1, 2, 3], 5, r"has the shape \(\), but its space has the shape \(3,\)"),
         (spaces.Box(0, 255, (4, 4), np.uint8), np.zeros((4, 4), np.uint8), np.zeros((4, 3)), r"has the shape \(4, 3\)"),
         (spaces.MultiBinary(3), np.ones(3, np.int8), np.ones(1, np.int8), r"has the shape \(1,\)"),
         (spaces.MultiDiscrete([3, 2]), [2, 1], [2, 1, 0], r"has the shape \(3,\)"),
-        (spaces.Discrete(3), 2, 7, r"is none of Discrete\(3\): 7"),
+        (spaces.Discrete(3), 2, 7, r"is not in Discrete\(3\): 7"),
     ],
 )
 def test_what_is_no_float_must_be_of_its_space_too(space: Any, good: Any, bad: Any, said: str) -> None:

@@ -263,6 +263,26 @@ class TestVector:
         source.close()
         assert source.vector.closed
 
+    @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+    def test_sync_vector_environment_runs_as_lanes(self, mode):
+        vector = gymnasium.vector.SyncVectorEnv([BranchingEnv] * 3, autoreset_mode=mode)
+        source = resolve(vector)
+        assert (source.vector, source.num_envs) == (None, 3)
+        assert [source.make(lane) for lane in range(3)] == list(vector.envs)
+        with pytest.raises(ValueError, match="env: .*steps its lanes together"):
+            source.open_vector()
+        assert source.make_evaluation() not in vector.envs
+        source.close()
+        assert not vector.closed
+
+    def test_sync_vector_environment_of_a_factory_is_made_again_after_close(self):
+        made = []
+        source = resolve(lambda: made.append(gymnasium.vector.SyncVectorEnv([CountingEnv] * 2)) or made[-1])
+        assert source.make(1) is made[0].envs[1]
+        source.close()
+        assert made[0].closed
+        assert source.make(1) is made[1].envs[1]
+
     def test_evaluation_from_the_spec_of_a_vector_environment(self):
         vector = gymnasium.make_vec(CARTPOLE, 2, vectorization_mode="vector_entry_point", max_episode_steps=7)
         source = resolve(vector)

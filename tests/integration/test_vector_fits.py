@@ -1,4 +1,4 @@
-"""Vector environments from one fit to the next, and from one run to the next that a file brings back."""
+"""Vector environments across fits and restored runs: exact budgets, discarded surplus, and what is exact."""
 
 from __future__ import annotations
 
@@ -16,33 +16,47 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from tests.support.parts import lanes_of
 import noterl
 from noterl.callbacks import LambdaCallback
-from noterl.collect.vector import VectorLanes
-from tests.collect.test_vector import build, memories
+from noterl.collect import Lanes, VectorLanes
+from tests.collect.test_vector import build, interrupted, memories
 from tests.saving.test_agent_files import JUNK, places, replaced
-from tests.support.doubles import BranchingEnv, CountingEnv, EnvironmentBroke, RaisingEnv, StatefulEnv
-from tests.support.parts import lanes_of
+from tests.support.doubles import (
+    BranchingEnv,
+    CountingEnv,
+    EnvironmentBroke,
+    RaisingEnv,
+    StatefulEnv,
+    TogetherVectorEnv,
+)
 from tests.support.states import assert_same_state
 from tests.training.test_session import acting
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
-AFRESH = (
-    r"^the vector environment cannot be brought back to where it was \({}.*\): it starts afresh and the run goes on"
-)
+RESTARTED = r"^could not restore the vector environment \({}.*\)\. Its episodes restart, so this run will differ"
 
 
 def cartpole() -> gymnasium.Env:
     return gymnasium.make("CartPole-v1", max_episode_steps=13)
 
 
-def vector(factory: Callable[[], gymnasium.Env], mode: Any = "NextStep", num_envs: int = 3) -> SyncVectorEnv:
+def sync(factory: Callable[[], gymnasium.Env], mode: Any = "NextStep", num_envs: int = 3) -> SyncVectorEnv:
+    """Return a vector environment that runs as lanes."""
     return SyncVectorEnv([factory] * num_envs, autoreset_mode=mode)
+
+
+def together(factory: Callable[[], gymnasium.Env], mode: Any = "SameStep", num_envs: int = 3) -> TogetherVectorEnv:
+    """Return a vector environment that steps its lanes together."""
+    return TogetherVectorEnv([factory] * num_envs, autoreset_mode=mode)
+
+
+BOTH = pytest.mark.parametrize("vector", [sync, together])
 
 
 @pytest.fixture(scope="module")
 def learners() -> dict[str, noterl.Agent]:
-    """Return agents that learn, and are brought back to their first state by each test that takes them."""
+    """Return agents that learn; each test that takes one restores its first state."""
     env = cartpole()
     dqn, ppo = noterl.DQN(env, hidden=(4,), seed=1), noterl.PPO(env, hidden=(4,), seed=1, rollout_steps=8, epochs=1)
     dqn.compile(replay=noterl.Replay(64), batch_size=8, learning_starts=8, update_every=9)
@@ -50,13 +64,33 @@ def learners() -> dict[str, noterl.Agent]:
     return {"dqn": dqn, "ppo": ppo}
 
 
+def whole_steps(agent: noterl.Agent, env: VectorEnv, steps: int) -> list[int]:
+    """Return the number of environment steps after each step of a vector environment."""
+    found: list[int] = []
+    tick = VectorLanes.tick
+
+    def counted(lanes: VectorLanes, step: int) -> Any:
+        found.append(step - 1)
+        return tick(lanes, step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VectorLanes, "tick", counted)
+        interrupted(agent, env=env, steps=steps)
+    return found
+
+
 @MODES
 @pytest.mark.parametrize("kind", ["dqn", "ppo"])
-def test_two_fits_are_one_and_so_is_a_restored_run(
-    learners: dict[str, noterl.Agent], kind: str, mode: AutoresetMode, tmp_path: Path
+@BOTH
+def test_two_fits_and_a_restored_run_equal_one_fit(
+    learners: dict[str, noterl.Agent], kind: str, mode: AutoresetMode, vector: Any, tmp_path: Path
 ) -> None:
-    """Also where the first ends in the middle of a step of the three environments."""
+    """With a `SyncVectorEnv` for every budget, with others if a budget ends on a whole step of the environment."""
     agent, begin = learners[kind], learners[kind].get_state()
+    first, second, total = 20, 38, 80
+    if vector is together:
+        steps = whole_steps(agent, vector(cartpole, mode), 100)
+        first, second, total = (next(step for step in steps if step >= least) for least in (first, second, total))
 
     def run(state: dict[str, Any] | None, *budgets: int) -> dict[str, Any]:
         env = vector(cartpole, mode)
@@ -68,17 +102,17 @@ def test_two_fits_are_one_and_so_is_a_restored_run(
             agent.fit(env, steps=steps, verbose=0)
         return agent.get_state()
 
-    whole = run(begin, 80)
-    middle = run(begin, 20, 18)
+    whole = run(begin, total)
+    middle = run(begin, first, second - first)
     agent.save(tmp_path / "a.noterl")
-    assert mode is AutoresetMode.NEXT_STEP or len(middle["lanes"]["vector"]["left"]) == 1
-    for state in (run(begin, 20, 18, 42), run(middle, 42), run(None, 42)):
+    rest = total - second
+    for state in (run(begin, first, second - first, rest), run(middle, rest), run(None, rest)):
         assert_same_state(whole, state)
     agent.set_state(begin)
 
 
-def told(agent: noterl.Agent, fits: list[dict[str, int]]) -> list[tuple]:
-    """Return what is told of the ends of episodes in some fits."""
+def episode_ends(agent: noterl.Agent, fits: list[dict[str, int]]) -> list[tuple]:
+    """Return the logs of the complete episodes of some fits, and of the last five that were cut short."""
     ends: list[tuple] = []
     hook = LambdaCallback(
         on_episode_end=lambda episode, logs: ends.append((episode, logs["reward"], logs["length"], logs["complete"]))
@@ -90,55 +124,118 @@ def told(agent: noterl.Agent, fits: list[dict[str, int]]) -> list[tuple]:
 
 @MODES
 @pytest.mark.parametrize("goal", [3, 99])
-def test_any_budgets_one_after_the_other_are_their_sum(mode: AutoresetMode, goal: int) -> None:
-    """Transitions, episodes and what is told of them are those of one fit, whatever episode ends beyond a budget."""
-
+def test_consecutive_budgets_of_sync_equal_their_sum(mode: AutoresetMode, goal: int) -> None:
     def agent() -> Any:
         factories = [lambda length=length: BranchingEnv(goal, length) for length in (1, 2, 3, 3, 4)]
         env = SyncVectorEnv(factories, autoreset_mode=mode)
         return build(env, lambda observations: observations[:, :2].sum(1).astype(int) % 4)
 
     whole, split = agent(), agent()
-    ends = told(whole, [{"steps": 40}])
+    ends = episode_ends(whole, [{"steps": 40}])
     parts = [{"steps": 1}, {"episodes": 1}, {"episodes": 1}, {"steps": 2}, {"steps": 7}, {"episodes": 4}]
-    begun = told(split, parts)
-    begun += told(split, [{"steps": 40 - split.steps}])
-    assert [end for end in begun if end[-1]] == [end for end in ends if end[-1]]
-    assert begun[-5:] == ends[-5:]
+    found = episode_ends(split, parts)
+    found += episode_ends(split, [{"steps": 40 - split.steps}])
+    assert [end for end in found if end[-1]] == [end for end in ends if end[-1]]
+    assert found[-5:] == ends[-5:]
     assert memories(whole, 5) == memories(split, 5)
     split.replay.check()
 
 
+class TestSurplus:
+    """A step of the vector environment beyond the budget is discarded, with one warning."""
+
+    @MODES
+    @pytest.mark.parametrize("budget", [{"steps": 10}, {"episodes": 1}, {"episodes": 2}])
+    def test_budget_is_exact_and_warns_once(self, mode: AutoresetMode, budget: dict[str, int]) -> None:
+        factories = [lambda length=length: BranchingEnv(99, length) for length in (3, 4, 4, 4)]
+        agent = build(TogetherVectorEnv(factories, autoreset_mode=mode), lambda o: np.ones(len(o), int))
+        with pytest.warns(RuntimeWarning, match="the budget ended within a step of the vector environment") as caught:
+            history = agent.fit(**budget, verbose=0)
+        assert len(caught) == 1
+        assert len(history) == agent.episodes
+        assert getattr(agent, next(iter(budget))) == next(iter(budget.values()))
+        assert len(agent.replay) == agent.steps
+
+    @MODES
+    def test_memory_has_a_gap_and_an_episode_that_ended_in_it_is_not_counted(self, mode: AutoresetMode) -> None:
+        agent = build(TogetherVectorEnv([lambda: CountingEnv(2)] * 2, autoreset_mode=mode), lambda o: 0 * o[:, 0])
+        agent.select = lambda observations, *_: np.zeros(len(observations), int)
+        interrupted(agent, steps=3)
+        assert (agent.steps, agent.episodes) == (3, 1)
+        agent.replay.check()
+        agent.fit(steps=4, verbose=0)
+        agent.replay.check()
+        first, second = memories(agent, 2)
+        assert [entry[0] for entry in first] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+        assert [entry[0] for entry in second] == [[0, 0], [1, 0], [1, 1]]
+        assert agent.episodes == 3
+        storage = agent.replay._storage
+        lost = next(row for row in range(7) if storage.lane[row] == 1)
+        assert storage.successor[lost] < 0, "the transition before the gap has no successor"
+
+    def test_whole_steps_do_not_warn(self) -> None:
+        agent = build(together(lambda: CountingEnv(4)), lambda o: np.zeros(len(o), int))
+        for _ in range(2):  # a warning is an error
+            agent.fit(steps=9, verbose=0)
+
+    def test_sync_has_none(self) -> None:
+        agent = build(sync(lambda: CountingEnv(4)), lambda o: np.zeros(len(o), int))
+        for _ in range(2):
+            agent.fit(steps=4, verbose=0)
+        assert (agent.steps, len(agent.replay)) == (8, 8)
+
+    @MODES
+    def test_rollout_of_ppo_has_a_hole(self, mode: AutoresetMode) -> None:
+        agent = noterl.PPO(together(cartpole, mode), hidden=(4,), seed=1, rollout_steps=8, epochs=1)
+        agent.compile(batch_size=8)
+        for _ in range(4):
+            interrupted(agent, steps=16)
+        assert agent.steps == 64 and agent.updates > 0
+
+    @MODES
+    def test_restored_run_warns_that_it_is_inexact(self, mode: AutoresetMode) -> None:
+        agent, other = acting(together(cartpole, mode)), acting(together(cartpole, mode))
+        interrupted(agent, steps=31)
+        other.set_state(agent.get_state())
+        with pytest.warns(RuntimeWarning, match="this run will differ from an uninterrupted one") as caught:
+            other.fit(steps=3, verbose=0)
+        assert len(caught) == 1
+        agent.fit(steps=3, verbose=0)
+        assert_same_state(agent, other)
+
+
 @MODES
 @pytest.mark.parametrize("first", [0, 1, 2])
-def test_saved_as_one_of_several_ends_is_told(mode: AutoresetMode, first: int) -> None:
-    """What is told after it, in the same step of the environments, is told as the restored run begins."""
+@BOTH
+def test_saved_in_the_event_of_one_of_several_ends(mode: AutoresetMode, first: int, vector: Any) -> None:
+    """The ends after it, in the same step of the environments, are events of the restored run."""
     states: list[dict[str, Any]] = []
     make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=4)  # noqa: E731
     hook = LambdaCallback(on_episode_end=lambda episode, _: episode == first and states.append(agent.get_state()))
     agent, other = acting(vector(make, mode)), acting(vector(make, mode))
-    agent.fit(steps=40, callbacks=[hook], verbose=0)
+    interrupted(agent, steps=40, callbacks=[hook])
     other.set_state(states[0])
     with pytest.raises(EnvironmentBroke):
         other.fit(steps=1, callbacks=[LambdaCallback(on_train_begin=broken)], verbose=0)
-    history = other.fit(steps=40 - other.steps, verbose=0)
+    interrupted(other, steps=40 - other.steps)
     assert_same_state(agent, other)
-    assert len(history) == agent.episodes - first - 1
+    assert len(other.history) == agent.episodes - first - 1
 
 
 @pytest.mark.parametrize("kind", ["signal", "stop"])
-def test_a_fit_that_ended_early_goes_on(kind: str) -> None:
+@BOTH
+def test_fit_that_ended_early_continues(kind: str, vector: Any) -> None:
     make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=4)  # noqa: E731
     whole, agent = acting(vector(make, "SameStep"), steps=60), acting(vector(make, "SameStep"))
 
     def end(episode: int, logs: dict[str, Any]) -> None:
         if episode == 4 and logs["complete"]:
-            agent.stop("enough") if kind == "stop" else os.kill(os.getpid(), signal.SIGINT)
+            agent.stop("done") if kind == "stop" else os.kill(os.getpid(), signal.SIGINT)
 
     with contextlib.nullcontext() if kind == "stop" else pytest.raises(KeyboardInterrupt):
         agent.fit(steps=60, callbacks=[LambdaCallback(on_episode_end=end)], verbose=0)
-    assert agent.steps == 24
-    agent.fit(steps=36, verbose=0)
+    assert agent.steps < 60
+    agent.fit(steps=60 - agent.steps, verbose=0)
     assert_same_state(whole, agent)
 
 
@@ -154,7 +251,7 @@ def restored(agent: noterl.Agent, env: Any) -> noterl.DQN:
 
 @MODES
 @pytest.mark.parametrize("steps", [31, 32, 33])
-def test_environments_that_say_where_they_are(mode: AutoresetMode, steps: int) -> None:
+def test_sync_restores_environments_with_state_methods(mode: AutoresetMode, steps: int) -> None:
     class Stateful(StatefulEnv):
         def __init__(self) -> None:
             super().__init__(length=4)
@@ -163,28 +260,35 @@ def test_environments_that_say_where_they_are(mode: AutoresetMode, steps: int) -
         def step(self, action):
             return super().step([action - 0.5])
 
-    first = acting(vector(Stateful, mode), steps=steps)
-    second = restored(first, vector(Stateful, mode))
+    first, env = acting(sync(Stateful, mode), steps=steps), sync(Stateful, mode)
+    second = restored(first, env)
     for agent in (first, second):
         agent.fit(steps=20, verbose=0)
-    assert [env.set_calls for env in second.source.vector.envs] == [1, 1, 1]
+    assert [one.set_calls for one in env.envs] == [1, 1, 1]
     assert_same_state(first, second)
 
 
 @MODES
-def test_scalar_lanes_have_the_same_episodes(mode: AutoresetMode) -> None:
-    """The seeds of a `SyncVectorEnv` are those of scalar lanes."""
-    agents = [build(vector(cartpole, mode)), build(cartpole)]
+def test_sync_has_the_episodes_of_scalar_lanes(mode: AutoresetMode) -> None:
+    agents = [build(sync(cartpole, mode)), build(cartpole)]
     for agent, options in zip(agents, ({}, {"num_envs": 3}), strict=True):
-        agent.fit(steps=90, verbose=0, **options)
-    for one, other in zip(*(memories(agent, 3) for agent in agents), strict=True):
-        shorter = min(len(one), len(other))
-        assert shorter >= 25
-        assert one[:shorter] == other[:shorter]
+        agent.fit(steps=91, verbose=0, **options)
+    assert type(agents[0].lanes) is Lanes
+    assert memories(agents[0], 3) == memories(agents[1], 3)
 
 
-def subclass(factories: Any) -> SyncVectorEnv:
-    return type("Derived", (SyncVectorEnv,), {})(factories)
+@pytest.mark.parametrize("turn", [1, -1])
+def test_sync_and_scalar_lanes_continue_each_others_runs(turn: int) -> None:
+    first, other = [sync(cartpole), cartpole][::turn]
+    whole = acting(first, steps=31, num_envs=3)
+    agent = restored(whole, other)
+    for each in (whole, agent):
+        each.fit(steps=20, num_envs=3, verbose=0)
+    assert_same_state(whole, agent)
+
+
+def subclass(factories: Any) -> VectorEnv:
+    return TogetherVectorEnv(factories)
 
 
 def wrapped(factories: Any) -> VectorEnv:
@@ -196,75 +300,115 @@ def own(factories: Any) -> VectorEnv:
 
 
 @pytest.mark.parametrize("make", [own, subclass, wrapped])
-def test_all_other_vector_environments_go_on_but_are_not_restored(make: Any) -> None:
-    envs = [make([cartpole] * 2) for _ in range(3)]
-    whole, first = (build(env) for env in envs[:2])
-    whole.fit(steps=30, verbose=0)
-    for steps in (11, 19):
-        first.fit(steps=steps, verbose=0)
-    assert memories(whole, 2) == memories(first, 2)
-    agent = acting(envs[2], steps=9)
-    agent.set_state(agent.get_state())
-    begun = agent.episodes_begun
-    with pytest.warns(RuntimeWarning, match=AFRESH.format("of vector environments, only a SyncVectorEnv")) as caught:
-        agent.fit(steps=3, verbose=0)
-    assert len(caught) == 1 and agent.episodes_begun == begun + 2
-    agent.fit(steps=3, verbose=0)
-    agent.replay.check()
+def test_other_vector_environments_are_restored_by_repeating_their_actions(make: Any) -> None:
+    envs = [make([cartpole] * 2) for _ in range(4)]
+    middle, total = (
+        next(step for step in whole_steps(acting(envs[3]), envs[3], 100) if step >= least) for least in (50, 90)
+    )
+    whole, split = acting(envs[0], steps=total), acting(envs[1], steps=middle)
+    other = restored(split, envs[2])
+    for agent in (split, other):
+        agent.fit(steps=total - middle, verbose=0)
+        assert_same_state(whole, agent)
+        agent.replay.check()
     for env in envs:
         env.close()
 
 
 @pytest.mark.backends("torch")
-def test_environments_in_processes_go_on() -> None:
-    env = AsyncVectorEnv([functools.partial(gymnasium.make, "CartPole-v1")], context="spawn")
-    whole, agent = build(env), build(env)
+def test_environments_in_processes_continue_and_are_restored() -> None:
+    envs = [
+        AsyncVectorEnv([functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=5)], context="spawn")
+        for _ in range(2)
+    ]
+    whole, agent = acting(envs[0]), acting(envs[0])
     whole.fit(steps=30, seed=5, verbose=0)
     agent.fit(steps=11, seed=5, verbose=0)
-    agent.fit(steps=19, verbose=0)
-    assert memories(whole, 1) == memories(agent, 1)
-    env.close()
+    other = restored(agent, envs[1])
+    for each in (agent, other):
+        each.fit(steps=19, verbose=0)
+        assert_same_state(whole, each)
+    for env in envs:
+        env.close()
 
 
-def other_number() -> SyncVectorEnv:
+def other_number(vector: Any) -> VectorEnv:
     return vector(cartpole, num_envs=2)
 
 
-def other_mode() -> SyncVectorEnv:
-    return vector(cartpole, "SameStep")
+def other_mode(vector: Any) -> VectorEnv:
+    return vector(cartpole, "NextStep")
 
 
-def outlives_reset() -> SyncVectorEnv:
+def outlives_reset(vector: Any) -> VectorEnv:
     return vector(lambda: gymnasium.wrappers.TransformObservation(cartpole(), lambda o: o + 1, None))
 
 
+def raising(vector: Any) -> VectorEnv:
+    return vector(lambda: gymnasium.wrappers.TransformObservation(cartpole(), broken, None))
+
+
 @pytest.mark.parametrize(
-    ("make", "fault"),
-    [(other_number, "it was one of 3 env"), (other_mode, "it was .* NextStep"), (outlives_reset, "environment 0: it")],
+    ("make", "reason"),
+    [
+        (other_number, "the state is of 3 environments"),
+        (other_mode, "the state is of .* SameStep"),
+        (outlives_reset, "observations differ"),
+    ],
 )
-def test_what_has_changed_is_not_restored(make: Callable[[], SyncVectorEnv], fault: str) -> None:
-    agent = restored(acting(vector(cartpole), steps=31), make())
-    begun, lanes = agent.episodes_begun, make().num_envs
-    with pytest.warns(RuntimeWarning, match=AFRESH.format(fault)) as caught:
-        agent.fit(steps=7, verbose=0)
+def test_changed_vector_environment_restarts(make: Callable[[Any], VectorEnv], reason: str) -> None:
+    agent = restored(acting(together(cartpole), steps=30), make(together))
+    begun, lanes = agent.episodes_begun, 2 if make is other_number else 3
+    with pytest.warns(RuntimeWarning, match=RESTARTED.format(reason)) as caught:
+        interrupted(agent, steps=6)
     assert len(caught) == 1
     assert agent.episodes_begun == begun + lanes
     agent.replay.check()
 
 
-@pytest.mark.parametrize("turn", [1, -1])
-def test_scalar_lanes_and_vectors_do_not_go_on_from_each_other(turn: int) -> None:
-    first, other = [vector(cartpole), cartpole][::turn]
-    agent = restored(acting(first, steps=31), other)
-    with pytest.warns(RuntimeWarning, match="each environment cannot be brought back .* vector environment"):
+def test_vector_environment_that_raises_when_it_is_restored_restarts() -> None:
+    agent = restored(acting(together(cartpole), steps=30), raising(together))
+    with (
+        pytest.warns(RuntimeWarning, match=RESTARTED.format("EnvironmentBroke: ")),
+        pytest.raises(EnvironmentBroke),
+    ):
+        agent.fit(steps=6, verbose=0)
+
+
+def test_changed_sync_restarts() -> None:
+    agent = restored(acting(sync(cartpole), steps=31), other_number(sync))
+    with pytest.warns(RuntimeWarning, match=r"environments \(the state is of 3 environments\). Their episodes restart"):
         agent.fit(steps=7, verbose=0)
+    agent = restored(acting(sync(cartpole), steps=31), outlives_reset(sync))
+    begun = agent.episodes_begun
+    with pytest.warns(RuntimeWarning, match=r"environment . \(observations differ\). Its episode restarts") as caught:
+        agent.fit(steps=7, verbose=0)
+    assert len(caught) == 3 and agent.episodes_begun == begun + 3
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_scalar_lanes_and_vector_lanes_do_not_continue_each_others_runs(turn: int) -> None:
+    first, other = [together(cartpole), cartpole][::turn]
+    agent = restored(acting(first, steps=30), other)
+    with pytest.warns(RuntimeWarning, match="could not restore the .*the state is of (a vector|scalar) environment"):
+        interrupted(agent, steps=6)
     agent.replay.check()
+
+
+def test_actions_beyond_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noterl.collect.vector.MAX_HISTORY", 400)
+    short, long = acting(together(cartpole), steps=3 * 128), acting(together(cartpole), steps=3 * 129)
+    assert short.get_state()["lanes"]["vector"]["actions"].shape == (128, 3)
+    assert short.get_state()["lanes"]["vector"]["actions"].dtype == np.uint8
+    other = restored(long, together(cartpole))
+    with pytest.warns(RuntimeWarning, match=RESTARTED.format("the actions since its reset exceed 400 bytes")):
+        other.fit(steps=3, verbose=0)
 
 
 @MODES
 @pytest.mark.parametrize("on", ["step", "reset"])
-def test_after_an_error_all_lanes_begin_again(mode: AutoresetMode, on: str) -> None:
-    env = SyncVectorEnv(
+def test_after_an_error_all_lanes_of_a_vector_environment_restart(mode: AutoresetMode, on: str) -> None:
+    env = TogetherVectorEnv(
         [lambda: CountingEnv(3), lambda: RaisingEnv(4 if on == "step" else 2, on, 3)], autoreset_mode=mode
     )
     agent = build(env, lambda observations: np.zeros(len(observations), int))
@@ -280,74 +424,77 @@ def test_after_an_error_all_lanes_begin_again(mode: AutoresetMode, on: str) -> N
     assert sum(map(len, found)) == stored + 4
     for lane in found:
         assert [entry[0][1] for entry in lane[-2:]] == [0.0, 1.0]
-    assert env.envs[0].unwrapped.__class__ is CountingEnv, "nothing stands in for it any longer"
 
 
-def test_a_seed_or_another_environment_leaves_nothing_of_what_was_put_off() -> None:
+@BOTH
+def test_seed_or_another_environment_starts_all_episodes_again(vector: Any) -> None:
     env, other = (vector(cartpole, "SameStep") for _ in range(2))
     agents = [build(env), build(vector(cartpole, "SameStep"))]
-    agents[0].fit(steps=10, verbose=0)
+    interrupted(agents[0], steps=10)
     for agent in agents:
         agent.fit(steps=30, seed=5, verbose=0)
     assert [lane[-9:] for lane in memories(agents[0], 3)] == [lane[-9:] for lane in memories(agents[1], 3)]
-    agents[0].fit(steps=1, verbose=0)
-    agents[0].fit(other, steps=7, verbose=0)
+    interrupted(agents[0], steps=1)
+    interrupted(agents[0], env=other, steps=7)
     assert all(entry[0] != entry[3] for lane in memories(agents[0], 3) for entry in lane)
     agents[0].replay.check()
     assert agents[0].steps == 48
 
 
-def test_a_closed_agent_goes_on_in_the_vector_environment() -> None:
-    whole, agent = (acting(vector(cartpole), steps=31) for _ in range(2))
+@BOTH
+def test_closed_agent_continues_in_the_vector_environment(vector: Any) -> None:
+    whole, agent = (acting(vector(cartpole, "SameStep"), steps=30) for _ in range(2))
     agent.close()
     agent.close()
     for each in (whole, agent):
-        each.fit(steps=20, verbose=0)
+        each.fit(steps=21, verbose=0)
     assert_same_state(whole, agent)
 
 
 @MODES
 @pytest.mark.parametrize("way", ["file", "close"])
-def test_budgets_may_end_again_and_again_within_one_step_of_the_environments(
-    mode: AutoresetMode, way: str, tmp_path: Path
-) -> None:
-    whole, split = (acting(vector(cartpole, mode, 5), steps=31) for _ in range(2))
+def test_budgets_of_sync_may_end_within_every_round(mode: AutoresetMode, way: str, tmp_path: Path) -> None:
+    whole, split = (acting(sync(cartpole, mode, 5), steps=31) for _ in range(2))
     for _ in range(6):
         if way == "close":
             split.close()
         else:
             split.save(tmp_path / "a.noterl")
-            split = acting(vector(cartpole, mode, 5))
+            split = acting(sync(cartpole, mode, 5))
             split.restore(tmp_path / "a.noterl")
         for each in (whole, split):
             each.fit(steps=1, verbose=0)
         assert_same_state(whole, split)
 
 
-def test_evaluating_leaves_the_lanes_as_they_are() -> None:
-    whole, agent = (acting(vector(cartpole), steps=31) for _ in range(2))
+@BOTH
+def test_evaluation_leaves_the_lanes_unchanged(vector: Any) -> None:
+    whole, agent = (acting(vector(cartpole, "SameStep"), steps=30) for _ in range(2))
     agent.evaluate(episodes=2)
     for each in (whole, agent):
-        each.fit(steps=20, verbose=0)
+        each.fit(steps=21, verbose=0)
     assert_same_state(whole, agent)
 
 
 @pytest.fixture(scope="module")
-def left_over() -> noterl.DQN:
-    return acting(vector(cartpole, "SameStep"), steps=32)
+def surplus() -> noterl.DQN:
+    """Return an agent whose last budget ended within a step of its vector environment."""
+    agent = acting(together(cartpole))
+    interrupted(agent, steps=32)
+    return agent
 
 
 @pytest.mark.parametrize("over", [[3], [-1], [0], [1, 1], ["1"]])
-def test_an_end_that_cannot_be_is_refused(left_over: noterl.DQN, over: list[Any]) -> None:
-    state = left_over.get_state()
+def test_impossible_ends_in_a_state_are_refused(surplus: noterl.DQN, over: list[Any]) -> None:
+    state = surplus.get_state()
     running = [lane == 0 for lane in range(3)]
     lanes = {**state["lanes"], "ledger": {**state["lanes"]["ledger"], "running": running, "over": over}}
     with pytest.raises(ValueError, match="the state of the environments is malformed"):
-        left_over.set_state({**state, "lanes": lanes})
+        surplus.set_state({**state, "lanes": lanes})
 
 
-def test_junk_anywhere_is_refused_or_does_not_break_the_next_fit(left_over: noterl.DQN) -> None:
-    agent, good = left_over, left_over.get_state()
+def test_junk_in_a_state_is_refused_or_does_not_break_the_next_fit(surplus: noterl.DQN) -> None:
+    agent, good = surplus, surplus.get_state()
     taken = set()
     for keys in places(good["lanes"]):
         for value in [..., *JUNK]:
@@ -357,28 +504,37 @@ def test_junk_anywhere_is_refused_or_does_not_break_the_next_fit(left_over: note
                 continue
             taken.add(".".join(map(str, keys)))
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", ".* cannot be brought back", RuntimeWarning)
+                warnings.simplefilter("ignore", RuntimeWarning)
                 agent.fit(steps=2, verbose=0)
             agent.set_state(good)
-    numbers = {"ledger.lengths.0", "ledger.running.0", "vector.left.0.terminated", "vector.left.0.truncated"}
-    assert taken == {*numbers, "ledger.over", "lanes.0.environment", "vector", "vector.mode"}
+    assert taken == {
+        *("ledger.lengths.0", "ledger.running.0", "ledger.over"),
+        *("vector.mode", "vector.actions", "vector.discarded"),
+    }
 
 
 @MODES
-def test_an_environment_that_another_agent_has_stepped_is_reset(mode: AutoresetMode) -> None:
+@BOTH
+def test_environments_that_another_agent_has_stepped_are_reset(mode: AutoresetMode, vector: Any) -> None:
     shared = vector(cartpole, mode)
     first, second = (noterl.DQN(shared, hidden=(4,), seed=seed) for seed in (1, 2))
-    for agent in (first, first, second):  # a warning would be an error
-        agent.fit(steps=30, verbose=0)
-    with pytest.warns(RuntimeWarning, match=AFRESH.format("another agent has stepped it")) as warned:
-        first.fit(steps=5, verbose=0)
-    assert len(warned) == 1 and first.steps == 65
+    for agent in (first, first, second):
+        interrupted(agent, steps=30)
+    with pytest.warns(RuntimeWarning, match=r"another agent has stepped .* episodes restart") as warned:
+        first.fit(steps=6, verbose=0)
+    assert len(warned) == 1 and first.steps == 66
     rows = first.replay.sample(1, 64, generator=np.random.default_rng(0), gamma=1.0)
     moved = np.abs(rows.next_observation[..., 0] - rows.observation[..., 0] - 0.02 * rows.observation[..., 1])
     assert moved.max() < 1e-5, "a transition leads from one agent's episode to the other's"
 
 
-def test_a_file_that_knows_of_no_ends_is_taken(left_over: noterl.DQN) -> None:
-    state = left_over.get_state()
-    del state["lanes"]["ledger"]["over"]
-    left_over.set_state(state)
+def test_scalar_environment_that_another_agent_has_stepped_is_reset() -> None:
+    shared = cartpole()
+    first, second = (noterl.DQN(shared, hidden=(4,), seed=seed) for seed in (1, 2))
+    for agent in (first, first, second):  # a warning is an error
+        agent.fit(steps=30, verbose=0)
+    begun = first.episodes_begun
+    with pytest.warns(RuntimeWarning, match="another agent has stepped") as warned:
+        first.fit(steps=1, verbose=0)
+    assert len(warned) == 1 and first.episodes_begun == begun + 1
+    first.replay.check()

@@ -212,7 +212,7 @@ def test_what_a_state_promises_does_not_break_the_next_fit(victim: Any, file: Pa
             changed = replaced(document, ("state", "lanes", *keys), value)
             if not take_or_refuse(victim, changed, tmp_path / "a.noterl"):
                 with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "environment . cannot be brought back")
+                    warnings.filterwarnings("ignore", "could not restore environment")
                     victim.fit(steps=2, verbose=0)
             victim.set_state(good)
 

@@ -153,9 +153,13 @@ class BranchingEnv(gymnasium.Env):
         return self._observation(), 100.0 * self.step_number + int(action), terminated, truncated, {}
 
 
-def branching_vector(num_envs: int, mode: str, goal: int = 6, length: int = 5) -> gymnasium.vector.SyncVectorEnv:
+class TogetherVectorEnv(gymnasium.vector.SyncVectorEnv):
+    """A vector environment that steps its lanes together: only gymnasium's own class runs as lanes."""
+
+
+def branching_vector(num_envs: int, mode: str, goal: int = 6, length: int = 5) -> TogetherVectorEnv:
     """Return `num_envs` of `BranchingEnv` in one vector environment; mode is "NextStep", "SameStep" or "Disabled"."""
-    return gymnasium.vector.SyncVectorEnv([lambda: BranchingEnv(goal, length)] * num_envs, autoreset_mode=mode)
+    return TogetherVectorEnv([lambda: BranchingEnv(goal, length)] * num_envs, autoreset_mode=mode)
 
 
 class EnvironmentBroke(RuntimeError):

@@ -18,7 +18,7 @@ from noterl.backends import keras
 from noterl.backends.common import GroupResult, split_loss
 from noterl.envs.observation import View
 from noterl.explorer import Explorer
-from noterl.heads import Head, random_actions
+from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter, discount_factor
 from noterl.learning import dry_run as building
 from noterl.learning import optimizers
@@ -379,7 +379,7 @@ class Algorithm(Configurable):
             self.acting.stale = True
 
     def _random_actions(self, count: int) -> np.ndarray:
-        return random_actions(self.action_space, count, self.generators("random_actions"))
+        return self.head.random(count, self.generators("random_actions"))
 
     def build(self) -> None:
         """Allocate the memory, build the optimizers and compile, once; everything is known when training starts."""

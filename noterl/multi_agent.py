@@ -137,6 +137,3 @@ class MultiAgent(Agent):
 
     def _unstacked(self, values: Any) -> tuple[Any, ...]:
         return tuple(values[:, agent] for agent in range(len(self.names)))
-
-    def _random_actions(self, count: int) -> np.ndarray:
-        return self.head.random(count, self.generators("random_actions"))

@@ -72,7 +72,7 @@ class Policy(Explorer):
         raise NotImplementedError(f"{type(self).__name__} must define choose(values, step)")
 
 
-def _draw_index(weights: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[np.int64]:
+def sample_indices(weights: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return one index per row of `weights` `[N, A]`, as likely as its share of the row.
 
     `draws` `[N]` are uniform in [0, 1). In floating point draw * total stays below the total, so there always is an
@@ -89,7 +89,7 @@ def _boltzmann(
     """Return `[N]` indices drawn from softmax(clip(values / tau)), one uniform draw `[N]` per row."""
     scaled = np.minimum(np.maximum(np.divide(values, tau, dtype=np.float64), clip[0]), clip[1])
     # The row's largest entry becomes exp(0): no clip and no temperature overflows.
-    return _draw_index(np.exp(scaled - scaled.max(axis=1, keepdims=True)), draws)
+    return sample_indices(np.exp(scaled - scaled.max(axis=1, keepdims=True)), draws)
 
 
 class _EpsMixturePolicy(Policy):
@@ -336,7 +336,7 @@ class SoftmaxPolicy(Policy):
                 f"values must be probabilities, rows of at least 0 that sum to 1; row {row} is {values[row]} with the "
                 f"sum {totals[row]:.6g} (for logits use GumbelSoftmaxPolicy, for action values BoltzmannQPolicy)"
             )
-        return _draw_index(values, self.generator.random(len(values)))
+        return sample_indices(values, self.generator.random(len(values)))
 
 
 @register

@@ -102,7 +102,7 @@ class DDPG(Agent):
         """Return the mean squared temporal-difference error (equations 4 and 5), and the errors."""
         next_action = self.head.act(self.target_actor(batch.next_observation))  # [B, A]
         (next_q,) = q_values([self.target_critic], batch.next_observation, next_action)  # [B]
-        (q,) = q_values([self.critic], batch.observation, self.head.scaled(batch.action))
+        (q,) = q_values([self.critic], batch.observation, self.head.scale(batch.action))
         td_error = q - losses.td_target(batch.reward, batch.discount, next_q)
         return losses.weighted_mean(losses.squared(td_error), batch.weight), {"td_error": td_error}
 

@@ -203,7 +203,7 @@ class MADDPG(MultiAgent):
     def _taken(self, batch: Batch) -> list[Tensor]:
         """Return the actions that were taken as critics see them, `[B, A]` each."""
         return [
-            part.one_hot(action) if isinstance(part, heads.Categorical) else part.scaled(action)
+            part.one_hot(action) if isinstance(part, heads.Categorical) else part.scale(action)
             for part, action in zip(self.head.parts, batch.action, strict=True)
         ]
 

@@ -177,4 +177,4 @@ class SAC(Agent):
         """Return both critics' values of the actions taken, `[B]` each."""
         if self.discrete:
             return [losses.take(critic(batch.observation), batch.action) for critic in self.critics]
-        return q_values(self.critics, batch.observation, self.head.scaled(batch.action))
+        return q_values(self.critics, batch.observation, self.head.scale(batch.action))

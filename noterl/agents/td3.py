@@ -118,7 +118,7 @@ class TD3(Agent):
         next_action = ops.clip(self.head.act(self.target_actor(batch.next_observation)) + noise, -1.0, 1.0)
         next_q = ops.minimum(*q_values(self.target_critics, batch.next_observation, next_action))
         target = losses.td_target(batch.reward, batch.discount, next_q)  # [B]
-        errors = [q - target for q in q_values(self.critics, batch.observation, self.head.scaled(batch.action))]
+        errors = [q - target for q in q_values(self.critics, batch.observation, self.head.scale(batch.action))]
         loss = sum(losses.weighted_mean(losses.squared(error), batch.weight) for error in errors)
         return loss, {"td_error": 0.5 * (ops.abs(errors[0]) + ops.abs(errors[1]))}
 

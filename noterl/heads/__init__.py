@@ -1,8 +1,8 @@
-"""Heads: from the network's output to an action.
+"""Heads: from a network's output to an action.
 
-A head says what `Agent.forward` returns, what explores on it, and how to act without exploration, on the host in NumPy;
-heads with a distribution also say its log-probabilities and entropy, on `keras.ops` for losses. `Joint` is the head of
-several agents.
+A head defines what `Agent.forward` returns, how a policy or noise explores, and the deterministic action: on the host,
+in NumPy. Heads with a distribution also have log-probabilities and entropies for losses; these need a backend, which is
+imported when they are first called. `Joint` is the head of several agents.
 """
 
 from noterl.heads.base import Head, Q, one_of, random_actions

@@ -1,8 +1,9 @@
-"""What every head has in common, and the head of action values."""
+"""The base of all heads, and the head of action values."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,14 @@ from noterl.explorer import Explorer
 class Head:
     """Base of the heads: from the network's output `[N, ...]` to actions, on the host in NumPy.
 
-    A head of an agent is bound to its action space. What explores is an `Explorer`: the agent's policy, its noise, or,
-    for a head with a distribution of its own, nothing but a generator.
+    A head of an agent is bound to its action space. It explores with an `Explorer`: the agent's policy, its noise, or
+    a plain generator for a head with its own distribution.
 
     Attributes:
-        acts_on: what policies for this head may act on (`Policy.acts_on`); empty where the head takes none.
-        takes_noise: whether a noise of `noterl.noise` may explore.
-        samples: whether the head explores by a distribution of its own, with neither policy nor noise.
-        action_space: that it is bound to.
+        acts_on: the kinds of output that a policy for this head may use (`Policy.acts_on`); empty if it takes none.
+        takes_noise: whether a noise of `noterl.noise` can explore.
+        samples: whether the head explores with its own distribution, without policy and noise.
+        action_space: the space that the head is bound to.
     """
 
     acts_on: tuple[str, ...] = ()
@@ -31,32 +32,36 @@ class Head:
 
     @property
     def noise_size(self) -> int:
-        """How many numbers a noise adds to an action."""
+        """The number of values that a noise adds to an action."""
         return int(np.prod(self.action_space.shape or ()))
 
     def bind(self, action_space: spaces.Space[Any]) -> Head:
-        """Return this head for an action space; the head itself belongs to a class, and is not changed.
+        """Return a copy of this head for an action space.
 
         Raises:
-            ValueError: if the head cannot choose actions of such a space.
+            ValueError: if the head cannot choose actions of this space.
         """
         bound = copy.copy(self)
         bound.action_space = action_space
         return bound
 
     def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
-        """Raise a ValueError unless outputs of this shape `[N, ...]` choose actions of this space."""
+        """Raise a ValueError if outputs of this shape `[N, ...]` do not fit the action space."""
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the best actions `[N, ...]` for the network's outputs."""
         raise NotImplementedError(f"{type(self).__name__} must define deterministic(values)")
 
     def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
-        """Return the actions `[N, ...]` that are taken in training at environment step `step`."""
+        """Return the training actions `[N, ...]` at environment step `step`."""
         raise NotImplementedError(f"{type(self).__name__} must define explore(values, explorer, step)")
 
+    def random(self, count: int, generator: np.random.Generator) -> np.ndarray:
+        """Return uniformly random actions `[count, ...]`."""
+        return random_actions(self.action_space, count, generator)
+
     def executed(self, actions: np.ndarray) -> np.ndarray:
-        """Return what the environment is given for these actions `[N, ...]`: as a rule themselves."""
+        """Return the actions `[N, ...]` that the environment receives; the same actions by default."""
         return actions
 
 
@@ -66,7 +71,7 @@ class Q(Head):
     acts_on = ("q",)
 
     def bind(self, action_space: spaces.Space[Any]) -> Head:
-        """Return this head for a Discrete space.
+        """Return a copy of this head for a Discrete space.
 
         Raises:
             ValueError: for another space.
@@ -76,13 +81,13 @@ class Q(Head):
         return super().bind(action_space)
 
     def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
-        """Raise a ValueError unless there is one value for each action."""
+        """Raise a ValueError if there is not one value for each action."""
         count = int(action_space.n)  # type: ignore[attr-defined]
         if shape[1:] != (count,):
             raise ValueError(f"forward must return a value for each of the {count} actions, [B, {count}], got {shape}")
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
-        """Return the actions of the highest value `[N]`; of equal values the first."""
+        """Return the actions of the highest value `[N]`; the first of equal ones."""
         return np.argmax(values, axis=-1)
 
     def explore(self, values: np.ndarray, explorer: Any, step: int) -> np.ndarray:
@@ -91,8 +96,16 @@ class Q(Head):
         return actions
 
 
+def split(values: Any, sizes: Sequence[int]) -> list[Any]:
+    """Split `[N, sum(sizes)]`, an array or a tensor, into parts `[N, size]`."""
+    if len(sizes) == 1:
+        return [values]
+    ends = np.cumsum(sizes).tolist()
+    return [values[:, end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
 def one_of(actions: np.ndarray, index: int, space: spaces.Space[Any]) -> Any:
-    """Return one of actions `[N, ...]` as its space has it: an int of a Discrete one, else an array, of no axes too.
+    """Return one of actions `[N, ...]` in the form of its space: an int if it is Discrete, else an array.
 
     Example:
     >>> from noterl.heads import one_of
@@ -105,7 +118,7 @@ def one_of(actions: np.ndarray, index: int, space: spaces.Space[Any]) -> Any:
 def random_actions(space: spaces.Space[Any], count: int, generator: np.random.Generator) -> np.ndarray:
     """Return uniformly random actions `[count, ...]` of a Discrete, MultiDiscrete or Box space.
 
-    Numbers without bounds, of which none is as likely as another, are drawn from a standard normal distribution.
+    Values of a Box without finite bounds come from a standard normal distribution.
     """
     if isinstance(space, spaces.Discrete):
         return generator.integers(space.n, size=count)

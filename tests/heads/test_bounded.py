@@ -72,10 +72,10 @@ def test_actions_keep_shape_and_type_and_never_leave_the_space(dtype: type) -> N
 def test_scaling_goes_back() -> None:
     head = Deterministic().bind(UNEVEN)
     values = np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32)
-    np.testing.assert_allclose(FETCH(head.scaled(tensor(head.deterministic(values)))), np.tanh(values), atol=2e-5)
+    np.testing.assert_allclose(FETCH(head.scale(tensor(head.deterministic(values)))), np.tanh(values), atol=2e-5)
     np.testing.assert_allclose(FETCH(head.act(tensor(values))), np.tanh(values), atol=1e-6)
     one = Deterministic().bind(spaces.Box(np.array([2.0], np.float32), np.array([2.0], np.float32)))
-    assert FETCH(one.scaled(tensor([[2.0]]))).tolist() == [[0.0]], "a dimension without width is no division by zero"
+    assert FETCH(one.scale(tensor([[2.0]]))).tolist() == [[0.0]], "a dimension without width is no division by zero"
     square = Deterministic().bind(spaces.Box(-2.0, 2.0, (2, 2)))
     assert FETCH(square.scaled(tensor(np.ones((5, 2, 2))))).tolist() == [[0.5] * 4] * 5
 

@@ -164,8 +164,8 @@ def document(agent: Agent, *, replay: bool) -> dict[str, Any]:
     return {
         "class": type(agent).__name__,
         "environment": agent.source.describe(),
-        "config": saving.encode(config, opaque=True),
-        "compile": saving.encode(arguments, opaque=True),
+        "config": saving.Arguments(config),
+        "compile": saving.Arguments(arguments),
         "state": get_state(agent, replay=replay),
     }
 
@@ -184,7 +184,7 @@ def build(file: dict[str, Any], custom_objects: dict[str, type] | None) -> Agent
 
     if not (isinstance(kind, type) and issubclass(kind, Agent)):
         raise ValueError(f"the file names {file['class']!r} as its agent, which is no noterl.Agent")
-    config, arguments = (saving.decode(file[name], custom_objects) for name in ("config", "compile"))
+    config, arguments = (saving.build(file[name], custom_objects) for name in ("config", "compile"))
     if "env" in config:  # else it makes one itself
         config["env"] = envs.EnvSource.from_description(file["environment"])
     try:

@@ -10,7 +10,7 @@ if __name__ != "noterl.callbacks":
 
 from typing import TYPE_CHECKING
 
-from noterl.utils import lazy_imports as lazily
+from noterl.utils import lazy_imports
 
 if TYPE_CHECKING:
     from noterl.callback import Callback, LambdaCallback
@@ -109,4 +109,4 @@ _HOMES = {
     "Window": "noterl.callbacks.window",
 }
 
-__getattr__, __dir__ = lazily.names(globals(), _HOMES)
+__getattr__, __dir__ = lazy_imports.attach(globals(), _HOMES)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from noterl.utils import keras_backend
-from noterl.utils import lazy_imports as lazily
+from noterl.registry import register_modules
+from noterl.utils import keras_backend, lazy_imports
 
 if TYPE_CHECKING:
     from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules
@@ -85,5 +85,8 @@ _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
+_agents = (home for home in _HOMES.values() if home.startswith("noterl.agents."))
+register_modules(*_agents, "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules")
+
 _modules = tuple(name for name in __all__ if name not in _HOMES)
-__getattr__, __dir__ = lazily.names(globals(), _HOMES, _modules)
+__getattr__, __dir__ = lazy_imports.attach(globals(), _HOMES, _modules)

@@ -587,7 +587,7 @@ def _agent_of(file: dict[str, Any], custom_objects: dict[str, type] | None) -> A
     kind = registry.lookup(file["class"], custom_objects)
     if not (isinstance(kind, type) and issubclass(kind, Agent)):
         raise ValueError(f"the file names {file['class']!r} as its agent, which is not a noterl.Agent")
-    config, arguments = (saving.decode(file[name], custom_objects) for name in ("config", "compile"))
+    config, arguments = (saving.build(file[name], custom_objects) for name in ("config", "compile"))
     if "env" in config:  # otherwise the agent makes its environment itself
         config["env"] = EnvSource.from_description(file["environment"])
     try:

@@ -1,36 +1,29 @@
-"""The registry of named classes, and constructor arguments that remember themselves.
+"""The registry of named classes, and the base class of objects that record their constructor arguments.
 
-Owns: which class a name in a saved file stands for, and what an object was built with. A name in a file is only ever
-looked up here or in `custom_objects`; it is never imported.
+A name in a file is looked up here or in `custom_objects`. It is never imported.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
-from pathlib import Path
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type)
 
 _registry: dict[str, type] = {}
+_modules: list[str] = []
 
-# Modules of this package whose classes may stand in a file: all algorithms, and what they are made with. They register
-# themselves when they are imported.
-_BUILTIN_MODULES = (
-    *(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / "agents")], "noterl.agents.")),
-    "noterl.policies",
-    "noterl.noise",
-    "noterl.replay",
-    "noterl.schedules",
-)
+
+def register_modules(*names: str) -> None:
+    """Name modules that `lookup` imports before it raises, because they register classes when they are imported."""
+    _modules.extend(names)
 
 
 def register(cls: Class) -> Class:
-    """Make a class known by its name, so that `noterl.load` can build it again.
+    """Register a class by its name, so that `noterl.load` can build it again.
 
-    Use it as a decorator on agents, policies and other parts of your own.
+    Use it as a decorator on your own agents, policies and other parts.
 
     Raises:
         ValueError: if another class has the same name.
@@ -53,15 +46,19 @@ def register(cls: Class) -> Class:
 
 
 def lookup(name: str, custom_objects: dict[str, type] | None = None) -> type:
-    """Return the class a file means by `name`.
+    """Return the class that a file calls `name`.
+
+    Args:
+        name: the name of the class.
+        custom_objects: classes by name, which take precedence over the registry.
 
     Raises:
-        ValueError: if neither `custom_objects` nor the registry knows the name.
+        ValueError: if neither `custom_objects` nor the registry has the name.
     """
     if custom_objects and name in custom_objects:
         return custom_objects[name]
     if name not in _registry:
-        for module in _BUILTIN_MODULES:
+        for module in _modules:
             importlib.import_module(module)
     if name not in _registry:
         raise ValueError(
@@ -72,7 +69,7 @@ def lookup(name: str, custom_objects: dict[str, type] | None = None) -> type:
 
 
 class _Recorder(type):
-    """Notes the arguments of every construction in `instance._config`, before `__init__` runs."""
+    """Records the constructor arguments of each instance as `_config`, before `__init__` runs."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         kind: Any = cls
@@ -84,13 +81,13 @@ class _Recorder(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The arguments of the class; keywords that `__init__` passes on are those of the class it extends."""
+        """The arguments of the class, including those that `__init__` passes to its base class as keywords."""
         found: dict[str, inspect.Parameter] = {}
         rest: list[inspect.Parameter] = []
         for init in (vars(kind)["__init__"] for kind in cls.__mro__[:-1] if "__init__" in vars(kind)):
             own = list(inspect.signature(init).parameters.values())[1:]
             rest = [each for each in own if each.kind is inspect.Parameter.VAR_KEYWORD]
-            if found:  # they are reached by keyword
+            if found:  # arguments of a base class can be passed by keyword only
                 named = [each for each in own if each.kind is not inspect.Parameter.VAR_POSITIONAL]
                 own = [each if each in rest else each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in named]
             for each in own:
@@ -105,12 +102,12 @@ class _Recorder(type):
 
 
 class Configurable(metaclass=_Recorder):
-    """An object that knows the arguments it was built with; base of agents, policies, noises and memories."""
+    """An object that records its constructor arguments; base of agents, policies, noises and memories."""
 
     _config: dict[str, Any]
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor arguments by name, as they were given."""
+        """Return the constructor arguments by name, as they were passed."""
         config = dict(self._config)
         for name, parameter in inspect.signature(type(self).__init__).parameters.items():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD and name in config:
@@ -119,7 +116,7 @@ class Configurable(metaclass=_Recorder):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """Build the object that `get_config` described."""
+        """Build an object from the arguments that `get_config` returned."""
         named, positional = dict(config), []
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         for index, parameter in enumerate(parameters):

@@ -19,8 +19,8 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no class of a test stay registered, and look for others where no backend is needed."""
     monkeypatch.setattr(registry, "_registry", dict(registry._registry))
     modules = tuple(module.__name__ for module in (policies, noise, replay))
-    assert set(modules) < set(registry._BUILTIN_MODULES)
-    monkeypatch.setattr(registry, "_BUILTIN_MODULES", modules)
+    assert set(modules) < set(registry._modules)
+    monkeypatch.setattr(registry, "_modules", modules)
 
 
 def test_a_registered_class_is_found_by_its_name() -> None:
@@ -54,7 +54,7 @@ def test_built_in_classes_are_known_without_being_imported_first(monkeypatch: py
     monkeypatch.setattr(registry.importlib, "import_module", asked.append)
     with pytest.raises(ValueError, match="not registered"):
         lookup("os.system")
-    assert asked == list(registry._BUILTIN_MODULES), "only modules of noterl are imported, whatever the name"
+    assert asked == list(registry._modules), "only modules of noterl are imported, whatever the name"
 
 
 def test_two_classes_of_one_name_are_refused() -> None:

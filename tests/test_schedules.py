@@ -11,8 +11,8 @@ import pytest
 from noterl import policies, registry
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.policies import AdaptiveEpsGreedyPolicy, EpsGreedyQPolicy, LinearEpsGreedyPolicy
-from noterl.saving import decode, encode
 from noterl.schedules import Constant, Cosine, Exponential, Linear, Piecewise, Schedule
+from tests.support.encoding import through_json
 
 pytestmark = pytest.mark.backend_free
 
@@ -44,7 +44,7 @@ def test_values_at_some_steps(schedule: Schedule, values: dict[int, float]) -> N
 
 @pytest.mark.parametrize(("schedule", "values"), SCHEDULES.values(), ids=SCHEDULES)
 def test_a_file_holds_them(schedule: Schedule, values: dict[int, float]) -> None:
-    again = decode(encode(schedule))
+    again = through_json(schedule)
     assert type(again) is type(schedule)
     assert registry.lookup(type(schedule).__name__) is type(schedule)
     assert [again(step) for step in values] == [schedule(step) for step in values]
@@ -149,7 +149,7 @@ class TestExplorers:
     def test_state_and_file_keep_value_and_schedule(self) -> None:
         policy = EpsGreedyQPolicy(Linear(1.0, 0.0, steps=100))
         policy.update_schedules(50)
-        again = decode(encode(policy))
+        again = through_json(policy)
         again.set_state(policy.get_state())
         assert again.eps == 0.5
         again.update_schedules(75)

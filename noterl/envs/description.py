@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from noterl.envs.spaces import build_space, describe_space, show
+from noterl.envs.spaces import as_exact_class, kind, show
 
 # With shimmy installed these make an environment of classic gym from an id among their arguments, and gym imports.
 _IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
@@ -32,10 +32,10 @@ class Described(NamedTuple):
 def describe(
     spec: EnvSpec | None, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> dict[str, Any]:
-    """Return a description that JSON can hold: the spaces, and id and arguments where they say it all."""
+    """Return a description that a file can hold: the spaces, and the id and arguments if they are sufficient."""
     description: dict[str, Any] = {
-        "observation_space": describe_space(observation_space),
-        "action_space": describe_space(action_space),
+        "observation_space": as_exact_class(observation_space),
+        "action_space": as_exact_class(action_space),
     }
     # Wrappers are named by import path; an id without them would be another environment.
     if spec is None or spec.additional_wrappers or not _is_registered(spec):
@@ -75,7 +75,10 @@ def read(description: Any) -> Described:
     """
     if not isinstance(description, dict):
         raise ValueError(f"description: it must be a dict, got {show(description)}")
-    spaces = build_space(description.get("observation_space")), build_space(description.get("action_space"))
+    spaces: tuple[Any, Any] = (description.get("observation_space"), description.get("action_space"))
+    for space in spaces:
+        if not isinstance(space, gymnasium.Space) or kind(space) is None:
+            raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
     env_id, agents = description.get("id"), _agents(description, *spaces)
     if env_id is None:
         return Described(*spaces, None, {}, "the file holds the spaces of its environment alone", agents)

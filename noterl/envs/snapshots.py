@@ -11,7 +11,6 @@ of those. The random generator that gymnasium gives every environment is kept in
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +18,7 @@ import gymnasium
 import numpy as np
 
 from noterl.envs.wrappers.classic import layers
+from noterl.utils import codec
 
 # What changes in a wrapper of gymnasium during an episode, by class; dots lead into objects. Clock times are left out.
 _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
@@ -65,12 +65,6 @@ _BASE_FIELDS = {
     "_np_random_seed",
 }
 
-_GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
-
-
-class _CannotSay(Exception):
-    """A value is not of the kinds that a file can hold."""
-
 
 def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
     """Return the state of an environment and of the wrappers around it.
@@ -79,22 +73,23 @@ def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
         env: an environment whose own class, or one of its wrappers, has `get_state()` and `set_state(state)`.
 
     Returns:
-        A nested dict of arrays, numbers, text and None, or None if no such methods exist, or if what they return, or
-        an attribute of a wrapper that is not gymnasium's own, cannot be said in that form.
+        A dict of values that a file can hold, or None if no such methods exist, or if a file cannot hold what they
+        return, or an attribute of a wrapper that is not gymnasium's own.
     """
     stack = list(layers(env))
     speaker = _speaker(stack)
     if speaker is None:
         return None
     random = vars(stack[-1]).get("_np_random") if hasattr(stack[-1], "__dict__") else None
+    own = stack[speaker].get_state()
     try:
         return {
             "layers": [type(layer).__name__ for layer in stack],
             "wrappers": [_say_wrapper(layer) for layer in stack[:speaker]],
-            "env": encode(stack[speaker].get_state()),
-            "random": encode(random) if isinstance(random, np.random.Generator) else None,
+            "env": codec.copy(own),
+            "random": codec.copy(random).bit_generator.state if isinstance(random, np.random.Generator) else None,
         }
-    except _CannotSay:
+    except (TypeError, ValueError):
         return None
 
 
@@ -113,7 +108,7 @@ def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
     names = [type(layer).__name__ for layer in stack]
     if speaker is None or state["layers"] != names or len(state["wrappers"]) != speaker:
         raise ValueError(f"state: it was said by {_chain(state['layers'])}, and the environment is {_chain(names)}")
-    own, wrappers, random = (decode(state[name]) for name in ("env", "wrappers", "random"))
+    own, wrappers, random = (codec.copy(state[name]) for name in ("env", "wrappers", "random"))
     for layer, fields in zip(stack[:speaker], wrappers, strict=True):
         _check_fields(layer, fields)
     env.reset(seed=0)
@@ -199,10 +194,10 @@ def _known_fields(layer: Any) -> tuple[str, ...] | None:
 def _say_wrapper(layer: Any) -> dict[str, Any]:
     fields = _known_fields(layer)
     if fields is not None:
-        return {path: encode(_read(layer, path)) for path in fields if path.split(".")[0] in vars(layer)}
+        return {path: codec.copy(_read(layer, path)) for path in fields if path.split(".")[0] in vars(layer)}
     # A wrapper of the user's: whatever it holds may be state, except what cannot change.
     held = {name: value for name, value in vars(layer).items() if name not in _BASE_FIELDS and not _is_fixed(value)}
-    return {name: encode(value) for name, value in held.items()}
+    return {name: codec.copy(value) for name, value in held.items()}
 
 
 def _is_fixed(value: Any) -> bool:
@@ -230,91 +225,12 @@ def _assign(layer: Any, path: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-def _set_random(base: Any, random: np.random.Generator | None) -> None:
-    """Set the generator in place where that goes, since the environment may hold it under a second name."""
-    if random is None:
+def _set_random(base: Any, state: dict[str, Any] | None) -> None:
+    """Set the state of the generator in place if possible, since the environment may hold it under a second name."""
+    if state is None:
         return
-    held = vars(base).get("_np_random")
+    random, held = codec.generator(state), vars(base).get("_np_random")
     if type(getattr(held, "bit_generator", None)) is type(random.bit_generator):
-        held.bit_generator.state = random.bit_generator.state
+        held.bit_generator.state = state
     else:
         base._np_random = random
-
-
-def encode(value: Any) -> Any:
-    """Return `value` as nested dicts and lists of arrays, numbers, text and None; arrays are copied.
-
-    What those kinds lack is marked by a dict with one key, such as {"__tuple__": [...]}.
-
-    Raises:
-        _CannotSay: if there is something else in it.
-    """
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return value.copy()
-    if isinstance(value, dict):
-        return _encode_dict(value)
-    if type(value) is list:
-        return [encode(item) for item in value]
-    mark = _encode_marked(value)
-    if mark is None:
-        raise _CannotSay(type(value).__name__)
-    return mark
-
-
-def _encode_dict(value: dict[Any, Any]) -> Any:
-    if all(type(key) is str and not key.startswith("__") for key in value):
-        return {key: encode(item) for key, item in value.items()}
-    return {"__items__": [[encode(key), encode(item)] for key, item in value.items()]}
-
-
-def _encode_marked(value: Any) -> dict[str, Any] | None:
-    if type(value) is tuple:
-        return {"__tuple__": [encode(item) for item in value]}
-    if isinstance(value, deque):
-        return {"__deque__": [encode(item) for item in value], "maxlen": value.maxlen}
-    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-        return {"__scalar__": np.array(value)}
-    if isinstance(value, bytes):
-        return {"__bytes__": np.frombuffer(value, np.uint8).copy()}
-    if type(value) is np.random.Generator and type(value.bit_generator).__name__ in _GENERATORS:
-        return {"__generator__": encode(value.bit_generator.state)}
-    return None
-
-
-def decode(value: Any) -> Any:
-    """Return what `encode` was given; arrays are copied, generators are new.
-
-    Raises:
-        ValueError: if a mark is not one of `encode`'s.
-    """
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, list):
-        return [decode(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    mark = next((key for key in value if key.startswith("__")), None)
-    if mark is None:
-        return {key: decode(item) for key, item in value.items()}
-    if mark not in _DECODERS:
-        raise ValueError(f"state: {mark!r} is none of {sorted(_DECODERS)}")
-    return _DECODERS[mark](value)
-
-
-def _decode_generator(value: dict[str, Any]) -> np.random.Generator:
-    state = decode(value["__generator__"])
-    bit_generator = _GENERATORS[state["bit_generator"]](0)
-    bit_generator.state = state
-    return np.random.Generator(bit_generator)
-
-
-_DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "__items__": lambda value: {decode(key): decode(item) for key, item in value["__items__"]},
-    "__tuple__": lambda value: tuple(decode(value["__tuple__"])),
-    "__deque__": lambda value: deque(decode(value["__deque__"]), maxlen=value["maxlen"]),
-    "__scalar__": lambda value: value["__scalar__"][()],
-    "__bytes__": lambda value: value["__bytes__"].tobytes(),
-    "__generator__": _decode_generator,
-}

@@ -107,14 +107,14 @@ class EnvSource:
         return source
 
     def describe(self) -> dict[str, Any]:
-        """Return what a saved file shall know of the environment, in a form that JSON can hold.
+        """Return what a saved file shall know of the environment, in a form that a file can hold.
 
         The spaces always; "id", "kwargs" and "max_episode_steps" where they are enough to make it again.
 
         Example:
         >>> said = resolve("CartPole-v1").describe()
         >>> said["id"], said["kwargs"], said["max_episode_steps"], said["action_space"]
-        ('CartPole-v1', {}, 500, {'type': 'Discrete', 'n': 2, 'start': 0})
+        ('CartPole-v1', {}, 500, Discrete(2))
         """
         if self._said:
             return self._said

@@ -1,11 +1,10 @@
-"""Spaces: taken from gymnasium and from classic gym, said in JSON, refused by name.
+"""Spaces: taken from gymnasium and from classic gym, refused by name.
 
 Owns: which kinds of space an environment may have. Everything else in the library sees gymnasium's own classes.
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,9 +21,6 @@ KINDS: dict[str, type[Space[Any]]] = {
     "Tuple": spaces.Tuple,
 }
 _KIND_LIST = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
-
-# A file may ask for any shape; 64 Mi entries are more than an 8K colour image has, and fit in memory.
-_MAX_ENTRIES = 2**26
 
 
 def kind(space: Any) -> str | None:
@@ -101,6 +97,13 @@ def parts_of(space: Any) -> dict[Any, Any]:
     return dict(enumerate(space.spaces)) if which == "Tuple" else {}
 
 
+def as_exact_class(space: Space[Any]) -> Space[Any]:
+    """Return a space of gymnasium's own class instead of one of a subclass, which a file cannot hold."""
+    which, parts = kind(space), {key: as_exact_class(part) for key, part in parts_of(space).items()}
+    same = all(part is parts[key] for key, part in parts_of(space).items())
+    return space if which is None or (same and type(space) is KINDS[which]) else _CONVERTERS[which](space, parts)
+
+
 _CONVERTERS: dict[str, Callable[[Any, dict[Any, Space[Any]]], Space[Any]]] = {
     "Box": lambda space, _: spaces.Box(
         np.asarray(space.low), np.asarray(space.high), shape=tuple(space.shape), dtype=np.dtype(space.dtype).type
@@ -166,107 +169,3 @@ def same_layout(first: Space[Any], second: Space[Any]) -> bool:
     if which == "Box":
         return first.shape == second.shape and first.dtype == second.dtype
     return first == second
-
-
-def describe_space(space: Space[Any]) -> dict[str, Any]:
-    """Return `space` as a dict that JSON can hold exactly; `build_space` makes it again.
-
-    Example:
-    >>> from gymnasium.spaces import Box
-    >>> describe_space(Box(-1, float("inf"), (3,)))
-    {'type': 'Box', 'shape': [3], 'dtype': 'float32', 'low': -1.0, 'high': 'inf'}
-    """
-    which = kind(space)
-    if isinstance(space, spaces.Box):
-        bounds = {"low": _say_array(space.low), "high": _say_array(space.high)}
-        return {"type": "Box", "shape": list(space.shape), "dtype": space.dtype.name, **bounds}
-    if isinstance(space, spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, spaces.MultiDiscrete):
-        lists = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
-        return {"type": "MultiDiscrete", "dtype": space.dtype.name, **lists}
-    if isinstance(space, spaces.MultiBinary):
-        # To gymnasium MultiBinary(4) and MultiBinary([4]) are two spaces.
-        return {"type": "MultiBinary", "shape": list(space.shape), "flat": isinstance(space.n, int | np.integer)}
-    if isinstance(space, spaces.Dict):
-        # Pairs, not a JSON object: the order of the keys is the order in which they are concatenated.
-        return {"type": "Dict", "spaces": [[key, describe_space(part)] for key, part in space.spaces.items()]}
-    if isinstance(space, spaces.Tuple):
-        return {"type": "Tuple", "spaces": [describe_space(part) for part in space.spaces]}
-    raise ValueError(f"env: a space must be a {_KIND_LIST}, got {show(space)} ({which})")
-
-
-def _say_array(array: np.ndarray) -> Any:
-    """Return one number where all entries are equal, else the flat list; infinities as text, which JSON lacks."""
-    flat = array.reshape(-1)
-    if flat.size and (flat == flat[0]).all():
-        return _say_number(flat[0].tolist())
-    return [_say_number(value) for value in flat.tolist()]
-
-
-def _say_number(value: float) -> Any:
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
-def build_space(description: Any) -> Space[Any]:
-    """Make the space that `describe_space` described. The description may come from a file, so nothing is believed.
-
-    Raises:
-        ValueError: if it describes no space, or one too large to be true.
-    """
-    try:
-        if _entries(description) > _MAX_ENTRIES:
-            raise ValueError(f"it has more than {_MAX_ENTRIES} entries")
-        return _BUILDERS[description["type"]](description)
-    except (AssertionError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        problem = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else error
-        raise ValueError(f"not the description of a space: {show(problem)}") from error
-
-
-def _entries(description: dict[str, Any]) -> int:
-    """Return how many numbers one value of the described space has, without allocating anything."""
-    which = description["type"]
-    if which in ("Dict", "Tuple"):
-        parts = [part[1] if which == "Dict" else part for part in description["spaces"]]
-        return sum(_entries(part) for part in parts)
-    return math.prod(_shape(description)) if "shape" in description else 1
-
-
-def _shape(description: dict[str, Any]) -> tuple[int, ...]:
-    shape = tuple(description["shape"])
-    if not all(type(size) is int and 0 <= size <= _MAX_ENTRIES for size in shape) or len(shape) > 32:
-        raise ValueError(f"shape must be a list of non-negative ints, got {show(shape)}")
-    return shape
-
-
-def _build_box(description: dict[str, Any]) -> spaces.Box:
-    shape, dtype = _shape(description), np.dtype(str(description["dtype"]))
-    if dtype.kind not in "biuf":
-        raise ValueError(f"dtype must be a kind of number, got {dtype}")
-    low, high = (_hear_array(description[name], shape, dtype) for name in ("low", "high"))
-    return spaces.Box(low, high, shape=shape, dtype=dtype.type)
-
-
-def _hear_array(said: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    numbers = [float(number) if isinstance(number, str) else number for number in np.ravel(np.array(said, object))]
-    if not all(isinstance(number, int | float) for number in numbers):
-        raise ValueError("bounds must be numbers")
-    array = np.array(numbers, dtype)
-    return np.full(shape, array[0], dtype) if not isinstance(said, list) else array.reshape(shape)
-
-
-def _build_multi_discrete(description: dict[str, Any]) -> spaces.MultiDiscrete:
-    dtype = np.dtype(str(description["dtype"])).type
-    return spaces.MultiDiscrete(
-        np.array(description["nvec"], dtype), dtype=dtype, start=np.array(description["start"], dtype)
-    )
-
-
-_BUILDERS: dict[str, Callable[[dict[str, Any]], Space[Any]]] = {
-    "Box": _build_box,
-    "Discrete": lambda said: spaces.Discrete(said["n"], start=said["start"]),
-    "MultiDiscrete": _build_multi_discrete,
-    "MultiBinary": lambda said: spaces.MultiBinary(_shape(said)[0] if said.get("flat") else _shape(said)),
-    "Dict": lambda said: spaces.Dict(OrderedDict((str(key), build_space(part)) for key, part in said["spaces"])),
-    "Tuple": lambda said: spaces.Tuple([build_space(part) for part in said["spaces"]]),
-}

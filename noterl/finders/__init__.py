@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noterl.utils import lazy_imports as lazily
+from noterl.utils import lazy_imports
 
 if TYPE_CHECKING:
     from .finder_logger import FinderLogger
@@ -21,4 +21,4 @@ _HOMES = {
     "ParallelFinder": "noterl.finders.parallel_finder",
 }
 
-__getattr__, __dir__ = lazily.names(globals(), _HOMES)
+__getattr__, __dir__ = lazy_imports.attach(globals(), _HOMES)

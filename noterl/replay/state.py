@@ -13,7 +13,7 @@ import numpy as np
 
 from noterl.replay.columns import Array, Layout, Leaf, Leaves, Table
 from noterl.replay.storage import BOOKKEEPING, Storage
-from noterl.saving.shards import pieces
+from noterl.saving.arrays import pieces
 
 
 def get_state(storage: Storage) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""State trees in files: one zip that holds JSON and arrays, and nothing that could run.
+"""State trees in files: one zip that holds JSON and arrays, and nothing that can run.
 
-Owns: the format. `agent.json` is the tree (`saving_tree`) with the format's version and those of the libraries;
-`variables.safetensors` holds the arrays below keys "variables", for other programs to read; every other array is an
-uncompressed `.npy` member, the big ones written side by side. The same tree makes the same bytes.
+`agent.json` holds the encoded tree and the versions of the format and the libraries. `variables.safetensors` holds the
+arrays below keys "variables", for other programs to read. Every other array is an uncompressed `.npy` member. Equal
+trees make equal bytes.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ import platform
 import re
 import sys
 import zipfile
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, BinaryIO
 
-from noterl.saving.arrays import (
-    Array,
-    pack_tensors,
-    read_npy,
-    read_weights,
-    unpack_tensors,
-    write_npy,
-    write_weights,
-)
-from noterl.saving.config import decode, encode
-from noterl.saving.shards import is_shard, write_shards
-from noterl.saving.tree import TreeDecoder, TreeEncoder
-from noterl.utils.files import FileError, PathLike, check_writable, reading, replacing
+import numpy as np
 
-__all__ = ["FileError", "check_writable", "decode", "encode", "read", "read_weights", "write", "write_weights"]
+from noterl.saving.arrays import pack_tensors, read_npy, unpack_tensors, write_npy
+from noterl.saving.codec import TreeDecoder, TreeEncoder
+from noterl.utils.codec import Array
+from noterl.utils.files import FileError, PathLike, reading, replacing
 
 VERSION = 1
 
-# Parsed JSON takes some twenty times the memory of its text.
-_MAX_JSON = 2**26
+_MAX_JSON = 2**26  # bytes; parsed JSON takes some twenty times the memory of its text
 _JSON, _TENSORS = "agent.json", "variables.safetensors"
 _ARRAY_NAME = re.compile(r"arrays/[A-Za-z0-9_]+\.npy")
 _LIBRARIES = ("gymnasium", "jax", "keras", "numpy", "tensorflow", "tensorflow-cpu", "torch")
-_END_OF_ZIP = 22  # bytes of a zip's last record, when no comment follows
-# Files without shards, up to so many bytes, are put together in memory and written at once: the zip module goes back to
-# the header of each member, which costs a file several calls of the system.
-_GATHERED = 2**24
+_END_OF_ZIP = 22  # bytes of a zip's last record without a comment
+# Small files are assembled in memory and written with one call: the zip module seeks back to the header of each member.
+_MAX_BUFFERED = 2**24  # bytes
+
+# Large arrays are written in parallel: their place in the file is known beforehand, and both checksums and writes
+# release the interpreter's lock.
+_MIN_PARALLEL = 2**20  # bytes of an array; smaller ones are not worth a thread
+_THREADS = 8
+_CHUNK = 2**24  # bytes of one checksum or write
 
 
 def write(path: PathLike, tree: Any) -> None:
-    """Write a state tree to one file, which takes the place of the old one all at once.
+    """Write a state tree to one file, which replaces an old one atomically.
 
     Args:
-        path: the file. Its directories are made; a symbolic link stays one.
-        tree: nested dicts with str keys and lists of NumPy arrays and scalars, int, float, bool, str and None.
-            Big arrays are streamed, never copied whole.
+        path: the file. Missing directories are created; a symbolic link is followed.
+        tree: nested dicts, lists, tuples and deques of int, float, bool, str, bytes, None, NumPy arrays, scalars and
+            generators, gymnasium spaces, `Configurable` objects such as policies, and Keras optimizers and
+            learning-rate schedules. Large arrays are streamed, never copied whole.
 
     Raises:
-        TypeError: if the tree holds anything else (object arrays, tuples), naming its place. Nothing is written.
-        ValueError: if it is nested more than 100 deep, or what is not arrays exceeds 64 MiB. Nothing is written.
-        OSError: if it cannot be written (its `errno` says why); the old file is untouched.
+        TypeError: if the tree holds any other type, naming its place. Nothing is written.
+        ValueError: if it is nested more than 100 deep, or its JSON without the arrays exceeds 64 MiB. Nothing is
+            written.
+        OSError: if the file cannot be written (see its `errno`); the old file is unchanged then.
 
     Example:
     >>> import os, tempfile, numpy as np
@@ -70,34 +70,35 @@ def write(path: PathLike, tree: Any) -> None:
     {'variables': [array([1., 1.], dtype=float32)], 'steps': 1180591620717411303424, 'best': inf}
     """
     encoder = TreeEncoder()
-    structure = encoder.structure(tree)
-    document = {"format": "noterl", "version": VERSION, "libraries": _library_versions(), "tree": structure}
-    text = json.dumps(document, allow_nan=False).encode("ascii")
+    content = {"format": "noterl", "version": VERSION, "libraries": _library_versions(), "tree": encoder.encode(tree)}
+    text = json.dumps(content, allow_nan=False).encode("ascii")
     if len(text) > _MAX_JSON:
-        raise ValueError(f"tree must be at most {_MAX_JSON} bytes of JSON beside its arrays, got {len(text)}")
+        raise ValueError(f"tree must be at most {_MAX_JSON} bytes of JSON without its arrays, got {len(text)}")
     with replacing(path) as file:
         _write_zip(file, text, encoder)
 
 
 def read(path: PathLike) -> Any:
-    """Return the tree that `write` put into a file; nothing in the file is trusted, nothing in it can run.
+    """Return the tree that `write` wrote to a file. The file is not trusted, and nothing in it can run.
+
+    Objects are returned as descriptions, which `noterl.saving.build` replaces.
 
     Raises:
         FileError: if the file is truncated, foreign, damaged or hostile in any way, or of a newer format.
-        OSError: if there is no such file or it cannot be read.
+        OSError: if it does not exist or cannot be read.
     """
     with reading(path) as file:
         size = os.fstat(file.fileno()).st_size
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, file, size)
-            structure = _document(_bytes(archive, members.pop(_JSON), _MAX_JSON))
+            encoded = _encoded_tree(_bytes(archive, members.pop(_JSON), _MAX_JSON))
             for name in members:
                 if name != _TENSORS and not _ARRAY_NAME.fullmatch(name):
-                    raise FileError(f"its member {name!r:.80} is none that noterl writes")
+                    raise FileError(f"noterl does not write its member {name!r:.80}")
             tensors = unpack_tensors(_bytes(archive, members.pop(_TENSORS), size)) if _TENSORS in members else {}
-            tree = TreeDecoder(lambda name: _array(archive, members, name), tensors).value(structure)
+            tree = TreeDecoder(lambda name: _array(archive, members, name), tensors).decode(encoded)
             if members or tensors:
-                raise FileError(f"{next(iter({**members, **tensors}))!r:.80} in it belongs to nothing")
+                raise FileError(f"its tree does not use {next(iter({**members, **tensors}))!r:.80}")
             return tree
 
 
@@ -114,16 +115,17 @@ def _library_versions() -> dict[str, str]:
 
 
 def _write_zip(file: BinaryIO, text: bytes, encoder: TreeEncoder) -> None:
-    shards = {name: array for name, array in encoder.members.items() if is_shard(array)}
-    if not shards and sum(array.nbytes for array in [*encoder.members.values(), *encoder.tensors.values()]) < _GATHERED:
-        gathered = io.BytesIO()
-        _write_members(gathered, text, encoder, shards)
-        file.write(gathered.getbuffer())
+    parallel = {name: array for name, array in encoder.arrays.items() if _is_parallel(array)}
+    size = sum(array.nbytes for array in [*encoder.arrays.values(), *encoder.tensors.values()])
+    if parallel or size >= _MAX_BUFFERED:
+        _write_members(file, text, encoder, parallel)
     else:
-        _write_members(file, text, encoder, shards)
+        buffer = io.BytesIO()
+        _write_members(buffer, text, encoder, {})
+        file.write(buffer.getbuffer())
 
 
-def _write_members(file: BinaryIO, text: bytes, encoder: TreeEncoder, shards: dict[str, Array]) -> None:
+def _write_members(file: BinaryIO, text: bytes, encoder: TreeEncoder, parallel: dict[str, Array]) -> None:
     archive = zipfile.ZipFile(file, "w")
     try:
         with _new_member(archive, _JSON) as member:
@@ -131,14 +133,14 @@ def _write_members(file: BinaryIO, text: bytes, encoder: TreeEncoder, shards: di
         if encoder.tensors:
             with _new_member(archive, _TENSORS) as member:
                 member.write(pack_tensors(encoder.tensors))
-        for name, array in encoder.members.items():
-            if name not in shards:
+        for name, array in encoder.arrays.items():
+            if name not in parallel:
                 with _new_member(archive, name) as member:
                     write_npy(member, array)
-        write_shards(archive, file, {_info(name): array for name, array in shards.items()})
+        _write_parallel(archive, file, {_info(name): array for name, array in parallel.items()})
         archive.close()
     finally:
-        # An archive that is given up would write its table of contents when it is collected, to a closed file.
+        # After an error, the archive would write its table of contents to a closed file when it is collected.
         archive.fp = None
 
 
@@ -147,27 +149,86 @@ def _new_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
 
 
 def _info(name: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name)  # Dated 1980: a time of writing, or the platform, would make the bytes differ.
+    info = zipfile.ZipInfo(name)  # Dated 1980: the time of writing or the platform would make the bytes differ.
     info.create_system = 3
     return info
 
 
+def _is_parallel(array: Array) -> bool:
+    """Return whether the array is large and contiguous, so that `_write_parallel` can write it."""
+    return array.nbytes >= _MIN_PARALLEL and array.flags.c_contiguous and hasattr(os, "pwrite")
+
+
+def _write_parallel(archive: zipfile.ZipFile, file: BinaryIO, arrays: Mapping[zipfile.ZipInfo, Array]) -> None:
+    """Append `.npy` members to an archive that is open for writing to a file of the operating system.
+
+    Raises:
+        OSError: if a member cannot be written.
+    """
+    if not arrays:
+        return
+    file.seek(archive.start_dir)
+    file.flush()
+    position = file.tell()
+    jobs = []
+    for info, array in arrays.items():
+        header = _npy_header(array)
+        info.header_offset, info.CRC = position, 0
+        info.file_size = info.compress_size = len(header) + array.nbytes
+        jobs.append((info, header, memoryview(array).cast("B"), position))  # type: ignore[arg-type]
+        position += len(info.FileHeader(zip64=True)) + info.file_size
+    descriptor = file.fileno()
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1, len(jobs)), "noterl-saving") as pool:
+        for written in [pool.submit(_write_member, descriptor, *job) for job in jobs]:
+            written.result()
+    for info in arrays:
+        archive.filelist.append(info)
+        archive.NameToInfo[info.filename] = info
+    archive.start_dir = position
+    archive._didModify = True  # type: ignore[attr-defined]
+    file.seek(position)
+
+
+def _npy_header(array: Array) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
+    return stream.getvalue()
+
+
+def _write_member(descriptor: int, info: zipfile.ZipInfo, header: bytes, data: memoryview, position: int) -> None:
+    checksum = zlib.crc32(header)
+    for offset in range(0, len(data), _CHUNK):
+        checksum = zlib.crc32(data[offset : offset + _CHUNK], checksum)
+    info.CRC = checksum
+    position = _put(descriptor, memoryview(info.FileHeader(zip64=True) + header), position)
+    _put(descriptor, data, position)
+
+
+def _put(descriptor: int, data: memoryview, position: int) -> int:
+    """Write all of `data` at `position` and return the position of its end."""
+    while len(data):
+        written = os.pwrite(descriptor, data[:_CHUNK], position)
+        position += written
+        data = data[written:]
+    return position
+
+
 def _members(archive: zipfile.ZipFile, file: BinaryIO, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the members by name, after every check that needs no member's content."""
+    """Return the members by name, after the checks that do not need their contents."""
     members = {info.orig_filename: info for info in archive.infolist()}
     if _JSON not in members:
-        raise FileError(f"it is a zip file, but none of noterl: it has no {_JSON}")
+        raise FileError(f"it is a zip file, but noterl did not write it: it has no {_JSON}")
     if len(members) != len(archive.infolist()):
         raise FileError("it has two members of one name")
     for name, info in members.items():
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.compress_size != info.file_size:
-            raise FileError(f"its member {name!r:.80} is compressed or encrypted, which noterl's are not")
-    # Members that share bytes could make a small file a big tree; an array's bytes could hold a file of their own.
+            raise FileError(f"its member {name!r:.80} is compressed or encrypted; noterl does not do that")
+    # Members that overlap could make a small file a large tree; the bytes of an array could hold another zip.
     if sum(info.file_size for info in members.values()) > size:
         raise FileError("its members are larger than the file")
     file.seek(size - _END_OF_ZIP)
     if min(info.header_offset for info in members.values()) != 0 or file.read(4) != b"PK\x05\x06":
-        raise FileError("something stands before or behind the zip in it")
+        raise FileError("there are other bytes before or after the zip")
     return members
 
 
@@ -179,7 +240,7 @@ def _bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes
 
 
 def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> Array:
-    # Each member is given out once: a tree that names one member a thousand times would fill the memory.
+    # Each member is used once: a tree that names one member a thousand times would fill the memory.
     info = members.pop(name, None)
     if info is None:
         raise FileError(f"its member {name!r:.80} is missing or used twice")
@@ -187,16 +248,18 @@ def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: 
         return read_npy(member, info.file_size)
 
 
-def _document(text: bytes) -> Any:
-    """Return the tree's structure out of `agent.json`."""
+def _encoded_tree(text: bytes) -> Any:
+    """Return the encoded tree of `agent.json`."""
     document = json.loads(text.decode("ascii"), object_pairs_hook=_unique, parse_constant=_no_constant)
     if not isinstance(document, dict) or document.get("format") != "noterl":
-        raise FileError(f"its {_JSON} is not one of noterl")
+        raise FileError(f"its {_JSON} was not written by noterl")
     version = document.get("version")
     if type(version) is not int or version < 1:
-        raise FileError(f"its format version is {version!r:.40}, which never was")
+        raise FileError(f"its format version is {version!r:.40}, which does not exist")
     if version > VERSION:
-        raise FileError(f"its format version is {version}, and this noterl knows {VERSION}: install a newer noterl")
+        raise FileError(
+            f"its format version is {version}, and this noterl reads version {VERSION}: install a newer noterl"
+        )
     if "tree" not in document:
         raise FileError(f"its {_JSON} has no tree")
     return document["tree"]
@@ -210,4 +273,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(word: str) -> None:
-    raise FileError(f"its {_JSON} holds {word}, which is no JSON")
+    raise FileError(f"its {_JSON} holds {word}, which is not JSON")

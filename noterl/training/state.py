@@ -188,8 +188,8 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
     return {
         "class": type(algorithm).__name__,
         "environment": algorithm._source.describe(),
-        "config": saving.encode(config, opaque=True),
-        "compile": saving.encode(arguments, opaque=True),
+        "config": saving.Arguments(config),
+        "compile": saving.Arguments(arguments),
         "state": get_state(parts, replay=replay),
     }
 

@@ -1,7 +1,4 @@
-"""Names of a package that are imported when they are first used.
-
-Owns: the `__getattr__` and `__dir__` of such packages. What nobody asks for costs nothing at import.
-"""
+"""Names of a package that are imported when they are first used, so that `import noterl` stays fast."""
 
 from __future__ import annotations
 
@@ -10,26 +7,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def names(
+def attach(
     namespace: dict[str, Any], homes: Mapping[str, str], modules: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and the `__dir__` of a package.
 
     Args:
-        namespace: the package's `globals()`, where a name stays once it was asked for.
+        namespace: the package's `globals()`, where a name is stored when it is first used.
         homes: for each name, the module that defines it.
         modules: names that are modules of the package themselves.
 
     Example:
-    >>> from noterl import lazily
+    >>> from noterl.utils import lazy_imports
     >>> namespace = {"__name__": "shapes", "here": 1}
-    >>> find, listed = lazily.names(namespace, {"OrderedDict": "collections"})
-    >>> listed(), find("OrderedDict").__name__, "OrderedDict" in namespace
+    >>> get_name, list_names = lazy_imports.attach(namespace, {"OrderedDict": "collections"})
+    >>> list_names(), get_name("OrderedDict").__name__, "OrderedDict" in namespace
     (['OrderedDict', '__name__', 'here'], 'OrderedDict', True)
     """
     package = namespace["__name__"]
 
-    def find(name: str) -> Any:
+    def get_name(name: str) -> Any:
         if name in homes:
             value = getattr(importlib.import_module(homes[name]), name)
         elif name in modules:
@@ -39,7 +36,7 @@ def names(
         namespace[name] = value
         return value
 
-    def listed() -> list[str]:
+    def list_names() -> list[str]:
         return sorted({*namespace, *homes, *modules})
 
-    return find, listed
+    return get_name, list_names

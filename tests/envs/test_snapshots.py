@@ -9,12 +9,10 @@ from collections import deque
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from noterl.envs import equal, get_state, replay, set_state
-from noterl.envs.snapshots import decode, encode
 from tests.support.doubles import CountingEnv, RandomWalkEnv, StatefulEnv
+from tests.support.encoding import same, through_json
 
 pytestmark = pytest.mark.backend_free
 
@@ -122,57 +120,8 @@ class TestState:
         env = Remembering(gymnasium.wrappers.TimeLimit(StatefulEnv(), 9))
         env.reset(seed=2)
         env.step(np.zeros(1))
-
-        def walk(value):
-            assert value is None or type(value) in (bool, int, float, str, list, dict, np.ndarray), type(value)
-            for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-                walk(part)
-
-        walk(get_state(env))
-
-    @given(
-        st.recursive(
-            st.one_of(
-                st.none(),
-                st.booleans(),
-                st.integers(-(2**130), 2**130),
-                st.floats(),
-                st.text(),
-                st.binary(),
-                st.just(np.float32(0.1)),
-                st.just(np.arange(6, dtype=np.int16).reshape(2, 3)),
-                st.just(np.array(2.5)),
-            ),
-            lambda parts: st.one_of(
-                st.lists(parts),
-                st.tuples(parts, parts),
-                st.dictionaries(st.one_of(st.text(), st.integers(), st.just("__tuple__")), parts),
-                st.builds(lambda items: deque(items, maxlen=5), st.lists(parts)),
-            ),
-            max_leaves=8,
-        )
-    )
-    def test_encoding_comes_back_with_its_types(self, value):
-        def same(first, second):
-            if type(first) is not type(second):
-                return False
-            if isinstance(first, dict):
-                return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
-            if isinstance(first, list | tuple | deque):
-                maxlens = getattr(first, "maxlen", 0) == getattr(second, "maxlen", 0)
-                return maxlens and len(first) == len(second) and all(map(same, first, second))
-            if isinstance(first, np.ndarray | np.generic):
-                return first.dtype == second.dtype and np.array_equal(first, second)
-            return first == second or first != first
-
-        assert same(decode(encode(value)), value)
-
-    @pytest.mark.parametrize("name", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])
-    def test_generators_go_on(self, name):
-        generator = np.random.Generator(getattr(np.random, name)(3))
-        generator.integers(10, size=3, dtype=np.int32)
-        again = decode(encode(generator))
-        assert again.integers(2**60, size=4).tolist() == generator.integers(2**60, size=4).tolist()
+        state = get_state(env)
+        assert same(through_json(state), state)
 
     def test_what_cannot_be_said_is_none(self):
         env = StatefulEnv()
@@ -218,13 +167,9 @@ class TestState:
             if path == "_max_episode_steps" and isinstance(env, Remembering):
                 continue
             state["wrappers"][0][path] = 1
-            with pytest.raises(ValueError, match=r"^state: .*(has no state named|is none of)"):
+            with pytest.raises(ValueError, match=r"^state: .*has no state named"):
                 set_state(env, state)
             assert env.unwrapped.set_calls == 0
-
-    def test_unknown_mark(self):
-        with pytest.raises(ValueError, match="'__object__' is none of"):
-            decode({"__object__": "os.system"})
 
     def test_replay(self):
         env, actions = RandomWalkEnv(limit=50), [np.array([0.1 * k]) for k in range(5)]

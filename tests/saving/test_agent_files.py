@@ -25,7 +25,7 @@ import pytest
 import noterl
 from noterl import saving
 from noterl.callbacks import Checkpoint, EarlyStopping
-from noterl.saving import FileError
+from noterl.saving import Description, FileError
 from tests.support.parts import lanes_of
 from tests.support.states import ROOT, assert_same_state, differences, one_lane
 
@@ -227,7 +227,7 @@ def test_what_a_state_promises_does_not_break_the_next_fit(victim: Any, file: Pa
 )
 def test_junk_in_how_an_agent_is_built_is_refused(place: str, file: Path, tmp_path: Path) -> None:
     document, keys = saving.read(file), place.split(".")
-    junk: list[Any] = [0.5, [1, 2], {"__import__": ["os", {}]}, {"__object__": ["os.system", {"command": "true"}]}]
+    junk: list[Any] = [0.5, [1, 2], {"$new": ["os", {}]}, Description("$object", "os.system", {"command": "true"})]
     for value in junk[1:2] if place == "environment.kwargs" else junk:
         if place == "compile.target_update" and value == 0.5:
             continue

@@ -1,4 +1,4 @@
-"""Keras optimizers and schedules as JSON, and what a forged one may not do."""
+"""Keras optimizers and schedules in files: they come back with their settings, and a forged one is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from keras.optimizers import schedules
 
 import noterl
 from noterl.registry import register
-from noterl.saving import decode, encode
+from noterl.saving import Arguments
+from tests.support.encoding import decoded, encoded, through_json
 
 
 @register
@@ -35,10 +36,6 @@ class SavingTestNoOptimizer:
 
     def __init__(self) -> None:
         type(self).built += 1
-
-
-def through_json(value: Any) -> Any:
-    return decode(json.loads(json.dumps(encode(value), allow_nan=False)))
 
 
 OPTIMIZERS = [
@@ -67,7 +64,7 @@ def test_optimizers_come_back_with_their_settings(build: Any) -> None:
     assert np.array_equal(*ends)
 
 
-def test_an_optimizer_in_an_optimizer_comes_back() -> None:
+def test_optimizer_inside_an_optimizer_comes_back() -> None:
     inner = optimizers.Adam(schedules.CosineDecayRestarts(0.1, 5))
     optimizer = optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
     again = through_json(optimizer)
@@ -85,30 +82,30 @@ def test_every_schedule_of_keras_comes_back(name: str) -> None:
         assert float(again(step)) == float(schedule(step))
 
 
-def test_an_optimizer_of_a_script_needs_custom_objects() -> None:
+def test_unregistered_optimizer_needs_custom_objects() -> None:
     class SavingTestLocal(optimizers.SGD):
         pass
 
-    encoded = encode(SavingTestLocal(0.25))
+    structure, _ = encoded(SavingTestLocal(0.25))
     with pytest.raises(ValueError, match=r"'SavingTestLocal' is not registered.*custom_objects"):
-        decode(encoded)
-    assert isinstance(decode(encoded, {"SavingTestLocal": SavingTestLocal}), SavingTestLocal)
+        decoded(structure)
+    assert isinstance(decoded(structure, custom_objects={"SavingTestLocal": SavingTestLocal}), SavingTestLocal)
 
 
-def test_an_optimizer_that_only_has_the_name_of_a_known_one_is_refused() -> None:
+def test_optimizer_with_the_name_of_a_known_one_is_refused() -> None:
     impostor = type("Adam", (optimizers.SGD,), {})
     with pytest.raises(TypeError, match=r"optimizer.*'Adam' is another class, of Keras"):
-        encode({"optimizer": impostor()})
+        encoded({"optimizer": impostor()})
 
 
-def test_an_optimizer_with_a_function_in_it_is_refused_or_noted() -> None:
-    value = {"optimizer": optimizers.SGD(lambda: 0.1)}  # Keras would warn of it, and warnings are errors here.
-    with pytest.raises(TypeError, match=r"optimizer\['learning_rate'\].*function"):
-        encode(value)
+def test_optimizer_that_holds_a_function_is_refused() -> None:
+    value = {"optimizer": optimizers.SGD(lambda: 0.1)}  # get_config would warn, and warnings are errors here
+    with pytest.raises(TypeError, match=r"optimizer.*learning_rate.*function"):
+        encoded(value)
     with pytest.raises(ValueError, match=r"was built with optimizer\['learning_rate'\]=function"):
-        decode(encode(value, opaque=True))
+        through_json(Arguments(value))
     with pytest.raises(TypeError, match=r"model.*Sequential"):
-        encode({"model": keras.Sequential()})
+        encoded({"model": keras.Sequential()})
 
 
 FORGED = [
@@ -126,22 +123,22 @@ FORGED = [
 
 
 @pytest.mark.parametrize("content", FORGED, ids=json.dumps)
-def test_a_forged_optimizer_is_refused(content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_optimizer_is_refused(content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = []
     monkeypatch.setattr(keras.src.saving.serialization_lib, "deserialize_keras_object", imported.append)
     with pytest.raises(ValueError, match=r"optimizer|class"):
-        decode({"optimizer": {"__keras__": content}})
+        decoded({"optimizer": {"$keras": content}})
     assert not imported, "Keras must not be asked to import what a file names"
     assert not SavingTestNoOptimizer.built
 
 
-def test_an_agent_among_the_arguments_imports_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_among_the_arguments_imports_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "saving_test_module.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    forged = {"hidden": {"__object__": ["DQN", {"env": "saving_test_module:CartPole-v1"}]}}
-    with pytest.raises(ValueError, match="hidden: an agent may not stand among the arguments"):
-        decode(forged)
+    forged = {"hidden": {"$object": ["DQN", {"env": "saving_test_module:CartPole-v1"}]}}
+    with pytest.raises(ValueError, match="hidden: an agent must not be among the arguments"):
+        decoded(forged)
     assert "saving_test_module" not in sys.modules
     spaces = (gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2))
     with pytest.raises(TypeError, match=r"teacher.*DQN"):
-        encode({"teacher": noterl.DQN(spaces)})
+        encoded({"teacher": noterl.DQN(spaces)})

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ def differences(first: Any, second: Any, place: str = "state") -> list[str]:
         if first.keys() != second.keys():
             return [f"{place}: keys {sorted(first)} and {sorted(second)}"]
         return [found for key in first for found in differences(first[key], second[key], f"{place}.{key}")]
-    if isinstance(first, list):
+    if isinstance(first, np.random.Generator):
+        return differences(first.bit_generator.state, second.bit_generator.state, place)
+    if isinstance(first, list | tuple | deque):
         if len(first) != len(second):
             return [f"{place}: length {len(first)} and {len(second)}"]
         pairs = enumerate(zip(first, second, strict=True))

@@ -1,4 +1,4 @@
-"""Big arrays written side by side: the same file as ever, whole or not at all, and memories cut into pieces."""
+"""Large arrays are written in parallel to the same file, completely or not at all, and memories are cut into pieces."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from gymnasium import spaces
 
 from noterl import saving
 from noterl.replay import Replay
-from noterl.saving import archive
-from noterl.saving import shards as saving_shards
+from noterl.saving import archive, arrays
 from tests.support.states import differences
 
 pytestmark = pytest.mark.backend_free
 
 
 def tree() -> dict[str, Any]:
-    """Return a state with arrays of many forms, most of them shards once shards are small."""
+    """Return a state with arrays of many forms; most are written in parallel if small arrays are."""
     generator = np.random.default_rng(3)
     return {
         "bytes": generator.integers(0, 255, (50, 7, 3), np.uint8),
@@ -38,40 +37,38 @@ def tree() -> dict[str, Any]:
 
 
 @pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving_shards, "SMALLEST", 100)
+def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_MIN_PARALLEL", 100)
 
 
-def test_what_is_written_side_by_side_is_read_as_ever(small_shards: None, tmp_path: Path) -> None:
+def test_arrays_written_in_parallel_are_read_unchanged(parallel: None, tmp_path: Path) -> None:
     saving.write(tmp_path / "a", tree())
     assert not differences(saving.read(tmp_path / "a"), tree())
-    with zipfile.ZipFile(tmp_path / "a") as archive:
-        assert archive.testzip() is None
-        assert sum(info.file_size > 100 for info in archive.infolist()) > 6
+    with zipfile.ZipFile(tmp_path / "a") as file:
+        assert file.testzip() is None
+        assert sum(info.file_size > 100 for info in file.infolist()) > 6
 
 
-def test_the_same_tree_makes_the_same_bytes(small_shards: None, tmp_path: Path) -> None:
+def test_equal_trees_make_equal_bytes(parallel: None, tmp_path: Path) -> None:
     for name in "ab":
         saving.write(tmp_path / name, tree())
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_each_is_written_by_a_thread_at_its_place(
-    small_shards: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_partial_writes_are_continued(parallel: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     written, pwrite = [], os.pwrite
 
-    def note(descriptor: int, data: Any, position: int) -> int:
+    def write_half(descriptor: int, data: Any, position: int) -> int:
         written.append((position, len(data)))
-        return pwrite(descriptor, data[: max(1, len(data) // 2)], position)  # as a disk may, it takes only a part
+        return pwrite(descriptor, data[: max(1, len(data) // 2)], position)
 
-    monkeypatch.setattr(os, "pwrite", note)
+    monkeypatch.setattr(os, "pwrite", write_half)
     saving.write(tmp_path / "a", tree())
     assert len(written) > 20
     assert not differences(saving.read(tmp_path / "a"), tree())
 
 
-def test_a_full_disk_leaves_the_old_file(small_shards: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_full_disk_leaves_the_old_file(parallel: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     saving.write(tmp_path / "a", {"old": 1})
 
     def full(descriptor: int, data: Any, position: int) -> int:
@@ -84,10 +81,8 @@ def test_a_full_disk_leaves_the_old_file(small_shards: None, monkeypatch: pytest
     assert saving.read(tmp_path / "a") == {"old": 1}
 
 
-def test_a_memory_is_cut_into_pieces_and_put_together(
-    small_shards: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(saving_shards, "LARGEST", 300)
+def test_memory_saved_in_pieces_is_restored(parallel: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(arrays, "_MAX_PIECE", 300)
 
     def memory() -> Replay:
         replay = Replay(100)
@@ -98,7 +93,7 @@ def test_a_memory_is_cut_into_pieces_and_put_together(
     for step in range(130):
         replay.add(0, generator.random(5), step % 2, float(step), generator.random(5), step % 9 == 8, False)
     state = replay.get_state()
-    assert len(state["columns"]["observation"]) == 7  # of 15 rows, on both sides of the ring's end
+    assert len(state["columns"]["observation"]) == 7  # of 15 rows each, before and after the end of the ring
     saving.write(tmp_path / "a", state)
     other = memory()
     other.set_state(saving.read(tmp_path / "a"))
@@ -108,20 +103,20 @@ def test_a_memory_is_cut_into_pieces_and_put_together(
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_pieces_are_views_and_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving_shards, "LARGEST", 64)
+def test_pieces_are_views_of_the_whole_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "_MAX_PIECE", 64)
     array = np.arange(50.0).reshape(25, 2)
-    parts = saving_shards.pieces(array)
+    parts = arrays.pieces(array)
     assert [len(part) for part in parts] == [4, 4, 4, 4, 4, 4, 1]
     assert all(np.shares_memory(part, array) for part in parts)
     np.testing.assert_array_equal(np.concatenate(parts), array)
 
 
 @pytest.mark.parametrize("tree", [{"variables": [np.ones((2, 3), np.float32)], "steps": np.arange(5)}, {"steps": 1}])
-def test_without_shards_the_bytes_are_the_same_put_together_in_memory_or_in_the_file(
+def test_small_file_has_the_same_bytes_assembled_in_memory_or_on_disk(
     tree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saving.write(tmp_path / "memory", tree)
-    monkeypatch.setattr(archive, "_GATHERED", 0)
+    monkeypatch.setattr(archive, "_MAX_BUFFERED", 0)
     saving.write(tmp_path / "file", tree)
     assert (tmp_path / "memory").read_bytes() == (tmp_path / "file").read_bytes()

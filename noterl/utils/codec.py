@@ -1,0 +1,358 @@
+"""One encoding of values as JSON: containers, numbers, NumPy arrays and generators, gymnasium spaces.
+
+A value that JSON lacks becomes a dict with one key, such as `{"$tuple": [1, 2]}`. Arrays are kept outside of the JSON,
+which refers to them by name. Only exact types are encoded: a named tuple or an enum would be decoded as something else.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from noterl.utils.files import FileError, Keys, key_path
+
+Array = npt.NDArray[Any]
+
+MAX_DEPTH = 100
+# Long lists of numbers (histories, actions of an episode) become arrays: smaller in the file, and faster to parse.
+_PACKED_LENGTH = 64
+# The numbers in one value of each space of a file, in total. Four stacked Atari frames have 28,224.
+_MAX_SPACE_SIZE = 2**26
+_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16)")
+_HEXADECIMAL = re.compile(r"-?0x[0-9a-f]+")
+_GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
+
+
+def copy(value: Any) -> Any:
+    """Return a copy of a value, exactly as a file would return it.
+
+    Raises:
+        TypeError: if it holds something that cannot be encoded.
+        ValueError: if it is nested more than 100 deep.
+    """
+    encoder = Encoder()
+    encoded = encoder.encode(value)
+    return Decoder(lambda name: encoder.arrays[name].copy()).decode(encoded)
+
+
+def generator(state: dict[str, Any]) -> np.random.Generator:
+    """Return a new generator in the given state of a bit generator."""
+    bits = _GENERATORS[state["bit_generator"]](0)
+    bits.state = state
+    return np.random.Generator(bits)
+
+
+def is_encodable(dtype: np.dtype[Any]) -> bool:
+    """Return whether arrays of the dtype can be encoded: bool, integers, floats to 64 and complex to 128 bits."""
+    return _DTYPE.fullmatch(dtype.str) is not None
+
+
+def check_bools(array: Array) -> Array:
+    """Return the array; raise a FileError if it is of bools with bytes other than 0 and 1, which crash compilers."""
+    if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+        raise FileError("an array of bools holds other bytes than 0 and 1")
+    return array
+
+
+class Encoder:
+    """Encodes values.
+
+    Attributes:
+        arrays: the arrays that the encoded values refer to, by name.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+        self._encoders: dict[type, Callable[[Any, Keys], Any]] = {
+            type(None): _same,
+            bool: _same,
+            str: _same,
+            np.str_: lambda value, keys: str(value),
+            int: _encode_int,
+            float: lambda value, keys: value if math.isfinite(value) else {"$float": repr(value)},
+            list: self._list,
+            tuple: lambda value, keys: {"$tuple": self._list(list(value), keys)},
+            deque: lambda value, keys: {"$deque": [self._list(list(value), keys), value.maxlen]},
+            bytes: lambda value, keys: {"$bytes": self._store(np.frombuffer(value, np.uint8), keys)},
+            dict: self._dict,
+            OrderedDict: self._dict,
+            np.ndarray: self.array,
+            np.random.Generator: self._generator,
+            **dict.fromkeys(_SPACES, self._space),
+        }
+
+    def encode(self, value: Any, keys: Keys = ()) -> Any:
+        """Return the value as JSON.
+
+        Args:
+            value: what is encoded.
+            keys: its place, for error messages and the names of arrays.
+
+        Raises:
+            TypeError: for a value that cannot be encoded, naming its place.
+            ValueError: if it is nested more than 100 deep.
+        """
+        if len(keys) > MAX_DEPTH:
+            raise ValueError(f"{key_path(keys[:1], 'tree')} must not be nested more than {MAX_DEPTH} deep")
+        return self._encoders.get(type(value), self.other)(value, keys)
+
+    def other(self, value: Any, keys: Keys) -> Any:
+        """Encode a value of a type that has no encoder of its own; a subclass may support more types."""
+        if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):  # such as a memory map
+            return self.array(np.asarray(value), keys)
+        if isinstance(value, np.generic) and is_encodable(value.dtype):
+            return {"$scalar": [value.dtype.str, value.tobytes().hex()]}
+        raise TypeError(f"{key_path(keys, 'tree')}: a file cannot hold a value of type {type_name(value)}")
+
+    def array(self, value: Array, keys: Keys) -> Any:
+        """Encode an array."""
+        if not is_encodable(value.dtype):
+            raise TypeError(f"{key_path(keys, 'tree')}: a file cannot hold an array of dtype {value.dtype}")
+        return {"$npy": self._store(value, keys)}
+
+    def _store(self, array: Array, keys: Keys) -> str:
+        # The keys help people who look into the file; the number makes the name unique.
+        slug = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(map(str, keys)))[:80]
+        name = f"arrays/{len(self.arrays)}_{slug}.npy"
+        self.arrays[name] = array
+        return name
+
+    def _list(self, value: list[Any], keys: Keys) -> Any:
+        for kind, dtype in ((float, np.float64), (int, np.int64)):
+            if len(value) >= _PACKED_LENGTH and all(type(item) is kind for item in value):
+                try:
+                    return {"$packed": self._store(np.array(value, dtype), keys)}
+                except OverflowError:
+                    break
+        return [self.encode(item, (*keys, index)) for index, item in enumerate(value)]
+
+    def _dict(self, value: dict[Any, Any], keys: Keys) -> dict[str, Any]:
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {str(key): self.encode(item, (*keys, key)) for key, item in value.items()}
+        return {"$dict": [[self.encode(key, keys), self.encode(item, (*keys, key))] for key, item in value.items()]}
+
+    def _generator(self, value: np.random.Generator, keys: Keys) -> Any:
+        if type(value.bit_generator) not in _GENERATORS.values():
+            raise TypeError(f"{key_path(keys, 'tree')}: a file cannot hold the generator {value}")
+        return {"$generator": self.encode(value.bit_generator.state, keys)}
+
+    def _space(self, value: Any, keys: Keys) -> Any:
+        fields = _SPACES[type(value)][0](value)
+        return {"$space": [type(value).__name__, self.encode(fields, keys)]}
+
+
+class Decoder:
+    """Decodes what an `Encoder` returned. What comes from a file is not trusted.
+
+    Args:
+        load: returns the array of a name. It must raise a FileError for a name that it does not have.
+    """
+
+    def __init__(self, load: Callable[[str], Array]) -> None:
+        self._load = load
+        self._space_size = 0
+        self._decoders: dict[str, Callable[[Any, Keys], Any]] = {
+            "$int": _decode_int,
+            "$float": _decode_float,
+            "$scalar": _decode_scalar,
+            "$npy": lambda content, keys: self._load(expect(content, str, keys)),
+            "$packed": self._packed,
+            "$bytes": lambda content, keys: self._load(expect(content, str, keys)).tobytes(),
+            "$tuple": lambda content, keys: tuple(expect(self.decode(content, keys), list, keys)),
+            "$deque": self._deque,
+            "$dict": self._dict,
+            "$generator": self._generator,
+            "$space": self._space,
+        }
+
+    def decode(self, value: Any, keys: Keys = ()) -> Any:
+        """Return the value.
+
+        Raises:
+            FileError: if it is not what `Encoder` returns, naming its place.
+        """
+        if len(keys) > MAX_DEPTH:
+            raise FileError(f"its {key_path(keys[:1], 'tree')} is nested more than {MAX_DEPTH} deep")
+        if isinstance(value, list):
+            return [self.decode(item, (*keys, index)) for index, item in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        if not any(key.startswith("$") for key in value):
+            return {key: self.decode(item, (*keys, key)) for key, item in value.items()}
+        ((kind, content), *others) = value.items()
+        if others or kind not in self._decoders:
+            raise malformed(f"noterl does not write {kind!r:.40}", keys)
+        return self._decoders[kind](content, keys)
+
+    def call(self, content: Any, keys: Keys) -> tuple[str, dict[str, Any]]:
+        """Return the name and the decoded arguments of `[name, {argument: value}]`."""
+        if not isinstance(content, list) or len(content) != 2:
+            raise malformed("an object must be a name and its arguments", keys)
+        return expect(content[0], str, keys), expect(self.decode(content[1], keys), dict, keys)
+
+    def _packed(self, content: Any, keys: Keys) -> list[Any]:
+        array = self._load(expect(content, str, keys))
+        if array.ndim != 1 or array.dtype not in (np.float64, np.int64):
+            raise malformed("a list is stored as an array of another kind", keys)
+        return array.tolist()
+
+    def _deque(self, content: Any, keys: Keys) -> deque[Any]:
+        if not isinstance(content, list) or len(content) != 2 or not isinstance(content[1], int | None):
+            raise malformed("a deque must be a list and its maxlen", keys)
+        return construct(lambda: deque(expect(self.decode(content[0], keys), list, keys), content[1]), "a deque", keys)
+
+    def _dict(self, content: Any, keys: Keys) -> dict[Any, Any]:
+        pairs = [expect(pair, list, keys) for pair in expect(content, list, keys)]
+        if not all(len(pair) == 2 for pair in pairs):
+            raise malformed("a dict must be a list of pairs", keys)
+        decoded = [(self.decode(key, keys), self.decode(item, (*keys, str(key)))) for key, item in pairs]
+        result: dict[Any, Any] = construct(lambda: dict(decoded), "a dict", keys)
+        if len(result) != len(pairs):
+            raise malformed("a dict has a key twice", keys)
+        return result
+
+    def _generator(self, content: Any, keys: Keys) -> Any:
+        state = self.decode(content, keys)
+        return construct(lambda: generator(state), "a generator", keys)
+
+    def _space(self, content: Any, keys: Keys) -> Any:
+        name, fields = self.call(content, keys)
+        build = next((build for cls, (_, build) in _SPACES.items() if cls.__name__ == name), None)
+        if build is None:
+            raise malformed(f"there is no space {name!r:.40}", keys)
+        self._space_size += construct(lambda: _size(fields.get("shape", [])), name, keys)
+        if self._space_size > _MAX_SPACE_SIZE:
+            raise malformed(f"its spaces have more than {_MAX_SPACE_SIZE} numbers", keys)
+        return construct(lambda: build(**fields), name, keys)
+
+
+def type_name(value: object) -> str:
+    """Return the name of the value's type for an error message."""
+    cls = type(value)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def malformed(reason: str, keys: Keys) -> FileError:
+    """Return the error for a malformed value at a place."""
+    return FileError(f"{key_path(keys, 'tree')} is malformed: {reason}")
+
+
+def expect(value: Any, kind: type, keys: Keys) -> Any:
+    """Return the value; raise a FileError if it is of another type."""
+    if not isinstance(value, kind):
+        raise malformed(f"expected {kind.__name__}, got {type_name(value)}", keys)
+    return value
+
+
+def construct(build: Callable[[], Any], name: str, keys: Keys) -> Any:
+    """Return what `build` returns; raise a FileError if it fails, since arguments from a file may cause any error."""
+    try:
+        return build()
+    except FileError:
+        raise
+    except Exception as error:
+        raise malformed(f"{name} cannot be built: {type(error).__name__}: {error!s:.200}", keys) from error
+
+
+def _same(value: Any, keys: Keys) -> Any:
+    return value
+
+
+def _encode_int(value: int, keys: Keys) -> Any:
+    # Python refuses to print or parse thousands of decimal digits; hexadecimal digits have no limit.
+    return value if -(2**63) <= value < 2**64 else {"$int": hex(value)}
+
+
+def _decode_int(content: Any, keys: Keys) -> int:
+    if not _HEXADECIMAL.fullmatch(expect(content, str, keys)):
+        raise malformed("an int must have hexadecimal digits", keys)
+    return int(content, 16)
+
+
+def _decode_float(content: Any, keys: Keys) -> float:
+    if content not in ("nan", "inf", "-inf"):
+        raise malformed("a float must be nan, inf or -inf", keys)
+    return float(content)
+
+
+def _decode_scalar(content: Any, keys: Keys) -> np.generic:
+    dtype, digits = content if isinstance(content, list) and len(content) == 2 else ("", "")
+    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+        raise malformed(f"there is no scalar of dtype {dtype!r:.40}", keys)
+    data = construct(lambda: bytearray.fromhex(digits), "a scalar", keys)
+    if len(data) != np.dtype(dtype).itemsize:
+        raise malformed("a scalar has another length than its dtype", keys)
+    scalar: np.generic = check_bools(np.frombuffer(data, np.uint8).view(dtype))[0]
+    return scalar
+
+
+def _size(shape: Any) -> int:
+    """Return how many numbers one value of a space of this shape has, without allocating anything."""
+    if not isinstance(shape, list) or not all(type(length) is int and length >= 0 for length in shape):
+        raise ValueError(f"shape must be a list of non-negative ints, got {shape!r:.80}")
+    return math.prod(shape)
+
+
+def _uniform(array: Array) -> Any:
+    """Return the scalar of which all elements of the array are copies, else the array."""
+    data, first = array.tobytes(), array.reshape(-1)[:1]
+    return first[0] if array.size > 1 and data == first.tobytes() * array.size else array
+
+
+def _full(value: Any, shape: list[int], dtype: Any) -> Array:
+    """Return the array of which `_uniform` returned `value`."""
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype != dtype:
+        raise ValueError(f"a bound must be an array of dtype {dtype}")
+    if isinstance(value, np.ndarray) and value.shape != tuple(shape):
+        raise ValueError(f"a bound must have the shape {shape}, not {value.shape}")
+    return np.full(shape, value)
+
+
+def _box_fields(space: spaces.Box) -> dict[str, Any]:
+    arrays = {"low": space.low, "high": space.high, "below": space.bounded_below, "above": space.bounded_above}
+    return {"shape": list(space.shape), **{name: _uniform(array) for name, array in arrays.items()}}
+
+
+def _box(shape: list[int], low: Any, high: Any, below: Any, above: Any) -> spaces.Box:
+    box = spaces.Box(_full(low, shape, low.dtype), _full(high, shape, low.dtype), dtype=low.dtype)
+    # An open side of an integer box has the smallest or greatest int as its bound: only these tell that it is open.
+    box.bounded_below, box.bounded_above = _full(below, shape, np.bool_), _full(above, shape, np.bool_)
+    return box
+
+
+def _discrete(n: int, start: np.integer[Any]) -> spaces.Discrete:
+    # Older versions of gymnasium have no argument `dtype`; there it is always int64.
+    options: dict[str, Any] = {} if start.dtype == np.int64 else {"dtype": start.dtype.type}
+    return spaces.Discrete(n, start=int(start), **options)
+
+
+# For each space: what its constructor needs, and the space made from that.
+_SPACES: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[..., Any]]] = {
+    spaces.Box: (_box_fields, _box),
+    spaces.Discrete: (
+        lambda space: {"n": int(space.n), "start": np.dtype(space.dtype).type(space.start)},
+        _discrete,
+    ),
+    spaces.MultiDiscrete: (
+        lambda space: {"nvec": space.nvec, "start": space.start},
+        lambda nvec, start: spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start),
+    ),
+    spaces.MultiBinary: (
+        # To gymnasium MultiBinary(4) and MultiBinary([4]) are two spaces.
+        lambda space: {"shape": list(space.shape), "flat": isinstance(space.n, int | np.integer)},
+        lambda shape, flat: spaces.MultiBinary(shape[0] if flat else shape),
+    ),
+    # gymnasium would sort the keys of a plain dict.
+    spaces.Dict: (
+        lambda space: {"parts": [[key, part] for key, part in space.spaces.items()]},
+        lambda parts: spaces.Dict(OrderedDict(parts)),
+    ),
+    spaces.Tuple: (lambda space: {"parts": list(space.spaces)}, lambda parts: spaces.Tuple(parts)),
+}

@@ -103,7 +103,7 @@ def test_updates_that_differ_within_a_period_are_undone(field: str, k: int, befo
 def test_no_more_is_copied_than_may_have_to_be_taken_back() -> None:
     agent = delayed()
     agent.run_updates(random_batch(6, 4), 6)
-    memory = agent.backend_state["undo"]._memory
+    memory = agent._update.rollback._memory
     (copied_,) = memory.values()
     assert list(memory) == [(1, 1)]
     changed = [*networks.variables(agent.q), *agent.optimizers["first"].variables]

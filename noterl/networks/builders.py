@@ -15,7 +15,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends import keras
-from noterl.networks.access import Network, get_weights, stacked_layers
+from noterl.networks.access import Network, get_weights, set_weights, stacked_layers
 from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
 from noterl.random import network_generator
@@ -166,13 +166,11 @@ def _kind(layer: Any) -> str:
 
 def _built(plan: tuple, shape: tuple[int, ...]) -> Network:
     """Build the network that `plan` describes, on this backend, with weights from the agent's generator."""
-    generator = network_generator()
     native = getattr(backends.current(), "build_module", None)
-    if native is not None:
-        return native(plan, shape, generator)
-    network = keras_network(plan, shape)
-    network.set_weights(initial_weights(plan, network.get_weights(), generator))
-    network.noterl_recipe = (plan, shape)
+    network = keras_network(plan, shape) if native is None else native(plan, shape)
+    set_weights(network, initial_weights(plan, get_weights(network), network_generator()))
+    if native is None:
+        network.noterl_recipe = (plan, shape)
     return network
 
 

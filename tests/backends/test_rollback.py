@@ -13,7 +13,7 @@ import noterl
 from noterl import losses, networks
 from noterl.backends import current
 from tests.support.batches import VECTOR, copied, differences, random_batch, with_fault
-from tests.support.parts import run_updates
+from tests.support.parts import learner_of, run_updates
 
 
 class Two(noterl.Agent):
@@ -104,7 +104,7 @@ def test_updates_that_differ_within_a_period_are_undone(field: str, k: int, befo
 def test_no_more_is_copied_than_may_have_to_be_taken_back() -> None:
     agent = delayed()
     run_updates(agent, random_batch(6, 4), 6)
-    memory = agent.backend_state["undo"]._memory
+    memory = learner_of(agent)._update.rollback._memory
     (copied_,) = memory.values()
     assert list(memory) == [(1, 1)]
     changed = [*networks.variables(agent.q), *agent.optimizers["first"].variables]

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from tests.support.parts import lanes_of
 import noterl
 from noterl.callbacks import LambdaCallback
 from noterl.collect import Lanes, VectorLanes
@@ -30,6 +29,7 @@ from tests.support.doubles import (
     StatefulEnv,
     TogetherVectorEnv,
 )
+from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state
 from tests.training.test_session import acting
 

@@ -1,7 +1,6 @@
-"""Native torch modules: what `noterl.networks` builds on this backend, and modules that users bring.
+"""Native torch modules: those that `noterl.networks` builds on this backend, and those of users.
 
-Owns: adopting a module's tensors as `keras.Variable`s, and the two layouts of a weight (torch's in memory, Keras's in
-files).
+Parameters and buffers are adopted as `keras.Variable`s. Weights have torch's layout in memory and Keras's in files.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from noterl.networks.initializers import initial_weights
+from noterl.backends.torch.tensors import device_name
 
 _adopted = WeakIdKeyDictionary()
 _variables: weakref.WeakKeyDictionary[nn.Module, list[keras.Variable]] = weakref.WeakKeyDictionary()
@@ -36,12 +35,18 @@ _ACTIVATIONS = {
 def adopt(module: nn.Module) -> list[keras.Variable]:
     """Return the parameters and buffers of a module as `keras.Variable`s that share their storage.
 
-    A module is looked through once: layers that are added to it afterwards are not seen.
+    A module is searched once. Layers that are added to it later are not found.
     """
     found = _variables.get(module)
     if found is None:
         found = _variables[module] = [_adopt(tensor, name) for name, tensor in _tensors(module)]
     return found
+
+
+def modules_with(variables: Sequence[keras.Variable]) -> list[nn.Module]:
+    """Return the adopted modules of which all parameters and buffers are among the variables."""
+    known = set(map(id, variables))
+    return [module for module, found in _variables.items() if all(id(variable) in known for variable in found)]
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -65,12 +70,12 @@ def _adopt(tensor: torch.Tensor, name: str) -> keras.Variable:
 
 
 def clone_module(module: nn.Module) -> nn.Module:
-    """Return a deep copy that is not trained, in evaluation mode as Keras layers that are not trained are."""
+    """Return a deep copy that is not trainable and in evaluation mode, as Keras layers that are not trainable are."""
     return python_copy.deepcopy(module).requires_grad_(False).eval()
 
 
 class Convolutions(nn.Module):
-    """Convolutions on images `[B, H, W, C]`, flattened in that order, as Keras's own layers do."""
+    """Convolutions on images `[B, H, W, C]`, flattened in that order, as in Keras."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -95,7 +100,7 @@ class Scale(nn.Module):
 
 
 class ChannelsLast(nn.Module):
-    """Brings images `[B, C, H, W]` into the order of `Convolutions`."""
+    """Transposes images `[B, C, H, W]` to the layout of `Convolutions`."""
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """Return `[B, H, W, C]`."""
@@ -103,7 +108,7 @@ class ChannelsLast(nn.Module):
 
 
 class Float(nn.Module):
-    """Takes bytes as numbers, as Keras's layers do; what is float32 passes as it is."""
+    """Converts bytes to float32, as Keras's layers do."""
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """Return `observation` in float32."""
@@ -125,19 +130,19 @@ class Dueling(nn.Module):
 
 
 class LogStd(nn.Module):
-    """Puts trained numbers `[A]` beside its inputs `[B, A]`, the same in every row: outputs `[B, 2 A]`."""
+    """Appends a trained vector `[A]` to each row of its inputs `[B, A]`."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.log_std = nn.Parameter(torch.zeros(size))
 
     def forward(self, mean: torch.Tensor) -> torch.Tensor:
-        """Return `[B, 2 A]`."""
+        """Return the outputs `[B, 2 A]`."""
         return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
 
 
-def build_module(plan: tuple, shape: tuple[int, ...], generator: np.random.Generator) -> nn.Module:
-    """Build the native module that a plan of `noterl.networks` describes, with weights from `generator`."""
+def build_module(plan: tuple, shape: tuple[int, ...]) -> nn.Module:
+    """Build the native module of a plan of `noterl.networks`; the caller sets its initial weights."""
     first = plan[1][:1]
     layers = plan[1] if first and first[0][0] == "scale" else [("float",), *plan[1]]
     module, features = _sequence(layers, shape)
@@ -146,12 +151,7 @@ def build_module(plan: tuple, shape: tuple[int, ...], generator: np.random.Gener
         value, _ = _sequence([*stream, ("dense", 1, "linear")], features)
         advantage, _ = _sequence([*stream, ("dense", outputs, "linear")], features)
         module = Dueling(trunk, value, advantage)
-    set_module_weights(module, initial_weights(plan, module_weights(module), generator))
-    return module.to(_device())
-
-
-def _device() -> str:
-    return str(keras.ops.zeros(()).device)
+    return module.to(device_name())
 
 
 def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Sequential, tuple[int, ...]]:
@@ -183,7 +183,7 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
 
 
 def stack_modules(modules: Sequence[nn.Module]) -> nn.Module:
-    """Return the modules one after the other."""
+    """Return the sequence of the modules."""
     return nn.Sequential(*modules)
 
 
@@ -206,7 +206,7 @@ def set_module_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None
 
 
 def to_keras_layout(variables: Sequence[keras.Variable], networks: Sequence[Any]) -> list[tuple[int, ...] | None]:
-    """Return, for each variable, the axes that bring it into Keras's layout, or None where it is there."""
+    """Return for each variable the axes that transpose it to Keras's layout, or None if the layouts are equal."""
     axes: dict[int, tuple[int, ...]] = {}
     for network in networks:
         if isinstance(network, nn.Module) and not isinstance(network, keras.layers.Layer):
@@ -218,7 +218,7 @@ def to_keras_layout(variables: Sequence[keras.Variable], networks: Sequence[Any]
 
 
 def _layouts(module: nn.Module) -> dict[str, tuple[int, ...]]:
-    """For each weight stored otherwise than Keras does, the axes that bring it into Keras's order."""
+    """Return, for the weights whose layout differs from Keras's, the axes that transpose them to it."""
     layouts: dict[str, tuple[int, ...]] = {}
     for prefix, layer in module.named_modules():
         name = f"{prefix}.weight" if prefix else "weight"

@@ -1,8 +1,7 @@
-"""Traced gradients on torch: a loss and its gradient as one straight list of tensor operations.
+"""Traced gradients on torch: a loss and its gradients as one straight list of tensor operations.
 
-Owns: tracing a loss function of an agent, and the check of the trace against the function itself. What an eager step
-spends in Python (layer calls, `keras.ops`, the autograd tape) is paid once, when it is traced. With `jit_compile=True`
-and a C++ compiler the list is compiled by inductor, which takes tens of seconds.
+What an eager step spends in Python (layer calls, `keras.ops`, the autograd tape) is spent once, when the loss is
+traced. With `jit_compile=True` and a C++ compiler, inductor compiles the list, which takes tens of seconds.
 """
 
 from __future__ import annotations
@@ -11,51 +10,68 @@ import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import torch
 from torch.utils import _pytree as pytree
 
-from noterl import networks
 from noterl.backends.common import split_loss
+from noterl.backends.torch.modules import modules_with
 
-if TYPE_CHECKING:
-    from noterl.agent import Agent
-
-traces_in_progress: list[Callable[..., Any]] = []
+_traces_in_progress: list[Callable[..., Any]] = []
 
 # (leaves of the arguments of a loss) -> (loss, aux, gradients)
 Gradient = Callable[[list[torch.Tensor]], tuple[torch.Tensor, Any, list[torch.Tensor | None]]]
 
 
+def is_tracing() -> bool:
+    """Whether the current code is being traced: it runs once, and Python numbers in it become constants."""
+    return bool(_traces_in_progress)
+
+
+def traced_gradients(
+    variables: Sequence[keras.Variable], jit_compile: bool | str, on_trace: Callable[[], None]
+) -> TracedGradients | None:
+    """Return a new store of traces, or None if losses must run eagerly.
+
+    They do if `jit_compile` is False, and if there is a Keras seed generator: Keras draws its seeds in Python, and a
+    trace would turn them into constants.
+    """
+    if jit_compile is False or any("seed_generator" in variable.path for variable in variables):
+        return None
+    return TracedGradients(variables, inductor=jit_compile is True, on_trace=on_trace)
+
+
 class TracedGradients:
-    """The traces of one agent's loss functions, made when first needed; None stands for one that runs eagerly.
+    """Traces of loss functions, made when they are first needed.
 
     Args:
-        agent: whose state the loss functions read.
+        variables: all variables that the loss functions read or assign.
         inductor: whether to compile the traces.
+        on_trace: called for each loss that is traced.
     """
 
-    def __init__(self, agent: Agent, *, inductor: bool) -> None:
-        self._agent = agent
+    def __init__(
+        self, variables: Sequence[keras.Variable], *, inductor: bool, on_trace: Callable[[], None] = lambda: None
+    ) -> None:
         self._inductor = inductor and any(map(shutil.which, ("g++", "clang++", "c++")))
-        self._slots = _slots(agent)
-        self._known: dict[tuple, Gradient | None] = {}
+        self._on_trace = on_trace
+        self._slots = _slots(variables)
+        self._known: dict[tuple, Gradient | None] = {}  # None for a loss that must run eagerly
 
     def find(
-        self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], optimizer: Any, args: tuple
+        self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], args: tuple
     ) -> Callable[[], tuple[torch.Tensor, Any, list[torch.Tensor | None]]] | None:
-        """Return the traced gradient of this call, or None where it must run eagerly.
+        """Return the traced gradients of `loss_fn(*args)`, or None if it must run eagerly.
 
-        Only a method of the agent is traced: what another function closes over may differ at every call, and a trace
-        would hold on to what it saw.
+        Args:
+            loss_fn: a function that depends on nothing but its arguments and the variables.
+            variables: the variables to differentiate with respect to.
+            args: the arguments.
         """
-        if getattr(loss_fn, "__self__", None) is not self._agent:
-            return None
         leaves, structure = pytree.tree_flatten(args)
-        function, trained = loss_fn.__func__, tuple(map(id, variables))  # type: ignore[attr-defined]
-        key = (function, trained, structure, tuple(map(_signature, leaves)))
+        key = (loss_fn, tuple(map(id, variables)), structure, tuple(map(_signature, leaves)))
         if key not in self._known:
             self._known[key] = self._traced(loss_fn, variables, args, leaves, structure)
         gradient = self._known[key]
@@ -77,8 +93,8 @@ class TracedGradients:
             t.numel() > 0 for t in state
         ):
             return None  # tracing would silently merge tensors that share storage
-        # First as it is: an error in the function itself is nothing that tracing should speak of.
-        eager = _undone(lambda: _eager(loss_fn, variables, args), state)
+        # The function runs eagerly first, so that its own errors are not reported as errors of tracing.
+        eager = _with_rollback(lambda: _eager(loss_fn, variables, args), state)
         shape: dict[str, Any] = {}
 
         def pure(*flat: torch.Tensor) -> list[torch.Tensor]:
@@ -94,34 +110,34 @@ class TracedGradients:
         if program is None:
             return None
         gradient = _gradient(program, shape)
-        if not _same(_undone(lambda: gradient(leaves), state), eager):
-            _say(loss_fn, "gives other numbers when it is traced")
+        if not _same(_with_rollback(lambda: gradient(leaves), state), eager):
+            _warn(loss_fn, "returns different numbers if it is traced")
             return None
-        self._agent.trace_counts["update"] += 1
+        self._on_trace()
         return gradient
 
     def _program(
         self, pure: Callable, loss_fn: Callable, state: list[torch.Tensor], leaves: list[torch.Tensor]
     ) -> Callable | None:
-        """Return `pure` as a function of the leaves alone, which reads what it needs of the state."""
+        """Return `pure` as a function of the leaves alone, which reads the state it needs by itself."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         examples = [*(tensor.clone() for tensor in state), *leaves]
-        traces_in_progress.append(loss_fn)
+        _traces_in_progress.append(loss_fn)
         try:
-            # The random state is put back: tracing runs the function once more than an eager run would.
+            # The random state is restored, because tracing runs the function an extra time.
             with torch.random.fork_rng(devices=[]):
-                module, used = _slimmed(make_fx(pure)(*examples))
+                module, used = _simplified(make_fx(pure)(*examples))
                 examples = [examples[k] for k in used]
                 if not self._inductor:
                     program = _without_python(module, examples)
             if self._inductor:
                 program = torch._inductor.compile(module, examples)
-        except Exception as error:  # whatever a user's loss does that cannot be traced, it can be run
-            _say(loss_fn, f"cannot be traced ({type(error).__name__}: {error})")
+        except Exception as error:  # a user's loss may do anything; it can still run eagerly
+            _warn(loss_fn, f"cannot be traced ({type(error).__name__}: {error})")
             return None
         finally:
-            traces_in_progress.pop()
+            _traces_in_progress.pop()
         read = [state[k] for k in used if k < len(state)]
         taken = [k - len(state) for k in used if k >= len(state)]
         return lambda leaves: program(*read, *[leaves[k] for k in taken])
@@ -140,11 +156,11 @@ def _gradient(program: Callable, shape: dict[str, Any]) -> Gradient:
     return gradient
 
 
-def _slimmed(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[int]]:
-    """Drop operations that do nothing where no gradient is recorded: each costs as much as a small one that does.
+def _simplified(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[int]]:
+    """Remove operations without effect where no gradient is recorded: each costs as much as any small operation.
 
     Returns:
-        the module, and the positions of its inputs that it needs; the others are dropped.
+        the module, and the positions of the inputs that it uses; the others are removed.
     """
     aten = torch.ops.aten
     for node in module.graph.nodes:
@@ -163,18 +179,17 @@ def _slimmed(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[i
 
 
 def _without_python(module: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable:
-    """Return the operations as a TorchScript program: called from C++, small ones cost half of what they do in Python.
+    """Return the operations as a TorchScript program, which calls small ones in half the time that Python takes.
 
-    Nothing is fused, so that the first call gives the bits of all later ones. Where TorchScript is not to be had, the
-    operations are called one by one.
+    Nothing is fused, so that all calls return the same bits. Without TorchScript, Python calls the operations.
     """
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as a file format TorchScript is on its way out
+            warnings.simplefilter("ignore")  # TorchScript is deprecated as a file format
             script = torch.jit.trace(module.eval(), tuple(examples), check_trace=False)
             script = torch.jit.freeze(script, optimize_numerics=False)
-    except Exception:  # whatever TorchScript lacks
-        # Not the module itself: its call looks for hooks that nobody set.
+    except Exception:  # TorchScript may not support an operation
+        # `forward` instead of the module, whose call looks for hooks.
         return module.forward
 
     def run(*tensors: torch.Tensor) -> Any:
@@ -191,8 +206,8 @@ def _eager(
     return loss, aux, list(torch.autograd.grad(loss, [v.value for v in variables], allow_unused=True))
 
 
-def _undone(run: Callable[[], Any], state: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
-    """Return what `run` gives and what it does to the state, which is put back, as are torch's random numbers."""
+def _with_rollback(run: Callable[[], Any], state: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+    """Return the result of `run` and the state after it; then restore the state and torch's random numbers."""
     saved = [(tensor, tensor.clone(), tensor._version) for tensor in state]
     with torch.random.fork_rng(devices=[]):
         result = run()
@@ -205,7 +220,7 @@ def _undone(run: Callable[[], Any], state: list[torch.Tensor]) -> tuple[Any, lis
 
 
 def _same(traced: Any, eager: Any) -> bool:
-    """Whether both give the same numbers, up to the order of additions."""
+    """Whether the numbers are equal up to the order of additions."""
     ours, theirs = pytree.tree_leaves(traced), pytree.tree_leaves(eager)
     if len(ours) != len(theirs):
         return False
@@ -216,7 +231,7 @@ def _same(traced: Any, eager: Any) -> bool:
     )
 
 
-def _say(function: Any, why: str) -> None:
+def _warn(function: Any, why: str) -> None:
     warnings.warn(f"{function.__qualname__} {why}; it runs eagerly", RuntimeWarning, stacklevel=2)
 
 
@@ -225,7 +240,7 @@ def _signature(leaf: Any) -> Any:
 
 
 class _Slot:
-    """Where a tensor of the agent's state is found: a module's parameter or buffer, or a Keras variable's value."""
+    """The place of a tensor of the state: a parameter or buffer of a module, or the value of a Keras variable."""
 
     def __init__(self, holder: dict[str, Any], name: str) -> None:
         self.holder, self.name = holder, name
@@ -234,17 +249,17 @@ class _Slot:
         return self.holder[self.name]
 
 
-def _slots(agent: Agent) -> list[_Slot]:
-    slots = []
-    seen: set[int] = set()
-    for network in agent.networks().values():
-        if networks.is_module(network):
-            for module in network.modules():
-                for holder in (module._parameters, module._buffers):
-                    slots += [_Slot(holder, name) for name, tensor in holder.items() if tensor is not None]
-    slots = [slot for slot in slots if not (id(slot.read()) in seen or seen.add(id(slot.read())))]  # type: ignore[func-returns-value]
-    slots += [_Slot(variable.__dict__, "_value") for variable in agent.all_variables if id(variable._value) not in seen]
-    return slots
+def _slots(variables: Sequence[keras.Variable]) -> list[_Slot]:
+    slots = [
+        _Slot(holder, name)
+        for root in modules_with(variables)
+        for module in root.modules()
+        for holder in (module._parameters, module._buffers)
+        for name, tensor in holder.items()
+        if tensor is not None
+    ]
+    slots += [_Slot(variable.__dict__, "_value") for variable in variables]
+    return list({id(slot.read()): slot for slot in reversed(slots)}.values())[::-1]  # the first slot of each tensor
 
 
 def _positions(slots: list[_Slot], variables: Sequence[keras.Variable]) -> list[int] | None:
@@ -254,7 +269,7 @@ def _positions(slots: list[_Slot], variables: Sequence[keras.Variable]) -> list[
 
 
 class _swapped:
-    """Put other tensors in the slots for the duration."""
+    """Replaces the tensors in the slots inside the context."""
 
     def __init__(self, slots: list[_Slot], tensors: list[torch.Tensor]) -> None:
         self._slots, self._tensors = slots, tensors
@@ -269,10 +284,3 @@ class _swapped:
     def _put(self, tensors: list[torch.Tensor]) -> None:
         for slot, tensor in zip(self._slots, tensors, strict=True):
             slot.holder[slot.name] = tensor
-
-
-def is_traceable(agent: Agent) -> bool:
-    """Whether losses of this agent may be traced: Keras draws seeds in Python, which a trace would freeze."""
-    return not any(
-        isinstance(network, keras.random.SeedGenerator) for network in agent.networks().values()
-    ) and not any("seed_generator" in variable.path for variable in agent.all_variables)

@@ -1,0 +1,156 @@
+"""Taking gradients and applying optimizers on torch, inside and outside of updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import keras
+import torch
+
+from noterl.backends.common import NonFiniteError, split_loss
+from noterl.backends.torch.rollback import Rollback
+from noterl.backends.torch.tracing import TracedGradients
+
+
+class _Call(NamedTuple):
+    """What the compiled call in progress provides to `minimize`."""
+
+    traces: TracedGradients | None
+    rollback: Rollback | None
+
+
+_calls: list[_Call] = []
+
+
+@contextmanager
+def calling(traces: TracedGradients | None, rollback: Rollback | None = None) -> Iterator[None]:
+    """Make `minimize` use these traces and this rollback inside the context."""
+    _calls.append(_Call(traces, rollback))
+    try:
+        yield
+    finally:
+        _calls.pop()
+
+
+def gradients(
+    loss_fn: Callable[..., Any],
+    trained: Sequence[keras.Variable],
+    args: tuple,
+    *,
+    known: Sequence[keras.Variable] = (),
+    traceable: bool = False,
+) -> tuple[torch.Tensor, Any, list[torch.Tensor | None]]:
+    """Return `(loss, aux, gradients)` of `loss_fn(*args)`; None is the gradient of an unused variable.
+
+    Args:
+        loss_fn: returns a scalar, or a pair of a scalar and anything.
+        trained: the variables to differentiate with respect to.
+        args: the arguments of `loss_fn`.
+        known: not used on this backend.
+        traceable: whether the result depends on nothing but `args` and variables. Inside a compiled call the function
+            is then traced once, and the trace is used for every equal `loss_fn`.
+    """
+    if not torch.is_grad_enabled():
+        with torch.enable_grad():
+            return gradients(loss_fn, trained, args, traceable=traceable)
+    traces = _calls[-1].traces if _calls and traceable else None
+    traced = None if traces is None else traces.find(loss_fn, trained, args)
+    if traced is not None:
+        return traced()
+    loss, aux = split_loss(loss_fn(*args))
+    return loss, aux, list(torch.autograd.grad(loss, [variable.value for variable in trained], allow_unused=True))
+
+
+def minimize(
+    loss_fn: Callable[..., Any],
+    trained: Sequence[keras.Variable],
+    optimizer: Any,
+    args: tuple,
+    *,
+    known: Sequence[keras.Variable] = (),
+    traceable: bool = False,
+) -> tuple[torch.Tensor, Any]:
+    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`; see `gradients`.
+
+    Raises:
+        NonFiniteError: if the loss or a gradient is not finite; the optimizer is not applied.
+    """
+    loss, aux, found = gradients(loss_fn, trained, args, traceable=traceable)
+    pairs = [(gradient, variable) for gradient, variable in zip(found, trained, strict=True) if gradient is not None]
+    rollback = _calls[-1].rollback if _calls else None
+    loss = loss.detach()
+    with torch.no_grad():
+        total = torch.stack(torch._foreach_norm([gradient for gradient, _ in pairs])).sum() + loss
+        if rollback is not None:
+            rollback.check_assignments()
+        if not torch.isfinite(total):
+            raise NonFiniteError(float(loss))
+        changed = [variable for _, variable in pairs]
+        if rollback is not None:
+            rollback.before_apply(optimizer, changed)
+        _apply(optimizer, [gradient for gradient, _ in pairs], changed)
+        if rollback is not None:
+            rollback.after_apply()
+    return loss, aux
+
+
+def _apply(optimizer: Any, found: list[torch.Tensor], variables: list[keras.Variable]) -> None:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        for gradient, variable in zip(found, variables, strict=True):
+            variable.value.grad = gradient
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    elif _is_plain_adam(optimizer):
+        _fused_adam(optimizer, found, variables)
+    else:
+        optimizer.apply(found, variables)
+
+
+def _is_plain_adam(optimizer: Any) -> bool:
+    """Whether `_fused_adam` supports all settings of the optimizer."""
+    return (
+        type(optimizer).__name__ == "Adam"
+        and isinstance(optimizer, keras.optimizers.Adam)
+        and not (optimizer.amsgrad or optimizer.use_ema or optimizer.weight_decay or optimizer.loss_scale_factor)
+        and (optimizer.clipnorm, optimizer.clipvalue) == (None, None)
+        and optimizer.gradient_accumulation_steps is None
+    )
+
+
+def _fused_adam(optimizer: keras.optimizers.Adam, found: list[torch.Tensor], variables: list[keras.Variable]) -> None:
+    """Apply Keras's Adam by torch's fused kernel.
+
+    Keras adds epsilon to sqrt(v) before the bias correction ("epsilon hat" of Kingma and Ba, section 2), torch after
+    it. Torch's formula with epsilon / sqrt(1 - beta_2^t) equals Keras's.
+    """
+    indices = [optimizer._get_variable_index(variable) for variable in variables]
+    # `_value` instead of `value`, whose lookup of Keras's scopes costs more than a small operation.
+    weights = [variable._value for variable in variables]
+    # The kernel ignores strides, and the gradient of a convolution may have other strides than its weights.
+    found = [
+        gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
+        for gradient, weight in zip(found, weights, strict=True)
+    ]
+    if optimizer.global_clipnorm:
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found)))
+        found = torch._foreach_mul(found, torch.clamp(optimizer.global_clipnorm / norm, max=1.0))
+    step = int(optimizer.iterations._value) + 1
+    beta_1, beta_2 = float(optimizer.beta_1), float(optimizer.beta_2)
+    torch._fused_adam_(
+        weights,
+        found,
+        [optimizer._momentums[index]._value for index in indices],
+        [optimizer._velocities[index]._value for index in indices],
+        [],
+        [torch.tensor(float(step))] * len(weights),
+        lr=float(optimizer.learning_rate),
+        beta1=beta_1,
+        beta2=beta_2,
+        weight_decay=0.0,
+        eps=float(optimizer.epsilon) / (1.0 - beta_2**step) ** 0.5,
+        amsgrad=False,
+        maximize=False,
+    )
+    optimizer.iterations.value.add_(1)

@@ -1,0 +1,37 @@
+"""Reproducible numbers from torch's global generator, from which layers such as dropout draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class SeededCalls:
+    """Seeds torch's global generator during calls, and restores it afterwards.
+
+    If a call draws no number, later calls are not seeded.
+
+    Args:
+        seed: `seed(advance)` returns the seed of the next call. It is called with False before a call, and with True
+            after a call that drew numbers. With None nothing is seeded.
+    """
+
+    def __init__(self, seed: Callable[[bool], int] | None) -> None:
+        self._seed = seed
+
+    def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return `function(*args)`."""
+        if self._seed is None:
+            return function(*args)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed(False))
+            before = torch.get_rng_state()
+            result = function(*args)
+            drew = not torch.equal(before, torch.get_rng_state())
+        if drew:
+            self._seed(True)
+        else:
+            self._seed = None
+        return result

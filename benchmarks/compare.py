@@ -69,9 +69,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=["tensorflow", "jax", "torch"])
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--seeds", type=int, default=5, help="runs of each participant; bars and outcomes need five")
-    parser.add_argument(
-        "--steps", type=int, help="fewer environment steps; the result is then stored only with --output"
-    )
+    parser.add_argument("--steps", type=int, help="fewer environment steps; stored only with --output")
     parser.add_argument("--output", type=Path, help="file of the result (default: results/TASK.json)")
     parser.add_argument("--peer-python", default=str(ROOT / ".venv-peers" / "bin" / "python"))
     arguments = parser.parse_args(words)

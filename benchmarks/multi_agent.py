@@ -118,8 +118,9 @@ def table(result: dict[str, Any]) -> str:
     ]
     rows.append(("random actions", f"{result['chance']:.1f}", ""))
     found = result["summary"]["difference"]
-    conclusion = f"MADDPG less independent DDPG (95 % interval): {difference(found)}: {found['outcome']} ({result['seeds']} seeds)"
-    return f"{markdown_table(('learner', 'median', 'by seed'), rows)}\n\n{conclusion}"
+    outcome = f"{difference(found)}: {found['outcome']} ({result['seeds']} seeds)"
+    scores = markdown_table(("learner", "median", "by seed"), rows)
+    return f"{scores}\n\nMADDPG less independent DDPG (95 % interval): {outcome}"
 
 
 def draw(result: dict[str, Any]) -> Any:

@@ -70,6 +70,11 @@ def time_once(call: Call) -> float:
     return (time.perf_counter() - begun) * 1e6
 
 
+def median_of_five(call: Call) -> float:
+    """Return the median time of five calls in microseconds."""
+    return sorted(time_once(call) for _ in range(5))[2]
+
+
 def compare(
     name: str,
     ours: Call,
@@ -244,7 +249,7 @@ def agent(pairs: int, steps: int = 10_000) -> list[dict[str, Any]]:
 
 
 def prefetch(pairs: int, seconds: float = 0.005) -> list[dict[str, Any]]:
-    """Compare groups of eight updates with and without gathering ahead, with updates on another device and on this CPU."""
+    """Compare eight updates with and without gathering ahead; the updates run on another device or on this CPU."""
     rows = []
     generator, matrix = np.random.default_rng(0), np.ones((200, 200), np.float32)
     for kind, (observations, actions) in {"Atari stacks": ATARI, "CartPole rows": CARTPOLE}.items():
@@ -274,9 +279,7 @@ def prefetch(pairs: int, seconds: float = 0.005) -> list[dict[str, Any]]:
             where = "on another device" if elsewhere else "on these cores"
             calls = [lambda replay=replay, where=elsewhere: group(replay, where) for replay in memories]
             name = f"8 updates of {seconds * 1e3:.0f} ms {where}, {kind}, prefetch=1 by 0"
-            rows.append(
-                compare(name, *calls, pairs, bar=None, timer=lambda call: sorted(map(time_once, [call] * 5))[2])
-            )
+            rows.append(compare(name, *calls, pairs, bar=None, timer=median_of_five))
     return rows
 
 

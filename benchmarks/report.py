@@ -48,7 +48,7 @@ def learning_tables(results: Path = RESULTS) -> str:
 
 
 def readme_tables(results: Path = RESULTS) -> str:
-    """Return the two short tables of the README: the fastest backend beside its peers, and at most ten learning tasks."""
+    """Return the short tables of the README: the fastest backend beside its peers, and at most ten learning tasks."""
     tables = [short_speed_table(_results(results)), short_learning_table(_results(results / "learning"))]
     return _joined([table for table in tables if table])
 

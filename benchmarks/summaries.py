@@ -15,7 +15,7 @@ from benchmarks.tasks import TASKS, Task
 
 
 def summarize_speed(task: Task, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Summarize the runs of `compare.py`: each participant, and each backend of noterl with each peer, paired by seed."""
+    """Summarize the runs of `compare.py`: each participant, and each backend beside each peer, paired by seed."""
     by_who = _group(sorted(runs, key=lambda run: run["seed"]))
     ours = [who for who in by_who if who.startswith("noterl-")]
     peers = [who for who in by_who if not who.startswith("noterl-")]

@@ -42,8 +42,8 @@ def lr() -> Rate:
     return Rate(2e-4, 3e-4, 3e-3)
 
 
-# The baseline comes first. Targets: half of the memory (ESSAdapt), Note_rl's (AdaBatch by variance), a batch as large as
-# its noise scale (AdaBatch by the simple scale).
+# The baseline comes first. Targets: half of the memory (ESSAdapt), Note_rl's (AdaBatch by variance), a batch as large
+# as its noise scale (AdaBatch by the simple scale).
 VARIANTS: dict[str, Callable[[], list[Any]]] = {
     "without": list,
     "ESSAdapt, itself": lambda: [ESSAdapt(every=500, unit="steps", batch=batch(), lr=lr())],

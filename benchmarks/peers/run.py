@@ -1,4 +1,4 @@
-"""One training run of a peer, in the peers' environment: `python -m benchmarks.peers.run PEER TASK SEED STEPS [POINTS]`.
+"""One training run of a peer in its own environment: `python -m benchmarks.peers.run PEER TASK SEED STEPS [POINTS]`.
 
 With POINTS, the run is one of `learning.py`: the agent is evaluated that many times during training.
 """

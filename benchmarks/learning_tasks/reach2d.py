@@ -10,11 +10,11 @@ import argparse
 from typing import Any
 
 import noterl
-from benchmarks.learning_tasks.bitflip import draw, table
+from benchmarks.learning_tasks.bitflip import draw, summarize, table
 from noterl.envs import Reach2D
 from noterl.replay import Hindsight
 
-__all__ = ["SEEDS", "add_arguments", "draw", "run", "table"]
+__all__ = ["SEEDS", "add_arguments", "draw", "run", "summarize", "table"]
 
 SEEDS = 5
 EVERY, EPISODES = 1_000, 100

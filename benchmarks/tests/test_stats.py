@@ -33,7 +33,7 @@ from rliable import library, metrics
 
 scores = {str(i): np.array(one) for i, one in enumerate(json.loads(sys.argv[1]))}
 points, intervals = library.get_interval_estimates(
-    scores, lambda values: np.array([metrics.aggregate_iqm(values)]), reps=50_000
+    scores, lambda values: np.array([metrics.aggregate_iqm(values)]), reps=20_000
 )
 print(json.dumps([[points[name][0], *intervals[name][:, 0]] for name in scores]))
 """
@@ -57,7 +57,7 @@ def test_iqm_and_interval_equal_those_of_the_installed_rliable() -> None:
         pytest.skip("needs rliable in the peers' environment (make peers)")
     for scores, (iqm, *interval) in zip(tables, json.loads(done.stdout.splitlines()[-1]), strict=True):
         assert stats.interquartile_mean(np.array(scores)) == pytest.approx(iqm)
-        assert stats.iqm_interval(np.array(scores)) == pytest.approx(interval, rel=0.01)
+        assert stats.iqm_interval(np.array(scores)) == pytest.approx(interval, rel=0.02)
 
 
 def test_interquartile_mean_drops_a_quarter_at_each_end() -> None:

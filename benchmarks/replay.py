@@ -152,9 +152,9 @@ def prioritized(pairs: int) -> list[dict[str, Any]]:
 
     one = np.zeros(4, np.float32)
     return [
-        compare("prioritized, 64 a call", *pair(1, 64), pairs, bar=1.3),
-        compare("prioritized, 256 a call", *pair(1, 256), pairs, bar=1.0),
-        compare(f"prioritized, {K} batches of 64 a call, each", *pair(K, 64), pairs, bar=1 / 1.8, per=K),
+        compare("prioritized, 64 per call", *pair(1, 64), pairs, bar=1.3),
+        compare("prioritized, 256 per call", *pair(1, 256), pairs, bar=1.0),
+        compare(f"prioritized, {K} batches of 64 per call, each", *pair(K, 64), pairs, bar=1 / 1.8, per=K),
         compare(
             "prioritized, add one",
             add_rows(memory, 1),
@@ -162,14 +162,14 @@ def prioritized(pairs: int) -> list[dict[str, Any]]:
             pairs,
             bar=1.0,
         ),
-        measure("prioritized, add one, microseconds", add_rows(memory, 1), pairs, bar=2.0),
+        measure("prioritized, add one (absolute)", add_rows(memory, 1), pairs, bar=2.0),
     ]
 
 
 def uniform(pairs: int) -> list[dict[str, Any]]:
     memory, generator = make_full_memory(), np.random.default_rng(0)
     return [
-        measure("uniform, add 8 lanes, each", add_rows(memory, 8), pairs, bar=2.0, per=8),
+        measure("uniform, add to 8 lanes, each", add_rows(memory, 8), pairs, bar=2.0, per=8),
         measure("uniform, add one", add_rows(memory, 1), pairs, bar=5.0),
         measure(
             f"uniform, sample {K} batches of 64",
@@ -196,7 +196,7 @@ def hindsight(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
             memory.add(0, observation, action, reward, following, terminated, truncated)
         observation, over = following, terminated or truncated
     calls = [lambda memory=memory: memory.sample(1, 256, generator=generator, gamma=0.98) for memory in memories]
-    return [compare("hindsight, sample 256, by uniform", *calls, pairs, bar=3.0)]
+    return [compare("hindsight / uniform, sample 256", *calls, pairs, bar=3.0)]
 
 
 def memory(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
@@ -212,7 +212,7 @@ def memory(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
         replay.add(0, stack, 1, 1.0, following, start == 199, False)
     replay.sample(8, 32, generator=np.random.default_rng(0), gamma=0.99)
     scaled = (_resident() - before) / rows * 1e6 / 1e9
-    row = {"name": f"a million Atari stacks, gigabytes, measured with {rows:,}", "ours": scaled, "theirs": None}
+    row = {"name": f"a million Atari stacks in GB, from {rows:,}", "ours": scaled, "theirs": None}
     return [{**row, "ratio": None, "bar": 7.5, "met": scaled <= 7.5, "runs": [scaled]}]
 
 
@@ -243,7 +243,7 @@ def agent(pairs: int, steps: int = 10_000) -> list[dict[str, Any]]:
         learner.fit(steps=settings["learning_starts"] + 4 * settings["update_every"], verbose=0)  # compile now
         return lambda: learner.fit(steps=steps, verbose=0)
 
-    name = f"DQN on CartPole-v1 ({keras.backend.backend()}), a step, prioritized by uniform"
+    name = f"DQN on CartPole-v1 ({keras.backend.backend()}), one step, prioritized / uniform"
     calls = training(Prioritized()), training(Uniform())
     return [compare(name, *calls, pairs, bar=1 / 0.7, per=steps, timer=time_once)]
 
@@ -276,9 +276,9 @@ def prefetch(pairs: int, seconds: float = 0.005) -> list[dict[str, Any]]:
                         matrix @ matrix
 
         for elsewhere in (True, False):
-            where = "on another device" if elsewhere else "on these cores"
+            where = "on another device" if elsewhere else "on the same cores"
             calls = [lambda replay=replay, where=elsewhere: group(replay, where) for replay in memories]
-            name = f"8 updates of {seconds * 1e3:.0f} ms {where}, {kind}, prefetch=1 by 0"
+            name = f"8 updates of {seconds * 1e3:.0f} ms {where}, {kind}, prefetch=1 / prefetch=0"
             rows.append(compare(name, *calls, pairs, bar=None, timer=median_of_five))
     return rows
 

@@ -30,7 +30,7 @@ def speed_tables(results: Path = RESULTS) -> str:
     for path in sorted((results / "speed").glob("replay*.json")):
         result = json.loads(path.read_text())
         numba = "with numba" if result["numba"] else "without numba"
-        head = f"### Replay memory, {numba}\n\n{result['pairs']} pairs, {_where(result)}"
+        head = f"### Replay memory, {numba}\n\n{result['pairs']} pairs, times in microseconds, {_where(result)}"
         sections.append(f"{head}\n\n{replay_table(result)}")
     return _joined(sections)
 

@@ -37,8 +37,8 @@ def speed_tables(results: Path = RESULTS) -> str:
 
 def learning_tables(results: Path = RESULTS) -> str:
     """Return all results of learning: a table of the tasks of `tasks.py`, and a section for each module's task."""
-    kept = _results(results / "learning")
-    sections = [learning_table(kept)] if kept else []
+    stored = _results(results / "learning")
+    sections = [learning_table(stored)] if stored else []
     for path in sorted((results / "learning").glob("*.json")):
         result = json.loads(path.read_text())
         if "table" in result:

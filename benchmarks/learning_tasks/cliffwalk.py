@@ -85,11 +85,11 @@ class Learner:
         agent, updates = self.agent, 0
         fields = agent.replay.feedback_fields
         while updates < LIMIT and self.error() >= SOLVED:
-            drawn = agent.draw(GROUP)
-            result = agent.run_updates(agent.gather(drawn), GROUP)
+            sample = agent.draw(GROUP)
+            result = agent.run_updates(agent.gather(sample), GROUP)
             if fields:
                 values = {name: keras.ops.convert_to_numpy(result.feedback[name]) for name in fields}
-                agent.replay.feedback(drawn.rows, values)
+                agent.replay.feedback(sample.rows, values)
             updates += GROUP
         return updates
 

@@ -60,7 +60,7 @@ format: $(VENV)/.installed-dev
 bench: $(backends:%=bench-%)
 
 bench-%: $(VENV)/.installed-dev $(VENV)/.installed-%
-	KERAS_BACKEND=$* $(python) -m pytest benchmarks/micro $(PYTEST_ARGS)
+	KERAS_BACKEND=$* $(python) -m pytest benchmarks/micro --benchmark-enable $(PYTEST_ARGS)
 
 # What benchmarks/compare.py compares with, in an environment of its own.
 peers: $(PEERS)/.installed

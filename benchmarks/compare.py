@@ -1,9 +1,9 @@
-"""Train a task with noterl and with peers, in alternating runs, and say who was how fast and learned how much.
+"""Train a task with noterl and its peers in alternating runs, and compare speed and return.
 
     python benchmarks/compare.py cartpole-dqn --backends tensorflow jax torch --peers sb3 sbx --seeds 5
 
-Each run is a process of its own. `make peers` makes the peers' environment; README.md beside this file says how to read
-the result, which is printed and kept in benchmarks/results/.
+Each run is a process of its own. `make peers` creates the peers' environment. benchmarks/README.md explains the result,
+which is printed and stored in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -19,19 +19,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import readme  # noqa: E402
-from benchmarks.processes import BACKENDS, PEERS, command, execute, machine, store  # noqa: E402
-from benchmarks.report import summarize, tables  # noqa: E402
+from benchmarks.processes import BACKENDS, PEERS, RESULTS, command, execute, machine, store, warn_if_busy  # noqa: E402
+from benchmarks.report import speed_section  # noqa: E402
+from benchmarks.summaries import summarize_speed  # noqa: E402
 from benchmarks.tasks import TASKS  # noqa: E402
 
-# The load average from which on other processes take part in what is measured.
-BUSY = 0.5
 
+def run_order(backends: list[str], peers: list[str], seed: int) -> list[str]:
+    """Return the order of the runs of one seed: noterl and peers in turn, with another first run for each seed.
 
-def order(backends: list[str], peers: list[str], seed: int) -> list[str]:
-    """Return who runs when for one seed: ours and peers in turn, begun at another place for each seed.
-
-    A machine that grows slower or faster in the course of the comparison then favours nobody.
+    If the machine gets slower or faster over time, this order favours no participant.
     """
     ours = [f"noterl-{backend}" for backend in backends]
     longest = max(len(ours), len(peers))
@@ -41,15 +38,14 @@ def order(backends: list[str], peers: list[str], seed: int) -> list[str]:
 
 
 def compare(arguments: argparse.Namespace, execute: Callable[..., dict[str, Any]] = execute) -> dict[str, Any]:
-    """Do all runs and return the result; `execute` is replaced in tests."""
+    """Do all runs and return the result; tests replace `execute`."""
     task = TASKS[arguments.task]
     steps = arguments.steps or task.steps
     start = machine()
-    if start["load"] and start["load"][0] > BUSY:
-        print(f"the machine is busy (load {start['load'][0]:.1f}): expect figures that mean little", file=sys.stderr)
+    warn_if_busy(start)
     runs = []
     for seed in range(arguments.seeds):
-        for who in order(arguments.backends, arguments.peers, seed):
+        for who in run_order(arguments.backends, arguments.peers, seed):
             run = execute(*command(who, arguments.task, seed, steps, arguments.peer_python))
             runs.append({"who": who, "seed": seed, **run})
             mean = sum(run["returns"]) / len(run["returns"])
@@ -62,7 +58,7 @@ def compare(arguments: argparse.Namespace, execute: Callable[..., dict[str, Any]
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": start,
         "versions": {run["who"]: run.pop("versions") for run in reversed(runs)},
-        "summary": summarize(task, runs),
+        "summary": summarize_speed(task, runs),
         "runs": runs,
     }
 
@@ -72,11 +68,9 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=["tensorflow", "jax", "torch"])
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each; an interval needs two, a bar five")
-    parser.add_argument(
-        "--steps", type=int, help="fewer environment steps than the task's; then kept only with --output"
-    )
-    parser.add_argument("--output", type=Path, help="where the result is kept; results/TASK.json if not said")
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each participant; bars and outcomes need five")
+    parser.add_argument("--steps", type=int, help="fewer environment steps; stored only with --output")
+    parser.add_argument("--output", type=Path, help="file of the result (default: results/TASK.json)")
     parser.add_argument("--peer-python", default=str(ROOT / ".venv-peers" / "bin" / "python"))
     arguments = parser.parse_args(words)
     if arguments.seeds < 1 or (arguments.steps is not None and arguments.steps < 1):
@@ -84,21 +78,18 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     if not arguments.backends and not arguments.peers:
         parser.error("--backends and --peers must not both be empty")
     if arguments.peers and not shutil.which(arguments.peer_python):
-        parser.error(f"no peers at {arguments.peer_python}: run `make peers`, or say --peer-python or --peers")
+        parser.error(f"there is no {arguments.peer_python}: run `make peers`, or pass --peer-python or --peers")
     return arguments
 
 
 def main(words: list[str] | None = None) -> None:
     arguments = parse(words)
     result = compare(arguments)
-    print(tables(result))
-    official = arguments.output is None and arguments.steps is None
-    path = readme.RESULTS / f"{arguments.task}.json" if official else arguments.output
-    if path:
+    print(speed_section(result))
+    default = RESULTS / f"{arguments.task}.json" if arguments.steps is None else None
+    if path := arguments.output or default:
         store(result, path)
-        print(f"\nkept in {path}")
-    if official:
-        readme.update()
+        print(f"\nstored in {path}")
 
 
 if __name__ == "__main__":

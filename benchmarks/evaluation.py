@@ -1,4 +1,4 @@
-"""What every runner does alike: evaluate a trained agent on the same episodes, and report one run as a line of JSON."""
+"""What the runs of noterl and of its peers share: the clock, the evaluation episodes and the output."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import numpy as np
 from benchmarks.tasks import Task
 
 EPISODES = 100
-# Far from every training seed, and the same for everybody.
+# Not a training seed, and the same for all participants.
 FIRST_SEED = 10_000
 
 
 class Clock:
-    """Wall time of a run, whole and without its first tenth, where compiling and filling the memory lie."""
+    """Wall time of a run: of the whole run, and without its first tenth, which compiles and fills the memory."""
 
     def __init__(self, steps: int) -> None:
         self._threshold = steps / 10
@@ -29,11 +29,12 @@ class Clock:
         self._start = time.perf_counter()
 
     def tick(self, steps: int) -> None:
-        """Note the time once a tenth of the steps is done; may be called at any interval."""
+        """Record the time at the first call after a tenth of the steps."""
         if self._mark is None and steps >= self._threshold:
             self._mark = (steps, time.perf_counter())
 
     def stop(self, steps: int) -> dict[str, float | None]:
+        """Return the steps, the seconds and both speeds."""
         end = time.perf_counter()
         seconds = end - self._start
         steady = (steps - self._mark[0]) / (end - self._mark[1]) if self._mark and self._mark[0] < steps else None
@@ -45,8 +46,8 @@ class Clock:
         }
 
 
-def evaluations(task: Task) -> int:
-    """Return how many episodes a run of `learning.py` is judged by: more where it is compared with peers."""
+def num_evaluation_episodes(task: Task) -> int:
+    """Return the number of evaluation episodes in `learning.py`: more if the task is compared with peers."""
     return EPISODES if task.learning is not None and task.learning.peers else 20
 
 
@@ -54,8 +55,10 @@ def evaluate(act: Callable[[np.ndarray], Any], environment: str, episodes: int =
     """Return the return of each episode; episode i is reset with the seed FIRST_SEED + i.
 
     Args:
-        act: `[episodes, ...]` observations -> `[episodes]` actions. The batch keeps its size, whatever episodes are
-            over, so that nobody compiles more than once.
+        act: `[episodes, ...]` observations -> `[episodes]` actions. The batch keeps its size when episodes end, so that
+            each framework compiles once.
+        environment: id of gymnasium.
+        episodes: how many; all run at the same time.
     """
     environments = [gymnasium.make(environment) for _ in range(episodes)]
     observations = np.stack([one.reset(seed=FIRST_SEED + i)[0] for i, one in enumerate(environments)])
@@ -74,7 +77,7 @@ def evaluate(act: Callable[[np.ndarray], Any], environment: str, episodes: int =
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of Python and of those packages that are installed."""
+    """Return the versions of Python and of the packages that are installed."""
     found = {"python": platform.python_version()}
     for name in packages:
         try:
@@ -84,7 +87,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def report(run: dict[str, Any]) -> None:
-    """Write a run as one line of JSON, the last thing on standard output."""
+def print_json(run: dict[str, Any]) -> None:
+    """Write a run to standard output as one line of JSON."""
     sys.stdout.write(json.dumps(run) + "\n")
     sys.stdout.flush()

@@ -1,11 +1,10 @@
-"""Kill a training script at random moments, run it again each time, and compare its end with an undisturbed run's.
+"""Kill a training script at random moments, restart it each time, and compare its last state with an uninterrupted run.
 
     KERAS_BACKEND=jax .venv/bin/python benchmarks/kill_resume.py --kills 20 --num-envs 1 4
 
-Each run is a process of its own, ended by SIGKILL; the last is left alone. Odd ones are killed so long after their
-first step, which is often while the updates are compiled, even ones after their first update. The states must be
-equal to the bit. The result is kept in results/kill_resume.json, with an entry for each backend and number of
-environments.
+Each run is a process of its own that ends by SIGKILL; the last one finishes. The delay of the kill counts in turn from
+the first step, often while the updates are compiled, and from the first update. The states must be equal bit for bit.
+The result is stored in results/kill_resume.json, with an entry for each backend and number of environments.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "kill_resume.json"
 STEPS = 20_000
 
-# Trains a small DQN on CartPole; says so when its first new step is made, and when its first new update is.
+# Trains a small DQN on CartPole; prints "step" after the first new step and "update" after the first new update.
 SCRIPT = """
 import sys, noterl
 from noterl.callbacks import BackupAndRestore, Checkpoint, EarlyStopping, LambdaCallback
@@ -37,24 +36,24 @@ from noterl.callbacks import BackupAndRestore, Checkpoint, EarlyStopping, Lambda
 folder, num_envs, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 agent = noterl.DQN("CartPole-v1", double=True, hidden=(16,), seed=7)
 agent.compile(replay=noterl.Replay(2_000), batch_size=16, learning_starts=200, update_every=4, updates=4)
-first, begun = LambdaCallback(), []
+report, printed = LambdaCallback(), []
 
-def say():
-    if not begun:
-        begun.append(agent.updates)
+def print_first():
+    if not printed:
+        printed.append(agent.updates)
         print("step", flush=True)
-    elif len(begun) == 1 and agent.updates > begun[0]:
-        begun.append(agent.updates)
+    elif len(printed) == 1 and agent.updates > printed[0]:
+        printed.append(agent.updates)
         print("update", flush=True)
 
-first.between_steps = say
+report.between_steps = print_first
 agent.fit(
     steps=steps,
     num_envs=num_envs,
     callbacks=[
         EarlyStopping(10, criterion=1e9, patience=10**9, restore_best_weights=True),
         Checkpoint(f"{folder}/files", 20, save_replay=True, background=True),
-        first,
+        report,
         BackupAndRestore(f"{folder}/backup.noterl", 50, unit="steps"),
     ],
     verbose=0,
@@ -64,14 +63,15 @@ agent.save(f"{folder}/final.noterl")
 
 
 def start(folder: Path, num_envs: int) -> subprocess.Popen[str]:
+    """Start the training script."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-c", SCRIPT, str(folder), str(num_envs), str(STEPS)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def killed(folder: Path, num_envs: int, seconds: float, first: str) -> bool:
-    """Kill a run so long after its first "step" or "update"; false if it had ended by then."""
+def run_and_kill(folder: Path, num_envs: int, seconds: float, first: str) -> bool:
+    """Kill a run `seconds` after its first "step" or "update"; return False if it ended before."""
     process = start(folder, num_envs)
     assert process.stdout is not None
     while (line := process.stdout.readline()) != f"{first}\n":
@@ -85,7 +85,7 @@ def killed(folder: Path, num_envs: int, seconds: float, first: str) -> bool:
 
 
 def finish(folder: Path, num_envs: int) -> dict[str, Any]:
-    """Run to the end, and return the state."""
+    """Run the script to its end and return the saved state."""
     from noterl import saving
 
     process = start(folder, num_envs)
@@ -95,7 +95,7 @@ def finish(folder: Path, num_envs: int) -> dict[str, Any]:
 
 
 def measure(num_envs: int, kills: int, longest: float, seed: int | None) -> dict[str, Any]:
-    """Return how often the run was killed, and whether it ended as the undisturbed one."""
+    """Return the kills and the differences of the last state from that of an uninterrupted run."""
     from noterl import saving
     from tests.support.states import differences, joined
 
@@ -104,11 +104,11 @@ def measure(num_envs: int, kills: int, longest: float, seed: int | None) -> dict
         whole = finish(Path(folder) / "whole", num_envs)
         while len(moments) < kills:
             delay, first = float(generator.uniform(0.0, longest)), ("step", "update")[len(moments) % 2]
-            if not killed(Path(folder) / "killed", num_envs, delay, first):
+            if not run_and_kill(Path(folder) / "killed", num_envs, delay, first):
                 break
             backup = Path(folder) / "killed" / "backup.noterl"
             steps = saving.read(backup)["state"]["counters"]["steps"] if backup.exists() else 0
-            moments.append(f"{delay:.3f} s after the first {first}; goes on at step {steps}")
+            moments.append(f"{delay:.3f} s after the first {first}; resumes at step {steps}")
         resumed = finish(Path(folder) / "killed", num_envs)
         found = differences(joined(resumed), joined(whole))
     return {"steps": STEPS, "kills": len(moments), "moments": moments, "differences": found}
@@ -118,8 +118,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--num-envs", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--longest", type=float, default=0.5, help="seconds to the kill, at most")
-    parser.add_argument("--seed", type=int, help="of the delays; by default each run has others")
+    parser.add_argument("--longest", type=float, default=0.5, help="longest delay of a kill in seconds")
+    parser.add_argument("--seed", type=int, help="seed of the delays (default: random)")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     from noterl import backends
@@ -132,9 +132,9 @@ def main() -> int:
         failed |= bool(result["differences"]) or result["kills"] < arguments.kills
         result["date"] = datetime.now(UTC).strftime("%Y-%m-%d")
         result["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-        known = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
+        stored = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps({**known, name: result}, indent=1, sort_keys=True) + "\n")
+        arguments.output.write_text(json.dumps({**stored, name: result}, indent=1, sort_keys=True) + "\n")
     return int(failed)
 
 

@@ -1,7 +1,4 @@
-"""What the learning tasks of several agents share: MADDPG beside independent DDPG, at the same settings.
-
-A module of `learning_tasks` makes what it offers of `task`.
-"""
+"""What the multi-agent learning tasks share: MADDPG and independent DDPG with the same settings."""
 
 from __future__ import annotations
 
@@ -14,9 +11,10 @@ import keras
 import numpy as np
 
 import noterl
-from benchmarks.figures import difference
+from benchmarks import stats
+from benchmarks.report import difference, markdown_table
 
-# Of the paper's appendix, and of its authors' code what the paper does not say: the norm that gradients are clipped to.
+# From the appendix of the MADDPG paper; the gradient norm, which it does not give, is from the code of its authors.
 SETTINGS = {
     "hidden": [64, 64],
     "gamma": 0.95,
@@ -33,12 +31,12 @@ EVALUATIONS, EPISODES, LAST_EPISODES = 10, 20, 100
 
 
 def task(title: str, make: Callable[[], Any], steps: int) -> tuple[Any, ...]:
-    """Return the `SEEDS`, `add_arguments`, `run`, `table` and `draw` of a module of `learning_tasks`.
+    """Return the `SEEDS`, `add_arguments`, `run`, `summarize`, `table` and `draw` of a module of `learning_tasks`.
 
     Args:
         title: of the figure.
-        make: makes the environment.
-        steps: environment steps of each run, unless the command line says otherwise.
+        make: returns a new environment.
+        steps: default number of environment steps of each run.
     """
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,30 +45,41 @@ def task(title: str, make: Callable[[], Any], steps: int) -> tuple[Any, ...]:
     def run_task(seeds: int, *, steps: int) -> dict[str, Any]:
         return run(title, make, seeds, steps)
 
-    return 3, add_arguments, run_task, table, draw
+    return 3, add_arguments, run_task, summarize, table, draw
 
 
 def run(title: str, make: Callable[[], Any], seeds: int, steps: int) -> dict[str, Any]:
-    """Train both on every seed, and say how they compare."""
+    """Train both learners on every seed."""
     runs = [
         {"learner": name, "seed": seed, **train(make, independent, seed, steps)}
         for seed in range(seeds)
         for name, independent in LEARNERS.items()
     ]
-    chance = by_chance(make)
-    last = {name: [run["last"] for run in runs if run["learner"] == name] for name in LEARNERS}
     return {
         "title": title,
         "settings": {**SETTINGS, "steps": steps, "evaluation episodes": LAST_EPISODES},
-        "chance": chance,
-        # The best return is near 0, so what chance earns is about the task's range.
-        "comparison": difference(*last.values(), span=abs(chance), fewest=3),
+        "chance": random_return(make),
         "runs": runs,
     }
 
 
-def agent_of(make: Callable[[], Any], independent: bool, seed: int) -> noterl.MADDPG:
-    """Return an agent at the settings."""
+def last_returns(result: dict[str, Any], name: str) -> list[float]:
+    """Return the mean returns of a learner after training, one per seed."""
+    return [run["last"] for run in result["runs"] if run["learner"] == name]
+
+
+def summarize(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of each learner, and the difference of MADDPG from independent DDPG."""
+    scores = [last_returns(result, name) for name in LEARNERS]
+    return {
+        "scores": {name: stats.summarize_scores(some) for name, some in zip(LEARNERS, scores, strict=True)},
+        # The best return is near 0, so the return of random actions is about the task's range.
+        "difference": stats.difference(*scores, span=abs(result["chance"])),
+    }
+
+
+def make_agent(make: Callable[[], Any], independent: bool, seed: int) -> noterl.MADDPG:
+    """Return an agent with the settings."""
     agent = noterl.MADDPG(make, hidden=SETTINGS["hidden"], gamma=SETTINGS["gamma"], independent=independent, seed=seed)
     schedule = ("batch_size", "learning_starts", "update_every", "target_update")
     agent.compile(
@@ -82,8 +91,8 @@ def agent_of(make: Callable[[], Any], independent: bool, seed: int) -> noterl.MA
 
 
 def train(make: Callable[[], Any], independent: bool, seed: int, steps: int) -> dict[str, Any]:
-    """Return the mean returns of the team after every tenth of the steps, and in the end over more episodes."""
-    agent, returns = agent_of(make, independent, seed), []
+    """Return the team's mean return after every tenth of the steps, and over more episodes after training."""
+    agent, returns = make_agent(make, independent, seed), []
     for _ in range(EVALUATIONS):
         agent.fit(steps=steps // EVALUATIONS, verbose=0)
         returns.append(agent.evaluate(episodes=EPISODES, seed=1)["reward_mean"])
@@ -93,9 +102,9 @@ def train(make: Callable[[], Any], independent: bool, seed: int, steps: int) -> 
     return {"curve": returns, "last": last}
 
 
-def by_chance(make: Callable[[], Any]) -> float:
-    """Return the mean return of the team where every action is as likely as any other."""
-    agent = agent_of(make, False, 0)
+def random_return(make: Callable[[], Any]) -> float:
+    """Return the team's mean return with uniformly random actions."""
+    agent = make_agent(make, False, 0)
     agent.compile(learning_starts=10**9)
     rewards = agent.fit(episodes=LAST_EPISODES, verbose=0).history["reward"]
     agent.close()
@@ -103,15 +112,15 @@ def by_chance(make: Callable[[], Any]) -> float:
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = ["| learner | median | by seed |", "| --- " * 3 + "|"]
-    for name in LEARNERS:
-        last = [run["last"] for run in result["runs"] if run["learner"] == name]
-        lines.append(f"| {name} | {np.median(last):.1f} | {', '.join(f'{value:.1f}' for value in last)} |")
-    lines.append(f"| chance | {result['chance']:.1f} | |")
-    one = result["comparison"]
-    interval = "" if one["low"] is None else f" (95 % interval {one['low']:+.1f} to {one['high']:+.1f})"
-    lines.append(f"\nMADDPG against independent DDPG: {one['difference']:+.1f}{interval}: {one['verdict']}")
-    return "\n".join(lines)
+    rows = [
+        (name, f"{one['median']:.1f}", ", ".join(f"{score:.1f}" for score in one["scores"]))
+        for name, one in result["summary"]["scores"].items()
+    ]
+    rows.append(("random actions", f"{result['chance']:.1f}", ""))
+    found = result["summary"]["difference"]
+    outcome = f"{difference(found)}: {found['outcome']} ({result['seeds']} seeds)"
+    scores = markdown_table(("learner", "median", "by seed"), rows)
+    return f"{scores}\n\nMADDPG less independent DDPG (95 % interval): {outcome}"
 
 
 def draw(result: dict[str, Any]) -> Any:
@@ -125,8 +134,8 @@ def draw(result: dict[str, Any]) -> Any:
         (line,) = axes.plot(steps, np.median(curves, axis=0), label=name, linewidth=2)
         for curve in curves:
             axes.plot(steps, curve, color=line.get_color(), alpha=0.25, linewidth=0.8)
-    axes.axhline(result["chance"], color="grey", linestyle=":", label="chance")
-    axes.set_ylim(bottom=1.3 * result["chance"])  # at first all are worse than chance, by far
+    axes.axhline(result["chance"], color="grey", linestyle=":", label="random actions")
+    axes.set_ylim(bottom=1.3 * result["chance"])  # the first evaluations are far worse than random actions
     axes.set_xlabel("environment steps")
     axes.set_ylabel("return of the team")
     axes.set_title(f"{result['title']}: median and {result['seeds']} seeds")

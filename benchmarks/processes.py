@@ -1,4 +1,4 @@
-"""Runs as processes of their own: how they are started, on which machine, and how their results are kept."""
+"""Training runs in processes of their own: commands, the description of the machine and result files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-# A backend as it is asked for, and the environment variables that make it so.
+RESULTS = ROOT / "benchmarks" / "results"
+# Choices of `--backends`, with the environment variables that select them.
 BACKENDS = {
     "tensorflow": {"KERAS_BACKEND": "tensorflow"},
     "jax": {"KERAS_BACKEND": "jax"},
@@ -20,27 +21,38 @@ BACKENDS = {
     "torch-inductor": {"KERAS_BACKEND": "torch", "JIT_COMPILE": "1"},
 }
 PEERS = ("sb3", "sbx")
+# A one-minute load average above this means that other processes take part in what is measured.
+BUSY = 0.5
 SECONDS_PER_RUN = 6 * 3600
 
 
 def command(
     who: str, task: str, seed: int, steps: int, peer_python: str, points: int | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command line of a run, and the environment variables that it adds; `points` are those of a curve."""
+    """Return the command line of a run, and the environment variables that it adds.
+
+    Args:
+        who: "noterl-BACKEND", or a peer.
+        task: name in `TASKS`.
+        seed: of the run.
+        steps: environment steps.
+        peer_python: interpreter of the peers' environment.
+        points: if given, the number of evaluations during training; the run is then one of `learning.py`.
+    """
     arguments = [task, str(seed), str(steps), *([] if points is None else [str(points)])]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {"PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "3"}
     if who.startswith("noterl-"):
         variables |= BACKENDS[who.removeprefix("noterl-")]
-        return [sys.executable, "-m", "benchmarks.ours", *arguments], variables
+        return [sys.executable, "-m", "benchmarks.run", *arguments], variables
     return [peer_python, "-m", "benchmarks.peers.run", who, *arguments], variables
 
 
 def execute(words: list[str], variables: dict[str, str]) -> dict[str, Any]:
-    """Run a process to its end and return what it reports on its last line.
+    """Run a process and return the JSON of its last line of output.
 
     Raises:
-        RuntimeError: if it fails or reports nothing; with the end of what it wrote.
+        RuntimeError: if the process fails or prints nothing; the message ends with its standard error.
     """
     result = subprocess.run(
         words, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=SECONDS_PER_RUN
@@ -52,6 +64,7 @@ def execute(words: list[str], variables: dict[str, str]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
+    """Return the processor, the cores, the system, the C++ compiler and the load averages."""
     processor = platform.processor() or platform.machine()
     described = Path("/proc/cpuinfo")
     if described.exists():
@@ -66,8 +79,14 @@ def machine() -> dict[str, Any]:
     }
 
 
+def warn_if_busy(found: dict[str, Any]) -> None:
+    """Print a warning if the load average of `machine()` is above `BUSY`."""
+    if found["load"] and found["load"][0] > BUSY:
+        print(f"the machine is busy (load {found['load'][0]:.1f}); do not rely on these times", file=sys.stderr)
+
+
 def store(result: dict[str, Any], path: Path) -> None:
-    """Write the result as JSON with a line for each run, so that two of them can be compared line by line."""
+    """Write the result as JSON with one line per run, so that `diff` compares two results run by run."""
     head = json.dumps({name: value for name, value in result.items() if name != "runs"}, indent=1)
     runs = ",\n  ".join(json.dumps(run) for run in result["runs"])
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,12 @@
-"""Hold the replay memory to its bars: prioritized sampling beside cpprb, adding, uniform sampling, hindsight, memory.
+"""Compare the replay memory with its bars and with cpprb: prioritized sampling, adding, uniform sampling, hindsight.
 
     make peers; PYTHONPATH=. KERAS_BACKEND=jax .venv-peers/bin/python benchmarks/replay.py
 
-Everything runs in one process, ours and what it is compared with in turn, pair by pair. A ratio is the geometric mean
-over pairs, of our time by the other, with Student's 90 % interval; a bar is met when the worse end of it is. Times are
-medians, in microseconds. Two parts look at more than the memory's own time: `agent` trains DQN on CartPole-v1 under the
-settings of rl-zoo3 with either sampler (the environment's steps count, learning with them), and `prefetch` shows when
-gathering ahead pays. The result is printed, and kept in benchmarks/results/speed/replay.json if all parts ran in five
-pairs or more. With numba installed, `--without-numba` leaves it out.
+All parts run in one process. The two sides of a comparison alternate, pair by pair. A ratio is our time divided by the
+other: the median over pairs, with its 90 % interval; a bar is met if the upper end is within it. Times are medians in
+microseconds. The part `agent` trains DQN on CartPole-v1 with rl-zoo3's settings and either sampler; it includes the
+environment and the updates. The part `prefetch` shows when gathering batches ahead is faster. The result is printed. It
+is stored in benchmarks/results/speed/ if all parts ran with at least five pairs. `--without-numba` hides numba.
 """
 
 from __future__ import annotations
@@ -28,17 +27,20 @@ from gymnasium import spaces
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import figures  # noqa: E402
-from benchmarks.compare import BUSY, machine, store  # noqa: E402
+from benchmarks import stats  # noqa: E402
 from benchmarks.evaluation import versions  # noqa: E402
+from benchmarks.processes import RESULTS, machine, store, warn_if_busy  # noqa: E402
+from benchmarks.report import replay_table  # noqa: E402
+from benchmarks.summaries import summarize_pairs  # noqa: E402
 from benchmarks.tasks import TASKS  # noqa: E402
 from noterl.envs import BitFlip  # noqa: E402
 from noterl.replay import Hindsight, Prioritized, Replay, Uniform, sum_tree_loops  # noqa: E402
 
-RESULT = ROOT / "benchmarks" / "results" / "speed" / "replay.json"
+RESULT = RESULTS / "speed" / "replay.json"
 CAPACITY = 1_000_000
 CARTPOLE = spaces.Box(-10.0, 10.0, (4,), np.float32), spaces.Discrete(2)
 ATARI = spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(18)
+# Updates of one group.
 K = 32
 
 Call = Callable[[], Any]
@@ -61,14 +63,19 @@ def microseconds(call: Call, least: float = 0.02) -> float:
     return float(np.median(rounds))
 
 
-def once(call: Call) -> float:
-    """Return the time of one call."""
+def time_once(call: Call) -> float:
+    """Return the time of one call in microseconds."""
     begun = time.perf_counter()
     call()
     return (time.perf_counter() - begun) * 1e6
 
 
-def compared(
+def median_of_five(call: Call) -> float:
+    """Return the median time of five calls in microseconds."""
+    return sorted(time_once(call) for _ in range(5))[2]
+
+
+def compare(
     name: str,
     ours: Call,
     theirs: Call,
@@ -76,28 +83,26 @@ def compared(
     *,
     bar: float | None,
     per: int = 1,
-    measure: Callable[[Call], float] | None = None,
+    timer: Callable[[Call], float] | None = None,
 ) -> dict[str, Any]:
-    """Return our time by theirs, and whether it is at most the bar; the one that begins changes from pair to pair."""
+    """Return the row of a comparison: our time divided by theirs. The side that runs first alternates."""
     measured: dict[str, list[float]] = {"ours": [], "theirs": []}
     for pair in range(pairs):
         both = [("ours", ours), ("theirs", theirs)]
         for who, call in both if pair % 2 else reversed(both):
-            measured[who].append((measure or microseconds)(call) / per)
-    ratio = figures.ratio(measured["ours"], measured["theirs"])
-    row = {"name": name, **{who: float(np.median(values)) for who, values in measured.items()}, "ratio": ratio}
-    judged = bar is not None and pairs >= figures.FEWEST
-    return {**row, "bar": bar, "met": ratio["high"] <= bar if judged else None, "runs": measured}
+            measured[who].append((timer or microseconds)(call) / per)
+    return {"name": name, **summarize_pairs(**measured, bar=bar), "runs": measured}
 
 
-def timed(name: str, call: Call, pairs: int, *, bar: float, per: int = 1) -> dict[str, Any]:
-    """Return our time, and whether it is at most the bar."""
+def measure(name: str, call: Call, pairs: int, *, bar: float, per: int = 1) -> dict[str, Any]:
+    """Return the row of a time of ours: the median, and whether it is within the bar."""
     runs = [microseconds(call) / per for _ in range(pairs)]
     ours = float(np.median(runs))
     return {"name": name, "ours": ours, "theirs": None, "ratio": None, "bar": bar, "met": ours <= bar, "runs": runs}
 
 
-def filled(**arguments: Any) -> Replay:
+def make_full_memory(**arguments: Any) -> Replay:
+    """Return a memory of `CAPACITY` transitions of CartPole."""
     memory = Replay(CAPACITY, **arguments)
     memory.build(*CARTPOLE)
     observation, add = np.zeros(4, np.float32), memory.add
@@ -107,6 +112,7 @@ def filled(**arguments: Any) -> Replay:
 
 
 def add_rows(memory: Replay, lanes: int) -> Call:
+    """Return a function that adds one transition to each lane."""
     observations = np.random.default_rng(0).random((lanes, 4), np.float32)
     add = memory.add
 
@@ -118,11 +124,11 @@ def add_rows(memory: Replay, lanes: int) -> Call:
 
 
 def prioritized(pairs: int) -> list[dict[str, Any]]:
-    """Compare drawing, gathering and giving errors back with cpprb's sample and update_priorities."""
+    """Compare sampling and feeding back errors with cpprb's `sample` and `update_priorities`."""
     from cpprb import PrioritizedReplayBuffer
 
     generator = np.random.default_rng(0)
-    memory = filled(sampler=Prioritized())
+    memory = make_full_memory(sampler=Prioritized())
     scores = generator.random(CAPACITY) + 0.01
     memory.sampler.feedback(np.arange(CAPACITY), {"td_error": scores.astype(np.float32)})
     fields = {"obs": {"shape": 4}, "act": {"dtype": np.int32}, "rew": {}, "next_obs": {"shape": 4}, "done": {}}
@@ -134,38 +140,38 @@ def prioritized(pairs: int) -> list[dict[str, Any]]:
         errors = generator.random((updates, size)).astype(np.float32)
 
         def ours() -> None:
-            drawn = memory.draw(updates, size, generator=generator)
-            memory.gather(drawn, gamma=0.99)
-            memory.feedback(drawn.rows, {"td_error": errors})
+            sample = memory.draw(updates, size, generator=generator)
+            memory.gather(sample, gamma=0.99)
+            memory.feedback(sample.rows, {"td_error": errors})
 
         def theirs() -> None:
-            sample = peer.sample(updates * size, 0.4)
-            peer.update_priorities(sample["indexes"], errors.ravel())
+            batch = peer.sample(updates * size, 0.4)
+            peer.update_priorities(batch["indexes"], errors.ravel())
 
         return ours, theirs
 
     one = np.zeros(4, np.float32)
     return [
-        compared("prioritized, 64 a call", *pair(1, 64), pairs, bar=1.3),
-        compared("prioritized, 256 a call", *pair(1, 256), pairs, bar=1.0),
-        compared(f"prioritized, {K} batches of 64 a call, each", *pair(K, 64), pairs, bar=1 / 1.8, per=K),
-        compared(
+        compare("prioritized, 64 per call", *pair(1, 64), pairs, bar=1.3),
+        compare("prioritized, 256 per call", *pair(1, 256), pairs, bar=1.0),
+        compare(f"prioritized, {K} batches of 64 per call, each", *pair(K, 64), pairs, bar=1 / 1.8, per=K),
+        compare(
             "prioritized, add one",
             add_rows(memory, 1),
             lambda: peer.add(obs=one, act=1, rew=1.0, next_obs=one, done=0.0),
             pairs,
             bar=1.0,
         ),
-        timed("prioritized, add one, microseconds", add_rows(memory, 1), pairs, bar=2.0),
+        measure("prioritized, add one (absolute)", add_rows(memory, 1), pairs, bar=2.0),
     ]
 
 
 def uniform(pairs: int) -> list[dict[str, Any]]:
-    memory, generator = filled(), np.random.default_rng(0)
+    memory, generator = make_full_memory(), np.random.default_rng(0)
     return [
-        timed("uniform, add 8 lanes, each", add_rows(memory, 8), pairs, bar=2.0, per=8),
-        timed("uniform, add one", add_rows(memory, 1), pairs, bar=5.0),
-        timed(
+        measure("uniform, add to 8 lanes, each", add_rows(memory, 8), pairs, bar=2.0, per=8),
+        measure("uniform, add one", add_rows(memory, 1), pairs, bar=5.0),
+        measure(
             f"uniform, sample {K} batches of 64",
             lambda: memory.sample(K, 64, generator=generator, gamma=0.99),
             pairs,
@@ -190,11 +196,11 @@ def hindsight(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
             memory.add(0, observation, action, reward, following, terminated, truncated)
         observation, over = following, terminated or truncated
     calls = [lambda memory=memory: memory.sample(1, 256, generator=generator, gamma=0.98) for memory in memories]
-    return [compared("hindsight, sample 256, by uniform", *calls, pairs, bar=3.0)]
+    return [compare("hindsight / uniform, sample 256", *calls, pairs, bar=3.0)]
 
 
 def memory(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
-    """Measure what the process grows by when a memory is filled with stacks of frames, and batches are drawn."""
+    """Measure how much memory the process takes to fill a memory with frame stacks and to sample batches."""
     gc.collect()
     before = _resident()
     replay = Replay(rows, frame_stack=4)
@@ -206,17 +212,17 @@ def memory(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
         replay.add(0, stack, 1, 1.0, following, start == 199, False)
     replay.sample(8, 32, generator=np.random.default_rng(0), gamma=0.99)
     scaled = (_resident() - before) / rows * 1e6 / 1e9
-    row = {"name": f"a million Atari stacks, gigabytes, measured with {rows:,}", "ours": scaled, "theirs": None}
+    row = {"name": f"a million Atari stacks in GB, from {rows:,}", "ours": scaled, "theirs": None}
     return [{**row, "ratio": None, "bar": 7.5, "met": scaled <= 7.5, "runs": [scaled]}]
 
 
 def _resident() -> int:
-    """Return the bytes of this process that are in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def agent(pairs: int, steps: int = 10_000) -> list[dict[str, Any]]:
-    """Compare training DQN on CartPole-v1 with prioritized and with uniform sampling, a step of the environment."""
+    """Compare an environment step of DQN on CartPole-v1 with prioritized and with uniform sampling."""
     import keras
 
     import noterl
@@ -226,7 +232,7 @@ def agent(pairs: int, steps: int = 10_000) -> list[dict[str, Any]]:
     schedule = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
     exploration = settings["exploration_start"], settings["exploration_end"]
 
-    def trained(sampler: Prioritized | Uniform) -> Call:
+    def training(sampler: Prioritized | Uniform) -> Call:
         learner = noterl.DQN("CartPole-v1", hidden=settings["hidden"], gamma=settings["gamma"], seed=1)
         learner.compile(
             keras.optimizers.Adam(settings["learning_rate"]),
@@ -234,16 +240,16 @@ def agent(pairs: int, steps: int = 10_000) -> list[dict[str, Any]]:
             replay=Replay(settings["capacity"], sampler=sampler),
             **{name: settings[name] for name in schedule},
         )
-        learner.fit(steps=settings["learning_starts"] + 4 * settings["update_every"], verbose=0)  # compiles
+        learner.fit(steps=settings["learning_starts"] + 4 * settings["update_every"], verbose=0)  # compile now
         return lambda: learner.fit(steps=steps, verbose=0)
 
-    name = f"DQN on CartPole-v1 ({keras.backend.backend()}), a step, prioritized by uniform"
-    calls = trained(Prioritized()), trained(Uniform())
-    return [compared(name, *calls, pairs, bar=1 / 0.7, per=steps, measure=once)]
+    name = f"DQN on CartPole-v1 ({keras.backend.backend()}), one step, prioritized / uniform"
+    calls = training(Prioritized()), training(Uniform())
+    return [compare(name, *calls, pairs, bar=1 / 0.7, per=steps, timer=time_once)]
 
 
 def prefetch(pairs: int, seconds: float = 0.005) -> list[dict[str, Any]]:
-    """Compare groups of eight updates whose batches are gathered ahead and in turn: on another device, and on ours."""
+    """Compare eight updates with and without gathering ahead; the updates run on another device or on this CPU."""
     rows = []
     generator, matrix = np.random.default_rng(0), np.ones((200, 200), np.float32)
     for kind, (observations, actions) in {"Atari stacks": ATARI, "CartPole rows": CARTPOLE}.items():
@@ -254,10 +260,10 @@ def prefetch(pairs: int, seconds: float = 0.005) -> list[dict[str, Any]]:
             replay.build(observations, actions)
             for step in range(2000):
                 start = step % 200
-                shown = [frames[..., at : at + size] for at in (start, start + 1)]
-                replay.add(0, shown[0], 1, 1.0, shown[1], start == 199, False)
-        drawn = memories[0].draw(8, 32, generator=generator)
-        parts = [drawn[k : k + 1] for k in range(8)]
+                pair = [frames[..., at : at + size] for at in (start, start + 1)]
+                replay.add(0, pair[0], 1, 1.0, pair[1], start == 199, False)
+        sample = memories[0].draw(8, 32, generator=generator)
+        parts = [sample[k : k + 1] for k in range(8)]
 
         def group(replay: Replay, elsewhere: bool, parts: list[Any] = parts) -> None:
             with replay.gathering(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
@@ -270,24 +276,11 @@ def prefetch(pairs: int, seconds: float = 0.005) -> list[dict[str, Any]]:
                         matrix @ matrix
 
         for elsewhere in (True, False):
-            where = "on another device" if elsewhere else "on these cores"
+            where = "on another device" if elsewhere else "on the same cores"
             calls = [lambda replay=replay, where=elsewhere: group(replay, where) for replay in memories]
-            name = f"8 updates of {seconds * 1e3:.0f} ms {where}, {kind}, prefetch=1 by 0"
-            rows.append(compared(name, *calls, pairs, bar=None, measure=lambda call: sorted(map(once, [call] * 5))[2]))
+            name = f"8 updates of {seconds * 1e3:.0f} ms {where}, {kind}, prefetch=1 / prefetch=0"
+            rows.append(compare(name, *calls, pairs, bar=None, timer=median_of_five))
     return rows
-
-
-def table(result: dict[str, Any]) -> str:
-    head = ("", "ours", "compared with", "ratio", "90 % interval", "bar", "")
-    lines = ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * 5 + "| --- |"]
-    verdicts = {True: "met", False: "missed", None: "not judged"}
-    for row in result["runs"]:
-        ratio = row["ratio"]
-        cells = [row["name"], f"{row['ours']:.1f}", "" if row["theirs"] is None else f"{row['theirs']:.1f}"]
-        cells += [f"{ratio['ratio']:.2f}", f"{ratio['low']:.2f} to {ratio['high']:.2f}"] if ratio else ["", ""]
-        bar = "" if row["bar"] is None else f"{row['bar']:.3g}"
-        lines.append("| " + " | ".join([*cells, bar, verdicts[row["met"]] if bar else ""]) + " |")
-    return "\n".join(lines)
 
 
 PARTS = {
@@ -311,8 +304,7 @@ def main(words: list[str] | None = None) -> None:
     if arguments.without_numba:
         sys.modules["numba"] = None
     start = machine()
-    if start["load"] and start["load"][0] > BUSY:
-        print(f"the machine is busy (load {start['load'][0]:.1f}): expect figures that mean little", file=sys.stderr)
+    warn_if_busy(start)
     rows = [row for part in arguments.parts for row in PARTS[part](arguments.pairs)]
     result = {
         "task": "replay",
@@ -323,11 +315,11 @@ def main(words: list[str] | None = None) -> None:
         "numba": sum_tree_loops.compiled() is not None,
         "runs": rows,
     }
-    print(f"{'with' if result['numba'] else 'without'} numba\n\n{table(result)}")
-    if arguments.pairs >= figures.FEWEST and arguments.parts == list(PARTS):
+    print(f"{'with' if result['numba'] else 'without'} numba\n\n{replay_table(result)}")
+    if arguments.pairs >= stats.MIN_PAIRS and arguments.parts == list(PARTS):
         path = RESULT if result["numba"] else RESULT.with_stem("replay-without-numba")
         store(result, path)
-        print(f"\nkept in {path}")
+        print(f"\nstored in {path}")
 
 
 if __name__ == "__main__":

@@ -1,121 +1,282 @@
-"""Finished runs -> a summary, and the summary as a table for people."""
+"""Markdown tables of the results in benchmarks/results/; `python -m benchmarks.report` prints them.
+
+The documentation imports this module where neither noterl nor a framework is installed. It needs the standard library
+alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from benchmarks.tasks import TASKS, Learning
 
-from benchmarks import figures
-from benchmarks.tasks import Task
-
-
-def summarize(task: Task, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Summarise the runs of each participant, and compare each of ours with each peer, paired by seed."""
-    by_who: dict[str, list[dict[str, Any]]] = {}
-    for run in sorted(runs, key=lambda run: run["seed"]):
-        by_who.setdefault(run["who"], []).append(run)
-    ours = [who for who in by_who if who.startswith("noterl-")]
-    peers = [who for who in by_who if not who.startswith("noterl-")]
-    return {
-        "participants": {who: _participant(of_who) for who, of_who in by_who.items()},
-        "comparisons": [_comparison(task, by_who, one, peer) for one in ours for peer in peers],
-    }
+RESULTS = Path(__file__).resolve().parent / "results"
+NO_RESULTS = "No results are recorded yet."
+# The tasks of the README's table of learning: each algorithm, each kind of task, at most ten.
+README_TASKS = (
+    *("cartpole-ppo", "cartpole-a2c", "lunarlander-ppo", "pendulum-ppo", "pendulum-ddpg"),
+    *("pendulum-td3", "pendulum-sac", "bipedalwalker-sac", "halfcheetah-td3", "fetchreach-sac"),
+)
+NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch", "torch-inductor": "PyTorch (inductor)"}
 
 
-def _participant(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    summary = {
-        "steps_per_second": _median(run["steps_per_second"] for run in runs),
-        "steady_steps_per_second": _median(run["steady_steps_per_second"] for run in runs),
-        "updates": runs[0]["updates"],
-        "returns": figures.returns([run["returns"] for run in runs]),
-    }
-    if "time_split" in runs[0]:
-        summary["time_split"] = {
-            name: float(np.median([run["time_split"][name] / run["seconds"] for run in runs]))
-            for name in runs[0]["time_split"]
-        }
-    return summary
+def speed_tables(results: Path = RESULTS) -> str:
+    """Return all comparisons of speed: a section for each task of `compare.py`, and one for the replay memory."""
+    sections = [f"### {result['task']}\n\n{speed_section(result)}" for result in _results(results)]
+    for path in sorted((results / "speed").glob("replay*.json")):
+        result = json.loads(path.read_text())
+        numba = "with numba" if result["numba"] else "without numba"
+        head = f"### Replay memory, {numba}\n\n{result['pairs']} pairs, times in microseconds, {_where(result)}"
+        sections.append(f"{head}\n\n{replay_table(result)}")
+    return _joined(sections)
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
+def learning_tables(results: Path = RESULTS) -> str:
+    """Return all results of learning: a table of the tasks of `tasks.py`, and a section for each module's task."""
+    stored = _results(results / "learning")
+    sections = [learning_table(stored)] if stored else []
+    for path in sorted((results / "learning").glob("*.json")):
+        result = json.loads(path.read_text())
+        if "table" in result:
+            about = f"{result['seeds']} seeds, {result['backend']}, {_where(result)}"
+            sections.append("\n".join([f"### {result['task']}\n\n{about}\n", *result["table"]]))
+    return _joined(sections)
 
 
-def _comparison(task: Task, by_who: dict[str, list[dict[str, Any]]], one: str, peer: str) -> dict[str, Any]:
-    pairs = list(zip(by_who[one], by_who[peer], strict=True))
-    steady = [(ours["steady_steps_per_second"], theirs["steady_steps_per_second"]) for ours, theirs in pairs]
-    speed = figures.ratio(*zip(*((a["steps_per_second"], b["steps_per_second"]) for a, b in pairs), strict=True))
-    bar = task.bars.get(peer, {}).get(one.removeprefix("noterl-"))
-    return {
-        "ours": one,
-        "peer": peer,
-        "speed": speed,
-        "steady_speed": figures.ratio(*zip(*steady, strict=True)) if all(all(pair) for pair in steady) else None,
-        "bar": bar,
-        "met": None if bar is None or len(pairs) < figures.FEWEST else speed["low"] >= bar,
-        "returns": figures.difference(
-            [float(np.mean(run["returns"])) for run in by_who[one]],
-            [float(np.mean(run["returns"])) for run in by_who[peer]],
-            task.return_range[1] - task.return_range[0],
-        ),
-    }
+def readme_tables(results: Path = RESULTS) -> str:
+    """Return the short tables of the README: the fastest backend beside its peers, and at most ten learning tasks."""
+    tables = [short_speed_table(_results(results)), short_learning_table(_results(results / "learning"))]
+    return _joined([table for table in tables if table])
 
 
-def tables(result: dict[str, Any]) -> str:
-    """Return the result as Markdown, which reads well in a terminal too."""
+def _results(folder: Path) -> list[dict[str, Any]]:
+    """Return the results of tasks of `tasks.py` in their order."""
+    paths = [folder / f"{name}.json" for name in TASKS]
+    return [json.loads(path.read_text()) for path in paths if path.exists()]
+
+
+def _joined(sections: Sequence[str]) -> str:
+    return "\n\n".join(sections or [NO_RESULTS]) + "\n"
+
+
+def _where(result: dict[str, Any]) -> str:
+    return f"{result['date']}, {result['machine']['processor']}, {result['machine']['cores']} cores"
+
+
+# Speed
+
+
+def speed_section(result: dict[str, Any]) -> str:
+    """Return the tables of one result of `compare.py`."""
     summary = result["summary"]
     seeds = len({run["seed"] for run in result["runs"]})
     parts = [
-        f"{result['task']}: {result['steps']:,} steps, {seeds} seed{'s' * (seeds != 1)}, {result['date']}, "
-        f"{result['machine']['processor']}, {result['machine']['cores']} cores",
-        _table(
-            ("", "steps/s", "after 10 %", "updates", "return: median", "IQM", "worst seed"),
+        f"{result['task']}: {result['steps']:,} steps, {seeds} seed{'s' * (seeds != 1)}, {_where(result)}",
+        markdown_table(
+            ("", "steps/s", "after 10 %", "updates", "return: median", "IQM (95 % interval)", "worst seed"),
             [_participant_row(who, one) for who, one in summary["participants"].items()],
         ),
     ]
     if summary["comparisons"]:
-        head = ("ratio of steps/s", "90 % interval", "bar", "after 10 %", "difference of return", "95 % interval", "")
-        parts.append(_table(head, [_comparison_row(one) for one in summary["comparisons"]]))
+        head = ("", "ratio of steps/s", "bar", "ratio after 10 %", "difference of return", "outcome")
+        parts.append(markdown_table(head, [_comparison_row(one) for one in summary["comparisons"]]))
     splits = {who: one["time_split"] for who, one in summary["participants"].items() if "time_split" in one}
     if splits:
         names = list(next(iter(splits.values())))
         rows = [(who, *(f"{100 * split[name]:.0f} %" for name in names)) for who, split in splits.items()]
-        parts.append(_table(("share of the time", *names), rows))
+        parts.append(markdown_table(("share of the time", *names), rows))
     return "\n\n".join(parts)
 
 
 def _participant_row(who: str, one: dict[str, Any]) -> tuple[str, ...]:
     returns = one["returns"]
     speeds = (f"{one[key]:,.0f}" if one[key] else "" for key in ("steps_per_second", "steady_steps_per_second"))
-    return (who, *speeds, f"{one['updates']:,}", *(f"{returns[key]:.1f}" for key in ("median", "iqm", "worst")))
+    median, worst = (f"{returns[key]:.1f}" for key in ("median", "worst"))
+    return (who, *speeds, f"{one['updates']:,}", median, iqm(returns), worst)
 
 
 def _comparison_row(one: dict[str, Any]) -> tuple[str, ...]:
-    returns = one["returns"]
-    verdict = {True: "met", False: "missed", None: "not judged"}[one["met"]]
+    verdict = {True: "met", False: "missed", None: "too few pairs"}[one["met"]]
     return (
-        f"{one['ours']} / {one['peer']}: {one['speed']['ratio']:.2f}",
-        _interval(one["speed"], ".2f"),
+        f"{one['ours']} / {one['peer']}",
+        ratio(one["speed"]),
         f"{one['bar']:g}: {verdict}" if one["bar"] is not None else "",
-        f"{one['steady_speed']['ratio']:.2f}" if one["steady_speed"] else "",
-        f"{returns['difference']:+.1f}",
-        _interval(returns, "+.1f"),
-        returns["verdict"],
+        ratio(one["steady_speed"]),
+        difference(one["returns"]),
+        one["returns"]["outcome"],
     )
 
 
-def _interval(figure: dict[str, Any], form: str) -> str:
-    return f"{figure['low']:{form}} to {figure['high']:{form}}" if figure["low"] is not None else ""
+def short_speed_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row per task: the fastest backend of noterl, and its ratios to each peer."""
+    peers = {"sb3": "SB3", "sbx": "SBX"}
+    head = ["task", "fastest backend", "steps/s", *(f"times {name}" for name in peers.values())]
+    head += [f"times {name}, after 10 %" for name in peers.values()]
+    rows = []
+    for result in results:
+        summary = result["summary"]
+        speeds = {who: one["steps_per_second"] for who, one in summary["participants"].items() if who[:7] == "noterl-"}
+        if not speeds:
+            continue
+        best = max(speeds, key=speeds.__getitem__)
+        found = {one["peer"]: one for one in summary["comparisons"] if one["ours"] == best}
+        cells = [result["task"], NAMES[best.removeprefix("noterl-")], f"{speeds[best]:,.0f}"]
+        for key in ("speed", "steady_speed"):
+            cells += [ratio(found[peer][key]) if peer in found else "" for peer in peers]
+        rows.append(tuple(cells))
+    return markdown_table(tuple(head), rows) if rows else ""
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+def replay_table(result: dict[str, Any]) -> str:
+    """Return the rows of a result of `replay.py`."""
+    rows = []
+    for row in result["runs"]:
+        verdict = {True: "met", False: "missed", None: "too few pairs"}[row["met"]]
+        bar = "" if row["bar"] is None else f"{row['bar']:.3g}"
+        theirs = "" if row["theirs"] is None else f"{row['theirs']:.1f}"
+        rows.append((row["name"], f"{row['ours']:.1f}", theirs, ratio(row["ratio"]), bar, verdict if bar else ""))
+    return markdown_table(("", "noterl", "compared with", "ratio", "bar", ""), rows)
+
+
+# Learning
+
+
+def learning_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each participant of each task."""
+    rows = []
+    for result in results:
+        goal = TASKS[result["task"]].learning
+        assert goal is not None
+        for who, one in result["summary"].items():
+            ours = who.startswith("noterl-")
+            rows.append(
+                (
+                    result["task"],
+                    _budget(goal, result),
+                    who,
+                    _seeds(goal, one),
+                    f"{one['median']:.1f}",
+                    iqm(one),
+                    f"{one['worst']:.1f}",
+                    _goal(goal, one) if ours else "",
+                    _peers(one) if ours else "",
+                    goal.published,
+                )
+            )
+    head = (
+        "task",
+        "steps",
+        "",
+        "seeds",
+        "median",
+        "IQM (95 % interval)",
+        "worst seed",
+        "goal",
+        "difference from peers",
+    )
+    return markdown_table((*head, "published"), rows)
+
+
+def short_learning_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return at most ten rows: a task each, by its first backend."""
+    rows = []
+    for result in results:
+        goal, summary = TASKS[result["task"]].learning, result["summary"]
+        assert goal is not None
+        who = next((f"noterl-{name}" for name in goal.backends if f"noterl-{name}" in summary), None)
+        if who is None or result["task"] not in README_TASKS:
+            continue
+        one = summary[who]
+        cells = [result["task"], _budget(goal, result), NAMES[who.removeprefix("noterl-")], _seeds(goal, one), iqm(one)]
+        cells += [f"{one['worst']:.1f}", "; ".join(filter(None, (_goal(goal, one), _peers(one)))), goal.published]
+        rows.append(tuple(cells))
+    head = ("task", "steps", "backend", "seeds", "IQM (95 % interval)", "worst seed", "goal, or difference from SB3")
+    return markdown_table((*head, "published"), rows) if rows else ""
+
+
+def _budget(goal: Learning, result: dict[str, Any]) -> str:
+    return f"{result['settings']['steps']:,}" if goal.episodes is None else f"{goal.episodes:,} episodes"
+
+
+def _seeds(goal: Learning, one: dict[str, Any]) -> str:
+    """Return the number of seeds, and how many the task asks for if some are missing."""
+    return f"{one['seeds']} of {goal.seeds}" if one["seeds"] < goal.seeds else str(one["seeds"])
+
+
+def _goal(goal: Learning, one: dict[str, Any]) -> str:
+    """Return the task's goals and whether they are met."""
+    verdict = {True: ": met", False: ": missed", None: ""}[one["met"]]
+    parts = []
+    if goal.share is not None and goal.median is not None:
+        reached = sum(score >= goal.median for score in one["scores"])
+        parts.append(f"{goal.median:g} in {goal.share:.0%} of the seeds{verdict} ({reached} of {one['seeds']})")
+    elif goal.median is not None:
+        worst = "" if goal.worst is None else f", worst {goal.worst:g}"
+        parts.append(f"median {goal.median:g}{worst}{verdict}")
+    if goal.success is not None:
+        parts.append(f"success {goal.success:.0%}{verdict} ({one['success']:.1%})")
+    elif "success" in one:
+        parts.append(f"success {one['success']:.1%}")
+    return "; ".join(parts)
+
+
+def _peers(one: dict[str, Any]) -> str:
+    """Return the difference from each peer, the outcome and whether the learning bar is met."""
+    bars = {True: ", bar met", False: ", bar missed", None: ""}
+    return "; ".join(
+        f"{peer} {difference(found)}: {found['outcome']}{bars[found['passes']]}" for peer, found in one["peers"].items()
+    )
+
+
+# Cells
+
+
+def ratio(found: dict[str, Any] | None) -> str:
+    """Return a ratio with its interval; nothing if there is none."""
+    if found is None:
+        return ""
+    interval = "" if found["low"] is None else f" ({found['low']:.2f} to {found['high']:.2f})"
+    return f"{found['ratio']:.2f}{interval}"
+
+
+def difference(found: dict[str, Any], digits: int = 1) -> str:
+    """Return a difference of returns with its interval."""
+    form = f"+.{digits}f"
+    interval = "" if found["low"] is None else f" ({found['low']:{form}} to {found['high']:{form}})"
+    return f"{found['difference']:{form}}{interval}"
+
+
+def iqm(found: dict[str, Any], digits: int = 1) -> str:
+    """Return an inter-quartile mean with its interval."""
+    low, high = found["iqm_low"], found["iqm_high"]
+    interval = "" if low is None else f" ({low:.{digits}f} to {high:.{digits}f})"
+    return f"{found['iqm']:.{digits}f}{interval}"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table whose columns are aligned in a terminal too."""
+    widths = [max(3, *(len(row[column]) for row in (head, *rows))) for column in range(len(head))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
         for row in (head, *rows)
     ]
-    lines.insert(1, "| " + " | ".join("-" * max(width, 3) for width in widths) + " |")
+    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
     return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], prog="report")
+    parser.add_argument("--readme", action="store_true", help="print the two short tables of the README")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the results")
+    chosen = parser.parse_args(arguments)
+    tables = [readme_tables] if chosen.readme else [speed_tables, learning_tables]
+    print("\n".join(table(chosen.results) for table in tables), end="")
+
+
+if __name__ == "__main__":
+    main()

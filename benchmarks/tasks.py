@@ -1,4 +1,4 @@
-"""The tasks that `compare.py` and `learning.py` know: neutral descriptions, put into words by each runner."""
+"""The tasks of `compare.py` and `learning.py`, described independently of the library that trains them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Learning:
-    """What is to be shown of a task after training, by `learning.py`.
+    """What `learning.py` trains for a task, and the goals.
 
     Attributes:
-        median: the least mean return that the median seed must reach; None where only the peers are the measure.
+        median: the least mean return that the median seed must reach; None if the peers are the only measure.
         worst: the least mean return that the worst seed must reach.
-        success: the least success rate that the median seed must reach, of tasks with goals.
+        success: the least success rate that the median seed must reach, for tasks with goals.
         share: the share of the seeds that must reach `median`, instead of the median seed.
-        published: a published figure to stand beside.
-        peers: who is trained at the same settings, and must not be better.
-        backends: that a whole run has.
-        seeds: that a whole run has: at least 5 where a run takes less than a minute on JAX, else 3.
+        published: a published figure to show beside ours.
+        peers: the peers that are trained with the same settings.
+        backends: the backends of a complete result.
+        seeds: the seeds of a complete result: 10 if a run takes under two minutes, 3 above an hour, otherwise 5.
         steps: environment steps; None for those of the task.
-        episodes: where not None, the run ends with so many episodes instead.
+        episodes: if given, the run ends after so many episodes instead.
     """
 
     median: float | None = None
@@ -30,24 +30,29 @@ class Learning:
     published: str = ""
     peers: tuple[str, ...] = ()
     backends: tuple[str, ...] = ("jax",)
-    seeds: int = 5
+    seeds: int = 10
     steps: int | None = None
     episodes: int | None = None
+
+    @property
+    def min_seeds(self) -> int:
+        """The number of seeds below which goals and differences are not judged."""
+        return min(5, self.seeds)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A training run that noterl and its peers can do alike.
+    """A training run that noterl and its peers can all do.
 
     Attributes:
-        algorithm: what trains; the runners know "dqn", "ppo", "a2c", "ddpg", "td3" and "sac".
+        algorithm: "dqn", "ppo", "a2c", "ddpg", "td3" or "sac".
         environment: an id of gymnasium, or the name of an environment of noterl.
         steps: environment steps of one run.
         settings: hyperparameters under noterl's names; frequencies count environment steps.
         return_range: (lowest, highest) return of an episode; 5 % of it is the margin of "equal".
-        bars: for a peer, the ratio of steps/s that noterl must reach on each backend.
+        bars: for each peer, the ratio of steps/s that noterl must reach on each backend.
         source: where the settings come from.
-        learning: what is to be shown after training; None for a task of speed alone.
+        learning: what `learning.py` trains; None for a task that only measures speed.
     """
 
     algorithm: str
@@ -58,6 +63,11 @@ class Task:
     bars: dict[str, dict[str, float]] = field(default_factory=dict)
     source: str = ""
     learning: Learning | None = None
+
+    @property
+    def span(self) -> float:
+        """The highest less the lowest return."""
+        return self.return_range[1] - self.return_range[0]
 
 
 ALL = ("jax", "tensorflow", "torch")
@@ -72,7 +82,7 @@ PPO = {
     "learning_rate": 3e-4,
     "entropy_coefficient": 0.0,
 }
-# Clip and learning rate fall on a line to 0.
+# `anneal`: clip and learning rate fall linearly to 0.
 CARTPOLE_PPO = {
     **PPO,
     "num_envs": 8,
@@ -241,9 +251,7 @@ TASKS = {
         },
         return_range=(-500, 320),
         source="rl-zoo3, PPO on LunarLander-v3",
-        learning=Learning(
-            median=230, published="242.1 ± 31.8 (LunarLander-v2)", seeds=3, backends=("jax", "tensorflow")
-        ),
+        learning=Learning(median=230, published="242.1 ± 31.8 (LunarLander-v2)", backends=("jax", "tensorflow")),
     ),
     "pendulum-ppo": Task(
         algorithm="ppo",
@@ -252,8 +260,8 @@ TASKS = {
         settings={**PPO, "num_envs": 4, "rollout_steps": 1_024, "gamma": 0.9, "learning_rate": 1e-3},
         return_range=PENDULUM_RANGE,
         source="rl-zoo3, PPO on Pendulum-v1, without state-dependent exploration",
-        # Of five seeds one in each of us and them ended far below the others, which tells nothing.
-        learning=Learning(published="-172.2 ± 104.2", peers=("sb3",), backends=ALL, seeds=10),
+        # With five seeds, one outlier on each side left the comparison undecided.
+        learning=Learning(published="-172.2 ± 104.2", peers=("sb3",), backends=ALL),
     ),
     "pendulum-sac": Task(
         algorithm="sac",
@@ -273,7 +281,7 @@ TASKS = {
             "sbx": {"tensorflow": 0.9, "jax": 1},
         },
         source="rl-zoo3, SAC on Pendulum-v1",
-        learning=Learning(published="-157.0 ± 88.7", peers=("sb3",), backends=ALL, seeds=3, steps=20_000),
+        learning=Learning(published="-157.0 ± 88.7", peers=("sb3",), backends=ALL, seeds=5, steps=20_000),
     ),
     "pendulum-td3": Task(
         algorithm="td3",
@@ -283,7 +291,7 @@ TASKS = {
         return_range=PENDULUM_RANGE,
         bars={"sb3": {"tensorflow": 3, "jax": 3.5, "torch": 1.2}},
         source="rl-zoo3, TD3 on Pendulum-v1",
-        learning=Learning(published="-151.9 ± 90.2", peers=("sb3",), backends=ALL, seeds=3, steps=20_000),
+        learning=Learning(published="-151.9 ± 90.2", peers=("sb3",), backends=ALL, seeds=5, steps=20_000),
     ),
     "pendulum-ddpg": Task(
         algorithm="ddpg",
@@ -311,7 +319,7 @@ TASKS = {
         },
         return_range=(-100, 330),
         source="rl-zoo3, SAC on BipedalWalker-v3, without state-dependent exploration",
-        learning=Learning(median=280, published="297.7 ± 33.1", seeds=3),
+        learning=Learning(median=280, published="297.7 ± 33.1", seeds=5),
     ),
     "halfcheetah-td3": Task(
         algorithm="td3",

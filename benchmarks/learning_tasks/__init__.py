@@ -1,11 +1,13 @@
-"""Learning tasks, a module each; `python benchmarks/learning.py TASK` runs one.
+"""Learning tasks that train in this process, one per module; `python benchmarks/learning.py TASK` runs one.
 
-A module offers
+A module has
 
-- `run(seeds, **options)`: do everything, seeds 0 to `seeds - 1`, and return a dict for JSON, with an entry `settings`;
+- `SEEDS`: the number of seeds of a complete result;
+- `run(seeds, **options)`: do the runs of seeds 0 to `seeds - 1`; return `settings` and `runs` as JSON values;
+- `summarize(result)`: the summary of the runs; it is stored as `summary`;
 - `table(result)`: the result as Markdown;
 - `draw(result)`: the result as a matplotlib figure;
+- `add_arguments(parser)`, if it has more options: adds each with a default, under the name that `run` uses.
 
-and, if it has options besides `--seeds`, `add_arguments(parser)` with a default for each, under the names that `run`
-has. `SEEDS` says how many seeds a whole run has. The first line of its docstring says what it shows.
+The first line of its docstring is shown by `learning.py --help`.
 """

@@ -1,8 +1,7 @@
-"""Adapting to the effective sample size and to gradient noise, with and without, on a short CartPole-v1.
+"""DQN on a short CartPole-v1 with and without each callback that adapts to sample size or gradient noise.
 
-A DQN with a prioritized memory trains alone, and with each of the adapting callbacks, from the same seeds. Each run is
-judged by the greedy policy after training, over 20 episodes, and by the mean return of all episodes of training, which
-also says how soon it learned.
+All variants have a prioritized memory and the same seeds. Two scores of each run are compared: the mean return of the
+greedy policy over 20 episodes after training, and the mean return of all episodes of training.
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ import keras
 import numpy as np
 
 import noterl
-from benchmarks import figures
+from benchmarks import stats
+from benchmarks.report import difference, markdown_table
 from noterl.callbacks import AdaBatch, Adapt, ESSAdapt, ESSWindow, Rate, Scale
 from noterl.policies import EpsGreedyQPolicy
 from noterl.replay import Prioritized
 
 SEEDS = 5
 STEPS, EPISODES, POINTS = 15_000, 20, 60
-SPAN = 500.0  # of returns
+SPAN = 500.0  # highest less lowest return
 SETTINGS = {
     "learning_rate": 1e-3,
     "eps": 0.1,
@@ -42,7 +42,8 @@ def lr() -> Rate:
     return Rate(2e-4, 3e-4, 3e-3)
 
 
-# The first is what the others are compared with. Targets: half the memory; Note_rl's; a batch as large as its noise.
+# The baseline comes first. Targets: half of the memory (ESSAdapt), Note_rl's (AdaBatch by variance), a batch as large
+# as its noise scale (AdaBatch by the simple scale).
 VARIANTS: dict[str, Callable[[], list[Any]]] = {
     "without": list,
     "ESSAdapt, itself": lambda: [ESSAdapt(every=500, unit="steps", batch=batch(), lr=lr())],
@@ -54,7 +55,7 @@ VARIANTS: dict[str, Callable[[], list[Any]]] = {
     ],
     "ESSWindow": lambda: [ESSWindow(2.0, min_size=2_000, every=500, unit="steps")],
 }
-ADJUSTED = ("batch", "lr", "eps", "window")
+ADAPTED = ("batch", "lr", "eps", "window")
 
 
 def train(name: str, seed: int) -> dict[str, Any]:
@@ -70,17 +71,17 @@ def train(name: str, seed: int) -> dict[str, Any]:
         target_update=SETTINGS["target_update"],
     )
     history = agent.fit(steps=STEPS, callbacks=VARIANTS[name](), verbose=0).history
-    found = agent.evaluate(episodes=EPISODES, num_envs=EPISODES)["reward_mean"]
+    greedy = agent.evaluate(episodes=EPISODES, num_envs=EPISODES)["reward_mean"]
     agent.close()
     smooth = [float(np.mean(history["reward"][max(0, end - 10) : end])) for end in range(1, len(history["reward"]) + 1)]
-    print(f"{name}, seed {seed}: {found:.0f}, in training {np.mean(history['reward']):.0f}", flush=True)
+    print(f"{name}, seed {seed}: {greedy:.0f}, in training {np.mean(history['reward']):.0f}", flush=True)
     return {
         "variant": name,
         "seed": seed,
-        "return": float(found),
+        "return": float(greedy),
         "in_training": float(np.mean(history["reward"])),
         "curve": np.interp(points(), history["steps"], smooth).round(1).tolist(),
-        "last": {one: round(float(history[one][-1]), 5) for one in ADJUSTED if one in history},
+        "last": {one: round(float(history[one][-1]), 5) for one in ADAPTED if one in history},
     }
 
 
@@ -90,10 +91,11 @@ def points() -> np.ndarray:
 
 def run(seeds: int) -> dict[str, Any]:
     runs = [train(name, seed) for seed in range(seeds) for name in VARIANTS]
-    return {"settings": {**SETTINGS, "steps": STEPS}, "summary": summarize(runs), "runs": runs}
+    return {"settings": {**SETTINGS, "steps": STEPS}, "runs": runs}
 
 
-def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarize(result: dict[str, Any]) -> list[dict[str, Any]]:
+    runs = result["runs"]
     rows, base = [], [run for run in runs if run["variant"] == "without"]
     for name in VARIANTS:
         own = [run for run in runs if run["variant"] == name]
@@ -102,34 +104,27 @@ def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             values = [run[key] for run in own]
             row[key] = {"median": float(np.median(values)), "worst": min(values), "best": max(values)}
             if name != "without":
-                row[key]["difference"] = figures.difference(values, [run[key] for run in base], SPAN)
+                row[key]["difference"] = stats.difference(values, [run[key] for run in base], SPAN)
         row["last"] = {one: [run["last"][one] for run in own] for one in own[0]["last"]}
         rows.append(row)
     return rows
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = [
-        "| callback | return: median / worst / best | difference, 95 % | in training: median | difference, 95 % | "
-        "ended with |",
-        "| --- | ---: | ---: | ---: | ---: | --- |",
-    ]
+    head = ("callback", "return: median / worst / best", "difference (95 %)", "in training: median")
+    rows = []
     for row in result["summary"]:
         cells = [row["variant"], " / ".join(f"{row['return'][key]:.0f}" for key in ("median", "worst", "best"))]
         cells += [compared(row["return"]), f"{row['in_training']['median']:.0f}", compared(row["in_training"])]
         cells.append("; ".join(f"{one} {', '.join(f'{value:g}' for value in row['last'][one])}" for one in row["last"]))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown_table((*head, "difference (95 %)", "last values, by seed"), rows)
 
 
-def compared(of: dict[str, Any]) -> str:
-    if "difference" not in of:
-        return ""
-    found = of["difference"]
-    if found["low"] is None:
-        return f"{found['difference']:+.0f}, {found['verdict']}"
-    verdict = "worse" if found["high"] < 0 else found["verdict"]
-    return f"{found['difference']:+.0f} ({found['low']:+.0f} to {found['high']:+.0f}), {verdict}"
+def compared(scores: dict[str, Any]) -> str:
+    """Return the difference from the baseline and its outcome; nothing for the baseline itself."""
+    found = scores.get("difference")
+    return "" if found is None else f"{difference(found, digits=0)}: {found['outcome']}"
 
 
 def draw(result: dict[str, Any]) -> Any:

@@ -1,8 +1,7 @@
-"""Hindsight: DQN flips 15 bits into an order it is asked for, with hindsight and without (the HER paper's figure 1).
+"""DQN with and without hindsight on BitFlip with 15 bits, as in figure 1 of the HER paper.
 
-Andrychowicz et al., "Hindsight experience replay" (2017), section 3.1: of 2^15 goals hardly any is ever met by chance,
-so without hindsight every reward is -1 and nothing can be learned. Shown is the share of goals that the greedy policy
-reaches.
+Andrychowicz et al., "Hindsight experience replay" (2017), section 3.1. A random policy almost never reaches one of the
+2^15 goals, so without hindsight nearly every reward is -1. The score is the greedy policy's success rate.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import keras
 import numpy as np
 
 import noterl
-from benchmarks.figures import interquartile_mean
+from benchmarks import stats
+from benchmarks.report import iqm, markdown_table
 from noterl.envs import BitFlip
 from noterl.policies import EpsGreedyQPolicy
 from noterl.replay import Hindsight, Prioritized
@@ -57,16 +57,13 @@ def run(seeds: int, *, steps: int, bits: int) -> dict[str, Any]:
         for name in MEMORIES
     ]
     settings = {**SETTINGS, "bits": bits, "steps": steps, "every": EVERY, "evaluation episodes": EPISODES}
-    return {"title": f"DQN, BitFlip with {bits} bits", "settings": settings, "summary": summarize(runs), "runs": runs}
+    return {"title": f"DQN, BitFlip with {bits} bits", "settings": settings, "runs": runs}
 
 
-def summarize(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return what seeds reached in the end, by memory."""
-    last = {name: [curve[-1] for curve in curves] for name, curves in by_memory(runs).items()}
-    return {
-        name: {"median": float(np.median(rates)), "iqm": interquartile_mean(rates), "worst": min(rates)}
-        for name, rates in last.items()
-    }
+def summarize(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the last success rates of the seeds, by memory."""
+    curves = by_memory(result["runs"])
+    return {name: stats.summarize_scores([curve[-1] for curve in some]) for name, some in curves.items()}
 
 
 def by_memory(runs: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
@@ -75,7 +72,7 @@ def by_memory(runs: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
 
 
 def train(memory: str, seed: int, steps: int, bits: int) -> list[float]:
-    """Return the success rate after every `EVERY` steps; the evaluation's goals are the same for all."""
+    """Return the success rate after every `EVERY` steps; all evaluations use the same goals."""
     agent = noterl.DQN(lambda: BitFlip(bits), hidden=SETTINGS["hidden"], gamma=SETTINGS["gamma"], seed=seed)
     schedule = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
     agent.compile(
@@ -92,19 +89,18 @@ def train(memory: str, seed: int, steps: int, bits: int) -> list[float]:
     return rates
 
 
-def _reached(curve: list[float], every: int) -> int | None:
-    """Return the steps at which nine goals of ten were first reached; None if they never were."""
+def steps_to_success(curve: list[float], every: int) -> int | None:
+    """Return the steps of the first evaluation with a success rate of at least 90 %; None if there is none."""
     return next((every * (place + 1) for place, rate in enumerate(curve) if rate >= 0.9), None)
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = ["| memory | median | inter-quartile mean | worst seed | steps to 90 %, by seed |", "| --- " * 5 + "|"]
-    curves, every = by_memory(result["runs"]), result["settings"]["every"]
+    curves, every, rows = by_memory(result["runs"]), result["settings"]["every"], []
     for name, one in result["summary"].items():
-        reached = [_reached(curve, every) for curve in curves[name]]
-        steps = ", ".join("never" if each is None else f"{each:,}" for each in reached)
-        lines.append(f"| {name} | {one['median']:.2f} | {one['iqm']:.2f} | {one['worst']:.2f} | {steps} |")
-    return "\n".join(lines)
+        steps = [steps_to_success(curve, every) for curve in curves[name]]
+        by_seed = ", ".join("never" if each is None else f"{each:,}" for each in steps)
+        rows.append((name, f"{one['median']:.2f}", iqm(one, digits=2), f"{one['worst']:.2f}", by_seed))
+    return markdown_table(("memory", "median", "IQM (95 % interval)", "worst seed", "steps to 90 %, by seed"), rows)
 
 
 def draw(result: dict[str, Any]) -> Any:
@@ -118,7 +114,7 @@ def draw(result: dict[str, Any]) -> Any:
         for curve in curves:
             axes.plot(steps, curve, color=line.get_color(), alpha=0.25, linewidth=0.8)
     axes.set_xlabel("environment steps")
-    axes.set_ylabel("share of goals reached")
+    axes.set_ylabel("success rate")
     axes.set_ylim(-0.03, 1.03)
     axes.set_title(f"{result['title']}: median and {result['seeds']} seeds")
     axes.legend()

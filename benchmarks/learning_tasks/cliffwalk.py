@@ -1,12 +1,12 @@
-"""Prioritized against uniform sampling on the Blind Cliffwalk of Schaul et al. (2016), updates until it is solved.
+"""Updates until the Blind Cliffwalk of Schaul et al. (2016) is solved, with prioritized and with uniform sampling.
 
-As in their section 3.1 and appendix B.1: the memory holds every sequence of actions until it ends, in random order, one
-of 2^n with a reward. Nothing is collected; the agent learns from the memory alone until the mean squared error of its
-action values is below 10^-3. The discount is 1 - 1/n, values are linear in the one-hot state, and begin near zero.
+As in section 3.1 and appendix B.1 of the paper, the memory holds the episodes of all 2^n action sequences in random
+order; one of them earns a reward. The agent learns from this memory alone, until the mean squared error of its action
+values is below 10^-3. The discount is 1 - 1/n. Action values are linear in the one-hot state and start near zero.
 
-Differs: it is DQN, with batches of 32, a target network (Polyak coefficient 0.9) and priorities fed back after every
-8 updates; they have single transitions. SGD with rate 1 on the mean of 32 halves of squares moves by 1/32 of an error,
-they by 1/4. Each action has a bias of its own.
+Differs: this is DQN with batches of 32, a target network (Polyak coefficient 0.9) and priorities fed back after every 8
+updates; the paper updates on single transitions. An SGD step (rate 1, mean of 32 half squares) moves a value by 1/32 of
+its error; the paper's by 1/4. Each action has its own bias.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import keras
 import numpy as np
 
 import noterl
-from benchmarks import figures
+from benchmarks import stats
+from benchmarks.report import markdown_table, ratio
 from noterl.envs import BlindCliffwalk
 from noterl.replay import Prioritized, Sampler, Uniform
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Learner:
-    """An agent of one size with one sampler; it begins anew with each seed, so that it compiles once."""
+    """An agent for one number of states and one sampler; `reset` starts another seed without compiling again."""
 
     def __init__(self, n: int, sampler: Sampler) -> None:
         self.env, self.gamma = BlindCliffwalk(n), 1 - 1 / n
@@ -57,7 +58,8 @@ class Learner:
         )
         self.agent.build()
 
-    def begin(self, seed: int) -> None:
+    def reset(self, seed: int) -> None:
+        """Set weights, generators and memory for a seed."""
         generator = np.random.default_rng(seed)
         shapes = [weight.shape for weight in self.network.get_weights()]
         self.network.set_weights([generator.normal(0, 0.1, shape) for shape in shapes])
@@ -74,19 +76,20 @@ class Learner:
                 observation = following
 
     def error(self) -> float:
+        """Return the mean squared error of the action values."""
         kernel, bias = self.network.get_weights()
         return float(np.mean(np.square(kernel + bias - self.truth)))
 
     def learn(self) -> int:
-        """Return after how many updates the values are right, looked at after each group."""
+        """Return the number of updates until the error is below `SOLVED`, measured after each group."""
         agent, updates = self.agent, 0
         fields = agent.replay.feedback_fields
         while updates < LIMIT and self.error() >= SOLVED:
-            drawn = agent.draw(GROUP)
-            result = agent.run_updates(agent.gather(drawn), GROUP)
+            sample = agent.draw(GROUP)
+            result = agent.run_updates(agent.gather(sample), GROUP)
             if fields:
                 values = {name: keras.ops.convert_to_numpy(result.feedback[name]) for name in fields}
-                agent.replay.feedback(drawn.rows, values)
+                agent.replay.feedback(sample.rows, values)
             updates += GROUP
         return updates
 
@@ -98,47 +101,40 @@ def run(seeds: int, sizes: list[int]) -> dict[str, Any]:
         for seed in range(seeds):
             updates = {}
             for name, learner in learners.items():
-                learner.begin(seed)
+                learner.reset(seed)
                 updates[name] = learner.learn()
             assert len(learners["uniform"].agent.replay) == 2 ** (n + 1) - 2
             runs.append({"n": n, "seed": seed, "updates": updates})
     settings = {"batch_size": 32, "learning_rate": 1.0, "target_update": 0.9, "solved": SOLVED, "limit": LIMIT}
-    return {"settings": settings, "summary": summarize(runs), "runs": runs}
+    return {"settings": settings, "runs": runs}
 
 
-def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    rows = []
+def summarize(result: dict[str, Any]) -> list[dict[str, Any]]:
+    runs, rows = result["runs"], []
     for n in sorted({run["n"] for run in runs}):
         of_size = {name: [run["updates"][name] for run in runs if run["n"] == n] for name in SAMPLERS}
         row: dict[str, Any] = {"n": n, "transitions": 2 ** (n + 1) - 2}
         for name, updates in of_size.items():
             row[name] = {
                 "median": float(np.median(updates)),
-                "iqm": figures.interquartile_mean(updates),
+                "iqm": stats.interquartile_mean(updates),
                 "worst": max(updates),
                 "best": min(updates),
             }
-        row["ratio"] = figures.ratio(of_size["uniform"], of_size["prioritized"])
+        row["ratio"] = stats.paired_ratio(of_size["uniform"], of_size["prioritized"])
         rows.append(row)
     return rows
 
 
 def table(result: dict[str, Any]) -> str:
-    head = [
-        "n",
-        "transitions",
-        *(f"{name}: median / IQM / worst" for name in SAMPLERS),
-        "uniform / prioritized",
-        "90 %",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|" + " ---: |" * len(head)]
+    columns = (f"{name}: median / IQM / worst" for name in SAMPLERS)
+    head, rows = ("n", "transitions", *columns, "uniform / prioritized (90 % interval)"), []
     for row in result["summary"]:
         cells = [str(row["n"]), f"{row['transitions']:,}"]
         cells += [" / ".join(f"{row[name][key]:,.0f}" for key in ("median", "iqm", "worst")) for name in SAMPLERS]
-        ratio = row["ratio"]
-        cells += [f"{ratio['ratio']:.2f}", f"{ratio['low']:.2f} to {ratio['high']:.2f}" if ratio["low"] else ""]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(["Updates until the mean squared error of the action values is below 0.001", "", *lines])
+        rows.append((*cells, ratio(row["ratio"])))
+    title = "Updates until the mean squared error of the action values is below 0.001"
+    return f"{title}\n\n{markdown_table(head, rows)}"
 
 
 def draw(result: dict[str, Any]) -> Any:
@@ -156,7 +152,7 @@ def draw(result: dict[str, Any]) -> Any:
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel="transitions in the memory (one of them earns the reward)",
+        xlabel="transitions in the memory (one earns the reward)",
         ylabel="updates until solved",
         title=f"Blind Cliffwalk, DQN: median, best and worst of {result['seeds']} seeds",
     )

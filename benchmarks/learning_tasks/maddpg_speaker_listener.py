@@ -1,4 +1,4 @@
-"""MADDPG and independent DDPG on mpe2's simple_speaker_listener: what one agent sees and must tell the other."""
+"""MADDPG and independent DDPG on mpe2's simple_speaker_listener: only one agent observes the other's goal."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ def make() -> Any:
     return simple_speaker_listener_v4.parallel_env(max_cycles=25)
 
 
-SEEDS, add_arguments, run, table, draw = multi_agent.task("simple_speaker_listener", make, steps=50_000)
+SEEDS, add_arguments, run, summarize, table, draw = multi_agent.task("simple_speaker_listener", make, steps=50_000)

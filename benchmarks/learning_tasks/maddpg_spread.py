@@ -13,4 +13,4 @@ def make() -> Any:
     return simple_spread_v3.parallel_env(max_cycles=25)
 
 
-SEEDS, add_arguments, run, table, draw = multi_agent.task("simple_spread", make, steps=40_000)
+SEEDS, add_arguments, run, summarize, table, draw = multi_agent.task("simple_spread", make, steps=40_000)

@@ -1,4 +1,4 @@
-"""Choosing an action: the network in NumPy on the host against the compiled forward pass, by size and batch."""
+"""The forward pass of an action in NumPy and compiled, by network size and batch size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import noterl
 
 @pytest.fixture(scope="module")
 def agents() -> dict[str, noterl.Agent]:
-    """Return agents by their hidden layers, each built once."""
+    """Return an agent for each size of the hidden layers."""
     sizes = {"64x64": (64, 64), "256x256": (256, 256), "1024x1024": (1024, 1024)}
     return {name: noterl.DQN("CartPole-v1", hidden=hidden, seed=0) for name, hidden in sizes.items()}
 
@@ -22,18 +22,18 @@ def observations(rows: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rows", [1, 64])
-@pytest.mark.parametrize("size", ["64x64", "256x256", "1024x1024"])
-def test_forward_in_numpy(benchmark: Any, agents: dict[str, noterl.Agent], size: str, rows: int) -> None:
-    agent, batch = agents[size], observations(rows)
+@pytest.mark.parametrize("layers", ["64x64", "256x256", "1024x1024"])
+def test_forward_in_numpy(benchmark: Any, agents: dict[str, noterl.Agent], layers: str, rows: int) -> None:
+    agent, batch = agents[layers], observations(rows)
     agent.act(batch)
     assert agent.acting.in_numpy
     benchmark(agent.acting, batch)
 
 
 @pytest.mark.parametrize("rows", [1, 64])
-@pytest.mark.parametrize("size", ["64x64", "256x256", "1024x1024"])
-def test_forward_compiled(benchmark: Any, agents: dict[str, noterl.Agent], size: str, rows: int) -> None:
-    agent, batch = agents[size], observations(rows)
+@pytest.mark.parametrize("layers", ["64x64", "256x256", "1024x1024"])
+def test_forward_compiled(benchmark: Any, agents: dict[str, noterl.Agent], layers: str, rows: int) -> None:
+    agent, batch = agents[layers], observations(rows)
     agent.act(batch)
     forward = agent.acting._forward
     forward(batch)

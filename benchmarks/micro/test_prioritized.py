@@ -1,4 +1,4 @@
-"""Prioritized sampling from a large memory: drawing a group's rows and taking its errors back, beside uniform draws."""
+"""Prioritized and uniform sampling from a large memory: sampling a group's indices and feeding back its errors."""
 
 from __future__ import annotations
 
@@ -16,45 +16,42 @@ BATCH_SIZE = 64
 
 
 @pytest.fixture(scope="module", params=["uniform", "prioritized"])
-def replay(request: Any) -> noterl.Replay:
-    sampler: Sampler = Uniform() if request.param == "uniform" else Prioritized(beta_steps=2 * CAPACITY)
-    memory = noterl.Replay(CAPACITY, sampler=sampler)
+def replay(request: Any, size: Any) -> noterl.Replay:
+    capacity = size(CAPACITY, 2_000)
+    sampler: Sampler = Uniform() if request.param == "uniform" else Prioritized(beta_steps=2 * capacity)
+    memory = noterl.Replay(capacity, sampler=sampler)
     memory.build(spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Discrete(2))
     observation = np.zeros(4, np.float32)
-    for _ in range(CAPACITY):
+    for _ in range(capacity):
         memory.add(0, observation, 1, 1.0, observation, False, False)
     generator = np.random.default_rng(0)
-    for _ in range(200):
-        give_back(memory, memory.draw(32, 256, generator=generator), generator)
+    for _ in range(size(200, 2)):
+        feed_back(memory, memory.draw(32, 256, generator=generator), generator)
     return memory
 
 
-def give_back(memory: noterl.Replay, drawn: Any, generator: np.random.Generator) -> None:
-    memory.feedback(drawn.rows, {"td_error": generator.standard_normal(drawn.rows.shape, np.float32)})
-
-
-def per_batch(benchmark: Any, updates: int) -> None:
-    benchmark.extra_info["microseconds a batch"] = benchmark.stats.stats.median / updates * 1e6
+def feed_back(memory: noterl.Replay, sample: Any, generator: np.random.Generator) -> None:
+    memory.feedback(sample.rows, {"td_error": generator.standard_normal(sample.rows.shape, np.float32)})
 
 
 @pytest.mark.parametrize("updates", [1, 32])
-def test_draw(benchmark: Any, replay: noterl.Replay, updates: int) -> None:
+def test_sample_indices(benchmark: Any, replay: noterl.Replay, updates: int, record_median: Any) -> None:
     benchmark(replay.draw, updates, BATCH_SIZE, generator=np.random.default_rng(0))
-    per_batch(benchmark, updates)
+    record_median("microseconds per batch", updates)
 
 
 @pytest.mark.parametrize("updates", [1, 32])
-def test_feedback(benchmark: Any, replay: noterl.Replay, updates: int) -> None:
+def test_feedback(benchmark: Any, replay: noterl.Replay, updates: int, record_median: Any) -> None:
     generator = np.random.default_rng(0)
-    drawn = replay.draw(updates, BATCH_SIZE, generator=generator)
-    errors = {"td_error": generator.standard_normal(drawn.rows.shape, np.float32)}
-    benchmark(replay.feedback, drawn.rows, errors)
-    per_batch(benchmark, updates)
+    sample = replay.draw(updates, BATCH_SIZE, generator=generator)
+    errors = {"td_error": generator.standard_normal(sample.rows.shape, np.float32)}
+    benchmark(replay.feedback, sample.rows, errors)
+    record_median("microseconds per batch", updates)
 
 
 @pytest.mark.parametrize("updates", [1, 32])
-def test_group(benchmark: Any, replay: noterl.Replay, updates: int) -> None:
-    """What a group of updates costs beside learning: steps stored, rows drawn and gathered, errors given back."""
+def test_group(benchmark: Any, replay: noterl.Replay, updates: int, record_median: Any) -> None:
+    """All that a group of updates does except learning: store steps, sample batches, feed back errors."""
     generator = np.random.default_rng(0)
     observation = np.zeros(4, np.float32)
     errors = {"td_error": generator.standard_normal((updates, BATCH_SIZE), np.float32)}
@@ -62,9 +59,9 @@ def test_group(benchmark: Any, replay: noterl.Replay, updates: int) -> None:
     def group() -> None:
         for _ in range(updates):
             replay.add(0, observation, 1, 1.0, observation, False, False)
-        drawn = replay.draw(updates, BATCH_SIZE, generator=generator)
-        replay.gather(drawn, gamma=0.99)
-        replay.feedback(drawn.rows, errors)
+        sample = replay.draw(updates, BATCH_SIZE, generator=generator)
+        replay.gather(sample, gamma=0.99)
+        replay.feedback(sample.rows, errors)
 
     benchmark(group)
-    per_batch(benchmark, updates)
+    record_median("microseconds per batch", updates)

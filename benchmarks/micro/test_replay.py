@@ -1,4 +1,4 @@
-"""Storing a transition, drawing the batches of one gradient update or of a group of them, and gathering them ahead."""
+"""Storing a transition, sampling the batches of one update or of a group, and gathering batches ahead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPACES = {
 LENGTH = 200
 
 
-def filled(kind: str, capacity: int = 10_000, lanes: int = 1, **keywords: Any) -> noterl.Replay:
+def make_memory(kind: str, capacity: int, lanes: int = 1, **keywords: Any) -> noterl.Replay:
     replay = noterl.Replay(capacity, **keywords)
     replay.build(SPACES[kind], spaces.Discrete(4))
     for transition in episode(kind, lanes) * (capacity // LENGTH + 1):
@@ -31,7 +31,7 @@ def episode(kind: str, lanes: int = 1) -> list[tuple[Any, ...]]:
     space = SPACES[kind]
     space.seed(0)
     observations = [space.sample() for _ in range(LENGTH + lanes)]
-    if kind == "stack":  # each follows from the one before
+    if kind == "stack":  # each stack continues the previous one
         frames = np.concatenate(observations[:4] + [one[..., -1:] for one in observations], -1)
         observations = [frames[..., t : t + 4].copy() for t in range(LENGTH + lanes)]
     last = LENGTH - lanes
@@ -39,8 +39,8 @@ def episode(kind: str, lanes: int = 1) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(("kind", "lanes"), [("vector", 1), ("vector", 8), ("image", 1)])
-def test_add(benchmark: Any, kind: str, lanes: int) -> None:
-    replay, transitions = filled(kind, lanes=lanes), episode(kind, lanes)
+def test_add(benchmark: Any, kind: str, lanes: int, size: Any, record_median: Any) -> None:
+    replay, transitions = make_memory(kind, size(10_000, 400), lanes), episode(kind, lanes)
     add = replay.add
 
     def add_an_episode() -> None:
@@ -48,34 +48,34 @@ def test_add(benchmark: Any, kind: str, lanes: int) -> None:
             add(*transition)
 
     benchmark(add_an_episode)
-    benchmark.extra_info["microseconds each"] = benchmark.stats.stats.median / LENGTH * 1e6
+    record_median("microseconds per transition", LENGTH)
 
 
 @pytest.mark.parametrize("updates", [1, 32, 128])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("kind", ["vector", "image"])
-def test_sample(benchmark: Any, kind: str, n_step: int, updates: int) -> None:
-    replay, generator = filled(kind, n_step=n_step), np.random.default_rng(0)
+def test_sample(benchmark: Any, kind: str, n_step: int, updates: int, size: Any, record_median: Any) -> None:
+    replay, generator = make_memory(kind, size(10_000, 400), n_step=n_step), np.random.default_rng(0)
     batch = benchmark(replay.sample, updates, 64, generator=generator, gamma=0.99)
     assert batch.reward.shape == (updates, 64)
-    benchmark.extra_info["microseconds a batch"] = benchmark.stats.stats.median / updates * 1e6
+    record_median("microseconds per batch", updates)
 
 
 @pytest.mark.parametrize("updates", [1, 8])
-def test_sample_stacks(benchmark: Any, updates: int) -> None:
-    replay, generator = filled("stack", 2000, frame_stack=4), np.random.default_rng(0)
+def test_sample_stacks(benchmark: Any, updates: int, size: Any, record_median: Any) -> None:
+    replay, generator = make_memory("stack", size(2_000, 400), frame_stack=4), np.random.default_rng(0)
     batch = benchmark(replay.sample, updates, 32, generator=generator, gamma=0.99)
     assert batch.observation.shape == (updates, 32, 84, 84, 4)
-    benchmark.extra_info["microseconds a batch"] = benchmark.stats.stats.median / updates * 1e6
+    record_median("microseconds per batch", updates)
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
-def test_gather_ahead(benchmark: Any, where: str, prefetch: int) -> None:
-    """Eight updates of 2 ms on stacks of frames: on another device (we sleep), or on the cores that gather, too."""
-    replay = filled("stack", 2000, frame_stack=4, prefetch=prefetch)
-    drawn = replay.draw(8, 32, generator=np.random.default_rng(0))
-    parts = [drawn[k : k + 1] for k in range(8)]
+def test_gather_ahead(benchmark: Any, where: str, prefetch: int, size: Any, record_median: Any) -> None:
+    """Eight updates of 2 ms on frame stacks: on another device (a sleep here), or on the cores that gather."""
+    replay = make_memory("stack", size(2_000, 400), frame_stack=4, prefetch=prefetch)
+    sample = replay.draw(8, 32, generator=np.random.default_rng(0))
+    parts = [sample[k : k + 1] for k in range(8)]
     matrix = np.ones((200, 200), np.float32)
 
     def group() -> None:
@@ -89,4 +89,4 @@ def test_gather_ahead(benchmark: Any, where: str, prefetch: int) -> None:
                     matrix @ matrix
 
     benchmark(group)
-    benchmark.extra_info["milliseconds a group"] = benchmark.stats.stats.median * 1e3
+    record_median("milliseconds per group", unit=1e-3)

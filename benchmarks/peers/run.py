@@ -1,6 +1,6 @@
-"""One training run of a peer, in its own environment: `python -m benchmarks.peers.run PEER TASK SEED STEPS [POINTS]`.
+"""One training run of a peer in its own environment: `python -m benchmarks.peers.run PEER TASK SEED STEPS [POINTS]`.
 
-With POINTS the run is one of `learning.py`: it is evaluated so many times while it trains.
+With POINTS, the run is one of `learning.py`: the agent is evaluated that many times during training.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evaluation import Clock, evaluate, evaluations, report, versions
+from benchmarks.evaluation import Clock, evaluate, num_evaluation_episodes, print_json, versions
 from benchmarks.tasks import TASKS, Task
 
 PACKAGES = ("numpy", "gymnasium", "stable-baselines3", "torch", "sbx-rl", "jax", "flax", "optax", "mujoco")
@@ -19,7 +19,7 @@ PACKAGES = ("numpy", "gymnasium", "stable-baselines3", "torch", "sbx-rl", "jax",
 
 def algorithm_class(peer: str, algorithm: str) -> type:
     if peer == "sbx":
-        # Beside TensorFlow without tf_keras the import of SBX fails, in a dependency that it would do without.
+        # A dependency of SBX fails to import if TensorFlow is installed without tf_keras. SBX does not need either.
         sys.modules["tensorflow"] = None
         import sbx
 
@@ -29,13 +29,13 @@ def algorithm_class(peer: str, algorithm: str) -> type:
     return getattr(stable_baselines3, algorithm.upper())
 
 
-def shared(settings: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Return the arguments that all algorithms take."""
+def common_arguments(settings: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return the arguments of all algorithms."""
     return {"policy_kwargs": {"net_arch": list(settings["hidden"])}, "seed": seed, "verbose": 0}
 
 
-def replaying(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of algorithms that have a replay memory."""
+def replay_arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the algorithms with a replay memory."""
     return {
         "learning_rate": settings["learning_rate"],
         "buffer_size": settings["capacity"],
@@ -52,12 +52,12 @@ def dqn(cls: type, task: Task, seed: int, steps: int) -> Any:
     return cls(
         "MlpPolicy",
         task.environment,
-        **replaying(settings),
+        **replay_arguments(settings),
         target_update_interval=settings["target_update"],
         exploration_initial_eps=settings["exploration_start"],
         exploration_final_eps=settings["exploration_end"],
         exploration_fraction=min(1.0, settings["exploration_steps"] / steps),
-        **shared(settings, seed),
+        **common_arguments(settings, seed),
     )
 
 
@@ -80,7 +80,7 @@ def ppo(cls: type, task: Task, seed: int, steps: int) -> Any:
         gae_lambda=settings["gae_lambda"],
         clip_range=scheduled(settings["clip"]),
         ent_coef=settings["entropy_coefficient"],
-        **shared(settings, seed),
+        **common_arguments(settings, seed),
     )
 
 
@@ -95,9 +95,9 @@ def off_policy(cls: type, task: Task, seed: int, steps: int) -> Any:
     return cls(
         "MlpPolicy",
         task.environment,
-        **replaying(settings),
+        **replay_arguments(settings),
         tau=settings["target_update"],
-        **shared(settings, seed),
+        **common_arguments(settings, seed),
         **noise,
     )
 
@@ -105,60 +105,60 @@ def off_policy(cls: type, task: Task, seed: int, steps: int) -> Any:
 ALGORITHMS = {"dqn": dqn, "ppo": ppo, "ddpg": off_policy, "td3": off_policy, "sac": off_policy}
 
 
-def listening(rollout: Any = None, step: Any = None) -> Any:
-    """Return a callback that calls functions with the steps so far: at the start of each rollout, after each step."""
+def callback(on_rollout_start: Any = None, on_step: Any = None) -> Any:
+    """Return a callback that passes the number of steps to functions, when a rollout starts and after each step."""
     from stable_baselines3.common.callbacks import BaseCallback
 
-    class Listening(BaseCallback):
+    class Functions(BaseCallback):
         def _on_rollout_start(self) -> None:
-            if rollout is not None:
-                rollout(self.num_timesteps)
+            if on_rollout_start is not None:
+                on_rollout_start(self.num_timesteps)
 
         def _on_step(self) -> bool:
-            if step is not None:
-                step(self.num_timesteps)
+            if on_step is not None:
+                on_step(self.num_timesteps)
             return True
 
-    return Listening()
+    return Functions()
 
 
-def made(peer: str, task: Task, seed: int, steps: int) -> tuple[Any, Any]:
-    """Return the model, and what acts for it on a batch of observations without exploration."""
+def make(peer: str, task: Task, seed: int, steps: int) -> tuple[Any, Any]:
+    """Return the model and its greedy policy, a function of a batch of observations."""
     model = ALGORITHMS[task.algorithm](algorithm_class(peer, task.algorithm), task, seed, steps)
     return model, lambda observations: model.predict(observations, deterministic=True)[0]
 
 
 def run(peer: str, task: Task, seed: int, steps: int) -> dict[str, Any]:
-    model, act = made(peer, task, seed, steps)
+    model, act = make(peer, task, seed, steps)
     clock = Clock(steps)
-    model.learn(total_timesteps=steps, callback=listening(rollout=clock.tick))
+    model.learn(total_timesteps=steps, callback=callback(on_rollout_start=clock.tick))
     times = clock.stop(model.num_timesteps)
     returns = evaluate(act, task.environment)
     return {**times, "updates": int(model._n_updates), "returns": returns, "versions": versions(PACKAGES)}
 
 
 def learn(peer: str, task: Task, seed: int, steps: int, points: int) -> dict[str, Any]:
-    """Train, evaluated at `points` places on the way and after the end."""
-    model, act = made(peer, task, seed, steps)
+    """Train a model for `learning.py`; evaluate it `points` times during training, and afterwards."""
+    model, act = make(peer, task, seed, steps)
     curve: dict[str, list[float]] = {"steps": [], "reward_mean": []}
-    spent = 0.0
+    evaluation_seconds = 0.0
 
-    def evaluating(at: int) -> None:
-        nonlocal spent
+    def evaluate_curve(at: int) -> None:
+        nonlocal evaluation_seconds
         if at * points // steps > len(curve["steps"]):
             begun = time.perf_counter()
             curve["steps"].append(at)
             curve["reward_mean"].append(round(float(np.mean(evaluate(act, task.environment, 20))), 3))
-            spent += time.perf_counter() - begun
+            evaluation_seconds += time.perf_counter() - begun
 
     begun = time.perf_counter()
-    model.learn(total_timesteps=steps, callback=listening(step=evaluating))
-    seconds = time.perf_counter() - begun - spent
+    model.learn(total_timesteps=steps, callback=callback(on_step=evaluate_curve))
+    seconds = time.perf_counter() - begun - evaluation_seconds
     return {
         "steps": model.num_timesteps,
         "updates": int(model._n_updates),
         "seconds": round(seconds, 1),
-        "returns": np.round(evaluate(act, task.environment, evaluations(task)), 3).tolist(),
+        "returns": np.round(evaluate(act, task.environment, num_evaluation_episodes(task)), 3).tolist(),
         "curve": curve,
         "versions": versions(PACKAGES),
     }
@@ -168,6 +168,6 @@ if __name__ == "__main__":
     peer_name, chosen, first_seed, budgeted, *asked = sys.argv[1:]
     numbers = [int(first_seed), int(budgeted)]
     if asked:
-        report(learn(peer_name, TASKS[chosen], *numbers, int(asked[0])))
+        print_json(learn(peer_name, TASKS[chosen], *numbers, int(asked[0])))
     else:
-        report(run(peer_name, TASKS[chosen], *numbers))
+        print_json(run(peer_name, TASKS[chosen], *numbers))

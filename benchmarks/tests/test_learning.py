@@ -1,4 +1,4 @@
-"""The learning benchmarks: how they are run and kept, and the Blind Cliffwalk's own arithmetic."""
+"""benchmarks/learning.py and its modules: the command line, the stored results and the Blind Cliffwalk."""
 
 from __future__ import annotations
 
@@ -13,70 +13,75 @@ pytest.importorskip("keras")
 
 from benchmarks import learning
 from benchmarks.learning_tasks import cliffwalk
+from benchmarks.tests.equal_json import assert_equal_json
 from noterl.replay import Prioritized, Uniform
 
 
 @pytest.mark.parametrize("name", learning.TASKS)
-def test_a_task_has_what_the_runner_asks_for(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module, arguments, _, whole = learning.parse([name])
-    assert whole
+def test_task_has_the_functions_of_the_runner(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module, arguments, _, complete = learning.parse([name])
+    assert complete
     assert arguments.seeds == module.SEEDS >= 3
     assert all(callable(getattr(module, part)) for part in ("run", "table", "draw"))
     if name in learning.MODULES:
         assert not learning.parse([name, "--seeds", "1"])[3]
-    else:  # whose runs are kept one by one
+    else:  # its runs are stored one by one
         assert learning.parse([name, "--seeds", "1"])[3]
         assert not learning.parse([name, "--steps", "1"])[3]
-    kept = learning.RESULTS / f"{name}.json"
-    if kept.exists():
-        result = json.loads(kept.read_text())
-        assert name not in learning.MODULES or result["seeds"] == module.SEEDS
-        assert module.table(result).count("|") > 10
 
 
-def test_no_seeds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", learning.MODULES)
+def test_stored_summary_and_table_follow_from_the_stored_runs(name: str) -> None:
+    module, result = learning.load(name), json.loads((learning.LEARNING_RESULTS / f"{name}.json").read_text())
+    assert result["seeds"] == module.SEEDS
+    assert_equal_json(module.summarize(result), result["summary"])
+    assert module.table(result).splitlines() == result["table"]
+    assert module.table(result).count("|") > 10
+
+
+def test_zero_seeds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         learning.main(["cliffwalk", "--seeds", "0"])
     assert "--seeds must be at least 1" in capsys.readouterr().err
 
 
-def test_kept_cliffwalk_says_that_uniform_is_clearly_behind() -> None:
-    rows = json.loads((learning.RESULTS / "cliffwalk.json").read_text())["summary"]
+def test_stored_cliffwalk_shows_that_uniform_sampling_is_slower() -> None:
+    rows = json.loads((learning.LEARNING_RESULTS / "cliffwalk.json").read_text())["summary"]
     assert rows[-1]["ratio"]["low"] > 4
     ratios = [row["ratio"]["ratio"] for row in rows]
     assert ratios == sorted(ratios)
     assert all(row["prioritized"]["worst"] < row["uniform"]["best"] for row in rows if row["n"] >= 6)
 
 
-def test_memory_of_the_cliffwalk_holds_each_sequence_once() -> None:
+def test_cliffwalk_memory_holds_each_sequence_once() -> None:
     learner = cliffwalk.Learner(4, Uniform())
-    learner.begin(0)
+    learner.reset(0)
     storage = learner.agent.replay._storage
     assert len(learner.agent.replay) == 30
     assert np.bincount(storage.observation).tolist() == [16, 8, 4, 2]
     assert storage.reward.sum() == 1
     assert storage.terminated.sum() == 16
     first = storage.action.copy()
-    learner.begin(1)
+    learner.reset(1)
     assert storage.action.tolist() != first.tolist()
-    learner.begin(0)
+    learner.reset(0)
     np.testing.assert_array_equal(np.roll(storage.action, -(storage.begin % 30)), first)
 
 
 @pytest.mark.backends("jax")
-def test_cliffwalk_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cliffwalk_runs_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     learning.main(["cliffwalk", "--seeds", "2", "--sizes", "3", "5", "--output", str(tmp_path)])
     result: dict[str, Any] = json.loads((tmp_path / "cliffwalk.json").read_text())
     assert [(run["n"], run["seed"]) for run in result["runs"]] == [(3, 0), (3, 1), (5, 0), (5, 1)]
     assert all(0 < updates < 5000 for run in result["runs"] for updates in run["updates"].values())
-    assert {"machine", "versions", "backend", "date"} <= result.keys()
+    assert {"machine", "versions", "backend", "date", "summary", "table"} <= result.keys()
     assert (tmp_path / "cliffwalk.png").exists()
-    assert "| 5 | 62 |" in capsys.readouterr().out
+    assert "| 5   | 62          |" in capsys.readouterr().out
 
 
-def test_a_solved_cliffwalk_has_the_true_values() -> None:
+def test_solved_cliffwalk_has_the_true_values() -> None:
     learner = cliffwalk.Learner(3, Prioritized())
-    learner.begin(5)
+    learner.reset(5)
     assert learner.error() > 0.05
     updates = learner.learn()
     assert updates % cliffwalk.GROUP == 0

@@ -1,7 +1,7 @@
-"""One training run of noterl on the backend of KERAS_BACKEND: `python -m benchmarks.ours TASK SEED STEPS [POINTS]`.
+"""One training run of noterl on the backend of KERAS_BACKEND: `python -m benchmarks.run TASK SEED STEPS [POINTS]`.
 
-With JIT_COMPILE=1 the agent is compiled with `jit_compile=True` instead of "auto". With POINTS the run is one of
-`learning.py`: it is evaluated so many times while it trains.
+If JIT_COMPILE is 1, the agent is compiled with `jit_compile=True` instead of "auto". With POINTS, the run is one of
+`learning.py`: the agent is evaluated that many times during training.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 import noterl
-from benchmarks.evaluation import FIRST_SEED, Clock, evaluate, evaluations, report, versions
+from benchmarks.evaluation import FIRST_SEED, Clock, evaluate, num_evaluation_episodes, print_json, versions
 from benchmarks.processes import ROOT
 from benchmarks.tasks import TASKS, Task
 from noterl import callbacks, envs
@@ -28,7 +28,7 @@ from noterl.replay import Hindsight, Prioritized, RatioScore
 from noterl.schedules import Linear
 
 PACKAGES = ("numpy", "gymnasium", "keras", "tensorflow", "tensorflow-cpu", "jax", "torch", "Box2D", "mujoco")
-# Settings that the constructors of several algorithms have under the same name.
+# Settings that are constructor arguments of several algorithms.
 CONSTRUCTOR = (
     *("gamma", "gae_lambda", "rollout_steps", "epochs", "entropy_coefficient"),
     *("normalize_observation", "normalize_reward"),
@@ -36,8 +36,8 @@ CONSTRUCTOR = (
 SCHEDULE = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
 
 
-class Ticking(noterl.Callback):
-    """Tells the clock, at each episode's end, how far training is."""
+class UpdateClock(noterl.Callback):
+    """Passes the number of steps to the clock at the end of each episode."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -47,7 +47,7 @@ class Ticking(noterl.Callback):
 
 
 def environment(task: Task) -> Any:
-    """Return what `env=` takes: the id, or a class of `noterl.envs`."""
+    """Return the `env` argument: an id, or a class of `noterl.envs`."""
     return getattr(envs, task.environment, task.environment)
 
 
@@ -55,7 +55,8 @@ def jit_compile() -> bool | str:
     return True if os.environ.get("JIT_COMPILE") == "1" else "auto"
 
 
-def picked(names: tuple[str, ...], settings: dict[str, Any]) -> dict[str, Any]:
+def select(names: tuple[str, ...], settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of these names, where the task has them."""
     return {name: settings[name] for name in names if name in settings}
 
 
@@ -69,7 +70,7 @@ def dqn(task: Task, seed: int, steps: int) -> noterl.Agent:
         ),
         replay=noterl.Replay(settings["capacity"]),
         jit_compile=jit_compile(),
-        **picked(SCHEDULE, settings),
+        **select(SCHEDULE, settings),
     )
     return agent
 
@@ -79,7 +80,7 @@ def ppo(task: Task, seed: int, steps: int) -> noterl.Agent:
     rate, clip = (settings[name] for name in ("learning_rate", "clip"))
     if settings.get("anneal"):
         rate, clip = Linear(rate, 0.0, steps), Linear(clip, 0.0, steps)
-    own = picked(CONSTRUCTOR, settings)
+    own = select(CONSTRUCTOR, settings)
     agent = noterl.PPO(environment(task), hidden=settings["hidden"], clip=clip, seed=seed, **own)
     agent.compile(
         keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5),
@@ -91,15 +92,15 @@ def ppo(task: Task, seed: int, steps: int) -> noterl.Agent:
 
 
 def prioritized(capacity: int, alpha: float, beta: float, ratio_share: float) -> noterl.Replay:
-    """Return the memory of PPO with prioritized replay; `ratio_share` is what the ratio counts in the score."""
+    """Return the prioritized memory of PPO; `ratio_share` is the weight of the ratio in the score."""
     return noterl.Replay(capacity, sampler=Prioritized(alpha=alpha, beta=beta, score=RatioScore(1.0 - ratio_share)))
 
 
 def a2c(task: Task, seed: int, steps: int) -> noterl.Agent:
     settings = task.settings
-    own = picked(CONSTRUCTOR, settings)
+    own = select(CONSTRUCTOR, settings)
     agent = noterl.A2C(environment(task), hidden=settings["hidden"], seed=seed, **own)
-    # Stable-Baselines3's epsilon of 1e-5 lies outside of the root.
+    # Stable-Baselines3 adds its epsilon of 1e-5 after the square root.
     optimizer = keras.optimizers.RMSprop(settings["learning_rate"], rho=0.99, epsilon=1e-10, global_clipnorm=0.5)
     agent.compile(optimizer, jit_compile=jit_compile())
     return agent
@@ -117,7 +118,7 @@ def off_policy(kind: type[noterl.Agent], task: Task, seed: int) -> noterl.Agent:
         replay=noterl.Replay(settings["capacity"], relabel=relabel),
         jit_compile=jit_compile(),
         **noise,
-        **picked(SCHEDULE, settings),
+        **select(SCHEDULE, settings),
     )
     return agent
 
@@ -132,58 +133,70 @@ ALGORITHMS = {
 }
 
 
-def listeners(task: Task) -> list[noterl.Callback]:
+def task_callbacks(task: Task) -> list[noterl.Callback]:
     """Return the callbacks that are part of the task."""
     return [callbacks.ESSWindow(**task.settings["window"])] if "window" in task.settings else []
 
 
-def about() -> dict[str, str]:
+def describe() -> dict[str, str]:
+    """Return the versions and the backend."""
     return {**versions(PACKAGES), "noterl": noterl.__version__, "backend": os.environ["KERAS_BACKEND"]}
 
 
-def run(task: Task, seed: int, steps: int) -> dict[str, Any]:
+def train(task: Task, seed: int, steps: int) -> tuple[noterl.Agent, noterl.History, dict[str, Any]]:
+    """Train an agent and return it with its history and the times."""
     agent = ALGORITHMS[task.algorithm](task, seed, steps)
     clock = Clock(steps)
     num_envs = task.settings.get("num_envs", 1)
-    history = agent.fit(steps=steps, num_envs=num_envs, callbacks=[*listeners(task), Ticking(clock)], verbose=0)
-    times = clock.stop(agent.steps)
+    history = agent.fit(
+        steps=steps, num_envs=num_envs, callbacks=[*task_callbacks(task), UpdateClock(clock)], verbose=0
+    )
+    return agent, history, clock.stop(agent.steps)
+
+
+def run(task: Task, seed: int, steps: int) -> dict[str, Any]:
+    """Train an agent for `compare.py`, then evaluate it."""
+    agent, history, times = train(task, seed, steps)
     returns = evaluate(lambda observations: agent.act(observations, deterministic=True), task.environment)
     return {
         **times,
         "updates": agent.updates,
         "returns": returns,
         "time_split": {name: float(seconds) for name, seconds in history.time_split.items()},
-        "versions": about(),
+        "versions": describe(),
     }
 
 
-def unfinished(*about: Any) -> Path:
-    """Return the file that keeps a run on the way: one that is killed goes on there when it is asked for again."""
-    words = json.dumps([*about, os.environ["KERAS_BACKEND"]], default=asdict, sort_keys=True)
+def backup_path(*identity: Any) -> Path:
+    """Return the backup file of a run, by which a run that was killed resumes when it is started again."""
+    words = json.dumps([*identity, os.environ["KERAS_BACKEND"]], default=asdict, sort_keys=True)
     folder = ROOT / "benchmarks" / "unfinished"
     folder.mkdir(exist_ok=True)
     return folder / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.noterl"
 
 
 def learn(task: Task, seed: int, steps: int, points: int) -> dict[str, Any]:
-    """Train, evaluated at `points` places on the way and after the end; evaluation changes nothing of the run."""
+    """Train an agent for `learning.py`; evaluate it `points` times during training, and afterwards."""
     agent = ALGORITHMS[task.algorithm](task, seed, steps)
-    path = unfinished(task, seed, steps, points)
+    path = backup_path(task, seed, steps, points)
     episodes = task.learning.episodes
     budget: dict[str, Any] = {"steps": steps} if episodes is None else {"episodes": episodes}
-    (unit, total), played = *budget.items(), evaluations(task)
-    evaluating = callbacks.Evaluate(every=max(1, total // points), unit=unit, episodes=20, num_envs=20)
+    (unit, total), final_episodes = *budget.items(), num_evaluation_episodes(task)
+    evaluation = callbacks.Evaluate(every=max(1, total // points), unit=unit, episodes=20, num_envs=20)
     backup = callbacks.BackupAndRestore(path, save_freq=120)
     history = agent.fit(
-        **budget, num_envs=task.settings.get("num_envs", 1), callbacks=[*listeners(task), evaluating, backup], verbose=0
+        **budget,
+        num_envs=task.settings.get("num_envs", 1),
+        callbacks=[*task_callbacks(task), evaluation, backup],
+        verbose=0,
     )
     path.unlink(missing_ok=True)
-    found = agent.evaluate(episodes=played, num_envs=min(played, 20), seed=FIRST_SEED)
+    found = agent.evaluate(episodes=final_episodes, num_envs=min(final_episodes, 20), seed=FIRST_SEED)
     returns = found["returns"].tolist()
     if task.learning.peers:
-        returns = evaluate(lambda observations: agent.act(observations), task.environment, played)
+        returns = evaluate(lambda observations: agent.act(observations), task.environment, final_episodes)
     seconds = {name: float(value) for name, value in history.time_split.items()}
-    curve = {name: evaluating.results.get(name, []) for name in ("steps", "reward_mean")}
+    curve = {name: evaluation.results.get(name, []) for name in ("steps", "reward_mean")}
     return {
         "steps": agent.steps,
         "episodes": agent.episodes,
@@ -192,11 +205,11 @@ def learn(task: Task, seed: int, steps: int, points: int) -> dict[str, Any]:
         "returns": np.round(returns, 3).tolist(),
         "success": found.get("success_rate"),
         "curve": {name: np.round(values, 3).tolist() for name, values in curve.items()},
-        "versions": about(),
+        "versions": describe(),
     }
 
 
 if __name__ == "__main__":
     chosen, first_seed, budgeted, *asked = sys.argv[1:]
     numbers = [int(first_seed), int(budgeted)]
-    report(learn(TASKS[chosen], *numbers, int(asked[0])) if asked else run(TASKS[chosen], *numbers))
+    print_json(learn(TASKS[chosen], *numbers, int(asked[0])) if asked else run(TASKS[chosen], *numbers))

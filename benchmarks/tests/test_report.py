@@ -1,0 +1,101 @@
+"""benchmarks/report.py and benchmarks/summaries.py: the tables, and that they follow from the stored runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report, summaries
+from benchmarks.processes import RESULTS, ROOT
+from benchmarks.tasks import TASKS
+from benchmarks.tests.equal_json import assert_equal_json
+
+pytestmark = pytest.mark.backend_free
+
+STORED = [
+    *((path, summaries.summarize_speed) for path in sorted(RESULTS.glob("*.json")) if path.stem in TASKS),
+    *((path, summaries.summarize_learning) for path in sorted((RESULTS / "learning").glob("*-*.json"))),
+]
+
+
+@pytest.mark.parametrize(("path", "summarize"), STORED, ids=[str(path.relative_to(RESULTS)) for path, _ in STORED])
+def test_stored_summary_follows_from_the_stored_runs(path: Path, summarize: Any) -> None:
+    result = json.loads(path.read_text())
+    assert_equal_json(summarize(TASKS[result["task"]], result["runs"]), result["summary"])
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "speed").glob("*.json")), ids=lambda path: path.name)
+def test_stored_ratios_follow_from_the_stored_times(path: Path) -> None:
+    rows = [row for row in json.loads(path.read_text())["runs"] if row["theirs"] is not None]
+    assert len(rows) > 5
+    for row in rows:
+        assert_equal_json({**row, **summaries.summarize_pairs(**row["runs"], bar=row["bar"])}, row)
+
+
+def test_tables_hold_every_stored_result() -> None:
+    speed, learning = report.speed_tables(), report.learning_tables()
+    for path in RESULTS.glob("*.json"):
+        assert path.stem == "kill_resume" or f"### {path.stem}\n" in speed
+    assert speed.count("### Replay memory") == 2
+    for path in (RESULTS / "learning").glob("*.json"):
+        assert f"| {path.stem} " in learning or f"### {path.stem}\n" in learning
+
+
+def test_readme_tables_are_short() -> None:
+    speed, learning = (table.splitlines()[2:] for table in report.readme_tables().strip().split("\n\n"))
+    assert [line.split()[1] for line in speed] == [name for name in TASKS if (RESULTS / f"{name}.json").exists()]
+    assert 5 <= len(learning) <= 10
+    assert set(report.README_TASKS) <= set(TASKS)
+    assert all(" to " in line for line in (*speed, *learning))
+
+
+def test_readme_shows_the_fastest_backend_and_a_ratio_for_each_peer() -> None:
+    ratio, steady = {"ratio": 5.0, "low": 4.0, "high": 6.0}, {"ratio": 7.0, "low": None, "high": None}
+    speeds = {"noterl-torch": 10.0, "noterl-jax": 1200.0, "sb3": 9000.0}
+    comparisons = [
+        {"ours": "noterl-jax", "peer": "sbx", "speed": ratio, "steady_speed": steady},
+        {"ours": "noterl-torch", "peer": "sb3", "speed": steady, "steady_speed": steady},
+    ]
+    summary = {
+        "participants": {who: {"steps_per_second": speed} for who, speed in speeds.items()},
+        "comparisons": comparisons,
+    }
+    line = report.short_speed_table([{"task": "cartpole-dqn", "summary": summary}]).splitlines()[-1]
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells == ["cartpole-dqn", "JAX", "1,200", "", "5.00 (4.00 to 6.00)", "", "7.00"]
+
+
+def test_folder_without_results_gives_a_sentence(tmp_path: Path) -> None:
+    for tables in (report.speed_tables, report.learning_tables, report.readme_tables):
+        assert tables(tmp_path) == "No results are recorded yet.\n"
+
+
+def test_report_imports_the_standard_library_alone() -> None:
+    script = (
+        "import sys; before = set(sys.modules); from benchmarks import report; report.main(['--readme'])\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "assert new <= {*sys.stdlib_module_names, 'benchmarks', 'numpy'}, new"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == report.readme_tables()
+
+
+def test_command_prints_all_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report.main([])
+    assert capsys.readouterr().out == f"{report.speed_tables()}\n{report.learning_tables()}"
+    report.main(["--results", str(tmp_path)])
+    assert capsys.readouterr().out == "No results are recorded yet.\n\nNo results are recorded yet.\n"
+
+
+def test_table_columns_are_aligned() -> None:
+    assert report.markdown_table(("a", "long"), [("wider", "1")]).splitlines() == [
+        "| a     | long |",
+        "| ----- | ---- |",
+        "| wider | 1    |",
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ GENERATED = DOCS / "_generated"
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("MPLBACKEND", "agg")
 
-import noterl  # noqa: E402 - autodoc imports the checkout, not an installed copy
+import noterl.callbacks  # noqa: E402 - autodoc imports the checkout, not an installed copy
 
 project = "noterl"
 author = "the noterl developers"
@@ -89,20 +90,46 @@ if os.environ.get("NOTERL_DOCS_ONLINE"):
         "python": ("https://docs.python.org/3", None),
     }
 
-# Code, doctest lines and directives stay as they are; the characters of reStructuredText's markup elsewhere do not.
-_KEPT = re.compile(r"(``[^`]+``|`[^`]+`)")
+# Docstrings are plain text with code in backticks. The other characters of reStructuredText's markup mean themselves.
+_QUOTED = re.compile(r"(``[^`]+``|`[^`]+`)")
+_NAME = re.compile(r"`[A-Za-z_][\w.]*(\(\))?`")
 _MARKUP = re.compile(r"([*|]|(?<=\w)_(?!\w))")
 
 
-def escape_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Escape characters that reStructuredText would take for markup: docstrings are plain text with backticks."""
-    for number, line in enumerate(lines):
-        if line.lstrip().startswith((">>>", "...", "..")):
+def convert_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Turn a docstring into reStructuredText with napoleon's sections.
+
+    A doctest under "Example:" is indented, as napoleon expects it, and kept as it is; everything else is escaped.
+    """
+    text, example, rest = "\n".join(lines).partition("\nExample:\n")
+    doctest, _, after = rest.partition("\n\n")
+    converted = escape(text)
+    if example:
+        converted += f"{example}{textwrap.indent(doctest, '    ')}\n\n{escape(after)}"
+    lines[:] = converted.split("\n")
+
+
+def escape(text: str) -> str:
+    """Escape what reStructuredText would take for markup; backticks may touch letters, as in `fit`s."""
+    parts = _QUOTED.split(text)
+    for index, part in enumerate(parts):
+        if index % 2:
+            parts[index] = part if part.startswith("``") or _NAME.fullmatch(part) else f"`{part}`"
             continue
-        parts = _KEPT.split(line)
-        lines[number] = "".join(part if index % 2 else _MARKUP.sub(r"\\\1", part) for index, part in enumerate(parts))
+        before = "\\ " if index and re.match(r"\w", part) else ""
+        after = "\\ " if index + 1 < len(parts) and re.search(r"\w$", part) else ""
+        parts[index] = before + _MARKUP.sub(r"\\\1", part) + after
+    return "".join(parts)
+
+
+def skip_handlers(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out of a callback's members those that `Callback` documents for all of them."""
+    owner = getattr(getattr(obj, "fget", obj), "__qualname__", "").partition(".")[0]
+    is_callback = issubclass(getattr(noterl.callbacks, owner, object), noterl.Callback)
+    return True if is_callback and owner != "Callback" and hasattr(noterl.Callback, name) else None
 
 
 def setup(app: Any) -> None:
-    """Register the hook that runs before napoleon reads a docstring (napoleon's priority is 500)."""
-    app.connect("autodoc-process-docstring", escape_docstring, priority=400)
+    """Connect the hooks; docstrings are converted before napoleon reads them (its priority is 500)."""
+    app.connect("autodoc-process-docstring", convert_docstring, priority=400)
+    app.connect("autodoc-skip-member", skip_handlers)

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import noterl.callbacks  # noqa: E402 - autodoc imports the checkout, not an installed copy
+from benchmarks import report  # noqa: E402
 
 project = "noterl"
 author = "the noterl developers"
@@ -79,7 +80,14 @@ def write_keras_inventory(path: Path) -> None:
     path.write_bytes(header.encode() + zlib.compress(lines.encode()))
 
 
+def write_benchmark_tables(folder: Path) -> None:
+    """Write the tables of benchmarks/results/ for docs/benchmarks.md to include."""
+    for name in ("speed_tables", "learning_tables"):
+        (folder / f"{name}.md").write_text(getattr(report, name)(), encoding="utf-8")
+
+
 GENERATED.mkdir(exist_ok=True)
+write_benchmark_tables(GENERATED)
 write_keras_inventory(GENERATED / "keras.inv")
 intersphinx_mapping = {"keras": ("https://keras.io/api", str(GENERATED / "keras.inv"))}
 # The other inventories are downloaded. A build without them lacks only the links to these projects.

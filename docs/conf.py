@@ -57,6 +57,7 @@ html_show_sourcelink = False
 KERAS_PAGES = {
     "keras.Model": "models/model/",
     "keras.Sequential": "models/sequential/",
+    "keras.callbacks": "callbacks/",
     "keras.callbacks.BackupAndRestore": "callbacks/backup_and_restore/",
     "keras.callbacks.CSVLogger": "callbacks/csv_logger/",
     "keras.callbacks.Callback": "callbacks/base_callback/",
@@ -69,6 +70,7 @@ KERAS_PAGES = {
     "keras.callbacks.TensorBoard": "callbacks/tensorboard/",
     "keras.callbacks.TerminateOnNaN": "callbacks/terminate_on_nan/",
     "keras.optimizers.Adam": "optimizers/adam/",
+    "keras.ops": "ops/",
     "keras.optimizers.Optimizer": "optimizers/",
 }
 

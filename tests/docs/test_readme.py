@@ -28,7 +28,7 @@ def test_readme_tables_match_the_results() -> None:
 def imports(text: str, name: str) -> list[int]:
     """Return where a page's Python blocks import a module or from it."""
     blocks = re.finditer(r"```python\n.*?```", text, re.DOTALL)
-    pattern = re.compile(rf"^(import|from) {name}\b", re.MULTILINE)
+    pattern = re.compile(rf"^ *(import|from) {name}\b", re.MULTILINE)
     return [block.start() + match.start() for block in blocks for match in pattern.finditer(block[0])]
 
 

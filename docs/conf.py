@@ -135,8 +135,9 @@ def escape(text: str) -> str:
 def skip_handlers(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
     """Leave out of a callback's members those that `Callback` documents for all of them."""
     owner = getattr(getattr(obj, "fget", obj), "__qualname__", "").partition(".")[0]
-    is_callback = issubclass(getattr(noterl.callbacks, owner, object), noterl.Callback)
-    return True if is_callback and owner != "Callback" and hasattr(noterl.Callback, name) else None
+    cls = getattr(noterl.callbacks, owner, None)
+    is_callback = isinstance(cls, type) and issubclass(cls, noterl.Callback) and cls is not noterl.Callback
+    return True if is_callback and hasattr(noterl.Callback, name) else None
 
 
 def setup(app: Any) -> None:

@@ -28,9 +28,10 @@ package_torch := torch==2.13.0
 extras_tensorflow := classic-control
 extras_jax := classic-control
 extras_torch := classic-control
+extras_docs := classic-control,docs
 extras_dev := classic-control,pettingzoo,mp4,fast,parquet,tune,dev
 
-.PHONY: demo test lint type format bench peers clean
+.PHONY: demo test lint type docs format bench peers clean
 .SECONDARY:
 .NOTPARALLEL:
 
@@ -38,7 +39,7 @@ demo: $(VENV)/.installed-$(demo_backend)
 	KERAS_BACKEND=$(demo_backend) $(python) examples/demo.py
 
 # Everything that CI runs.
-test: lint type $(backends:%=test-%)
+test: lint type docs $(backends:%=test-%)
 
 test-backend-free: $(VENV)/.installed-dev
 	$(python) $(pytest) --backend-free $(PYTEST_ARGS)
@@ -52,6 +53,10 @@ lint: $(VENV)/.installed-dev
 
 type: $(VENV)/.installed-dev
 	$(python) -m mypy
+
+# The site, in docs/_build/html. NOTERL_DOCS_ONLINE=1 links to Python, NumPy and gymnasium too, and needs the network.
+docs: $(VENV)/.installed-docs $(VENV)/.installed-$(demo_backend)
+	KERAS_BACKEND=$(demo_backend) $(python) -m sphinx -W --keep-going -q docs docs/_build/html
 
 format: $(VENV)/.installed-dev
 	$(python) -m ruff check --fix .
@@ -79,4 +84,4 @@ $(VENV)/.installed-%: pyproject.toml | $(VENV)/.made
 	@touch $@
 
 clean:
-	rm -rf build dist noterl.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf build dist docs/_build docs/_generated noterl.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks

@@ -1,12 +1,12 @@
-"""An actor-critic of your own with networks in Keras: VPG with generalised advantages (Schulman et al., 2016)."""
+"""A custom actor-critic with Keras networks: VPG with generalised advantages (Schulman et al., 2016)."""
 
 import os
 
-import keras
-from keras import ops
-
 import noterl
 from noterl import losses
+
+import keras
+from keras import ops
 
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 
@@ -30,11 +30,11 @@ class VPG(noterl.Agent):
     def forward(self, observation):
         return self.actor(observation)
 
-    def prepare(self, rollout):  # fields [T, N, ...], once for each rollout; what it returns is in batch.extra
-        seen = rollout.observation, rollout.next_observation
-        value, after = (losses.by_rows(self.critic, part)[..., 0] for part in seen)
+    def prepare(self, rollout):  # fields are [T, N, ...]; the results are in batch.extra
+        observations = rollout.observation, rollout.next_observation
+        value, next_value = (losses.by_rows(self.critic, part)[..., 0] for part in observations)
         decay = rollout.discount * rollout.extra["continues"] * self.decay
-        advantage = losses.gae(rollout.reward, rollout.discount, value, after, decay)
+        advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
         return {"advantage": advantage, "target": advantage + value}
 
     def policy_loss(self, batch):

@@ -1,13 +1,13 @@
-"""An algorithm of your own on keras.ops: it runs compiled on TensorFlow, JAX and torch.
+"""A custom algorithm with keras.ops, which runs compiled on TensorFlow, JAX and PyTorch.
 
-Munchausen DQN (Vieillard et al., 2020): the reward is topped up by the scaled log-policy of the action taken.
+Munchausen DQN (Vieillard et al., 2020) adds the scaled log-policy of the action to the reward.
 """
 
 import os
 
-from keras import ops
-
 import noterl
+
+from keras import ops
 
 EPISODES = min(300, int(os.environ.get("NOTERL_MAX_EPISODES", "300")))
 
@@ -20,7 +20,7 @@ class MunchausenDQN(noterl.Agent):
         super().__init__(env, seed=seed)
         self.q = noterl.networks.mlp(self.observation_size, [hidden, hidden], self.action_size)
         self.target_q = noterl.networks.clone(self.q)
-        self.gamma = self.hyperparameter("gamma", gamma)  # the memory's discount, too
+        self.gamma = self.hyperparameter("gamma", gamma)  # also the discount of the memory
         self.temperature = self.hyperparameter("temperature", temperature, minimum=1e-4)
         self.alpha = alpha
 

@@ -1,13 +1,13 @@
-"""An actor-critic of your own in plain PyTorch: the clipped surrogate of PPO over rollouts (Schulman et al., 2017)."""
+"""A custom actor-critic in plain PyTorch: the clipped surrogate of PPO on rollouts (Schulman et al., 2017)."""
 
 import os
 
 os.environ["KERAS_BACKEND"] = "torch"
 
+import noterl
+
 import torch
 from torch import nn
-
-import noterl
 
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 
@@ -32,14 +32,14 @@ class TorchPPO(noterl.Agent):
     def log_prob(self, observation, action):
         return self.actor(observation).log_softmax(-1).gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
-    def prepare(self, rollout):  # fields [T, N, ...], once for each rollout; what it returns is in batch.extra
+    def prepare(self, rollout):  # fields are [T, N, ...]; the results are in batch.extra
         value, following = (self.critic(part).squeeze(-1) for part in (rollout.observation, rollout.next_observation))
         delta = rollout.reward + rollout.discount * following - value
-        decay, found, running = rollout.discount * rollout.extra["continues"] * self.decay, [], torch.zeros(())
+        decay, advantages, running = rollout.discount * rollout.extra["continues"] * self.decay, [], torch.zeros(())
         for t in reversed(range(len(delta))):
             running = delta[t] + decay[t] * running
-            found.insert(0, running)
-        advantage, log_prob = torch.stack(found), self.log_prob(rollout.observation, rollout.action)
+            advantages.insert(0, running)
+        advantage, log_prob = torch.stack(advantages), self.log_prob(rollout.observation, rollout.action)
         return {"advantage": advantage, "target": advantage + value, "log_prob": log_prob}
 
     def loss(self, batch):

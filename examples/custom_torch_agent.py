@@ -1,13 +1,13 @@
-"""An algorithm of your own in plain PyTorch: torch.nn modules, a torch.optim optimizer, no Keras layer in sight."""
+"""A custom algorithm in plain PyTorch: torch.nn modules and a torch.optim optimizer, no Keras layer."""
 
 import os
 
 os.environ["KERAS_BACKEND"] = "torch"
 
+import noterl
+
 import torch
 from torch import nn
-
-import noterl
 
 EPISODES = min(300, int(os.environ.get("NOTERL_MAX_EPISODES", "300")))
 
@@ -26,7 +26,7 @@ class TorchDQN(noterl.Agent):
             nn.Linear(hidden, self.action_size),
         )
         self.target_q = noterl.networks.clone(self.q)
-        self.gamma = self.hyperparameter("gamma", gamma)  # the memory's discount, too
+        self.gamma = self.hyperparameter("gamma", gamma)  # also the discount of the memory
 
     def forward(self, observation):
         return self.q(observation)

@@ -1,12 +1,12 @@
-"""Train DDPG on Pendulum, with the correlated noise of its paper and a prioritized memory of 3-step returns."""
+"""Train DDPG on Pendulum with the correlated noise of its paper and a prioritized memory of 3-step returns."""
 
 import os
-
-import keras
 
 import noterl
 from noterl.noise import OrnsteinUhlenbeckProcess
 from noterl.replay import Prioritized
+
+import keras
 
 EPISODES = min(60, int(os.environ.get("NOTERL_MAX_EPISODES", "60")))
 
@@ -22,5 +22,5 @@ history = agent.fit(episodes=EPISODES)
 history.plot(path="runs/ddpg/curve.png")
 
 result = agent.evaluate(episodes=20)
-print(f"mean return {result['reward_mean']:.1f}: a pendulum that is swung up earns about -150")
+print(f"mean return {result['reward_mean']:.1f} (about -150 if the pendulum is swung up)")
 agent.animate("runs/ddpg/pendulum.gif", max_steps=200)

@@ -1,5 +1,4 @@
-"""What `make demo` runs: DQN learns CartPole-v1 in under a minute, and leaves a checkpoint, a curve and an
-animation."""
+"""The program of `make demo`: train DQN on CartPole-v1, write a checkpoint, a curve and an animation."""
 
 import argparse
 import os
@@ -7,16 +6,16 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # rendering needs no screen
-
-import keras
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # render without a screen
 
 import noterl
 from noterl.callbacks import Checkpoint, EarlyStopping
 from noterl.policies import LinearEpsGreedyPolicy
 
+import keras
+
 SOLVED = 475
-MOST_STEPS = 150_000
+MAX_STEPS = 150_000
 
 
 def main() -> int:
@@ -42,7 +41,7 @@ def main() -> int:
     started = time.perf_counter()
     history = agent.fit(
         episodes=int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None,
-        steps=MOST_STEPS,
+        steps=MAX_STEPS,
         callbacks=[stopping, checkpoint],
         verbose=1,
     )
@@ -51,11 +50,11 @@ def main() -> int:
 
     curve, animation = arguments.directory / "curve.png", arguments.directory / "agent.gif"
     history.plot(path=curve)
-    played = agent.animate(animation)
+    animated_return = agent.animate(animation)
 
     print(
         f"{'solved' if solved else 'not solved'} after {len(history)} episodes, {agent.steps:,} steps, {seconds:.1f} s "
-        f"({agent.steps / seconds:,.0f} steps/s); the episode in the animation earned {played:.0f}"
+        f"({agent.steps / seconds:,.0f} steps/s); return of the animated episode: {animated_return:.0f}"
     )
     for name, path in (("checkpoint", checkpoint.files[-1]), ("curve", curve), ("animation", animation)):
         print(f"{name:>10}: {path}")

@@ -1,12 +1,12 @@
-"""Train the built-in DQN agent on CartPole, save it, load it and watch it."""
+"""Train DQN on CartPole, save it, load it and animate it."""
 
 import os
-
-import keras
 
 import noterl
 from noterl.callbacks import Checkpoint, EarlyStopping
 from noterl.policies import LinearEpsGreedyPolicy
+
+import keras
 
 EPISODES = min(400, int(os.environ.get("NOTERL_MAX_EPISODES", "400")))
 
@@ -34,5 +34,5 @@ print(f"mean return {result['reward_mean']:.1f} over {len(result['returns'])} ep
 agent.animate("runs/dqn/cartpole.gif", max_steps=200)
 
 agent.save("runs/dqn/agent.noterl")
-again = noterl.load("runs/dqn/agent.noterl")
-assert (again.evaluate(episodes=20)["returns"] == result["returns"]).all()
+loaded = noterl.load("runs/dqn/agent.noterl")
+assert (loaded.evaluate(episodes=20)["returns"] == result["returns"]).all()

@@ -1,17 +1,17 @@
-"""Flip 15 bits into the order that is asked for: hopeless without hindsight, soon learned with it.
+"""Flip 15 bits until they equal a goal, with and without hindsight.
 
-The reward is -1 until all bits are right, which random actions next to never achieve. In hindsight each episode
-achieved something else, and the memory shows it to the agent as if that had been the goal.
+The reward is -1 until all bits are right, so random actions almost never reach the goal. `Hindsight` replaces the goal
+of stored transitions by a goal that the episode achieved.
 """
 
 import os
-
-import keras
 
 import noterl
 from noterl.envs import BitFlip
 from noterl.policies import EpsGreedyQPolicy
 from noterl.replay import Hindsight
+
+import keras
 
 EPISODES = min(1_500, int(os.environ.get("NOTERL_MAX_EPISODES", "1500")))
 BITS = 15

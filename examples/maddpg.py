@@ -1,10 +1,10 @@
-"""Train a speaker, who sees which landmark is meant, and a listener, who can walk there, with MADDPG."""
+"""Train MADDPG on a speaker that sees the target landmark, and a listener that can move to it."""
 
 import os
 
-from mpe2 import simple_speaker_listener_v4
-
 import noterl
+
+from mpe2 import simple_speaker_listener_v4
 
 EPISODES = min(3_000, int(os.environ.get("NOTERL_MAX_EPISODES", "3000")))
 
@@ -13,7 +13,7 @@ def make(render_mode=None):
     return simple_speaker_listener_v4.parallel_env(max_cycles=25, render_mode=render_mode)
 
 
-agent = noterl.MADDPG(make, seed=1)  # independent=True for learners whose critics see their own agent alone
+agent = noterl.MADDPG(make, seed=1)  # independent=True: each critic sees its own agent only
 print(agent.names, agent.observation_size, agent.action_size)
 agent.compile(replay=noterl.Replay(100_000))
 history = agent.fit(episodes=EPISODES, log_every=250)
@@ -21,5 +21,5 @@ history.plot(path="runs/maddpg/curve.png")
 print(f"the speaker earned {history.history['reward/speaker_0'][-1]:.1f} in the last episode")
 
 result = agent.evaluate(episodes=20)
-print(f"mean return {result['reward_mean']:.1f}: a listener that follows what is said earns about -14")
+print(f"mean return {result['reward_mean']:.1f} (about -14 if the listener follows the speaker)")
 agent.animate("runs/maddpg/speaker_listener.gif")

@@ -1,11 +1,11 @@
-"""Train PPO on CartPole at the settings of rl-zoo3, plot the run and watch the agent."""
+"""Train PPO on CartPole with rl-zoo3's settings, plot the run and animate the agent."""
 
 import os
 
-import keras
-
 import noterl
 from noterl.schedules import Linear
+
+import keras
 
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 STEPS = 100_000

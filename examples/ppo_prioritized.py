@@ -1,17 +1,17 @@
-"""PPO that learns again from rollouts of before: they stay in a prioritized replay memory while they are worth it.
+"""Train PPO with a prioritized replay memory of its rollouts.
 
-What a rollout's transitions are worth is said by how wrong the value is and how far the policy has moved since;
-`ESSWindow` forgets the oldest as the effective sample size falls.
+The score of a transition is its value error and the change of the policy since. `ESSWindow` evicts the oldest
+transitions when the effective sample size falls.
 """
 
 import os
-
-import keras
 
 import noterl
 from noterl.callbacks import ESSWindow
 from noterl.replay import Prioritized, RatioScore
 from noterl.schedules import Linear
+
+import keras
 
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 STEPS = 100_000

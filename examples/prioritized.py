@@ -1,19 +1,19 @@
-"""Find a reward that is earned once in four thousand episodes: prioritized sampling against uniform.
+"""Compare prioritized and uniform sampling on a reward that is earned once in four thousand episodes.
 
-In the Blind Cliffwalk one of two actions leads on and the other one ends the episode; only the last step is rewarded.
-The agent acts at random throughout and learns from its memory what each action is worth, until it is right.
+In the Blind Cliffwalk, one of two actions continues and the other one ends the episode. Only the last step is rewarded.
+The agent acts at random and learns the action values from its memory.
 """
 
 import os
-
-import keras
-import numpy as np
 
 import noterl
 from noterl.callbacks import LambdaCallback
 from noterl.envs import BlindCliffwalk
 from noterl.policies import EpsGreedyQPolicy
 from noterl.replay import Prioritized, Uniform
+
+import keras
+import numpy as np
 
 EPISODES = min(50_000, int(os.environ.get("NOTERL_MAX_EPISODES", "50000")))
 STATES, GAMMA = 12, 0.9
@@ -33,13 +33,13 @@ def train(sampler: Prioritized | Uniform) -> str:
         target_update=200,
     )
 
-    def look(episode: int, logs: dict[str, float]) -> None:
+    def check(episode: int, logs: dict[str, float]) -> None:
         if episode % 50 == 0:
-            values = agent.forward(keras.ops.eye(STATES))  # states are seen as one-hot vectors
+            values = agent.forward(keras.ops.eye(STATES))  # states are one-hot vectors
             if np.mean(np.square(keras.ops.convert_to_numpy(values) - TRUTH)) < 1e-3:
                 agent.stop("solved")
 
-    history = agent.fit(episodes=EPISODES, callbacks=[LambdaCallback(on_episode_end=look)], log_every=10_000)
+    history = agent.fit(episodes=EPISODES, callbacks=[LambdaCallback(on_episode_end=check)], log_every=10_000)
     return f"{agent.updates:,} updates ({history.stop_reason})"
 
 

@@ -1,0 +1,146 @@
+"""Sphinx configuration: `make docs` builds the site offline, with warnings as errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+import zlib
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+GENERATED = DOCS / "_generated"
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("MPLBACKEND", "agg")
+
+import noterl.callbacks  # noqa: E402 - autodoc imports the checkout, not an installed copy
+from benchmarks import report  # noqa: E402
+
+project = "noterl"
+author = "the noterl developers"
+version = release = noterl.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+]
+exclude_patterns = ["_build", "_generated"]
+
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath", "fieldlist"]
+myst_heading_anchors = 4
+
+# A name in single backticks in a docstring links to its documentation, if there is any, and is shown as code.
+default_role = "py:obj"
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 100
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = f"noterl {release}"
+html_static_path = ["_static"]
+html_show_copyright = False
+html_show_sphinx = False
+html_show_sourcelink = False
+
+# keras.io publishes no inventory, so the pages that noterl's docs mention are listed here.
+KERAS_PAGES = {
+    "keras.Model": "models/model/",
+    "keras.Sequential": "models/sequential/",
+    "keras.callbacks": "callbacks/",
+    "keras.callbacks.BackupAndRestore": "callbacks/backup_and_restore/",
+    "keras.callbacks.CSVLogger": "callbacks/csv_logger/",
+    "keras.callbacks.Callback": "callbacks/base_callback/",
+    "keras.callbacks.EarlyStopping": "callbacks/early_stopping/",
+    "keras.callbacks.LambdaCallback": "callbacks/lambda_callback/",
+    "keras.callbacks.LearningRateScheduler": "callbacks/learning_rate_scheduler/",
+    "keras.callbacks.ModelCheckpoint": "callbacks/model_checkpoint/",
+    "keras.callbacks.ReduceLROnPlateau": "callbacks/reduce_lr_on_plateau/",
+    "keras.callbacks.SwapEMAWeights": "callbacks/swap_ema_weights/",
+    "keras.callbacks.TensorBoard": "callbacks/tensorboard/",
+    "keras.callbacks.TerminateOnNaN": "callbacks/terminate_on_nan/",
+    "keras.optimizers.Adam": "optimizers/adam/",
+    "keras.ops": "ops/",
+    "keras.optimizers.Optimizer": "optimizers/",
+}
+
+
+def write_keras_inventory(path: Path) -> None:
+    """Write `KERAS_PAGES` as a Sphinx inventory, so that intersphinx resolves them without the network."""
+    lines = "".join(f"{name} py:class 1 {page} -\n" for name, page in KERAS_PAGES.items())
+    header = "# Sphinx inventory version 2\n# Project: keras\n# Version: 3\n# The rest is compressed using zlib.\n"
+    path.write_bytes(header.encode() + zlib.compress(lines.encode()))
+
+
+def write_benchmark_tables(folder: Path) -> None:
+    """Write the tables of benchmarks/results/ for docs/benchmarks.md to include."""
+    for name in ("speed_tables", "learning_tables"):
+        (folder / f"{name}.md").write_text(getattr(report, name)(), encoding="utf-8")
+
+
+GENERATED.mkdir(exist_ok=True)
+write_benchmark_tables(GENERATED)
+write_keras_inventory(GENERATED / "keras.inv")
+intersphinx_mapping = {"keras": ("https://keras.io/api", str(GENERATED / "keras.inv"))}
+# The other inventories are downloaded. A build without them lacks only the links to these projects.
+if os.environ.get("NOTERL_DOCS_ONLINE"):
+    intersphinx_mapping |= {
+        "gymnasium": ("https://gymnasium.farama.org", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+        "python": ("https://docs.python.org/3", None),
+    }
+
+# Docstrings are plain text with code in backticks. The other characters of reStructuredText's markup mean themselves.
+_QUOTED = re.compile(r"(``[^`]+``|`[^`]+`)")
+_NAME = re.compile(r"`[A-Za-z_][\w.]*(\(\))?`")
+_MARKUP = re.compile(r"([*|]|(?<=\w)_(?!\w))")
+
+
+def convert_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Turn a docstring into reStructuredText with napoleon's sections.
+
+    A doctest under "Example:" is indented, as napoleon expects it, and kept as it is; everything else is escaped.
+    """
+    text, example, rest = "\n".join(lines).partition("\nExample:\n")
+    doctest, _, after = rest.partition("\n\n")
+    converted = escape(text)
+    if example:
+        converted += f"{example}{textwrap.indent(doctest, '    ')}\n\n{escape(after)}"
+    lines[:] = converted.split("\n")
+
+
+def escape(text: str) -> str:
+    """Escape what reStructuredText would take for markup; backticks may touch letters, as in `fit`s."""
+    parts = _QUOTED.split(text)
+    for index, part in enumerate(parts):
+        if index % 2:
+            parts[index] = part if part.startswith("``") or _NAME.fullmatch(part) else f"`{part}`"
+            continue
+        before = "\\ " if index and re.match(r"\w", part) else ""
+        after = "\\ " if index + 1 < len(parts) and re.search(r"\w$", part) else ""
+        parts[index] = before + _MARKUP.sub(r"\\\1", part) + after
+    return "".join(parts)
+
+
+def skip_handlers(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out of a callback's members those that `Callback` documents for all of them."""
+    owner = getattr(getattr(obj, "fget", obj), "__qualname__", "").partition(".")[0]
+    cls = getattr(noterl.callbacks, owner, None)
+    is_callback = isinstance(cls, type) and issubclass(cls, noterl.Callback) and cls is not noterl.Callback
+    return True if is_callback and hasattr(noterl.Callback, name) else None
+
+
+def setup(app: Any) -> None:
+    """Connect the hooks; docstrings are converted before napoleon reads them (its priority is 500)."""
+    app.connect("autodoc-process-docstring", convert_docstring, priority=400)
+    app.connect("autodoc-skip-member", skip_handlers)

@@ -33,7 +33,7 @@ from benchmarks.compare import BUSY, machine, store  # noqa: E402
 from benchmarks.evaluation import versions  # noqa: E402
 from benchmarks.tasks import TASKS  # noqa: E402
 from noterl.envs import BitFlip  # noqa: E402
-from noterl.replay import Hindsight, Prioritized, Replay, Uniform, sum_tree_loops  # noqa: E402
+from noterl.replay import Hindsight, Prioritized, Replay, Uniform, sum_tree  # noqa: E402
 
 RESULT = ROOT / "benchmarks" / "results" / "speed" / "replay.json"
 CAPACITY = 1_000_000
@@ -118,7 +118,7 @@ def add_rows(memory: Replay, lanes: int) -> Call:
 
 
 def prioritized(pairs: int) -> list[dict[str, Any]]:
-    """Compare drawing, gathering and giving errors back with cpprb's sample and update_priorities."""
+    """Compare sampling, gathering and feedback with cpprb's sample and update_priorities."""
     from cpprb import PrioritizedReplayBuffer
 
     generator = np.random.default_rng(0)
@@ -134,9 +134,9 @@ def prioritized(pairs: int) -> list[dict[str, Any]]:
         errors = generator.random((updates, size)).astype(np.float32)
 
         def ours() -> None:
-            drawn = memory.draw(updates, size, generator=generator)
-            memory.gather(drawn, gamma=0.99)
-            memory.feedback(drawn.rows, {"td_error": errors})
+            sample = memory.sample(updates, size, generator=generator)
+            memory.gather(sample, gamma=0.99)
+            memory.feedback(sample, {"td_error": errors})
 
         def theirs() -> None:
             sample = peer.sample(updates * size, 0.4)
@@ -167,7 +167,7 @@ def uniform(pairs: int) -> list[dict[str, Any]]:
         timed("uniform, add one", add_rows(memory, 1), pairs, bar=5.0),
         timed(
             f"uniform, sample {K} batches of 64",
-            lambda: memory.sample(K, 64, generator=generator, gamma=0.99),
+            lambda: memory.gather(memory.sample(K, 64, generator=generator), gamma=0.99),
             pairs,
             bar=500.0,
         ),
@@ -189,7 +189,10 @@ def hindsight(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
         for memory in memories:
             memory.add(0, observation, action, reward, following, terminated, truncated)
         observation, over = following, terminated or truncated
-    calls = [lambda memory=memory: memory.sample(1, 256, generator=generator, gamma=0.98) for memory in memories]
+    calls = [
+        lambda memory=memory: memory.gather(memory.sample(1, 256, generator=generator), gamma=0.98)
+        for memory in memories
+    ]
     return [compared("hindsight, sample 256, by uniform", *calls, pairs, bar=3.0)]
 
 
@@ -204,7 +207,7 @@ def memory(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
         start = step % 200
         stack, following = frames[..., start : start + 4], frames[..., start + 1 : start + 5]
         replay.add(0, stack, 1, 1.0, following, start == 199, False)
-    replay.sample(8, 32, generator=np.random.default_rng(0), gamma=0.99)
+    replay.gather(replay.sample(8, 32, generator=np.random.default_rng(0)), gamma=0.99)
     scaled = (_resident() - before) / rows * 1e6 / 1e9
     row = {"name": f"a million Atari stacks, gigabytes, measured with {rows:,}", "ours": scaled, "theirs": None}
     return [{**row, "ratio": None, "bar": 7.5, "met": scaled <= 7.5, "runs": [scaled]}]
@@ -256,11 +259,11 @@ def prefetch(pairs: int, seconds: float = 0.005) -> list[dict[str, Any]]:
                 start = step % 200
                 shown = [frames[..., at : at + size] for at in (start, start + 1)]
                 replay.add(0, shown[0], 1, 1.0, shown[1], start == 199, False)
-        drawn = memories[0].draw(8, 32, generator=generator)
-        parts = [drawn[k : k + 1] for k in range(8)]
+        sample = memories[0].sample(8, 32, generator=generator)
+        parts = [sample[k : k + 1] for k in range(8)]
 
         def group(replay: Replay, elsewhere: bool, parts: list[Any] = parts) -> None:
-            with replay.gathering(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
+            with replay.gather_ahead(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
                 for _ in parts:
                     next(batches)
                     until = time.perf_counter() + seconds
@@ -320,7 +323,7 @@ def main(words: list[str] | None = None) -> None:
         "pairs": arguments.pairs,
         "machine": start,
         "versions": versions(("noterl", "numpy", "cpprb", "numba", "keras", "tensorflow-cpu", "jax", "torch")),
-        "numba": sum_tree_loops.compiled() is not None,
+        "numba": sum_tree.compiled_loops() is not None,
         "runs": rows,
     }
     print(f"{'with' if result['numba'] else 'without'} numba\n\n{table(result)}")

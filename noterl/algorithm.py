@@ -272,7 +272,7 @@ class Algorithm(Configurable):
 
     def drawable(self) -> int:
         """Return how many transitions may be drawn; where only a batch is asked for, counting stops at that."""
-        return self.replay.count_drawable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
+        return self.replay.num_sampleable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
 
     def draw(self, updates: int) -> Any:
         """Draw the rows `[K, B]` of the memory for a group of updates."""
@@ -280,11 +280,11 @@ class Algorithm(Configurable):
             return self.on_policy.draw(updates)
         size, generator = self.schedule.batch_size, self.generators("sampler")
         if self.schedule.updates != "pass":
-            drawn = self.replay.draw(updates, size, generator=generator)
+            drawn = self.replay.sample(updates, size, generator=generator)
         else:
-            drawn = self.replay.draw_pass(size, generator=generator)
+            drawn = self.replay.sample_pass(size, generator=generator)
             while len(drawn) < updates:  # several passes fall due at once where several episodes end in one tick
-                drawn = drawn.joined(self.replay.draw_pass(size, generator=generator))
+                drawn = drawn.joined(self.replay.sample_pass(size, generator=generator))
         # Settled for the whole group: into how many calls it is cut must not matter.
         drawn.gamma = discount_factor(self)
         return drawn

@@ -86,7 +86,7 @@ class Learner:
             result = agent.run_updates(agent.gather(drawn), GROUP)
             if fields:
                 values = {name: keras.ops.convert_to_numpy(result.feedback[name]) for name in fields}
-                agent.replay.feedback(drawn.rows, values)
+                agent.replay.feedback(drawn, values)
             updates += GROUP
         return updates
 

@@ -43,5 +43,5 @@ def replay(request: Any, relabelling: str) -> noterl.Replay:
 @pytest.mark.parametrize("updates", [1, 32])
 def test_sample(benchmark: Any, replay: noterl.Replay, updates: int) -> None:
     generator = np.random.default_rng(0)
-    benchmark(replay.sample, updates, BATCH_SIZE, generator=generator, gamma=0.98)
+    benchmark(lambda: replay.gather(replay.sample(updates, BATCH_SIZE, generator=generator), gamma=0.98))
     benchmark.extra_info["microseconds a batch"] = benchmark.stats.stats.median / updates * 1e6

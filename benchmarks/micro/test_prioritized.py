@@ -1,4 +1,4 @@
-"""Prioritized sampling from a large memory: drawing a group's rows and taking its errors back, beside uniform draws."""
+"""Prioritized sampling and feedback of a large memory, beside uniform sampling."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def replay(request: Any) -> noterl.Replay:
         memory.add(0, observation, 1, 1.0, observation, False, False)
     generator = np.random.default_rng(0)
     for _ in range(200):
-        give_back(memory, memory.draw(32, 256, generator=generator), generator)
+        give_back(memory, memory.sample(32, 256, generator=generator), generator)
     return memory
 
 
-def give_back(memory: noterl.Replay, drawn: Any, generator: np.random.Generator) -> None:
-    memory.feedback(drawn.rows, {"td_error": generator.standard_normal(drawn.rows.shape, np.float32)})
+def give_back(memory: noterl.Replay, sample: Any, generator: np.random.Generator) -> None:
+    memory.feedback(sample, {"td_error": generator.standard_normal(sample.indices.shape, np.float32)})
 
 
 def per_batch(benchmark: Any, updates: int) -> None:
@@ -38,23 +38,23 @@ def per_batch(benchmark: Any, updates: int) -> None:
 
 
 @pytest.mark.parametrize("updates", [1, 32])
-def test_draw(benchmark: Any, replay: noterl.Replay, updates: int) -> None:
-    benchmark(replay.draw, updates, BATCH_SIZE, generator=np.random.default_rng(0))
+def test_sample(benchmark: Any, replay: noterl.Replay, updates: int) -> None:
+    benchmark(replay.sample, updates, BATCH_SIZE, generator=np.random.default_rng(0))
     per_batch(benchmark, updates)
 
 
 @pytest.mark.parametrize("updates", [1, 32])
 def test_feedback(benchmark: Any, replay: noterl.Replay, updates: int) -> None:
     generator = np.random.default_rng(0)
-    drawn = replay.draw(updates, BATCH_SIZE, generator=generator)
-    errors = {"td_error": generator.standard_normal(drawn.rows.shape, np.float32)}
-    benchmark(replay.feedback, drawn.rows, errors)
+    sample = replay.sample(updates, BATCH_SIZE, generator=generator)
+    errors = {"td_error": generator.standard_normal(sample.indices.shape, np.float32)}
+    benchmark(replay.feedback, sample, errors)
     per_batch(benchmark, updates)
 
 
 @pytest.mark.parametrize("updates", [1, 32])
 def test_group(benchmark: Any, replay: noterl.Replay, updates: int) -> None:
-    """What a group of updates costs beside learning: steps stored, rows drawn and gathered, errors given back."""
+    """The cost of a group of updates without learning: add, sample, gather, feedback."""
     generator = np.random.default_rng(0)
     observation = np.zeros(4, np.float32)
     errors = {"td_error": generator.standard_normal((updates, BATCH_SIZE), np.float32)}
@@ -62,9 +62,9 @@ def test_group(benchmark: Any, replay: noterl.Replay, updates: int) -> None:
     def group() -> None:
         for _ in range(updates):
             replay.add(0, observation, 1, 1.0, observation, False, False)
-        drawn = replay.draw(updates, BATCH_SIZE, generator=generator)
-        replay.gather(drawn, gamma=0.99)
-        replay.feedback(drawn.rows, errors)
+        sample = replay.sample(updates, BATCH_SIZE, generator=generator)
+        replay.gather(sample, gamma=0.99)
+        replay.feedback(sample, errors)
 
     benchmark(group)
     per_batch(benchmark, updates)

@@ -1,4 +1,4 @@
-"""Storing a transition, drawing the batches of one gradient update or of a group of them, and gathering them ahead."""
+"""Adding a transition, sampling and gathering the batches of one or several updates, and gathering them ahead."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_add(benchmark: Any, kind: str, lanes: int) -> None:
 @pytest.mark.parametrize("kind", ["vector", "image"])
 def test_sample(benchmark: Any, kind: str, n_step: int, updates: int) -> None:
     replay, generator = filled(kind, n_step=n_step), np.random.default_rng(0)
-    batch = benchmark(replay.sample, updates, 64, generator=generator, gamma=0.99)
+    batch = benchmark(lambda: replay.gather(replay.sample(updates, 64, generator=generator), gamma=0.99))
     assert batch.reward.shape == (updates, 64)
     benchmark.extra_info["microseconds a batch"] = benchmark.stats.stats.median / updates * 1e6
 
@@ -64,7 +64,7 @@ def test_sample(benchmark: Any, kind: str, n_step: int, updates: int) -> None:
 @pytest.mark.parametrize("updates", [1, 8])
 def test_sample_stacks(benchmark: Any, updates: int) -> None:
     replay, generator = filled("stack", 2000, frame_stack=4), np.random.default_rng(0)
-    batch = benchmark(replay.sample, updates, 32, generator=generator, gamma=0.99)
+    batch = benchmark(lambda: replay.gather(replay.sample(updates, 32, generator=generator), gamma=0.99))
     assert batch.observation.shape == (updates, 32, 84, 84, 4)
     benchmark.extra_info["microseconds a batch"] = benchmark.stats.stats.median / updates * 1e6
 
@@ -74,12 +74,12 @@ def test_sample_stacks(benchmark: Any, updates: int) -> None:
 def test_gather_ahead(benchmark: Any, where: str, prefetch: int) -> None:
     """Eight updates of 2 ms on stacks of frames: on another device (we sleep), or on the cores that gather, too."""
     replay = filled("stack", 2000, frame_stack=4, prefetch=prefetch)
-    drawn = replay.draw(8, 32, generator=np.random.default_rng(0))
-    parts = [drawn[k : k + 1] for k in range(8)]
+    sample = replay.sample(8, 32, generator=np.random.default_rng(0))
+    parts = [sample[k : k + 1] for k in range(8)]
     matrix = np.ones((200, 200), np.float32)
 
     def group() -> None:
-        with replay.gathering(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
+        with replay.gather_ahead(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
             for _ in parts:
                 next(batches)
                 until = time.perf_counter() + 0.002

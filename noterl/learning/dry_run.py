@@ -235,7 +235,7 @@ def zeros(agent: Algorithm) -> Batch:
     tensor = partial(zeros_of, agent)
     observation, number = tensor(agent.view.space.shape, agent.observation_dtype), tensor((), np.float32)
     action = action_layout(agent.source.action_space)
-    action = tensor(action.shape, action.delivered)
+    action = tensor(action.shape, action.batch_dtype)
     extra = {name: tensor(shape, np.float32) for name, (shape, _) in agent.random_spec.items()}
     if agent.source.team is not None:
         each = tensor((len(agent.source.team),), np.float32)

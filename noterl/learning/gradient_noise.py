@@ -101,7 +101,7 @@ class GradientNoise:
         agent, batch_size = self._agent, self.batch_size
         if not self.ready or agent.steps < agent.schedule.learning_starts:
             return None
-        if agent.replay is not None and agent.replay.count_drawable(batch_size) < batch_size:
+        if agent.replay is not None and agent.replay.num_sampleable(batch_size) < batch_size:
             return None
         if self._compiled is None:
             self._compiled = backends.noise_programs().compile_spread(agent)
@@ -115,7 +115,7 @@ class GradientNoise:
         agent, samples, generator = self._agent, self._samples, self.generator
         if agent.replay is None:
             return self._minibatches(batch_size)
-        drawn = agent.replay.draw(samples, batch_size, generator=generator)
+        drawn = agent.replay.sample(samples, batch_size, generator=generator)
         drawn.gamma = discount_factor(agent)
         batch = agent.gather(drawn)
         extra = {

@@ -185,7 +185,7 @@ class Replayed(OnPolicy):
         """Remember the prepared rollout, and draw the minibatches of `updates` updates from all that is remembered."""
         self._remember()
         generator = self._agent.generators("sampler")
-        drawn = self._replay.draw(updates, min(self.batch_size, len(self._replay)), generator=generator)
+        drawn = self._replay.sample(updates, min(self.batch_size, len(self._replay)), generator=generator)
         drawn.gamma = discount_factor(self._agent)
         return drawn
 

@@ -15,7 +15,6 @@ from noterl.learning.schedule import UpdateSchedule
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay
-from noterl.replay.claiming import claim
 from noterl.utils.checks import check_int_or_word, check_positive
 from noterl.utils.console import shows_bars
 
@@ -60,7 +59,7 @@ class Setup:
     def claim(self, agent: Agent) -> None:
         """Let the memory be the agent's; nothing else is refused after it."""
         if self.replay is not None:
-            claim(self.replay, agent)
+            self.replay.set_owner(agent, agent.source.observation_space, agent.source.action_space)
 
 
 def _check_declared(agent: Agent) -> None:

@@ -187,7 +187,7 @@ class Loop:
         drawn = agent.draw(updates)
         self.clock["sample"] += perf_counter() - started
         parts = [drawn[start : start + size] for start in range(0, updates, size)]
-        with self.drawn_from.gathering(lambda part: _padded(agent.gather(part), size), parts) as batches:
+        with self.drawn_from.gather_ahead(lambda part: _padded(agent.gather(part), size), parts) as batches:
             results = []
             for part in parts:
                 results.append(self._call(batches, len(part)))
@@ -198,7 +198,7 @@ class Loop:
                 {name: value[: len(part)] for name, value in result.feedback.items()}
                 for part, result in zip(parts, results, strict=True)
             ]
-            self._feed_back(drawn.rows, feedback)
+            self._feed_back(drawn, feedback)
 
     def _call(self, batches: Iterator[Batch], count: int) -> GroupResult:
         """Run `count` updates on the next batches as one compiled call; what they are longer is padding."""
@@ -258,7 +258,7 @@ class Loop:
         agent.updates += applied
         self._fire(self.events.on_batch_end, number, logs)
 
-    def _feed_back(self, index: np.ndarray, feedback: list[dict[str, Any]]) -> None:
+    def _feed_back(self, drawn: Any, feedback: list[dict[str, Any]]) -> None:
         agent, fields = self.agent, self.agent.replay.feedback_fields
         missing = [name for name in fields if name not in feedback[0]]
         if missing:
@@ -268,7 +268,7 @@ class Loop:
             )
         fetch = backends.current().fetch
         values = {name: np.concatenate([fetch(part[name]) for part in feedback]) for name in fields}
-        agent.replay.feedback(index, values)
+        agent.replay.feedback(drawn, values)
 
     def _begin_episode(self, lane: int) -> None:
         agent, number = self.agent, self.agent.episodes_begun

@@ -29,7 +29,7 @@ class ESSWindow(Callback):
     Both are Note_rl's rules, an earlier and a later one. There ESS0 is measured whenever collecting ends and learning
     begins; here, where both go on side by side, it is the largest that was seen.
 
-    The logs of each episode tell the last ESS as `ess` and the number of transitions that may be drawn as `window`.
+    The logs of each episode tell the last ESS as `ess` and the number of transitions that can be sampled as `window`.
 
     Args:
         scale: "target": above 1 keeps more; "baseline": above 1 forgets more.

@@ -271,7 +271,7 @@ class Algorithm(Configurable):
         return self.replay if self.on_policy is None else self.on_policy.memory
 
     def drawable(self) -> int:
-        """Return how many transitions may be drawn; where only a batch is asked for, counting stops at that."""
+        """Return how many transitions can be sampled; if only a batch is needed, counting stops at its size."""
         return self.replay.num_sampleable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
 
     def draw(self, updates: int) -> Any:

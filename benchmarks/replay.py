@@ -34,7 +34,7 @@ from benchmarks.report import replay_table  # noqa: E402
 from benchmarks.summaries import summarize_pairs  # noqa: E402
 from benchmarks.tasks import TASKS  # noqa: E402
 from noterl.envs import BitFlip  # noqa: E402
-from noterl.replay import Hindsight, Prioritized, Replay, Uniform, sum_tree_loops  # noqa: E402
+from noterl.replay import Hindsight, Prioritized, Replay, Uniform, sum_tree  # noqa: E402
 
 RESULT = RESULTS / "speed" / "replay.json"
 CAPACITY = 1_000_000
@@ -140,9 +140,9 @@ def prioritized(pairs: int) -> list[dict[str, Any]]:
         errors = generator.random((updates, size)).astype(np.float32)
 
         def ours() -> None:
-            sample = memory.draw(updates, size, generator=generator)
+            sample = memory.sample(updates, size, generator=generator)
             memory.gather(sample, gamma=0.99)
-            memory.feedback(sample.rows, {"td_error": errors})
+            memory.feedback(sample, {"td_error": errors})
 
         def theirs() -> None:
             batch = peer.sample(updates * size, 0.4)
@@ -173,7 +173,7 @@ def uniform(pairs: int) -> list[dict[str, Any]]:
         measure("uniform, add one", add_rows(memory, 1), pairs, bar=5.0),
         measure(
             f"uniform, sample {K} batches of 64",
-            lambda: memory.sample(K, 64, generator=generator, gamma=0.99),
+            lambda: memory.gather(memory.sample(K, 64, generator=generator), gamma=0.99),
             pairs,
             bar=500.0,
         ),
@@ -195,7 +195,10 @@ def hindsight(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
         for memory in memories:
             memory.add(0, observation, action, reward, following, terminated, truncated)
         observation, over = following, terminated or truncated
-    calls = [lambda memory=memory: memory.sample(1, 256, generator=generator, gamma=0.98) for memory in memories]
+    calls = [
+        lambda memory=memory: memory.gather(memory.sample(1, 256, generator=generator), gamma=0.98)
+        for memory in memories
+    ]
     return [compare("hindsight / uniform, sample 256", *calls, pairs, bar=3.0)]
 
 
@@ -210,7 +213,7 @@ def memory(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
         start = step % 200
         stack, following = frames[..., start : start + 4], frames[..., start + 1 : start + 5]
         replay.add(0, stack, 1, 1.0, following, start == 199, False)
-    replay.sample(8, 32, generator=np.random.default_rng(0), gamma=0.99)
+    replay.gather(replay.sample(8, 32, generator=np.random.default_rng(0)), gamma=0.99)
     scaled = (_resident() - before) / rows * 1e6 / 1e9
     row = {"name": f"a million Atari stacks in GB, from {rows:,}", "ours": scaled, "theirs": None}
     return [{**row, "ratio": None, "bar": 7.5, "met": scaled <= 7.5, "runs": [scaled]}]
@@ -266,7 +269,7 @@ def prefetch(pairs: int, seconds: float = 0.005) -> list[dict[str, Any]]:
         parts = [sample[k : k + 1] for k in range(8)]
 
         def group(replay: Replay, elsewhere: bool, parts: list[Any] = parts) -> None:
-            with replay.gathering(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
+            with replay.gather_ahead(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
                 for _ in parts:
                     next(batches)
                     until = time.perf_counter() + seconds
@@ -312,7 +315,7 @@ def main(words: list[str] | None = None) -> None:
         "pairs": arguments.pairs,
         "machine": start,
         "versions": versions(("noterl", "numpy", "cpprb", "numba", "keras", "tensorflow-cpu", "jax", "torch")),
-        "numba": sum_tree_loops.compiled() is not None,
+        "numba": sum_tree.compiled_loops() is not None,
         "runs": rows,
     }
     print(f"{'with' if result['numba'] else 'without'} numba\n\n{replay_table(result)}")

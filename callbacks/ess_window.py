@@ -29,7 +29,7 @@ class ESSWindow(Callback):
     Both are Note_rl's rules, an earlier and a later one. There ESS0 is measured whenever collecting ends and learning
     begins; here, where both go on side by side, it is the largest that was seen.
 
-    The logs of each episode tell the last ESS as `ess` and the number of transitions that may be drawn as `window`.
+    The logs of each episode tell the last ESS as `ess` and the number of transitions that can be sampled as `window`.
 
     Args:
         scale: "target": above 1 keeps more; "baseline": above 1 forgets more.
@@ -108,7 +108,7 @@ class ESSWindow(Callback):
     def _size(self) -> int:
         """How many transitions there are to trim."""
         replay = self.agent.replay
-        return int(replay.sampler.storage.drawable) if self.trim == "sampled" else len(replay)
+        return int(replay.sampler.storage.num_unmasked) if self.trim == "sampled" else len(replay)
 
     def _look(self) -> None:
         """Measure and forget, if it is time."""
@@ -136,7 +136,7 @@ class ESSWindow(Callback):
         # Exponential numbers over the scores: the smallest are a draw without replacement (Efraimidis, Spirakis 2006).
         chances = replay.sampler.probabilities(alpha=False)
         keys = self.agent.generators("window").exponential(size=len(chances)) / chances
-        rows = replay.sampler.storage.eligible_rows()
+        rows = replay.sampler.storage.unmasked_indices()
         replay.keep(rows[np.sort(np.argpartition(keys, kept - 1)[:kept])])
 
 

@@ -79,9 +79,9 @@ class Writer:
         if needed > len(self._arena):
             self._arena = np.empty(0, np.uint8)
             available = available_bytes()
-            if available is not None and needed > 0.8 * available:
+            if needed > 0.8 * available:
                 return None
-            spare = needed // 2 if available is None or 2 * needed < available else 0
+            spare = needed // 2 if 2 * needed < available else 0
             self._arena = np.empty(needed + spare, np.uint8)  # what is not touched takes no memory
         return self._put(tree, [0])
 

@@ -234,7 +234,7 @@ class TeamNormalizers:
 
     def update(self, transition: Transition, gamma: float) -> None:
         """Take a transition that goes to the memory into account."""
-        several: Any = transition.extra  # `noterl.replay.team.COLUMNS`
+        several: Any = transition.extra  # `noterl.replay.returns.TEAM_FIELDS`
         for agent, (one, place) in enumerate(self._parts):
             if several["present"][agent]:
                 own = {"observation": transition.observation[place], "reward": several["reward"][agent]}

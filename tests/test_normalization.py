@@ -163,7 +163,7 @@ def test_replayed_transitions_are_noted_one_by_one_and_normalised_as_they_are_dr
     moments = agent._normalizers
     np.testing.assert_allclose(moments.reward.variance, np.var(returns), rtol=1e-12)
     np.testing.assert_allclose(moments.observation.mean, np.mean(seen, axis=0), rtol=1e-12)
-    drawn = agent.replay.draw(3, 5, generator=np.random.default_rng(0))
+    drawn = agent.replay.sample(3, 5, generator=np.random.default_rng(0))
     drawn.gamma = 0.5
     found, stored = agent.gather(drawn), agent.replay.gather(drawn, gamma=0.5)
     mean, deviation = np.mean(seen, axis=0), np.sqrt(np.var(seen, axis=0) + 1e-8)
@@ -213,7 +213,7 @@ def test_agents_of_a_team_are_normalised_each_by_the_steps_that_it_takes_part_in
         assert moments.observation.variance == pytest.approx(np.arange(steps).var())
         np.testing.assert_allclose(moments.reward.variance, returns.var(), rtol=1e-12)
         deviations.append(np.sqrt(np.array([np.arange(steps).var(), returns.var()]) + 1e-8))
-    drawn = made.replay.draw(2, 8, generator=np.random.default_rng(0))
+    drawn = made.replay.sample(2, 8, generator=np.random.default_rng(0))
     drawn.gamma = 0.5
     found, stored = made.gather(drawn), made.replay.gather(drawn, gamma=0.5)
     means, (spread, scale) = np.array([0.5, 1.0, 1.5]), np.array(deviations).T
@@ -278,7 +278,7 @@ def test_bytes_are_numbers_once_they_are_normalised(replay: Any) -> None:
     expected = actor_of(made).forward(seen.astype(np.float32))[0, 0]
     assert abs(expected) > 1e-4 and made.act(observation)[0, 0] == expected
     if replay is not None:
-        learned = made.replay.gather(made.replay.draw(1, 10, generator=np.random.default_rng(1)), gamma=0.9)
+        learned = made.replay.gather(made.replay.sample(1, 10, generator=np.random.default_rng(1)), gamma=0.9)
         assert np.any(learned.observation % 1 != 0) and np.any(learned.observation < 0)
 
 

@@ -83,13 +83,14 @@ class Learner:
     def learn(self) -> int:
         """Return the number of updates until the error is below `SOLVED`, measured after each group."""
         agent, updates = self.agent, 0
+        learner: Any = agent._build()[0]
         fields = agent.replay.feedback_fields
         while updates < LIMIT and self.error() >= SOLVED:
-            sample = agent.draw(GROUP)
-            result = agent.run_updates(agent.gather(sample), GROUP)
+            sample = learner.sample(GROUP)
+            result = learner.update(learner.gather(sample), GROUP)
             if fields:
                 values = {name: keras.ops.convert_to_numpy(result.feedback[name]) for name in fields}
-                agent.replay.feedback(sample.rows, values)
+                agent.replay.feedback(sample, values)
             updates += GROUP
         return updates
 

@@ -26,26 +26,26 @@ def replay(request: Any, size: Any) -> noterl.Replay:
         memory.add(0, observation, 1, 1.0, observation, False, False)
     generator = np.random.default_rng(0)
     for _ in range(size(200, 2)):
-        feed_back(memory, memory.draw(32, 256, generator=generator), generator)
+        feed_back(memory, memory.sample(32, 256, generator=generator), generator)
     return memory
 
 
 def feed_back(memory: noterl.Replay, sample: Any, generator: np.random.Generator) -> None:
-    memory.feedback(sample.rows, {"td_error": generator.standard_normal(sample.rows.shape, np.float32)})
+    memory.feedback(sample, {"td_error": generator.standard_normal(sample.indices.shape, np.float32)})
 
 
 @pytest.mark.parametrize("updates", [1, 32])
 def test_sample_indices(benchmark: Any, replay: noterl.Replay, updates: int, record_median: Any) -> None:
-    benchmark(replay.draw, updates, BATCH_SIZE, generator=np.random.default_rng(0))
+    benchmark(replay.sample, updates, BATCH_SIZE, generator=np.random.default_rng(0))
     record_median("microseconds per batch", updates)
 
 
 @pytest.mark.parametrize("updates", [1, 32])
 def test_feedback(benchmark: Any, replay: noterl.Replay, updates: int, record_median: Any) -> None:
     generator = np.random.default_rng(0)
-    sample = replay.draw(updates, BATCH_SIZE, generator=generator)
-    errors = {"td_error": generator.standard_normal(sample.rows.shape, np.float32)}
-    benchmark(replay.feedback, sample.rows, errors)
+    sample = replay.sample(updates, BATCH_SIZE, generator=generator)
+    errors = {"td_error": generator.standard_normal(sample.indices.shape, np.float32)}
+    benchmark(replay.feedback, sample, errors)
     record_median("microseconds per batch", updates)
 
 
@@ -59,9 +59,9 @@ def test_group(benchmark: Any, replay: noterl.Replay, updates: int, record_media
     def group() -> None:
         for _ in range(updates):
             replay.add(0, observation, 1, 1.0, observation, False, False)
-        sample = replay.draw(updates, BATCH_SIZE, generator=generator)
+        sample = replay.sample(updates, BATCH_SIZE, generator=generator)
         replay.gather(sample, gamma=0.99)
-        replay.feedback(sample.rows, errors)
+        replay.feedback(sample, errors)
 
     benchmark(group)
     record_median("microseconds per batch", updates)

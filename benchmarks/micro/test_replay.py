@@ -56,7 +56,7 @@ def test_add(benchmark: Any, kind: str, lanes: int, size: Any, record_median: An
 @pytest.mark.parametrize("kind", ["vector", "image"])
 def test_sample(benchmark: Any, kind: str, n_step: int, updates: int, size: Any, record_median: Any) -> None:
     replay, generator = make_memory(kind, size(10_000, 400), n_step=n_step), np.random.default_rng(0)
-    batch = benchmark(replay.sample, updates, 64, generator=generator, gamma=0.99)
+    batch = benchmark(lambda: replay.gather(replay.sample(updates, 64, generator=generator), gamma=0.99))
     assert batch.reward.shape == (updates, 64)
     record_median("microseconds per batch", updates)
 
@@ -64,7 +64,7 @@ def test_sample(benchmark: Any, kind: str, n_step: int, updates: int, size: Any,
 @pytest.mark.parametrize("updates", [1, 8])
 def test_sample_stacks(benchmark: Any, updates: int, size: Any, record_median: Any) -> None:
     replay, generator = make_memory("stack", size(2_000, 400), frame_stack=4), np.random.default_rng(0)
-    batch = benchmark(replay.sample, updates, 32, generator=generator, gamma=0.99)
+    batch = benchmark(lambda: replay.gather(replay.sample(updates, 32, generator=generator), gamma=0.99))
     assert batch.observation.shape == (updates, 32, 84, 84, 4)
     record_median("microseconds per batch", updates)
 
@@ -74,12 +74,12 @@ def test_sample_stacks(benchmark: Any, updates: int, size: Any, record_median: A
 def test_gather_ahead(benchmark: Any, where: str, prefetch: int, size: Any, record_median: Any) -> None:
     """Eight updates of 2 ms on frame stacks: on another device (a sleep here), or on the cores that gather."""
     replay = make_memory("stack", size(2_000, 400), frame_stack=4, prefetch=prefetch)
-    sample = replay.draw(8, 32, generator=np.random.default_rng(0))
+    sample = replay.sample(8, 32, generator=np.random.default_rng(0))
     parts = [sample[k : k + 1] for k in range(8)]
     matrix = np.ones((200, 200), np.float32)
 
     def group() -> None:
-        with replay.gathering(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
+        with replay.gather_ahead(lambda part: replay.gather(part, gamma=0.99), parts) as batches:
             for _ in parts:
                 next(batches)
                 until = time.perf_counter() + 0.002

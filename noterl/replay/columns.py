@@ -1,8 +1,4 @@
-"""How the values of a space lie in arrays, one row each.
-
-Owns the translation of gymnasium spaces into array layouts, and `Leaves`, which lets a table of dictionaries be written
-and compared like a single array, so that the storage has one hot path for all spaces.
-"""
+"""The layout of spaces in arrays with one row per transition."""
 
 from __future__ import annotations
 
@@ -17,15 +13,17 @@ from gymnasium import spaces
 Array: TypeAlias = np.ndarray[Any, Any]
 Table: TypeAlias = Union[Array, "Leaves"]
 Layout: TypeAlias = Union["Leaf", Mapping[str, "Layout"]]
+Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+ExtraSpec: TypeAlias = Mapping[str, tuple[tuple[int, ...], Any]]
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of a table: the shape and dtype of a row as stored, and the dtype in which batches deliver it."""
+    """One array of a table: the shape and dtype of a stored row, and the dtype that it has in a batch."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    delivered: np.dtype[Any]
+    batch_dtype: np.dtype[Any]
 
     @property
     def row_bytes(self) -> int:
@@ -34,9 +32,9 @@ class Leaf:
 
 
 class Leaves:
-    """A table of dictionaries: one array per leaf, all with the same number of rows.
+    """A table of nested dictionaries: one array per leaf, all with the same number of rows.
 
-    Answers what the storage asks of an array: `table[row] = value`, `table[row].tobytes()`, slices and `nbytes`.
+    It supports what the storage uses of an array: `table[row] = value`, `table[row].tobytes()`, slices and `nbytes`.
     """
 
     __slots__ = ("_items", "tables")
@@ -57,12 +55,12 @@ class Leaves:
         return len(self._items[0][1])
 
     def tobytes(self) -> bytes:
-        """Return the bytes of every leaf, one after the other."""
+        """Return the concatenated bytes of all leaves."""
         return b"".join([table.tobytes() for _, table in self._items])
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated over all leaves."""
+        """Bytes allocated by all leaves."""
         return sum(table.nbytes for _, table in self._items)
 
 
@@ -70,7 +68,7 @@ def observation_layout(space: spaces.Space[Any], argument: str = "observation_sp
     """Return how observations of a space are stored.
 
     Raises:
-        ValueError: if it is no Box, Discrete, MultiDiscrete or MultiBinary, nor a Dict of these.
+        ValueError: if the space is not a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict of these.
     """
     if isinstance(space, spaces.Dict) and space.spaces:
         return {name: observation_layout(part, f"{argument}[{name!r}]") for name, part in space.spaces.items()}
@@ -81,16 +79,16 @@ def action_layout(space: spaces.Space[Any], argument: str = "action_space") -> L
     """Return how actions of a space are stored.
 
     Raises:
-        ValueError: if it is no Box, Discrete, MultiDiscrete or MultiBinary.
+        ValueError: if the space is not a Box, Discrete, MultiDiscrete or MultiBinary.
     """
     return _leaf(space, argument, "Box, Discrete, MultiDiscrete or MultiBinary")
 
 
-def extra_layout(extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] | None) -> dict[str, Leaf]:
-    """Return how an agent's own fields are stored: name -> (shape, dtype).
+def extra_layout(extra_spec: ExtraSpec | None) -> dict[str, Leaf]:
+    """Return how an agent's extra fields are stored: name -> (shape, dtype).
 
     Raises:
-        ValueError: if an entry is no pair of a shape and a numeric dtype.
+        ValueError: if an entry is not a pair of a shape and a numeric dtype.
     """
     layout = {}
     for name, entry in (extra_spec or {}).items():
@@ -100,7 +98,7 @@ def extra_layout(extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] | None) -
             raise ValueError(f"extra_spec[{name!r}] must be a pair (shape, dtype), got {entry!r}") from error
         if dtype.kind not in "fiub" or any(size < 0 for size in shape):
             raise ValueError(f"extra_spec[{name!r}] must have sizes >= 0 and a numeric dtype, got {entry!r}")
-        layout[name] = Leaf(shape, dtype, _delivered(dtype, None))
+        layout[name] = Leaf(shape, dtype, _batch_dtype(dtype, None))
     return layout
 
 
@@ -109,28 +107,25 @@ def row_bytes(layout: Layout) -> int:
     return layout.row_bytes if isinstance(layout, Leaf) else sum(row_bytes(part) for part in layout.values())
 
 
-def allocate(layout: Layout, rows: int, empty: Callable[[tuple[int, ...], Any], Array] = np.empty) -> Table:
-    """Return a table of so many rows, of arrays that `empty` makes.
-
-    In memory the system commits a page when it is first written.
-    """
+def allocate(layout: Layout, rows: int, empty: Allocate = np.empty) -> Table:
+    """Return a table with `rows` rows, whose arrays `empty` allocates."""
     if isinstance(layout, Leaf):
         return empty((rows, *layout.shape), layout.dtype)
     return Leaves({name: allocate(part, rows, empty) for name, part in layout.items()})
 
 
 def gather(table: Table, rows: Array, layout: Layout) -> Any:
-    """Return rows [n] of a table as new arrays [n, ...] of the delivered dtype; a dict of them for a Dict space."""
+    """Return rows `[n]` of a table as new arrays `[n, ...]` of the batch dtype; for a Dict space, a dict of them."""
     if isinstance(table, Leaves):
         assert isinstance(layout, Mapping)
         return {name: gather(part, rows, layout[name]) for name, part in table.tables.items()}
     assert isinstance(layout, Leaf)
-    # `clip` skips a pass over the indices; they come from us and are in range.
-    return table.take(rows, axis=0, mode="clip").astype(layout.delivered, copy=False)
+    # All indices are in range; `clip` skips NumPy's pass that checks them.
+    return table.take(rows, axis=0, mode="clip").astype(layout.batch_dtype, copy=False)
 
 
 def scatter(target: Any, positions: Array, source: Any) -> None:
-    """Write the arrays of `source` at the positions [m] of `target`, leaf by leaf."""
+    """Write the arrays of `source` to the positions `[m]` of `target`, leaf by leaf."""
     if isinstance(target, dict):
         for name, part in target.items():
             scatter(part, positions, source[name])
@@ -139,14 +134,14 @@ def scatter(target: Any, positions: Array, source: Any) -> None:
 
 
 def reshape(value: Any, leading: tuple[int, ...]) -> Any:
-    """Return `value`'s arrays [n, ...] with the first axis split into `leading`."""
+    """Return the arrays `[n, ...]` of `value` with the first axis split into `leading`."""
     if isinstance(value, dict):
         return {name: reshape(part, leading) for name, part in value.items()}
     return value.reshape(leading + value.shape[1:])
 
 
 def flat(value: Array) -> Array:
-    """Return an array [K, B, ...] as [K * B, ...]."""
+    """Return an array `[K, B, ...]` as `[K * B, ...]`."""
     return value.reshape(-1, *value.shape[2:])
 
 
@@ -155,11 +150,11 @@ def _leaf(space: spaces.Space[Any], argument: str, allowed: str) -> Leaf:
         raise ValueError(f"{argument} must be {allowed}, got {space!r}")
     if space.shape is None or space.dtype is None or space.dtype.kind not in "fiub":
         raise ValueError(f"{argument} must have a shape and a numeric dtype, got {space!r}")
-    return Leaf(space.shape, np.dtype(space.dtype), _delivered(np.dtype(space.dtype), space))
+    return Leaf(space.shape, np.dtype(space.dtype), _batch_dtype(np.dtype(space.dtype), space))
 
 
-def _delivered(dtype: np.dtype[Any], space: spaces.Space[Any] | None) -> np.dtype[Any]:
-    """Return the dtype for batches: 32 bits for float64, and for int64 where the space says that its values fit."""
+def _batch_dtype(dtype: np.dtype[Any], space: spaces.Space[Any] | None) -> np.dtype[Any]:
+    """Return the dtype in batches: 32 bits for float64, and for int64 if the bounds of the space fit."""
     if dtype == np.float64:
         return np.dtype(np.float32)
     if dtype == np.int64 and space is not None:

@@ -1,7 +1,7 @@
-"""Sampling in proportion to how much is left to learn from a transition.
+"""Prioritized experience replay, and the scores that priorities come from.
 
-Owns the priorities of a memory's rows. Paper: Schaul et al., "Prioritized experience replay" (2016), the proportional
-variant of section 3.3, with the importance weights of section 3.4.
+Paper: Schaul et al., "Prioritized experience replay" (2016), the proportional variant of section 3.3, with the
+importance weights of section 3.4.
 """
 
 from __future__ import annotations
@@ -11,54 +11,105 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl.registry import register
+from noterl.registry import Configurable, register
 from noterl.replay.columns import Array
 from noterl.replay.samplers import Sampler
-from noterl.replay.scores import Score
 from noterl.replay.storage import Storage
 from noterl.replay.sum_tree import SumTree
 from noterl.utils.checks import check_number, check_positive
 
-# What is added to every score, so that a transition without error is met again.
+# Added to every score, so that a transition without error can be sampled again.
 SMALLEST = 1e-7
 # Scores are float32.
 LARGEST = float(np.finfo(np.float32).max)
 
 
-class _Known(NamedTuple):
-    """What of a storage, and which exponent, a tree is right for."""
+class _TreeVersion(NamedTuple):
+    """The state of the storage, and the exponent, that the tree was computed for."""
 
     begin: int
     end: int
     epoch: int
-    version: int
+    mask_version: int
     alpha: float
 
 
-_NOTHING = _Known(begin=0, end=0, epoch=-1, version=-1, alpha=-1.0)
+_NO_TREE = _TreeVersion(begin=0, end=0, epoch=-1, mask_version=-1, alpha=-1.0)
+
+
+@register
+class Score(Configurable):
+    """The absolute temporal-difference error; subclass it for another score.
+
+    Attributes:
+        fields: names of the fields of the loss's feedback that it uses.
+    """
+
+    fields: tuple[str, ...] = ("td_error",)
+
+    def __call__(self, values: Mapping[str, Array]) -> Array:
+        """Return the scores `[n]`, at least 0, from `fields` `[n]`; scores that are not finite are ignored."""
+        return np.abs(values["td_error"])
+
+    def initial(self, td_error: float) -> float:
+        """Return the score of a new transition, from an assumed error."""
+        return td_error
+
+
+@register
+class RatioScore(Score):
+    """lambda |td_error| + (1 - lambda) |ratio - 1|: the value's error and the policy's change.
+
+    For agents with a policy ratio, whose loss feeds back `td_error` and `ratio`; Note_rl's score for PPO.
+
+    Args:
+        lambda_: weight of the error, 0 to 1.
+        initial_ratio: the assumed ratio of a transition without feedback.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Example:
+    >>> from noterl.replay import RatioScore
+    >>> RatioScore(0.5)({"td_error": np.array([-3.0, 0.0]), "ratio": np.array([1.0, 1.5])})
+    array([1.5 , 0.25])
+    """
+
+    fields = ("td_error", "ratio")
+
+    def __init__(self, lambda_: float = 0.5, initial_ratio: float = 1.0) -> None:
+        self.lambda_ = check_number("lambda_", lambda_, low=0, high=1)
+        self.initial_ratio = check_number("initial_ratio", initial_ratio, low=0)
+
+    def __call__(self, values: Mapping[str, Array]) -> Array:
+        """Return the scores `[n]` from errors and ratios `[n]`."""
+        return self.lambda_ * np.abs(values["td_error"]) + (1 - self.lambda_) * np.abs(values["ratio"] - 1)
+
+    def initial(self, td_error: float) -> float:
+        """Return the score of an assumed error and the initial ratio."""
+        return self.lambda_ * td_error + (1 - self.lambda_) * abs(self.initial_ratio - 1)
 
 
 @register
 class Prioritized(Sampler):
-    """A transition's chance is P = p / sum of p, with p = (score + 1e-7)^alpha and |td_error| as its score.
+    """Samples a transition with probability P = p / sum of p, where p = (score + 1e-7)^alpha; the score is |td_error|.
 
-    Each of a batch's B draws falls into its own B-th of the summed priorities. A new transition has the largest score
-    there has been, so that it is soon learned from; scores change when the loss feeds `td_error` back, nothing else is
-    needed. The weights (N P)^-beta, divided by the batch's largest, undo the bias in the expected gradient.
+    The summed priorities are divided into B equal parts, and each of a batch's B indices is sampled from its own part.
+    A new transition has the largest score so far. The loss's feedback of `td_error` updates the scores. The weights
+    (N P)^-beta, divided by the batch's largest, correct the bias of the expected gradient.
 
-    `alpha` and `beta` may be changed at any time.
+    `alpha` and `beta` can be changed during training.
 
     Args:
-        alpha: how much priorities count: 0 samples uniformly, 1 in proportion to the score.
+        alpha: exponent of the scores: 0 samples uniformly, 1 in proportion to the score.
         beta: how much of the bias is corrected: 0 nothing, 1 all.
-        beta_steps: environment steps stored until `beta` has risen, linearly, to 1; the paper lets it rise until the
-            end of training. None for a `beta` that stays: were it to rise until the end of a `fit`, twice `fit(n)`
-            would not be `fit(2n)`.
-        initial_td: the error assumed of new transitions until the first feedback.
+        beta_steps: number of environment steps in which `beta` rises linearly to 1; None keeps it constant. The paper
+            lets it rise until the end of training, but then `fit(n)` twice would differ from `fit(2 n)`.
+        initial_td: the assumed error of new transitions until the first feedback.
         score: a `Score` other than |td_error|, such as `RatioScore()`.
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: if an argument is out of range.
 
     Example:
     >>> import noterl
@@ -83,12 +134,12 @@ class Prioritized(Sampler):
         self.score = Score() if score is None else score
         self.feedback_fields = self.score.fields
         self._initial = self.score.initial(check_number("initial_td", initial_td, low=0, high=LARGEST))
-        self._largest: float | None = None  # of all scores fed back
-        self._known = _NOTHING
+        self._largest: float | None = None  # of all scores from feedback
+        self._version = _NO_TREE
 
     @property
     def alpha(self) -> float:
-        """How much priorities count."""
+        """Exponent of the scores. Can be changed during training."""
         return self._alpha
 
     @alpha.setter
@@ -97,7 +148,7 @@ class Prioritized(Sampler):
 
     @property
     def beta(self) -> float:
-        """How much of the bias is corrected at first."""
+        """How much of the bias is corrected initially. Can be changed during training."""
         return self._beta
 
     @beta.setter
@@ -112,91 +163,91 @@ class Prioritized(Sampler):
         return self._beta + (1 - self._beta) * min(1.0, self._bound().count / self.beta_steps)
 
     def bind(self, storage: Storage) -> None:
-        """Belong to a storage, from now on."""
+        """Use a storage from now on."""
         super().bind(storage)
         self._scores = np.zeros(storage.capacity, np.float32)
         self._tree = SumTree(storage.capacity)
 
-    def draw(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
-        """Return rows `[K, B]`; draw b of each batch falls into the b-th of B equal parts of the summed priorities."""
+    def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
+        """Return indices `[K, B]`, the b-th of each batch from the b-th of B equal parts of the summed priorities."""
         tree = self._synchronized()
         strata = np.arange(batch_size) + generator.random((updates, batch_size))
         strata *= tree.total / batch_size
         return tree.find(strata.ravel()).reshape(updates, batch_size)
 
-    def weights(self, rows: Array) -> Array:
-        """Return the importance weights of rows `[K, B]`, float32, the largest of each batch 1.
+    def weights(self, indices: Array) -> Array:
+        """Return the importance weights of indices `[K, B]`, float32; the largest of each batch is 1.
 
-        They are (N P)^-beta over the batch's largest, in which N and the sum of the priorities cancel out.
+        They are (N P)^-beta over the batch's largest; N and the sum of the priorities cancel out.
         """
-        priorities = self._synchronized().values.take(rows)
+        priorities = self._synchronized().values.take(indices)
         relative = priorities / np.minimum.reduce(priorities, -1, keepdims=True)
         return (relative**-self.current_beta).astype(np.float32)
 
     def probabilities(self, *, alpha: bool = True) -> Array:
-        """Return the chance `[n]` of each row that may be drawn, the oldest first; see `Sampler`."""
-        tree, rows = self._synchronized(), self._bound().eligible_rows()
-        priorities = tree.values.take(rows) if alpha else self._scores.take(rows).astype(np.float64) + SMALLEST
+        """Return the probability `[n]` of each transition that is not masked, the oldest first; see `Sampler`."""
+        tree, indices = self._synchronized(), self._bound().unmasked_indices()
+        priorities = tree.values.take(indices) if alpha else self._scores.take(indices).astype(np.float64) + SMALLEST
         return priorities / priorities.sum() if len(priorities) else priorities
 
-    def feedback(self, rows: Array, values: Mapping[str, Array]) -> None:
-        """Take what the score needs of rows `[n]`; a score below 0 or not finite leaves its row as it was.
+    def feedback(self, indices: Array, values: Mapping[str, Array]) -> None:
+        """Update the scores of indices `[n]`; a score below 0 or not finite changes nothing.
 
         Raises:
-            ValueError: if a field that the score needs is missing.
+            ValueError: if a field that the score uses is missing.
         """
         missing = [name for name in self.score.fields if name not in values]
         if missing:
-            raise ValueError(f"the loss must feed back {', '.join(missing)} [B] for {type(self.score).__name__}")
+            raise ValueError(f"feedback must hold {', '.join(missing)} [B] for {type(self.score).__name__}")
         scores = np.asarray(self.score(values), np.float32)
         if scores.ndim > 1:
-            scores = scores.reshape(len(rows), -1).mean(1)
+            scores = scores.reshape(len(indices), -1).mean(1)
         largest = float(np.maximum.reduce(scores, initial=0.0))
         if not (largest < np.inf and np.minimum.reduce(scores, initial=0.0) >= 0):
-            sound = (scores >= 0) & (scores < np.inf)
-            rows, scores = rows[sound], scores[sound]
+            valid = (scores >= 0) & (scores < np.inf)
+            indices, scores = indices[valid], scores[valid]
             largest = float(scores.max(initial=0.0))
-        if not len(rows):
+        if not len(indices):
             return
-        self._synchronized()  # rows added so far have the largest score there was until now
+        self._synchronized()  # transitions inserted before have the largest score until now
         self._largest = largest if self._largest is None else max(self._largest, largest)
-        self._scores[rows] = scores
-        self._write(rows)
+        self._scores[indices] = scores
+        self._write(indices)
 
     def clear(self) -> None:
-        """Forget all scores, the largest one too."""
+        """Reset all scores, the largest one too."""
         self._largest = None
-        self._known = _NOTHING
+        self._version = _NO_TREE
 
     def get_state(self) -> dict[str, Any]:
-        """Return the scores of the live rows, the oldest first, the largest score there has been, and the exponents."""
+        """Return the scores of the stored transitions (oldest first), the largest score so far, and the exponents."""
         self._synchronized()
-        scores = self._scores.take(self._bound().live_rows())
+        scores = self._scores.take(self._bound().stored_indices())
         return {"scores": scores, "largest": self._largest, "alpha": self._alpha, "beta": self._beta}
 
     def check(self) -> None:
-        """Assert that the tree holds the priorities of the rows that may be drawn, nothing else, and their sums.
+        """Check that the tree holds exactly the priorities of the transitions that are not masked, and their sums.
 
         Raises:
-            AssertionError: naming what does not hold.
+            AssertionError: that names the broken invariant.
         """
-        tree, rows = self._synchronized(), self._bound().eligible_rows()
+        tree, indices = self._synchronized(), self._bound().unmasked_indices()
         expected = SumTree(self._bound().capacity)
-        expected.set(rows, self._priorities(self._scores.take(rows)))
-        assert np.array_equal(tree.values, expected.values), "a priority is not that of its row's score"
-        assert tree.equals(expected), "a sum of priorities is not that of its parts"
+        expected.set(indices, self._priorities(self._scores.take(indices)))
+        assert np.array_equal(tree.values, expected.values), "a priority differs from that of its score"
+        assert tree.equals(expected), "a sum of priorities differs from that of its parts"
         largest = np.float32(max(self._largest or 0.0, self._initial))
-        assert (self._scores[rows] <= largest).all(), "a score is above the largest there has been"
+        assert (self._scores[indices] <= largest).all(), "a score is above the largest so far"
 
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
-        """Refuse what `set_state` could not take.
+        """Check a state before `set_state`.
 
         Raises:
-            ValueError: naming what is wrong.
+            ValueError: that names what is wrong.
         """
-        wanted = {"scores", "largest", "alpha", "beta"}
-        if state.keys() != wanted:
-            raise ValueError(f"the state of a Prioritized has {sorted(wanted)}, this one {sorted(state)}")
+        expected = {"scores", "largest", "alpha", "beta"}
+        if state.keys() != expected:
+            raise ValueError(f"state['sampler'] must have the keys {sorted(expected)}, got {sorted(state)}")
         scores = state["scores"]
         if not isinstance(scores, np.ndarray) or scores.dtype != np.float32 or scores.shape != (length,):
             raise ValueError(f"scores must be an array float32[{length}], got {scores!r}")
@@ -208,52 +259,52 @@ class Prioritized(Sampler):
             check_number(name, state[name], low=0, high=1)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `get_state` returned; the storage holds its rows already."""
+        """Restore the state of `get_state`; the storage is restored already."""
         storage = self._bound()
         self._largest, self.alpha, self.beta = state["largest"], state["alpha"], state["beta"]
-        self._scores[storage.live_rows()] = state["scores"]
-        self._known = _NOTHING._replace(end=storage.count, epoch=storage.epoch)
+        self._scores[storage.stored_indices()] = state["scores"]
+        self._version = _NO_TREE._replace(end=storage.count, epoch=storage.epoch)
 
     def _synchronized(self) -> SumTree:
-        """Return the tree, right for the rows and the exponent as they are now."""
-        storage, known, tree = self._bound(), self._known, self._tree
-        now = _Known(storage.begin, storage.count, storage.epoch, storage.mask.version, self._alpha)
-        if now == known:
+        """Return the tree after it was updated to the stored transitions and the current exponent."""
+        storage, before, tree = self._bound(), self._version, self._tree
+        now = _TreeVersion(storage.begin, storage.count, storage.epoch, storage.mask.version, self._alpha)
+        if now == before:
             return tree
-        self._known = now
-        new = max(known.end if known.epoch == now.epoch else 0, now.begin)
+        self._version = now
+        new = max(before.end if before.epoch == now.epoch else 0, now.begin)
         score = self._initial if self._largest is None else self._largest
-        for rows in self._slices(new, now.end):
-            self._scores[rows] = score
-        if (known.epoch, known.alpha) != (now.epoch, now.alpha):
+        for part in self._slices(new, now.end):
+            self._scores[part] = score
+        if (before.epoch, before.alpha) != (now.epoch, now.alpha):
             tree.set_range(0, storage.capacity, 0.0)
-            self._write(storage.eligible_rows())
+            self._write(storage.unmasked_indices())
             return tree
-        for rows in self._slices(max(known.begin, now.end - storage.capacity), now.begin):
-            tree.set_range(rows.start, rows.stop, 0.0)
-        for rows in self._slices(new, now.end):
-            tree.set_range(rows.start, rows.stop, self._priorities(self._scores[rows][:1])[0])
-        if known.version != now.version:
-            live, allowed = storage.live_rows(), storage.eligible
-            wrong = (tree.values[live] > 0) != (True if allowed is None else allowed[live])
-            self._write(live[wrong])
+        for part in self._slices(max(before.begin, now.end - storage.capacity), now.begin):
+            tree.set_range(part.start, part.stop, 0.0)
+        for part in self._slices(new, now.end):
+            tree.set_range(part.start, part.stop, self._priorities(self._scores[part][:1])[0])
+        if before.mask_version != now.mask_version:
+            stored, unmasked = storage.stored_indices(), storage.unmasked
+            wrong = (tree.values[stored] > 0) != (True if unmasked is None else unmasked[stored])
+            self._write(stored[wrong])
         return tree
 
-    def _write(self, rows: Array) -> None:
-        """Let the tree hold the priorities of live rows `[n]`, 0 for those that must not be drawn."""
-        allowed = self._bound().eligible
-        priorities = self._priorities(self._scores.take(rows))
-        self._tree.set(rows, priorities if allowed is None else np.where(allowed[rows], priorities, 0.0))
+    def _write(self, indices: Array) -> None:
+        """Write the priorities of stored transitions `[n]` to the tree, 0 for masked ones."""
+        unmasked = self._bound().unmasked
+        priorities = self._priorities(self._scores.take(indices))
+        self._tree.set(indices, priorities if unmasked is None else np.where(unmasked[indices], priorities, 0.0))
 
     def _priorities(self, scores: Array) -> Array:
-        """Return (score + 1e-7)^alpha, float64. An array comes out the same to the last bit however it is cut."""
+        """Return (score + 1e-7)^alpha, float64; the result of an array does not depend on how it is cut."""
         return np.power(scores.astype(np.float64) + SMALLEST, self._alpha)
 
     def _slices(self, start: int, stop: int) -> Iterator[slice]:
-        """Yield where the generations from `start` up to `stop` lie, at most one round of the ring."""
+        """Yield the slices of the ring for the insertion numbers from `start` up to `stop`, at most one round."""
         capacity = self._bound().capacity
         while start < stop:
-            row = start % capacity
-            length = min(stop - start, capacity - row)
-            yield slice(row, row + length)
+            index = start % capacity
+            length = min(stop - start, capacity - index)
+            yield slice(index, index + length)
             start += length

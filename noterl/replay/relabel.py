@@ -1,7 +1,6 @@
-"""Seeing stored transitions in another light when they are sampled.
+"""Relabelling: batches that show stored transitions with other contents, and `Triplets`.
 
-Owns: what was drawn, with the choices made for it, and the contract of relabelling. Chance is spent when rows are
-drawn; gathering them is a plain function of the memory and of these choices.
+The random choices are made when indices are sampled. Gathering a batch depends only on the memory and these choices.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.registry import Configurable
-from noterl.replay.columns import Array
-from noterl.replay.returns import plain
+from noterl.registry import Configurable, register
+from noterl.replay.columns import Array, gather, reshape
+from noterl.replay.returns import gather_transitions
 from noterl.replay.storage import Storage
 from noterl.types import Batch
 
@@ -22,81 +21,139 @@ if TYPE_CHECKING:
     from noterl.envs import EnvSource
 
 
-class Drawn:
-    """Rows `[K, B]` of a group of updates, and what relabelling chose for each; slices take some of the updates.
-
-    Args:
-        rows: the rows, int64.
-        weight: of each in the loss, float32 `[K, B]`.
-        choices: arrays `[K, B, ...]` by name.
-        gamma: the discount of one step, where it was settled already.
-    """
-
-    __slots__ = ("choices", "gamma", "rows", "weight")
-
-    def __init__(
-        self, rows: Array, weight: Array, choices: Mapping[str, Array] | None = None, gamma: float | None = None
-    ) -> None:
-        self.rows, self.weight, self.choices, self.gamma = rows, weight, dict(choices or {}), gamma
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, updates: slice) -> Drawn:
-        choices = {name: array[updates] for name, array in self.choices.items()}
-        return Drawn(self.rows[updates], self.weight[updates], choices, self.gamma)
-
-    def joined(self, other: Drawn) -> Drawn:
-        """Return these updates and then the other's."""
-        choices = {name: np.concatenate([array, other.choices[name]]) for name, array in self.choices.items()}
-        rows, weight = np.concatenate([self.rows, other.rows]), np.concatenate([self.weight, other.weight])
-        return Drawn(rows, weight, choices, self.gamma)
-
-
 class Relabel(Configurable):
-    """Changes what a batch says of its rows; subclass it for a rule of your own.
+    """Changes the contents of a batch; subclass it for a rule of your own.
 
     Attributes:
-        takes_n_step: whether it can be combined with n-step returns.
-        spoiled: how many usable rows there are less, at most, when one is overwritten.
-        storage: the rows, once it is bound.
+        supports_n_step: whether it can be combined with n-step returns.
+        lost_per_eviction: how many transitions, at most, stop being sampleable when one is evicted.
+        storage: of the transitions, once it is bound.
     """
 
-    takes_n_step: bool = True
-    spoiled: int = 1
+    supports_n_step: bool = True
+    lost_per_eviction: int = 1
     storage: Storage | None = None
 
     def attach(self, agent: Any, source: EnvSource | None = None) -> None:
-        """Take what is needed of an agent, and of where it trains; `fit` calls this before it begins.
+        """Use an agent and its training environment from now on; `fit` calls this before it starts.
 
         Raises:
-            ValueError: if they lack it.
+            ValueError: if they lack what the relabelling needs.
         """
 
     def bind(self, storage: Storage, observation_space: spaces.Space[Any]) -> None:
-        """Belong to a storage, from now on.
+        """Use a storage from now on.
 
         Raises:
-            ValueError: if it belongs to another one, or cannot relabel observations of this space.
+            ValueError: if this is bound to another one, or cannot relabel observations of this space.
         """
         if self.storage is not None and self.storage is not storage:
-            raise ValueError(f"relabel must belong to one memory alone, got the {type(self).__name__} of another")
+            raise ValueError(f"relabel must belong to one memory only, got the {type(self).__name__} of another")
         if "present" in storage.extra:
             raise ValueError(f"relabel must be None for several agents, got {type(self).__name__}(...)")
         self.storage = storage
 
-    def usable(self, rows: Array) -> Array | None:
-        """Return which of the live rows `[n]` can be relabelled (bool); None if all can.
+    def sampleable(self, indices: Array) -> Array | None:
+        """Return which of the stored transitions `[n]` can be relabelled (bool); None if all can.
 
-        Others are not drawn. What is usable stays so as others are added, and until `spoiled` says otherwise.
+        A transition that can be relabelled must stay so, except for `lost_per_eviction`.
         """
         return None
 
-    def draw(self, rows: Array, generator: np.random.Generator) -> dict[str, Array]:
-        """Return the choices for rows `[n]`, arrays `[n, ...]` by name."""
+    def sample_choices(self, indices: Array, generator: np.random.Generator) -> dict[str, Array]:
+        """Return the random choices for indices `[n]`, arrays `[n, ...]` by name."""
         return {}
 
-    def gather(self, rows: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
-        """Return the batch of rows `[n]`, fields `[n, ...]`; `weight` and `index` are the memory's to fill in."""
-        assert self.storage is not None
-        return plain(self.storage, rows, gamma, n_step)
+    def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
+        """Return the batch of indices `[n]`, fields `[n, ...]`; the memory sets `weight` and `index`."""
+        return gather_transitions(self._bound(), indices, gamma, n_step)
+
+    def _bound(self) -> Storage:
+        if self.storage is None:
+            raise RuntimeError(f"this {type(self).__name__} has no memory yet: call Replay.build first")
+        return self.storage
+
+
+@register
+class Triplets(Relabel):
+    """Returns, for each sampled transition, two consecutive stretches of its episode.
+
+    For losses that tie a long way to its two halves; from Note_rl's `TRL` sampling. Three transitions `i < k < j` of an
+    episode are chosen: the sampled one and any two others. With `Uniform()` any three of an episode have the same
+    probability. The fields of a batch get an axis of 2 after B: `observation` is `[B, 2, ...]`, `reward` and `discount`
+    are `[B, 2]`.
+
+    - `[:, 0]` is the stretch from i to k: observation, action and reward of i; the next observation is that of k.
+    - `[:, 1]` is the stretch from k to j: observation, action and reward of k; the next observation is the one after j.
+
+    Rewards and discounts are those of the first transition of a stretch. `weight`, `index` and the loss's feedback stay
+    `[B]` and belong to the sampled transition. Networks take one stretch at a time, as in
+    `self.q(batch.observation[:, 0])`.
+
+    Episodes with fewer than three sampleable transitions are not sampled.
+
+    Differs: the fields of one transition stay together (in Note_rl the second action and reward belong to the
+    observation after theirs), the sampler chooses one of the three, and an episode that is running can be sampled.
+
+    Example:
+        >>> import numpy as np
+        >>> import noterl
+        >>> from gymnasium import spaces
+        >>> from noterl.replay import Triplets
+        >>> replay = noterl.Replay(100, relabel=Triplets())
+        >>> replay.build(spaces.Box(0.0, 9.0, (1,)), spaces.Discrete(9))
+        >>> for step in range(3):
+        ...     index = replay.add(0, [step], step, 10.0 * step, [step + 1], False, step == 2)
+        >>> batch = replay.gather(replay.sample(1, 1, generator=np.random.default_rng(0)), gamma=0.9)
+        >>> batch.observation[0, 0].tolist(), batch.next_observation[0, 0].tolist()
+        ([[0.0], [1.0]], [[1.0], [3.0]])
+        >>> batch.action[0, 0].tolist(), batch.reward[0, 0].tolist()
+        ([0, 1], [0.0, 10.0])
+    """
+
+    supports_n_step = False
+    lost_per_eviction = 3  # all of an episode of three
+
+    def sampleable(self, indices: Array) -> Array:
+        """Return which transitions `[n]` belong to an episode with three or more."""
+        storage = self._bound()
+        return storage.before(indices) + storage.episodes.after(indices) >= 2
+
+    def sample_choices(self, indices: Array, generator: np.random.Generator) -> dict[str, Array]:
+        """Return the indices of i, k and j for indices `[n]`, as "triplet" `[n, 3]`."""
+        storage = self._bound()
+        before = storage.before(indices)
+        others = before + storage.episodes.after(indices)
+        places = (generator.random((len(indices), 2)) * np.stack([others, others - 1], axis=1)).astype(np.int64)
+        # The second place is counted without the first, and then both without the sampled transition.
+        places[:, 1] += places[:, 1] >= places[:, 0]
+        places += places >= before[:, None]
+        places = np.sort(np.column_stack([places, before]), axis=1)
+        shifts = places - before[:, None]
+        return {"triplet": np.column_stack([storage.episodes.shifted(indices, shift) for shift in shifts.T])}
+
+    def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
+        """Return the batch of indices `[n]`, fields `[n, 2, ...]`."""
+        storage = self._bound()
+        _, middle, last = choices["triplet"].T
+        starts = choices["triplet"][:, :2].reshape(-1)
+        fields = {
+            "observation": storage.observations(starts),
+            "action": gather(storage.action, starts, storage.action_layout),
+            "reward": storage.reward.take(starts),
+            "discount": np.where(storage.terminated.take(starts), np.float32(0), np.float32(gamma)),
+            "extra": {name: gather(storage.extra[name], starts, leaf) for name, leaf in storage.extra_layout.items()},
+        }
+        return Batch(
+            **{name: reshape(value, (len(indices), 2)) for name, value in fields.items()},
+            next_observation=_stacked(storage.observations(middle), storage.next_observations(last)),
+            weight=None,
+            index=indices,
+        )
+
+
+def _stacked(first: Any, second: Any) -> Any:
+    """Return arrays `[n, ...]` as one `[n, 2, ...]`, leaf by leaf."""
+    if isinstance(first, dict):
+        return {name: _stacked(part, second[name]) for name, part in first.items()}
+    return np.stack([first, second], axis=1)

@@ -1,12 +1,12 @@
-"""The replay memory that users construct.
-
-Owns the public face: the checks, the allocation once the spaces are known, and how rows become a `Batch`.
-"""
+"""The replay memory that users construct."""
 
 from __future__ import annotations
 
 import os
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,47 +14,58 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.registry import Configurable, register
-from noterl.replay import state as snapshot
-from noterl.replay import team
-from noterl.replay import trimming as windows
-from noterl.replay.building import ExtraSpec, new_storage
-from noterl.replay.columns import Array, action_layout, flat, observation_layout, reshape
-from noterl.replay.disk import checked_folder
-from noterl.replay.drawing import Count, Feedback, draw_usable, pass_usable
-from noterl.replay.prefetch import ahead
-from noterl.replay.relabel import Drawn, Relabel
-from noterl.replay.returns import grouped, plain
-from noterl.replay.samplers import Sampler, Uniform
-from noterl.replay.storage import Storage
+from noterl.replay import state as storage_state
+from noterl.replay import trimming
+from noterl.replay.columns import (
+    Allocate,
+    Array,
+    ExtraSpec,
+    Layout,
+    Leaf,
+    action_layout,
+    extra_layout,
+    flat,
+    observation_layout,
+    reshape,
+)
+from noterl.replay.frame_stack import FrameStackStorage, StackLayout
+from noterl.replay.relabel import Relabel
+from noterl.replay.returns import gather_team_transitions, gather_transitions, reshape_group, team_layout
+from noterl.replay.samplers import Sample, Sampler, Selection, Uniform
+from noterl.replay.storage import Storage, allocator_on_disk, check_disk, check_folder
 from noterl.types import Batch
 from noterl.utils.checks import check_int, check_positive
+from noterl.utils.memory import available_bytes
 
 
 @register
 class Replay(Configurable):
-    """The last `capacity` transitions of all lanes, from which batches are drawn.
+    """The last `capacity` transitions of all lanes, from which batches are sampled.
 
     Each observation is stored once, in the dtype of its space: the next observation of a transition is the observation
-    of its lane's next one. Only the last observation of an episode needs a place of its own.
+    of its lane's next transition. Only the last observation of an episode is stored separately.
 
     Args:
-        capacity: how many transitions are kept; the oldest makes room for the newest.
-        sampler: which transitions are drawn; `Uniform()` where none is given.
-        relabel: in what light they are seen; None for the one they were stored in.
-        n_step: n, how many rewards a batch adds up (discounted) before the next observation and its value. The tail of
-            an episode, of one that still runs too, has fewer.
-        frame_stack: k, if observations are stacks of k frames: of each only the newest is stored, and stacks are put
-            together when they are sampled, never across the start of an episode. None stores observations as they come.
-        prefetch: how many calls ahead batches are gathered, by another thread, where a group of updates runs as several
-            calls (`steps_per_execution`); it changes nothing but the time, and that for the better where updates run on
-            another device (`noterl.replay.prefetch` has the figures). The rule of rewards for relabelling is asked on
-            that thread, too. 0 gathers in turn.
-        memmap: a folder, in files of which observations, actions and extra fields are to lie, for memories larger than
-            the machine's; it is made if it is missing, and the files have no names there and go when the memory goes.
-            None keeps everything in memory.
+        capacity: how many transitions are stored; a new one replaces the oldest.
+        sampler: which transitions are sampled; `Uniform()` by default.
+        relabel: how batches change the stored transitions, such as `Hindsight()`; None leaves them as they are.
+        n_step: n, how many discounted rewards a batch adds up before it bootstraps. At the end of an episode, and at
+            the newest transitions of a running one, there are fewer.
+        frame_stack: k, if observations are stacks of k frames: each frame is stored once, and stacks are put together
+            at sampling, never across the start of an episode. A transition is sampled only while all frames of its
+            stack are stored. None stores observations as they are.
+        stack_axis: 0 if the frames lie along a first axis of size k (gymnasium's `FrameStackObservation`), -1 if they
+            lie side by side in the last axis (`noterl.envs.FrameStack`). None takes the first axis if its size is k,
+            otherwise the last axis.
+        memmap: a folder for files with observations, actions and extra fields, for memories larger than the machine's.
+            The folder is created if it is missing; the files have no names and are deleted with the memory. None
+            keeps everything in memory.
+        prefetch: how many calls ahead another thread gathers batches, if a group of updates runs as several calls
+            (`steps_per_execution`). This changes nothing but the time. It helps if updates run on another device; see
+            `gather_ahead`. Reward functions of a relabelling are then called on that thread. 0 disables it.
 
     Raises:
-        ValueError: if an argument is not what it may be.
+        ValueError: if an argument is not allowed.
 
     Example:
         >>> import numpy as np
@@ -63,8 +74,9 @@ class Replay(Configurable):
         >>> replay = Replay(1000)
         >>> replay.build(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2))
         >>> for step in range(10):
-        ...     row = replay.add(0, np.full(3, step / 10), 1, 0.5, np.full(3, (step + 1) / 10), step == 9, False)
-        >>> batch = replay.sample(2, 4, generator=np.random.default_rng(0), gamma=0.99)
+        ...     index = replay.add(0, np.full(3, step / 10), 1, 0.5, np.full(3, (step + 1) / 10), step == 9, False)
+        >>> sample = replay.sample(2, 4, generator=np.random.default_rng(0))
+        >>> batch = replay.gather(sample, gamma=0.99)
         >>> batch.observation.shape, batch.reward.shape
         ((2, 4, 3), (2, 4))
     """
@@ -77,6 +89,7 @@ class Replay(Configurable):
         relabel: Relabel | None = None,
         n_step: int = 1,
         frame_stack: int | None = None,
+        stack_axis: int | None = None,
         memmap: str | os.PathLike[str] | None = None,
         prefetch: int = 0,
     ) -> None:
@@ -84,32 +97,34 @@ class Replay(Configurable):
         self._n_step = check_positive("n_step", n_step)
         self._sampler = Uniform() if sampler is None else sampler
         if not isinstance(self._sampler, Sampler):
-            raise ValueError(f"sampler must be a sampler of noterl.replay, got {sampler!r}")
+            raise ValueError(f"sampler must be a noterl.replay.Sampler, got {sampler!r}")
         if relabel is not None and not isinstance(relabel, Relabel):
-            raise ValueError(f"relabel must be None or a relabelling of noterl.replay, got {relabel!r}")
-        if relabel is not None and self._n_step > 1 and not relabel.takes_n_step:
+            raise ValueError(f"relabel must be None or a noterl.replay.Relabel, got {relabel!r}")
+        if relabel is not None and self._n_step > 1 and not relabel.supports_n_step:
             raise ValueError(f"n_step must be 1 with relabel={type(relabel).__name__}(...), got {n_step!r}")
         self._relabel = relabel
         self._frame_stack = check_positive("frame_stack", frame_stack, none=True)
+        if stack_axis not in ((None,) if frame_stack is None else (None, 0, -1)):
+            raise ValueError(f"stack_axis must be None, or 0 or -1 with a frame_stack, got {stack_axis!r}")
+        self._stack_axis = stack_axis
         self._prefetch = check_int("prefetch", prefetch, least=0)
-        self._held: windows.Held | None = None
-        self._memmap = checked_folder(memmap)
+        self._deferred: trimming.DeferredTrim | None = None
+        self._memmap = check_folder(memmap)
         if memmap is not None:
             self._config["memmap"] = self._memmap
         self._layouts: tuple[Any, ...] | None = None
         self._storage: Storage | None = None
-        self._count: Count | None = None
-        self._feedback: Feedback | None = None
-        self.owner: Any = None  # `noterl.replay.claiming` says whose it is
+        self._selection: Selection | None = None
+        self._owner: Any = None  # a weak reference
 
     @property
     def sampler(self) -> Sampler:
-        """Which transitions are drawn."""
+        """Which transitions are sampled."""
         return self._sampler
 
     @property
     def relabel(self) -> Relabel | None:
-        """In what light they are seen."""
+        """How batches change the stored transitions."""
         return self._relabel
 
     @property
@@ -119,21 +134,12 @@ class Replay(Configurable):
 
     @property
     def feedback_fields(self) -> tuple[str, ...]:
-        """The fields of the loss's feedback that are wanted after every group."""
+        """The fields of the loss's feedback that `feedback` needs after every group of updates."""
         return self._sampler.feedback_fields
 
     @property
-    def drawable(self) -> int:
-        """How many transitions may be drawn: those that are masked, or cannot be relabelled yet, may not."""
-        return self.count_drawable()
-
-    def count_drawable(self, enough: int | None = None) -> int:
-        """Return `drawable`; counting may stop at `enough`."""
-        return self._count(enough) if self._count else 0
-
-    @property
     def capacity(self) -> int:
-        """How many transitions are kept."""
+        """How many transitions can be stored."""
         return self._capacity
 
     @property
@@ -144,6 +150,30 @@ class Replay(Configurable):
     def __len__(self) -> int:
         return self._storage.length if self._storage else 0
 
+    def num_sampleable(self, at_most: int | None = None) -> int:
+        """Return how many transitions can be sampled, or `at_most` if there are more.
+
+        Transitions that `keep` left out cannot, nor those whose relabelling or stack of frames is not possible. With
+        `at_most`, they are rarely counted.
+        """
+        return self._selection.count(at_most) if self._selection else 0
+
+    def set_owner(self, agent: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        """Make an agent the only one that uses this memory, before `build`.
+
+        Raises:
+            ValueError: if the memory belongs to another agent, or needs more memory than is available.
+        """
+        owner = self._owner() if self._owner is not None else None
+        if owner is not None and owner is not agent and getattr(owner, "replay", None) is self:
+            raise ValueError(
+                f"replay must belong to one agent only, got the memory of another {type(owner).__name__}: make a new "
+                "Replay; to start with the same transitions, call set_state(replay.get_state()) on it"
+            )
+        if self._storage is None:
+            self._check_room(observation_layout(observation_space), action_layout(action_space), {})
+        self._owner = weakref.ref(agent)
+
     def build(
         self,
         observation_space: spaces.Space[Any],
@@ -152,35 +182,44 @@ class Replay(Configurable):
         extra_spec: ExtraSpec | None = None,
         agents: int = 0,
     ) -> None:
-        """Allocate the rows; a second call with spaces of the same form changes nothing.
+        """Allocate the memory; a second call with spaces of the same form changes nothing.
 
         Args:
             observation_space: Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these.
             action_space: Box, Discrete, MultiDiscrete or MultiBinary.
-            extra_spec: further fields that `add` is given: name -> (shape, dtype).
-            agents: how many have rewards and ends of their own, as `noterl.replay.team` says; 0 where there is one.
+            extra_spec: further fields that `add` stores: name -> (shape, dtype).
+            agents: how many agents have their own rewards and terminations; 0 if there is one agent.
 
         Raises:
-            ValueError: if a space is of another kind, if the memory was built for other spaces, or if it needs more
+            ValueError: if a space is not supported, if the memory was built for other spaces, or if it needs more
                 memory than is available.
         """
-        layouts = observation_layout(observation_space), action_layout(action_space), team.layout(extra_spec, agents)
+        observation, action = observation_layout(observation_space), action_layout(action_space)
+        extra = team_layout(extra_spec, agents)
+        layouts = observation, action, extra
         if self._storage:
             if self._layouts != layouts:
                 raise ValueError(
                     f"observation_space={observation_space!r}, action_space={action_space!r} and extra_spec="
-                    f"{extra_spec!r} do not fit this Replay, which was built for rows of {self._layouts}; use a new one"
+                    f"{extra_spec!r} do not fit this Replay, which was built for {self._layouts}; use a new one"
                 )
             return
-        storage = new_storage(self._capacity, *layouts, self._frame_stack, self._memmap)
+        self._check_room(*layouts)
+        empty: Allocate = np.empty if self._memmap is None else allocator_on_disk(self._memmap)
+        stack = self._stack_layout(observation)
+        if stack is None:
+            storage = Storage(observation, self._capacity, action, extra, empty)
+        else:
+            storage = FrameStackStorage(stack, self._capacity, action, extra, empty)
         if self._relabel:
             self._relabel.bind(storage, observation_space)
         self._sampler.bind(storage)
-        self._gathered = team.gathered if agents else plain
-        self._layouts, self._storage, self._count = layouts, storage, Count(storage, self._relabel)
-        self._feedback = Feedback(storage) if self.feedback_fields else None
-        # Whoever asks for `add` from now on gets the storage's own: one call less for every step.
-        self.add = self._storage.add  # type: ignore[method-assign]
+        self._gather = gather_team_transitions if agents else gather_transitions
+        self._layouts, self._storage = layouts, storage
+        self._selection = Selection(self._sampler, storage, self._relabel)
+        self._position = np.zeros(self._capacity if self.feedback_fields else 0, np.int64)  # scratch of `feedback`
+        # Callers get the storage's own `add` from now on: one call less in every step.
+        self.add = storage.add  # type: ignore[method-assign]
 
     def add(
         self,
@@ -193,210 +232,312 @@ class Replay(Configurable):
         truncated: bool,
         extra: Mapping[str, Any] | None = None,
     ) -> int:
-        """Store one transition, over the oldest when the memory is full.
+        """Store one transition, in place of the oldest if the memory is full.
 
         Args:
-            lane: which of the environments that are stepped side by side it comes from; any int of 32 bits.
-            observation: what the action was chosen on.
+            lane: number of the environment that the transition comes from; any 32-bit int.
+            observation: the observation that the action was chosen for.
             action: the action.
             reward: the reward, stored as float32.
-            next_observation: the true one: at the end of an episode its last observation, never a reset's first.
-            terminated: whether the environment ended the episode.
-            truncated: whether the episode was cut off from outside.
+            next_observation: the true next observation: at the end of an episode its last one, never that of a reset.
+            terminated: whether the environment terminated the episode.
+            truncated: whether the episode was truncated.
             extra: a value for each field of `extra_spec`.
 
         Returns:
-            the row it lies in, `0 <= row < capacity`.
+            The index of the transition, `0 <= index < capacity`.
 
         Raises:
-            ValueError: if a value cannot be written to a row of its space (a scalar of the wrong kind is a TypeError),
-                or `extra` has not the fields of `extra_spec`; the transition is then not stored.
+            ValueError: if a value does not fit its space (for a scalar of the wrong kind, TypeError), or if `extra`
+                does not have the fields of `extra_spec`. The transition is not stored.
         """
         return self._built().add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
 
     def interrupt(self, lane: int) -> None:
-        """Say that a lane was broken off (reset before its episode ended): its next transition starts afresh.
+        """End a lane's episode here (it was reset before its end): its next transition starts another episode.
 
-        Its last transition keeps the next observation it was added with.
+        Its newest transition keeps its next observation.
         """
         self._built().interrupt(lane)
 
-    def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator, gamma: float) -> Batch:
-        """Draw the batches of a group of updates, as the sampler chooses.
+    def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Sample:
+        """Sample the transitions of a group of updates, with all random choices.
 
         Args:
-            updates: K, how many batches.
-            batch_size: B, rows of each.
-            generator: where the draws come from.
+            updates: K, the number of batches.
+            batch_size: B, the number of transitions in each.
+            generator: of the random choices.
+
+        Raises:
+            ValueError: if `updates` or `batch_size` is not a positive int, or `batch_size` exceeds `num_sampleable()`.
+        """
+        selection = self._check_batch_size(batch_size)
+        indices = selection.sample_indices(check_positive("updates", updates), batch_size, generator)
+        return self._sample_of(indices, generator)
+
+    def sample_pass(self, batch_size: int, *, generator: np.random.Generator) -> Sample:
+        """Sample one pass: every transition that can be sampled once, in random order.
+
+        The first transitions of another random order fill the last batch.
+
+        Raises:
+            ValueError: if `batch_size` is not a positive int, or exceeds `num_sampleable()`.
+        """
+        return self._sample_of(self._check_batch_size(batch_size).sample_pass(batch_size, generator), generator)
+
+    def gather(self, sample: Sample, *, gamma: float) -> Batch:
+        """Return the batches of a sample.
+
+        Args:
+            sample: of this memory.
             gamma: the discount of one step.
 
         Returns:
-            A `Batch` of new arrays `[K, B, ...]`. float64 comes as float32 and int64 as int32 (if the space's values
-            fit); all else as it is stored. `reward` is the sum of `gamma**i` times the i-th of (at most) n rewards,
-            `next_observation` what came after the last of them and `discount` is `gamma**n * (1 - terminated)`;
-            `index` holds the rows as int64.
-
-        Raises:
-            ValueError: if `updates` or `batch_size` is not a positive int, or `batch_size` is more than may be drawn.
+            A `Batch` of new arrays `[K, B, ...]`. float64 becomes float32, and int64 becomes int32 if the bounds of the
+            space fit; other dtypes are kept. `reward` is the sum of `gamma**i` times the i-th of (at most) n rewards,
+            `next_observation` is the one after the last of them, and `discount` is `gamma**n * (1 - terminated)`.
+            `index` holds the sample's indices.
         """
-        return self.gather(self.draw(updates, batch_size, generator=generator), gamma=gamma)
-
-    def draw(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Drawn:
-        """Draw the rows `[K, B]` of a group of updates, with all choices; `sample` says how, and what is raised."""
-        self._check_batch_size(batch_size)
-        rows = draw_usable(self._sampler, self._relabel, check_positive("updates", updates), batch_size, generator)
-        return self._drawn(rows, generator)
-
-    def draw_pass(self, batch_size: int, *, generator: np.random.Generator) -> Drawn:
-        """Draw the rows `[K, B]` of one pass: every transition that may be drawn once, in random order.
-
-        What the last batch lacks is filled up with the first rows of another such order.
-
-        Raises:
-            ValueError: if `batch_size` is not a positive int, or more than may be drawn.
-        """
-        self._check_batch_size(batch_size)
-        return self._drawn(pass_usable(self._sampler, self._relabel, batch_size, generator), generator)
-
-    def gather(self, drawn: Drawn, *, gamma: float) -> Batch:
-        """Return the batches that were drawn; see `sample`."""
-        storage, rows = self._built(), drawn.rows.reshape(-1)
+        storage, indices = self._built(), sample.indices.reshape(-1)
         if self._relabel:
-            choices = {name: flat(array) for name, array in drawn.choices.items()}
-            batch = self._relabel.gather(rows, choices, gamma, self._n_step)
+            choices = {name: flat(array) for name, array in sample.choices.items()}
+            batch = self._relabel.gather(indices, choices, gamma, self._n_step)
         else:
-            batch = self._gathered(storage, rows, gamma, self._n_step)
-        return grouped(batch, drawn.rows, drawn.weight)
-
-    def feedback(self, index: Array, feedback: Mapping[str, Any]) -> None:
-        """Take what the loss said of rows `[K, B]` that were drawn; of a row that occurs twice the last counts.
-
-        Rows overwritten since they were drawn are left out: `index` is the batch's own, or a part of it (of a copy the
-        draw may have to be guessed). Without a sampler that has `feedback_fields` this does nothing.
-
-        Raises:
-            ValueError: if a row was never drawn, or a field has not a value for each row.
-        """
-        if self._feedback is not None:
-            self._feedback.give(self._sampler, index, feedback)
-
-    def _drawn(self, rows: Array, generator: np.random.Generator) -> Drawn:
-        if self._feedback is not None:
-            self._feedback.note(rows)
-        weight = self._sampler.weights(rows)
-        if self._relabel is None:
-            return Drawn(rows, weight)
-        choices = self._relabel.draw(rows.reshape(-1), generator)
-        return Drawn(rows, weight, {name: reshape(array, rows.shape) for name, array in choices.items()})
-
-    def _check_batch_size(self, batch_size: int) -> None:
-        self._built()
-        drawable = self.count_drawable(check_positive("batch_size", batch_size))
-        if batch_size > drawable:
-            raise ValueError(f"batch_size must be at most what may be drawn, {drawable}, got {batch_size}")
+            batch = self._gather(storage, indices, gamma, self._n_step)
+        return reshape_group(batch, sample.indices, sample.weight)
 
     @contextmanager
-    def gathering(self, gather: Callable[[Drawn], Batch], parts: Sequence[Drawn]) -> Iterator[Iterator[Batch]]:
-        """Give the batches of a group of updates, part by part; until it ends no transition is dropped or masked.
+    def gather_ahead(self, gather: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Iterator[Any]]:
+        """Provide what `gather` returns for each part of a sample, with up to `prefetch` parts gathered ahead.
+
+        Until the context ends, no transition is dropped or masked; the thread has then ended, also after an exception.
+        A sample does not depend on the updates, so `prefetch` changes nothing but the time. Eight updates of 5 ms on
+        another device, on 32 stacks of four 84x84 frames each, take 43 instead of 48 ms (two cores, the device
+        simulated by a sleep; benchmarks/replay.py). Small observations lose 1 to 6 % of a group's time, and a group
+        that is one compiled call (`steps_per_execution="auto"`) has nothing to gather ahead.
 
         Args:
-            gather: makes a part's batches; with `prefetch` another thread calls it.
-            parts: what was drawn.
+            gather: returns a part's batches; with `prefetch`, another thread calls it.
+            parts: of a sample.
         """
-        self._held = windows.Held()
+        self._deferred = trimming.DeferredTrim()
         try:
-            with ahead(gather, parts, self._prefetch) as batches:
-                yield batches
+            if not self._prefetch or len(parts) < 2:
+                yield map(gather, parts)
+                return
+            with ThreadPoolExecutor(1, "noterl-prefetch") as pool:
+                try:
+                    yield _gathered(pool, gather, parts, self._prefetch)
+                finally:
+                    pool.shutdown(cancel_futures=True)
         finally:
-            held, self._held = self._held, None
-            held.apply(self._built())
+            deferred, self._deferred = self._deferred, None
+            deferred.apply(self._built())
+
+    def feedback(self, sample: Sample, values: Mapping[str, Any]) -> None:
+        """Give the loss's feedback for a sample to the sampler; if an index occurs twice, the last value counts.
+
+        Transitions that have been overwritten since are ignored. Without a sampler that has `feedback_fields` this does
+        nothing.
+
+        Args:
+            sample: of this memory, or a part of it.
+            values: by name, arrays `[K, B, ...]` like the indices of the sample.
+
+        Raises:
+            ValueError: if `sample` is not a `Sample`, or a field does not have a value for each of its transitions.
+        """
+        if not self.feedback_fields:
+            return
+        if not isinstance(sample, Sample):
+            raise ValueError(f"sample must be what Replay.sample or sample_pass returned, got {type(sample).__name__}")
+        storage, shape, indices = self._built(), sample.indices.shape, sample.indices.reshape(-1)
+        if sample.epoch != storage.epoch:
+            return
+        order = np.arange(len(indices))
+        self._position[indices] = order  # of equal indices the last one stays
+        stored = storage.insertion_numbers(indices) < sample.next_insertion
+        last = (stored & (self._position[indices] == order)).nonzero()[0]
+        fields = {}
+        for name in self.feedback_fields:
+            if name in values:
+                value = np.asarray(values[name])
+                if value.shape[: len(shape)] != shape:
+                    raise ValueError(
+                        f"{name} must be [B], a number for each transition: {shape[-1:]}, got the shape "
+                        f"{value.shape[len(shape) - 1 :]}"
+                    )
+                fields[name] = value.reshape(-1, *value.shape[len(shape) :])[last]
+        if fields and last.size:
+            self._sampler.feedback(indices[last], fields)
 
     def drop_oldest(self, n: int) -> None:
-        """Forget the `n` oldest transitions, or all if there are fewer.
+        """Evict the `n` oldest transitions, or all if there are fewer.
 
-        While a group of updates runs this waits for its end, since the group may need them.
+        While a group of updates is gathered this waits for its end, since the group may need them.
 
         Raises:
             ValueError: if `n` is not an int of at least 0.
         """
-        windows.drop_oldest(self._built(), n, self._held)
+        trimming.drop_oldest(self._built(), n, self._deferred)
 
     def keep(self, indices: Any) -> None:
-        """Draw, of the transitions that are there now, only these from now on; later ones as ever.
+        """Of the transitions that are stored now, sample only these from now on; later ones are sampled as usual.
 
-        The others stay where they are until they are overwritten: as next observations, as part of n-step returns and
-        stacks, and as goals. What was left out before comes back if it is among `indices`. While a group of updates
-        runs this waits for its end.
+        The others stay stored until they are overwritten: as next observations, in n-step returns and stacks of frames,
+        and as goals. A transition that was left out before is sampled again if it is among `indices`. While a group of
+        updates is gathered this waits for its end.
 
         Args:
-            indices: rows [n] as in `batch.index`.
+            indices: `[n]`, as in `batch.index`.
 
         Raises:
-            ValueError: if one of them is not the row of a transition that the memory holds.
+            ValueError: if one of them is not the index of a stored transition.
         """
-        windows.keep(self._built(), indices, self._held)
+        trimming.keep(self._built(), indices, self._deferred)
 
     def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False) -> Any:
-        """Return how many transitions, drawn uniformly, would vary as those that the sampler draws: 1 / sum of p^2.
+        """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.
 
-        Between 1 and the number that may be drawn, which it is for uniform sampling; 0.0 for an empty memory.
+        It is between 1 and the number of transitions, which it equals for uniform sampling; 0.0 for an empty memory.
 
         Args:
-            alpha: False for the chances that scores would have without prioritized sampling's exponent.
+            alpha: False for the probabilities without prioritized sampling's exponent.
             by_lane: return a dict, with a number for each lane's own transitions.
         """
-        return windows.effective_sample_size(self._sampler, self._built(), alpha, by_lane)
+        return trimming.effective_sample_size(self._sampler, self._built(), alpha, by_lane)
 
     def clear(self) -> None:
-        """Forget every transition; what is allocated stays."""
+        """Evict every transition; the memory stays allocated."""
         if self._storage:
             self._storage.clear()
             self._sampler.clear()
 
     def check(self) -> None:
-        """Assert that the memory hangs together.
+        """Check the invariants of the memory.
 
         Raises:
-            AssertionError: naming the broken invariant.
+            AssertionError: that names the broken invariant.
         """
         if self._storage:
-            snapshot.check(self._storage)
+            storage_state.check(self._storage)
             self._sampler.check()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the live transitions, in order of age; `{}` before `build`.
+        """Return the stored transitions, in order of age; `{}` before `build`.
 
         The arrays are views of the memory: save or copy them before the next `add`.
         """
         if self._storage is None:
             return {}
-        return {**snapshot.get_state(self._storage), "sampler": self._sampler.get_state()}
+        return {**storage_state.get_state(self._storage), "sampler": self._sampler.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `get_state` said: what is sampled and overwritten from here on is the same.
+        """Restore the state of `get_state`: from here on, the same transitions are sampled and overwritten.
 
-        What is formed at sampling is not part of it: `n_step` and `relabel` stay as they are here.
+        `n_step` and `relabel` are not part of the state.
 
         Raises:
-            ValueError: if the state is of another capacity or other spaces, or contradicts itself; nothing is changed
-                then.
+            ValueError: if the state is of another capacity or other spaces, or inconsistent; nothing is changed then.
         """
-        if state:
-            storage = self._built()
-            take = snapshot.checked(storage, state)
-            known = snapshot.entry(state, ("sampler",))
-            if not isinstance(known, Mapping):
-                raise ValueError(f"state['sampler'] must be a dict, got {type(known).__name__}")
-            self._sampler.check_state(known, int(state["count"]) - int(state["begin"]))
-            take()
-            if self._feedback is not None:  # what was drawn before is not what is there now
-                self._feedback.forget()
-            self._sampler.clear()
-            self._sampler.set_state(known)
-        else:
+        if not state:
             self.clear()
+            return
+        storage = self._built()
+        storage_state.check_state(storage, state)
+        sampler = storage_state.entry(state, "sampler")
+        if not isinstance(sampler, Mapping):
+            raise ValueError(f"state['sampler'] must be a dict, got {type(sampler).__name__}")
+        self._sampler.check_state(sampler, state["count"] - state["begin"])
+        storage_state.set_state(storage, state)
+        self._sampler.clear()
+        self._sampler.set_state(sampler)
 
     def _built(self) -> Storage:
         if self._storage is None:
-            raise RuntimeError("this Replay does not know its spaces yet: call build(observation_space, action_space)")
+            raise RuntimeError("this Replay has no spaces yet: call build(observation_space, action_space)")
         return self._storage
+
+    def _check_batch_size(self, batch_size: int) -> Selection:
+        self._built()
+        number = self.num_sampleable(check_positive("batch_size", batch_size))
+        if batch_size > number:
+            raise ValueError(
+                f"batch_size must be at most the number of sampleable transitions, {number}, got {batch_size}"
+            )
+        assert self._selection is not None
+        return self._selection
+
+    def _sample_of(self, indices: Array, generator: np.random.Generator) -> Sample:
+        """Return the sample of these indices."""
+        storage, weight, choices = self._built(), self._sampler.weights(indices), {}
+        if self._relabel is not None:
+            made = self._relabel.sample_choices(indices.reshape(-1), generator)
+            choices = {name: reshape(array, indices.shape) for name, array in made.items()}
+        return Sample(indices, weight, choices, next_insertion=storage.count, epoch=storage.epoch)
+
+    def _stack_layout(self, observation: Layout) -> StackLayout | None:
+        return None if self._frame_stack is None else StackLayout(observation, self._frame_stack, self._stack_axis)
+
+    def _check_room(self, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> None:
+        """Raise a ValueError with the figures if memory or disk has no room for these transitions."""
+        columns, bookkeeping = _sizes(self._capacity, self._stack_layout(observation) or observation, action, extra)
+        needed = bookkeeping + (columns if self._memmap is None else 0)
+        available = available_bytes()
+        if needed > available:
+            raise ValueError(
+                f"capacity={self._capacity} needs {needed} bytes ({needed / 1e9:.2f} GB) for these spaces, but only "
+                f"{available} bytes ({available / 1e9:.2f} GB) are available; at most "
+                f"{self._capacity * available // needed} transitions fit"
+            )
+        if self._memmap is not None:
+            check_disk(self._memmap, self._capacity, columns)
+
+
+def bytes_needed(
+    capacity: int,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    *,
+    extra_spec: ExtraSpec | None = None,
+    frame_stack: int | None = None,
+    stack_axis: int | None = None,
+) -> int:
+    """Return the bytes that `Replay(capacity, frame_stack=...)` allocates for these spaces.
+
+    Each episode that ends in the memory may need one more observation.
+
+    >>> from gymnasium import spaces
+    >>> from noterl.replay import bytes_needed
+    >>> frames = spaces.Box(0, 255, (84, 84, 4), "uint8")
+    >>> round(bytes_needed(1_000_000, frames, spaces.Discrete(18), frame_stack=4) / 1e9, 2)
+    7.09
+    """
+    check_positive("capacity", capacity)
+    observation = observation_layout(observation_space)
+    frames = check_positive("frame_stack", frame_stack, none=True)
+    stack = None if frames is None else StackLayout(observation, frames, stack_axis)
+    return sum(_sizes(capacity, stack or observation, action_layout(action_space), extra_layout(extra_spec)))
+
+
+def _sizes(
+    capacity: int, observation: Layout | StackLayout, action: Leaf, extra: Mapping[str, Leaf]
+) -> tuple[int, int]:
+    """Return the bytes of the columns of the spaces, and of the other columns."""
+    if isinstance(observation, StackLayout):
+        columns = FrameStackStorage.column_bytes(capacity, observation.layout, action, extra)
+        return columns, FrameStackStorage.bookkeeping_bytes(capacity)
+    return Storage.column_bytes(capacity, observation, action, extra), Storage.bookkeeping_bytes(capacity)
+
+
+def _gathered(
+    pool: ThreadPoolExecutor, gather: Callable[[Any], Any], parts: Sequence[Any], ahead: int
+) -> Iterator[Any]:
+    """Yield what `gather` returns for each part; the pool gathers up to `ahead` parts ahead."""
+    waiting: deque[Future[Any]] = deque()
+    for part in parts:
+        waiting.append(pool.submit(gather, part))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

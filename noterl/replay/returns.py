@@ -1,69 +1,72 @@
-"""Batches from rows: the n-step return, the state it ends in, and the fields in between.
+"""Batches from indices: n-step returns, the states they end in, and the fields in between.
 
-Owns: what n-step means (Sutton, 1988; with the true bootstrap at truncation). It is formed when rows are sampled, from
-the gamma of that moment, so nothing of it is stored.
+n-step returns (Sutton, 1988) bootstrap from the true next observation at a truncation. They are computed when a batch
+is gathered, with the discount of that moment.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl.replay.columns import Array, gather, reshape
+from noterl.replay.columns import Array, ExtraSpec, Leaf, extra_layout, gather, reshape
 from noterl.replay.storage import Storage
 from noterl.types import Batch
 
+# Fields of `extra` in `Replay.add` for several agents, `[agents]` each; see `noterl.envs.multi_agent.parallel.Outcome`.
+TEAM_FIELDS = {"reward": np.float32, "terminated": np.bool_, "present": np.bool_, "remaining": np.bool_}
+
 
 class Steps(NamedTuple):
-    """The transitions that follow one another from each of m rows, at most n.
+    """Up to n consecutive transitions from each of m indices.
 
-    `rows[i]` is the i-th of them `[n, m]`, the last there is repeated; `present[i]` says whether there is an i-th.
+    `indices[i]` is the i-th of them, `[n, m]`; the last one is repeated. `present[i]` is whether there is an i-th.
     """
 
-    rows: Array
+    indices: Array
     present: Array
 
 
-def follow(storage: Storage, rows: Array, n_step: int) -> Steps:
-    """Return the `n_step` transitions from rows `[m]` on, or as many as the episode has so far."""
-    following = np.empty((n_step, len(rows)), np.int64)
-    present = np.ones((n_step, len(rows)), np.bool_)
-    following[0] = rows
+def successors(storage: Storage, indices: Array, n_step: int) -> Steps:
+    """Return the `n_step` transitions from indices `[m]` on, or fewer if the episode has fewer so far."""
+    following = np.empty((n_step, len(indices)), np.int64)
+    present = np.ones((n_step, len(indices)), np.bool_)
+    following[0] = indices
     for i in range(1, n_step):
         before = following[i - 1]
         successor = storage.successor.take(before)
-        # Where none follows the row itself is repeated, and none follows it the next time either.
+        # Without a successor the index is repeated, which has no successor in the next round either.
         np.greater_equal(successor, 0, out=present[i])
         following[i] = np.where(present[i], successor, before)
     return Steps(following, present)
 
 
-def fold(steps: Steps, reward: Array, terminated: Array, gamma: float) -> tuple[Array, Array, Array]:
-    """Return the n-step reward, the discount of the value after it, and the row it ends with, `[m]` each.
+def n_step_return(steps: Steps, reward: Array, terminated: Array, gamma: float) -> tuple[Array, Array, Array]:
+    """Return the n-step reward, the discount of the value after it, and the index of the last step, `[m]` each.
 
-    The reward is `sum of gamma**i * reward[i]` over the steps up to the first that terminates, the discount
-    `gamma**count * (1 - terminated)` with the count of these steps.
+    The reward is `sum of gamma**i * reward[i]` over the steps up to the first that terminates. The discount is
+    `gamma**count * (1 - terminated)` for `count` such steps.
 
     Args:
-        steps: of `follow`.
-        reward: of each step, float32 `[n, m]`; what lies beyond the last present step is not looked at.
-        terminated: whether the episode terminates with it, `[n, m]`.
+        steps: of `successors`.
+        reward: of each step, float32 `[n, m]`; ignored after the last present step.
+        terminated: whether the episode terminates with each step, `[n, m]`.
         gamma: the discount of one step.
     """
     if len(reward) == 1:
-        return reward[0], np.where(terminated[0], np.float32(0), np.float32(gamma)), steps.rows[0]
-    going = steps.present.copy()
-    for i in range(1, len(reward)):  # up to the first that terminates
-        going[i] &= going[i - 1]
-        np.greater(going[i], terminated[i - 1], out=going[i])
+        return reward[0], np.where(terminated[0], np.float32(0), np.float32(gamma)), steps.indices[0]
+    counted = steps.present.copy()
+    for i in range(1, len(reward)):
+        counted[i] &= counted[i - 1]
+        np.greater(counted[i], terminated[i - 1], out=counted[i])
     powers = powers_of(gamma, len(reward))
-    # Summed over the first axis numbers are added in turn, so that the sum is that of a plain loop.
-    total = np.where(going, reward * powers[:-1, None], 0.0).sum(axis=0)
-    count = going.sum(axis=0)
+    # NumPy adds along the first axis in order, so the sum is that of a plain loop.
+    total = np.where(counted, reward * powers[:-1, None], 0.0).sum(axis=0)
+    count = counted.sum(axis=0)
     last = (count - 1) * reward.shape[1] + np.arange(reward.shape[1])
     discount = np.where(terminated.reshape(-1).take(last), 0.0, powers.take(count))
-    return total.astype(np.float32), discount.astype(np.float32), steps.rows.reshape(-1).take(last)
+    return total.astype(np.float32), discount.astype(np.float32), steps.indices.reshape(-1).take(last)
 
 
 def powers_of(gamma: float, count: int) -> Array:
@@ -71,38 +74,77 @@ def powers_of(gamma: float, count: int) -> Array:
     return np.multiply.accumulate([1.0, *[gamma] * count])
 
 
-def plain(storage: Storage, rows: Array, gamma: float, n_step: int) -> Batch:
-    """Return the batch of rows `[m]` as they are stored, fields `[m, ...]`, without `weight`."""
+def gather_transitions(storage: Storage, indices: Array, gamma: float, n_step: int) -> Batch:
+    """Return the batch of indices `[m]`, fields `[m, ...]`, without `weight`."""
     if n_step == 1:
-        reward, last = storage.reward.take(rows), rows
-        discount = np.multiply(~storage.terminated.take(rows), gamma, dtype=np.float32)
+        reward, last = storage.reward.take(indices), indices
+        discount = np.multiply(~storage.terminated.take(indices), gamma, dtype=np.float32)
     else:
-        steps = follow(storage, rows, n_step)
-        outcomes = storage.reward.take(steps.rows), storage.terminated.take(steps.rows)
-        reward, discount, last = fold(steps, *outcomes, gamma)
-    return assembled(storage, rows, last, reward, discount)
+        steps = successors(storage, indices, n_step)
+        outcomes = storage.reward.take(steps.indices), storage.terminated.take(steps.indices)
+        reward, discount, last = n_step_return(steps, *outcomes, gamma)
+    return make_batch(storage, indices, last, reward, discount)
 
 
-def assembled(storage: Storage, rows: Array, last: Array, reward: Array, discount: Array) -> Batch:
-    """Return the batch of rows `[m]` with this reward and discount, and the next observation of the rows `last`.
+def gather_team_transitions(storage: Storage, indices: Array, gamma: float, n_step: int) -> Batch:
+    """Return the batch of indices `[m]` for several agents, with `reward` and `discount` `[m, agents]`.
 
-    `weight` is left to whoever knows how the rows were drawn.
+    An n-step return also ends when an agent leaves or joins: the state that it bootstraps from has the same agents.
+    `extra` holds, as float32 `[m, agents]`, which agents are `present` in the transition and `remaining` in that state.
+    The scalar rewards of the storage are not used.
+
+    Args:
+        storage: with `TEAM_FIELDS` in `extra`.
+        indices: of stored transitions.
+        gamma: the discount of one step.
+        n_step: n, the most rewards that are added up.
+    """
+    steps = successors(storage, indices, n_step)
+    present = storage.extra["present"][steps.indices]  # [n, m, agents]
+    counted = steps.present.copy()
+    for i in range(1, n_step):
+        counted[i] &= counted[i - 1] & (present[i] == present[i - 1]).all(axis=-1)
+    powers, count = powers_of(gamma, n_step), counted.sum(axis=0)
+    reward = storage.extra["reward"][steps.indices]
+    total = np.where(counted[..., None], reward * powers[:-1, None, None], 0.0).sum(axis=0)
+    last = steps.indices[count - 1, np.arange(len(indices))]
+    discount = np.where(storage.extra["terminated"][last], 0.0, powers[count][:, None])
+    batch = make_batch(storage, indices, last, total.astype(np.float32), discount.astype(np.float32))
+    extra: dict[str, Any] = {name: value for name, value in batch.extra.items() if name not in TEAM_FIELDS}
+    extra.update(present=present[0].astype(np.float32), remaining=storage.extra["remaining"][last].astype(np.float32))
+    return batch._replace(extra=extra)
+
+
+def team_layout(extra_spec: ExtraSpec | None, agents: int) -> dict[str, Leaf]:
+    """Return the layout of the extra fields and, for several agents, of `TEAM_FIELDS`; 0 agents add none.
+
+    Raises:
+        ValueError: if an entry of `extra_spec` is not a pair of a shape and a numeric dtype.
+    """
+    fields = {name: ((agents,), dtype) for name, dtype in TEAM_FIELDS.items()} if agents else {}
+    return extra_layout({**(extra_spec or {}), **fields})
+
+
+def make_batch(storage: Storage, indices: Array, last: Array, reward: Array, discount: Array) -> Batch:
+    """Return the batch of indices `[m]` with this reward and discount, and the next observations of indices `last`.
+
+    `weight` is None; `reshape_group` sets it.
     """
     return Batch(
-        observation=storage.observations(rows),
-        action=gather(storage.action, rows, storage.action_layout),
+        observation=storage.observations(indices),
+        action=gather(storage.action, indices, storage.action_layout),
         reward=reward,
         next_observation=storage.next_observations(last),
         discount=discount,
         weight=None,
-        index=rows,
-        extra={name: gather(storage.extra[name], rows, leaf) for name, leaf in storage.extra_layout.items()},
+        index=indices,
+        extra={name: gather(storage.extra[name], indices, leaf) for name, leaf in storage.extra_layout.items()},
     )
 
 
-def grouped(batch: Batch, rows: Array, weight: Array) -> Batch:
-    """Return a batch `[K * B, ...]` of rows `[K, B]` as `[K, B, ...]`, with the weight of each."""
-    shape = rows.shape
+def reshape_group(batch: Batch, indices: Array, weight: Array) -> Batch:
+    """Return a batch `[K * B, ...]` of indices `[K, B]` as `[K, B, ...]`, with these weights."""
+    shape = indices.shape
     return Batch(
         observation=reshape(batch.observation, shape),
         action=reshape(batch.action, shape),
@@ -110,6 +152,6 @@ def grouped(batch: Batch, rows: Array, weight: Array) -> Batch:
         next_observation=reshape(batch.next_observation, shape),
         discount=reshape(batch.discount, shape),
         weight=weight,
-        index=rows,
+        index=indices,
         extra=reshape(batch.extra, shape),
     )

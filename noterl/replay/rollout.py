@@ -92,7 +92,7 @@ class Rollout:
         assert self._view is not None, "build comes first"
         rows, shape, dtype = (self.length, num_envs), self._view.space.shape, self._view.dtype
         self.observation, self.next_observation = np.zeros((*rows, *shape), dtype), np.zeros((*rows, *shape), dtype)
-        self.action = np.zeros((*rows, *self._action.shape), self._action.delivered)
+        self.action = np.zeros((*rows, *self._action.shape), self._action.batch_dtype)
         self.reward = np.zeros(rows, np.float32)
         self.terminated, self.ended, self.valid = (np.zeros(rows, bool) for _ in range(3))
         self.num_envs, self.round, self._begun = num_envs, 0, False
@@ -166,8 +166,8 @@ class Rollout:
         )
 
     @contextmanager
-    def gathering(self, gather: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Iterator[Any]]:
-        """Give what `gather` makes of each part of a group; see `Replay.gathering`."""
+    def gather_ahead(self, gather: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Iterator[Any]]:
+        """Give what `gather` makes of each part of a group; see `Replay.gather_ahead`."""
         yield map(gather, parts)
 
     def get_state(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Which transitions are drawn from a replay memory.
+"""Which transitions are sampled from a replay memory.
 
-Owns: the contract of a sampler, and uniform sampling. A sampler is bound to one storage and never hears of an added
-row: what it needs to know of new ones it finds out when it is next asked, from the storage's generations.
+A sampler is bound to one storage. `add` does not notify it: when it is used, it finds new transitions by their
+insertion numbers.
 """
 
 from __future__ import annotations
@@ -13,124 +13,250 @@ import numpy as np
 
 from noterl.registry import Configurable, register
 from noterl.replay.columns import Array
+from noterl.replay.relabel import Relabel
 from noterl.replay.storage import Storage
+
+ATTEMPTS = 8  # times that indices which cannot be used are sampled again, before all that can be are listed
+
+
+class Sample:
+    """The indices of a group of updates, with their relabelling choices; a slice takes some of the updates.
+
+    Args:
+        indices: int64 `[K, B]`.
+        weight: of each index in the loss, float32 `[K, B]`.
+        choices: arrays `[K, B, ...]` by name.
+        next_insertion: the insertion number of the first transition that was not stored when this was sampled.
+        epoch: of the storage when this was sampled.
+        gamma: the discount of one step, if it is fixed already.
+    """
+
+    __slots__ = ("choices", "epoch", "gamma", "indices", "next_insertion", "weight")
+
+    def __init__(
+        self,
+        indices: Array,
+        weight: Array,
+        choices: Mapping[str, Array] | None = None,
+        *,
+        next_insertion: int = 0,
+        epoch: int = -1,
+        gamma: float | None = None,
+    ) -> None:
+        self.indices, self.weight, self.choices, self.gamma = indices, weight, dict(choices or {}), gamma
+        self.next_insertion, self.epoch = next_insertion, epoch
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, updates: slice) -> Sample:
+        choices = {name: array[updates] for name, array in self.choices.items()}
+        return self._with(self.indices[updates], self.weight[updates], choices)
+
+    def joined(self, other: Sample) -> Sample:
+        """Return these updates followed by those of another sample of the same moment."""
+        choices = {name: np.concatenate([array, other.choices[name]]) for name, array in self.choices.items()}
+        indices, weight = np.concatenate([self.indices, other.indices]), np.concatenate([self.weight, other.weight])
+        return self._with(indices, weight, choices)
+
+    def _with(self, indices: Array, weight: Array, choices: Mapping[str, Array]) -> Sample:
+        moment = {"next_insertion": self.next_insertion, "epoch": self.epoch}
+        return Sample(indices, weight, choices, gamma=self.gamma, **moment)
 
 
 class Sampler(Configurable):
-    """Chooses rows; subclass it for a rule of your own.
+    """Chooses indices; subclass it for a rule of your own.
 
     Attributes:
-        feedback_fields: what it wants to hear of the rows drawn, of what the loss feeds back.
-        storage: the rows it chooses from, once it is bound.
+        feedback_fields: the fields of the loss's feedback that it uses.
+        storage: the transitions it samples from, once it is bound.
     """
 
     feedback_fields: tuple[str, ...] = ()
     storage: Storage | None = None
 
     def bind(self, storage: Storage) -> None:
-        """Belong to a storage, from now on.
+        """Use a storage from now on.
 
         Raises:
-            ValueError: if it belongs to another one.
+            ValueError: if the sampler is bound to another one.
         """
         if self.storage is not None and self.storage is not storage:
-            raise ValueError(f"sampler must belong to one memory alone, got the {type(self).__name__} of another")
+            raise ValueError(f"sampler must belong to one memory only, got the {type(self).__name__} of another")
         self.storage = storage
 
-    def draw(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
-        """Return rows `[K, B]` (int64) of live transitions that `storage.eligible` allows; there is at least one."""
+    def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
+        """Return indices `[K, B]` (int64) of stored transitions that are not masked; there is at least one."""
         raise NotImplementedError
 
-    def draw_pass(self, batch_size: int, generator: np.random.Generator) -> Array:
-        """Return rows `[K, B]` of one pass: each eligible transition once, the last batch filled up with others.
+    def sample_pass(self, batch_size: int, generator: np.random.Generator) -> Array:
+        """Return indices `[K, B]` of one pass: each transition that is not masked once, in uniformly random order.
 
-        Here the order is uniformly random whatever the sampler is, since a pass leaves it nothing to choose.
+        Further transitions fill the last batch.
         """
         storage = self._bound()
-        rows = generator.permutation(storage.eligible_rows())
-        missing = -len(rows) % batch_size
+        indices = generator.permutation(storage.unmasked_indices())
+        missing = -len(indices) % batch_size
         if missing:
-            rows = np.concatenate([rows, np.resize(generator.permutation(storage.eligible_rows()), missing)])
-        return rows.reshape(-1, batch_size)
+            indices = np.concatenate([indices, np.resize(generator.permutation(storage.unmasked_indices()), missing)])
+        return indices.reshape(-1, batch_size)
 
-    def weights(self, rows: Array) -> Array:
-        """Return what a loss must weigh rows `[K, B]` with to mend the sampler's bias, float32, at most 1 per batch."""
-        return np.ones(rows.shape, np.float32)
+    def weights(self, indices: Array) -> Array:
+        """Return the importance weights of indices `[K, B]`, float32, at most 1 per batch."""
+        return np.ones(indices.shape, np.float32)
 
     def probabilities(self, *, alpha: bool = True) -> Array:
-        """Return the chance `[n]` (float64, sum 1) of each of `storage.eligible_rows()`, the oldest first.
+        """Return the probability `[n]` of each transition that is not masked, the oldest first: float64, sum 1.
 
         Args:
-            alpha: False for what it would be without the exponent that prioritized sampling puts on its scores.
+            alpha: False for the probabilities without the exponent of prioritized sampling.
         """
-        count = self._bound().drawable
+        count = self._bound().num_unmasked
         return np.full(count, 1 / count) if count else np.empty(0)
 
-    def feedback(self, rows: Array, values: Mapping[str, Array]) -> None:
-        """Take `feedback_fields` of rows `[n]`: each row once, live, and not overwritten since it was drawn.
+    def feedback(self, indices: Array, values: Mapping[str, Array]) -> None:
+        """Use the loss's feedback for indices `[n]`: each once, and not overwritten since it was sampled.
 
         Args:
-            rows: the rows.
-            values: `[n]` each, or `[n, ...]` where relabelling gives a batch further axes.
+            indices: of the transitions.
+            values: of `feedback_fields`, `[n]` each, or `[n, ...]` if relabelling adds axes to a batch.
         """
 
     def clear(self) -> None:
-        """Forget everything about the rows: the storage was emptied."""
+        """Reset everything about the transitions: the storage was cleared."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return what is known of the live rows, in order of age (the oldest first)."""
+        """Return the state of the stored transitions, the oldest first."""
         return {}
 
     def check(self) -> None:
-        """Assert that what is known of the rows hangs together; part of `Replay.check`.
+        """Check the sampler's invariants; part of `Replay.check`.
 
         Raises:
-            AssertionError: naming what does not.
+            AssertionError: that names the broken invariant.
         """
 
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
-        """Refuse what `set_state` could not take.
+        """Check a state before `set_state`.
 
         Args:
-            state: what a file claims that `get_state` returned.
-            length: live rows of the storage that it belongs to.
+            state: of `get_state`, read from a file.
+            length: stored transitions of the storage that it belongs to.
 
         Raises:
-            ValueError: naming what is wrong.
+            ValueError: that names what is wrong.
         """
         if state:
-            raise ValueError(f"the state of a {type(self).__name__} is empty, this one holds {sorted(state)}")
+            raise ValueError(f"state['sampler'] of a {type(self).__name__} must be empty, got {sorted(state)}")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `get_state` returned; the storage holds its rows already."""
+        """Restore the state of `get_state`; the storage is restored already."""
 
     def _bound(self) -> Storage:
         if self.storage is None:
-            raise RuntimeError(f"this {type(self).__name__} belongs to no memory yet: call Replay.build first")
+            raise RuntimeError(f"this {type(self).__name__} has no memory yet: call Replay.build first")
         return self.storage
 
 
 @register
 class Uniform(Sampler):
-    """Every transition has the same chance, each time anew.
+    """Every transition has the same probability, with replacement.
 
     >>> import noterl
     >>> noterl.Replay(1000, sampler=noterl.replay.Uniform()).capacity
     1000
     """
 
-    def draw(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
-        """Return rows `[K, B]`; with replacement."""
+    def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
+        """Return indices `[K, B]`."""
         storage, count = self._bound(), updates * batch_size
-        allowed = storage.eligible
-        if allowed is None:
-            return storage.draw(count, generator).reshape(updates, batch_size)
-        if 8 * storage.drawable < storage.length:  # too few to meet them by chance
-            rows = storage.eligible_rows()
-            return rows[generator.integers(len(rows), size=(updates, batch_size))]
-        rows = storage.draw(count, generator)
-        wrong = np.flatnonzero(~allowed[rows])
+        unmasked = storage.unmasked
+        if unmasked is None:
+            return storage.sample_stored(count, generator).reshape(updates, batch_size)
+        if 8 * storage.num_unmasked < storage.length:  # too few for rejection sampling
+            indices = storage.unmasked_indices()
+            return indices[generator.integers(len(indices), size=(updates, batch_size))]
+        indices = storage.sample_stored(count, generator)
+        wrong = np.flatnonzero(~unmasked[indices])
         while wrong.size:
-            rows[wrong] = storage.draw(wrong.size, generator)
-            wrong = wrong[~allowed[rows[wrong]]]
-        return rows.reshape(updates, batch_size)
+            indices[wrong] = storage.sample_stored(wrong.size, generator)
+            wrong = wrong[~unmasked[indices[wrong]]]
+        return indices.reshape(updates, batch_size)
+
+
+class Selection:
+    """Samples and counts the transitions that can be used.
+
+    A transition is sampleable if it is stored and not masked, and if its stack of frames and its relabelling are
+    possible.
+
+    Args:
+        sampler: bound to the storage.
+        storage: of the transitions.
+        relabel: of the memory.
+    """
+
+    def __init__(self, sampler: Sampler, storage: Storage, relabel: Relabel | None) -> None:
+        self._sampler, self._storage, self._relabel = sampler, storage, relabel
+        self._all = relabel is None and storage.frames == 1
+        # An eviction removes a transition, and the start of an episode's first k - 1 stacks.
+        self._lost_per_eviction = storage.frames - 1 + (1 if relabel is None else relabel.lost_per_eviction)
+        self._counted, self._begin, self._version = 0, 0, -1
+
+    def count(self, at_most: int | None = None) -> int:
+        """Return how many transitions are sampleable, or `at_most` if there are more."""
+        storage = self._storage
+        number = storage.num_unmasked
+        if number and not self._all:
+            # Lower bound: a transition stays sampleable, except for the few that each eviction affects.
+            lost = self._lost_per_eviction * (storage.begin - self._begin)
+            least = self._counted - lost if self._version == storage.mask.version else 0
+            if at_most is not None and least >= at_most:
+                return at_most
+            mask = self.sampleable(storage.unmasked_indices())
+            number = number if mask is None else int(mask.sum())
+            self._counted, self._begin, self._version = number, storage.begin, storage.mask.version
+        return number if at_most is None else min(number, at_most)
+
+    def sampleable(self, indices: Array) -> Array | None:
+        """Return which of the unmasked transitions `[n]` are sampleable (bool); None if all are."""
+        first = self._storage.sampleable(indices)
+        second = None if self._relabel is None else self._relabel.sampleable(indices)
+        return first if second is None else second if first is None else first & second
+
+    def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
+        """Return indices `[K, B]` of the sampler; those that are not sampleable are sampled again."""
+        indices = self._sampler.sample_indices(updates, batch_size, generator)
+        if self._all:
+            return indices
+        indices = np.ascontiguousarray(indices)
+        flat = indices.reshape(-1)
+        wrong = self._wrong(flat)
+        for _ in range(ATTEMPTS):
+            if not wrong.size:
+                return indices
+            flat[wrong] = self._sampler.sample_indices(1, wrong.size, generator).reshape(-1)
+            wrong = wrong[self._wrong(flat[wrong])]
+        if wrong.size:
+            candidates, chance = self._storage.unmasked_indices(), self._sampler.probabilities()
+            chance[self._wrong(candidates)] = 0.0
+            flat[wrong] = generator.choice(candidates, wrong.size, p=chance / chance.sum())
+        return indices
+
+    def sample_pass(self, batch_size: int, generator: np.random.Generator) -> Array:
+        """Return indices `[K, B]`: each sampleable transition once, and as many again as fill the last batch."""
+        indices = self._sampler.sample_pass(batch_size, generator)
+        if self._all:
+            return indices
+        once = indices.reshape(-1)[: self._storage.num_unmasked]
+        mask = self.sampleable(once)
+        if mask is None:
+            return indices
+        once = once[mask]
+        again = np.resize(generator.permutation(once), -len(once) % batch_size)
+        return np.concatenate([once, again]).reshape(-1, batch_size)
+
+    def _wrong(self, indices: Array) -> Array:
+        """Return the positions of the indices `[n]` that are not sampleable."""
+        mask = self.sampleable(indices)
+        return np.empty(0, np.int64) if mask is None else np.flatnonzero(~mask)

@@ -1,240 +1,222 @@
-"""The state of a storage as nested dicts of arrays, back again, and the invariants that both must keep.
+"""The state of a storage as nested dicts of arrays, and its invariants.
 
-Owns the form in which a memory is saved. Rows are in order of age (the oldest first), links are distances in age, and
-slots are numbered by the age of their row, so the state says nothing of how the memory came to lie as it does.
+Transitions are in order of age (the oldest first), links are differences in age, and final observations are in the
+order of their transitions. So the state does not depend on how the memory came about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from noterl.replay.columns import Array, Layout, Leaf, Leaves, Table
-from noterl.replay.storage import BOOKKEEPING, Storage
+from noterl.replay.storage import Storage
 from noterl.saving.arrays import pieces
 
 
 def get_state(storage: Storage) -> dict[str, Any]:
-    """Return the live rows; columns are lists of views of the storage, nothing big is copied.
+    """Return the stored transitions; columns are lists of views of the storage.
 
-    What is written to the memory later shows through the views: save or copy them before the next `add`.
+    Later writes to the memory change the views: save or copy them before the next `add`.
     """
-    successor = _successors(storage)
-    lanes, heads = list(storage.heads), np.array(list(storage.heads.values()), np.int64)
-    columns = {name: _segments(storage, table) for name, table in _columns(storage).items()}
+    successor = np.concatenate(_segments(storage, storage.successor))
+    final = -1 - successor[successor < 0]
+    newest = np.array(list(storage.newest_index.values()), np.int64)
     return {
         "capacity": storage.capacity,
         "begin": storage.begin,
         "count": storage.count,
-        "columns": columns,
-        "hidden": storage.mask.hidden(storage.begin) - storage.begin,
+        "columns": {name: _segments(storage, table) for name, table in _columns(storage).items()},
+        "hidden": storage.mask.masked(storage.begin) - storage.begin,
         "distance": _distances(storage, successor),
-        "apart": _take(storage.apart, -1 - successor[successor < 0]),
+        "apart": _map(lambda table: [table[final]], storage.final_observations),
         "heads": {
-            "lane": np.array(lanes, BOOKKEEPING["lane"]),
-            "age": storage.generation(heads) - storage.begin,
+            "lane": np.array(list(storage.newest_index), np.int32),
+            "age": storage.insertion_numbers(newest) - storage.begin,
         },
-        **_past(storage, successor),
     }
 
 
-def checked(storage: Storage, state: Mapping[str, Any]) -> Callable[[], None]:
-    """Return what takes the state of a storage of the same capacity and layouts, after all was looked at.
+def check_state(storage: Storage, state: Mapping[str, Any]) -> None:
+    """Check that `set_state` can restore a state.
 
     Raises:
-        ValueError: if the state is not of such a storage, or contradicts itself; the storage is never touched here.
+        ValueError: if the state is of another capacity or other spaces, or inconsistent.
     """
-    begin, count = _bounds(storage, state)
+    capacity, begin, count = (entry(state, name) for name in ("capacity", "begin", "count"))
+    if capacity != storage.capacity:
+        raise ValueError(f"state['capacity'] must be that of this replay memory, {storage.capacity}, got {capacity!r}")
+    if type(begin) is not int or type(count) is not int or not 0 <= begin <= count <= begin + capacity:
+        raise ValueError(f"state['begin'] and state['count'] of a replay memory are {begin!r} and {count!r}")
     length = count - begin
-    observation, past = storage.saved_as(state)
-    layouts = {**_layouts(storage), "observation": observation}
-    columns = {name: _checked(state, ("columns", name), layouts[name], length) for name in layouts}
-    distance = _array(state, ("distance",), np.dtype(np.int64), (length,))
-    apart = _checked(state, ("apart",), observation, int((distance == 0).sum()))
-    lanes = _array(state, ("heads", "lane"), np.dtype(np.int32), None)
-    ages = _array(state, ("heads", "age"), np.dtype(np.int64), lanes.shape)
-    hidden = _array(state, ("hidden",), np.dtype(np.int64), None)
-    first, frames = _checked_past(past, state, distance)
+    columns, distance = entry(state, "columns"), entry(state, "distance")
+    _check_table("columns", columns, _layouts(storage), length)
+    _check_array("distance", distance, np.int64, length)
+    _check_table("apart", entry(state, "apart"), storage.observation_layout, int((distance == 0).sum()))
+    lanes, ages, hidden = entry(state, "heads", "lane"), entry(state, "heads", "age"), entry(state, "hidden")
+    _check_array("heads.lane", lanes, np.int32)
+    _check_array("heads.age", ages, np.int64, len(lanes))
+    _check_array("hidden", hidden, np.int64)
     ended = np.concatenate(columns["terminated"]) | np.concatenate(columns["truncated"])
     fault = broken_link(distance, np.concatenate(columns["lane"]), ended, lanes, ages) or broken_mask(hidden, length)
     if fault:
-        raise ValueError(f"the state of a replay memory contradicts itself: {fault}")
+        raise ValueError(f"the state of a replay memory is inconsistent: {fault}")
 
-    def take() -> None:
-        storage.clear()
-        storage.restore_as(state)
-        storage.begin = storage.count = begin
-        for name, table in _columns(storage).items():
-            _fill(storage, table, columns[name])
-        _fill_links(storage, distance, apart)
-        storage.count = count
-        storage.heads.update(zip(lanes.tolist(), ((begin + ages) % storage.capacity).tolist(), strict=True))
-        storage.mask.hide(begin + hidden, count)
-        storage.restored((begin + first) % storage.capacity, frames)
 
-    return take
+def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
+    """Restore a state that `check_state` accepts."""
+    begin, distance, slots = state["begin"], state["distance"], int((state["distance"] == 0).sum())
+    storage.clear()
+    storage.begin = storage.count = begin
+    for name, table in _columns(storage).items():
+        _fill(storage, table, state["columns"][name])
+    indices = (begin + np.arange(len(distance))) % storage.capacity
+    storage.successor[indices] = (indices + distance) % storage.capacity
+    storage.successor[indices[distance == 0]] = -1 - np.arange(slots)
+    if slots > len(storage.final_observations):
+        storage.final_observations = storage.allocate_slots(1 << (slots - 1).bit_length())
+    _put(storage.final_observations, state["apart"])
+    storage.num_slots = slots
+    storage.count = state["count"]
+    newest = (begin + state["heads"]["age"]) % storage.capacity
+    storage.newest_index.update(zip(state["heads"]["lane"].tolist(), newest.tolist(), strict=True))
+    storage.mask.hide(begin + state["hidden"], storage.count)
 
 
 def check(storage: Storage) -> None:
-    """Assert that the storage hangs together.
+    """Check the invariants of a storage.
 
     Raises:
-        AssertionError: naming the broken invariant.
+        AssertionError: that names the broken invariant.
     """
     begin, count, length = storage.begin, storage.count, storage.length
-    assert 0 <= begin <= count, f"generations run from begin {begin} to count {count}"
-    assert length <= storage.capacity, f"{length} live rows in a memory of {storage.capacity}"
-    rows = storage.live_rows()
+    assert 0 <= begin <= count, f"insertion numbers run from begin {begin} to count {count}"
+    assert length <= storage.capacity, f"{length} stored transitions in a memory of {storage.capacity}"
+    indices = storage.stored_indices()
     successor = storage.successor
-    assert (successor < storage.capacity).all(), "a successor lies beyond the last row"
+    assert (successor < storage.capacity).all(), "a successor is beyond the last index"
     used = -1 - successor[successor < 0]
-    handed_out = np.concatenate([used, np.array(storage.free, np.int64)])
-    assert len(np.unique(handed_out)) == len(handed_out), "a slot is used twice, or used and free"
-    assert ((handed_out >= 0) & (handed_out < storage.slots)).all(), "a slot was never handed out"
-    assert storage.slots <= len(storage.apart), "more slots handed out than there are"
-    lanes = np.array(list(storage.heads), np.int64)
-    heads = np.array(list(storage.heads.values()), np.int64)
-    ended = storage.terminated[rows] | storage.truncated[rows]
-    ages = (heads - begin) % storage.capacity
-    fault = broken_link(distances(storage), storage.lane[rows], ended, lanes, ages)
-    fault = fault or broken_mask(storage.mask.hidden(begin) - begin, length)
+    slots = np.concatenate([used, np.array(storage.free_slots, np.int64)])
+    assert len(np.unique(slots)) == len(slots), "a slot is used twice, or used and free"
+    assert ((slots >= 0) & (slots < storage.num_slots)).all(), "a slot was never allocated"
+    assert storage.num_slots <= len(storage.final_observations), "more slots are allocated than exist"
+    lanes = np.array(list(storage.newest_index), np.int64)
+    newest = np.array(list(storage.newest_index.values()), np.int64)
+    ended = storage.terminated[indices] | storage.truncated[indices]
+    distance = _distances(storage, successor[indices])
+    fault = broken_link(distance, storage.lane[indices], ended, lanes, (newest - begin) % storage.capacity)
+    fault = fault or broken_mask(storage.mask.masked(begin) - begin, length)
     assert fault is None, fault
-    allowed = storage.eligible
-    if storage.past is not None:
-        storage.past.check()
-    masked = 0 if allowed is None else length - int(allowed[rows].sum())
-    assert masked == length - storage.drawable, "the mask by row is not that by generation"
-    if not storage.knows_episodes:
+    unmasked = storage.unmasked
+    masked = 0 if unmasked is None else length - int(unmasked[indices].sum())
+    assert masked == length - storage.num_unmasked, "the mask by index differs from that by insertion number"
+    if not storage.has_episodes:
         return
-    following = storage.next_row(rows)
+    following = storage.next_indices(indices)
     last = following < 0
-    assert (storage.episodes.previous(following[~last]) == rows[~last]).all(), "an episode does not find its way back"
-    assert ((storage.episodes.after(rows) == 0) == last).all(), "an episode ends where its links do not"
+    assert (storage.episodes.previous(following[~last]) == indices[~last]).all(), "an episode loses its previous step"
+    assert ((storage.episodes.after(indices) == 0) == last).all(), "an episode does not end with its links"
 
 
-def broken_link(distance: Array, lane: Array, ended: Array, head_lanes: Array, head_ages: Array) -> str | None:
-    """Return what is wrong with the links between live rows, all given in order of age; None if nothing is.
+def broken_link(distance: Array, lane: Array, ended: Array, newest_lanes: Array, newest_ages: Array) -> str | None:
+    """Return what is wrong with the links of stored transitions, given in order of age; None if nothing is.
 
     Args:
-        distance: how much younger each row's successor is; 0 where the next observation is kept apart. [n]
-        lane: the lane of each row. [n]
-        ended: whether the episode ended with the row. [n]
-        head_lanes: lanes whose episode still runs. [N]
-        head_ages: the position in age of the newest row of each of them. [N]
+        distance: age difference to the successor; 0 if there is none. `[n]`
+        lane: the lane of each transition. `[n]`
+        ended: whether the episode ended with the transition. `[n]`
+        newest_lanes: lanes whose episode is running. `[N]`
+        newest_ages: position in age of each such lane's newest transition. `[N]`
     """
     linked = np.flatnonzero(distance != 0)
     target = linked + distance[linked]
     if (distance < 0).any() or (target >= len(distance)).any():
-        return "a successor is older than its row, or not there"
+        return "a successor is older than its transition, or not stored"
     if len(np.unique(target)) != len(target):
-        return "two rows have the same successor"
+        return "two transitions have the same successor"
     if (lane[target] != lane[linked]).any():
         return "a successor belongs to another lane"
     if ended[linked].any():
-        return "a row that ended an episode has a successor"
-    if len(np.unique(head_lanes)) != len(head_lanes):
-        return "a lane has two heads"
-    if ((head_ages < 0) | (head_ages >= len(distance))).any():
-        return "the head of a lane is not a live row"
-    if (lane[head_ages] != head_lanes).any():
-        return "the head of a lane belongs to another lane"
-    if ended[head_ages].any() or distance[head_ages].any():
-        return "the head of a lane has ended or has a successor"
+        return "a transition that ended an episode has a successor"
+    if len(np.unique(newest_lanes)) != len(newest_lanes):
+        return "a lane has two newest transitions"
+    if ((newest_ages < 0) | (newest_ages >= len(distance))).any():
+        return "the newest transition of a lane is not stored"
+    if (lane[newest_ages] != newest_lanes).any():
+        return "the newest transition of a lane belongs to another lane"
+    if ended[newest_ages].any() or distance[newest_ages].any():
+        return "the newest transition of a lane ended its episode or has a successor"
     return None
 
 
-def broken_mask(hidden: Array, length: int) -> str | None:
-    """Return what is wrong with the ages of masked rows among `length` live ones; None if nothing is."""
-    if (np.diff(hidden) <= 0).any() or (len(hidden) and not 0 <= hidden[0] <= hidden[-1] < length):
-        return "the masked rows are not live, or not in order of age"
+def broken_mask(masked: Array, length: int) -> str | None:
+    """Return what is wrong with the ages of masked transitions among `length` stored ones; None if nothing is."""
+    if (np.diff(masked) <= 0).any() or (len(masked) and not 0 <= masked[0] <= masked[-1] < length):
+        return "the masked transitions are not stored, or not in order of age"
     return None
 
 
-def distances(storage: Storage) -> Array:
-    """Return how much younger the successor of each live row is, in order of age [n]; 0 where there is none."""
-    return _distances(storage, _successors(storage))
+def entry(state: Any, *path: str) -> Any:
+    """Return the entry of a state at `path`.
+
+    Raises:
+        ValueError: that names the missing entry.
+    """
+    for depth, name in enumerate(path):
+        if not isinstance(state, Mapping) or name not in state:
+            raise ValueError(f"the state of a replay memory lacks {'.'.join(path[: depth + 1])}")
+        state = state[name]
+    return state
 
 
 def _distances(storage: Storage, successor: Array) -> Array:
-    distance = storage.live_rows()
+    """Return the age difference to each stored transition's successor, in order of age `[n]`; 0 if there is none."""
+    distance = storage.stored_indices()
     np.subtract(successor, distance, out=distance)
-    # Around the end of the ring; a division for each row would cost more.
+    # Faster than a division for each transition.
     np.add(distance, storage.capacity, out=distance, where=distance < 0)
     np.copyto(distance, 0, where=successor < 0)
     return distance
 
 
-def _successors(storage: Storage) -> Array:
-    """Return the links of the live rows, in order of age [n]."""
-    return np.concatenate(_segments(storage, storage.successor))
-
-
-def _past(storage: Storage, successor: Array) -> dict[str, Any]:
-    """Return the older frames of stacks, and the ages of the rows they belong to."""
-    if storage.past is None:
-        return {}
-    rows = storage.live_rows()
-    followed = np.zeros(storage.capacity, np.bool_)
-    followed[successor[successor >= 0]] = True
-    age = np.flatnonzero((storage.past.slot[rows] > 0) & ~followed[rows])
-    return {"past": {"age": age, "frames": [storage.past.table[storage.past.slot[rows[age]]]]}}
-
-
-def _checked_past(layout: Leaf | None, state: Mapping[str, Any], distance: Array) -> tuple[Array, Any]:
-    """Return the ages of rows that have older frames, and those frames; `layout` is None where there are no stacks.
-
-    Of files from before these were saved every episode begins with the first frame they have.
-    """
-    if layout is None and "past" in state:
-        raise ValueError("the state is of a replay memory with a frame_stack, this one has none")
-    if layout is None or "past" not in state:
-        return np.empty(0, np.int64), []
-    age = _array(state, ("past", "age"), np.dtype(np.int64), None)
-    frames = _checked(state, ("past", "frames"), layout, len(age))
-    fault = broken_mask(age, len(distance))
-    followed = np.flatnonzero(distance) + distance[distance != 0]
-    if fault or np.isin(age, followed).any():
-        raise ValueError("the state of a replay memory contradicts itself: older frames belong to no row's beginning")
-    return age, np.concatenate(frames)
-
-
 def _columns(storage: Storage) -> dict[str, Any]:
     """Return every column but the links, which are saved in another form."""
-    names = ["observation", "action", *(name for name in BOOKKEEPING if name != "successor")]
+    names = ["observation", "action", *(name for name in storage.BOOKKEEPING if name != "successor")]
     extra = {"extra": Leaves(dict(storage.extra))} if storage.extra else {}
     return {name: getattr(storage, name) for name in names} | extra
 
 
 def _layouts(storage: Storage) -> dict[str, Layout]:
-    scalars = {name: Leaf((), dtype, dtype) for name, dtype in BOOKKEEPING.items() if name != "successor"}
-    extra = {"extra": storage.extra_layout} if storage.extra else {}
-    return {"observation": storage.observation_layout, "action": storage.action_layout, **scalars, **extra}
+    layouts: dict[str, Layout] = {"observation": storage.observation_layout, "action": storage.action_layout}
+    layouts |= {name: Leaf((), dtype, dtype) for name, dtype in storage.BOOKKEEPING.items() if name != "successor"}
+    return layouts | ({"extra": storage.extra_layout} if storage.extra else {})
+
+
+def _map(function: Any, table: Table) -> Any:
+    """Return what a function returns for an array; for `Leaves`, a dict of that for each leaf."""
+    if isinstance(table, Leaves):
+        return {name: _map(function, part) for name, part in table.tables.items()}
+    return function(table)
+
+
+def _segments(storage: Storage, table: Table) -> Any:
+    slices = list(_slices(storage, storage.begin, storage.length))
+    return _map(lambda array: [part for piece in slices for part in pieces(array[piece])], table)
 
 
 def _slices(storage: Storage, start: int, length: int) -> Iterator[slice]:
-    """Yield where `length` generations from `start` lie: one slice, or two around the end of the ring."""
-    row = start % storage.capacity
-    first = min(length, storage.capacity - row)
-    yield slice(row, row + first)
+    """Yield the slices of `length` insertion numbers from `start`: one, or two around the end of the ring."""
+    index = start % storage.capacity
+    first = min(length, storage.capacity - index)
+    yield slice(index, index + first)
     if length > first:
         yield slice(0, length - first)
 
 
-def _segments(storage: Storage, table: Any) -> Any:
-    if isinstance(table, Leaves):
-        return {name: _segments(storage, part) for name, part in table.tables.items()}
-    return [part for piece in _slices(storage, storage.begin, storage.length) for part in pieces(table[piece])]
-
-
-def _take(table: Table, rows: Array) -> Any:
-    if isinstance(table, Leaves):
-        return {name: _take(part, rows) for name, part in table.tables.items()}
-    return [table[rows]]
-
-
-def _fill(storage: Storage, table: Any, segments: Any) -> None:
+def _fill(storage: Storage, table: Table, segments: Any) -> None:
+    """Write segments to a column, from `storage.begin` on."""
     if isinstance(table, Leaves):
         for name, part in table.tables.items():
             _fill(storage, part, segments[name])
@@ -249,19 +231,8 @@ def _fill(storage: Storage, table: Any, segments: Any) -> None:
         start += len(segment)
 
 
-def _fill_links(storage: Storage, distance: Array, apart: Any) -> None:
-    rows = (storage.begin + np.arange(len(distance))) % storage.capacity
-    lonely = distance == 0
-    slots = int(lonely.sum())
-    storage.successor[rows] = (rows + distance) % storage.capacity
-    storage.successor[rows[lonely]] = -1 - np.arange(slots)
-    if slots > len(storage.apart):
-        storage.apart = storage.new_slots(1 << (slots - 1).bit_length())
-    _put(storage.apart, apart)
-    storage.slots = slots
-
-
 def _put(table: Table, segments: Any) -> None:
+    """Write segments to the first rows of a table."""
     if isinstance(table, Leaves):
         for name, part in table.tables.items():
             _put(part, segments[name])
@@ -270,54 +241,31 @@ def _put(table: Table, segments: Any) -> None:
     table[: len(content)] = content
 
 
-def _bounds(storage: Storage, state: Mapping[str, Any]) -> tuple[int, int]:
-    capacity, begin, count = (entry(state, (name,)) for name in ("capacity", "begin", "count"))
-    if capacity != storage.capacity:
-        raise ValueError(f"the state is of a replay memory of capacity {capacity!r}, this one has {storage.capacity}")
-    integers = all(isinstance(number, int) and not isinstance(number, bool) for number in (begin, count))
-    if not integers or not 0 <= begin <= count <= begin + capacity:
-        raise ValueError(f"the state of a replay memory holds begin={begin!r} and count={count!r}")
-    return begin, count
-
-
-def _checked(state: Mapping[str, Any], path: tuple[str, ...], layout: Layout, length: int) -> Any:
-    """Return the segments at `path`, `length` rows in all, each of the layout's shape and dtype."""
-    value = entry(state, path)
+def _check_table(path: str, value: Any, layout: Layout, length: int) -> None:
+    """Check segments with `length` rows in all, of the layout's shape and dtype; a dict of them for a mapping."""
     if not isinstance(layout, Leaf):
         if not isinstance(value, Mapping) or value.keys() != layout.keys():
-            raise ValueError(f"state{list(path)} must be a dict with the keys {sorted(layout)}")
-        return {name: _checked(state, (*path, name), part, length) for name, part in layout.items()}
-    form = f"{length} rows of {layout.dtype}{list(layout.shape)}"
+            keys = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+            raise ValueError(f"state {path} must be a dict with the keys {sorted(layout)}, got {keys}")
+        for name, part in layout.items():
+            _check_table(f"{path}.{name}", value[name], part, length)
+        return
+    form = f"a list of arrays with {length} rows of {layout.dtype}{list(layout.shape)} in all"
     if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"state{list(path)} must be a list of arrays, {form}, got {type(value).__name__}")
+        raise ValueError(f"state {path} must be {form}, got {type(value).__name__}")
     for segment in value:
-        if (
-            not isinstance(segment, np.ndarray)
-            or segment.dtype != layout.dtype
-            or segment.shape[1:] != layout.shape
-            or not segment.ndim
-        ):
-            raise ValueError(f"state{list(path)} must hold {form}, got {_described(segment)}")
+        array = isinstance(segment, np.ndarray) and segment.ndim
+        if not array or segment.dtype != layout.dtype or segment.shape[1:] != layout.shape:
+            raise ValueError(f"state {path} must be {form}, got {_described(segment)}")
     if sum(len(segment) for segment in value) != length:
-        raise ValueError(f"state{list(path)} must hold {form}, got {sum(len(segment) for segment in value)} rows")
-    return list(value)
+        raise ValueError(f"state {path} must be {form}, got {sum(len(segment) for segment in value)} rows")
 
 
-def _array(state: Mapping[str, Any], path: tuple[str, ...], dtype: np.dtype[Any], shape: Any) -> Array:
-    value = entry(state, path)
-    expected = value.shape if shape is None and isinstance(value, np.ndarray) and value.ndim == 1 else shape
-    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != expected:
-        raise ValueError(f"state{list(path)} must be an array {dtype}{list(shape or [])}, got {_described(value)}")
-    return value
-
-
-def entry(state: Any, path: tuple[str, ...]) -> Any:
-    """Return what a state holds at `path`; raise a ValueError that names what it lacks."""
-    for depth, name in enumerate(path):
-        if not isinstance(state, Mapping) or name not in state:
-            raise ValueError(f"the state of a replay memory lacks state{list(path[: depth + 1])}")
-        state = state[name]
-    return state
+def _check_array(path: str, value: Any, dtype: Any, length: int | None = None) -> None:
+    array = isinstance(value, np.ndarray) and value.ndim == 1
+    if not array or value.dtype != dtype or length not in (None, len(value)):
+        size = "n" if length is None else length
+        raise ValueError(f"state {path} must be an array {np.dtype(dtype)}[{size}], got {_described(value)}")
 
 
 def _described(value: Any) -> str:

@@ -1,129 +1,139 @@
-"""The ring in which transitions lie, shared by all lanes, in order of arrival.
+"""The ring buffer of transitions, shared by all lanes in order of insertion.
 
-Owns the arrays, and the links from each row to its next observation, so that every observation is stored once:
+Each observation is stored once. For the transition at an index, `successor` says where its next observation is:
 
-- `successor[row] >= 0` is the row that holds the next observation: the lane's next transition, of the same episode.
-- `successor[row] = -1 - slot` says that the next observation is no row's observation and lies in `apart[slot]`: the
-  true last observation of an episode, the last before an interruption, or the newest of a lane that is still running.
+- `successor[index] >= 0`: the observation at that index, of the lane's next transition in the same episode.
+- `successor[index] = -1 - slot`: `final_observations[slot]`. This is the last observation of an episode, the last one
+  before an interruption, or the newest one of a running lane.
 
-A transition's generation is the number of transitions added before it; it lies in row `generation % capacity`. Live are
-the generations `begin <= generation < count`, so a row is dead while it is being overwritten, and whatever stops `add`
-half way (a bad value, Ctrl-C) leaves a memory that is right: at worst it lacks the oldest transition.
+A transition's insertion number counts the transitions inserted before it; its index is `insertion_number % capacity`.
+The insertion numbers `begin <= number < count` are stored. A transition is evicted before its index is overwritten, so
+an exception or Ctrl-C within `add` leaves a consistent memory, which lacks at most the oldest transition.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
-from noterl.replay.columns import Array, Layout, Leaf, Table, allocate, gather, row_bytes, scatter
-from noterl.replay.disk import Allocate
+from noterl.replay.columns import Allocate, Array, Layout, Leaf, Table, allocate, gather, row_bytes, scatter
 from noterl.replay.episodes import Episodes
-from noterl.replay.mask import Mask
-from noterl.replay.past import Past
 
 FIRST_SLOTS = 16
 
-# A reward is delivered as float32 whatever it is stored as, and rounding it on entry gives the same number.
-BOOKKEEPING = {
-    "reward": np.dtype(np.float32),
-    "terminated": np.dtype(np.bool_),
-    "truncated": np.dtype(np.bool_),
-    "lane": np.dtype(np.int32),
-    "successor": np.dtype(np.int64),
-}
-
-
-def storage_bytes(capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> int:
-    """Return the bytes a new `Storage` allocates; each episode end kept apart costs one more observation."""
-    row = row_bytes(observation) + row_bytes(action) + row_bytes(extra)
-    return capacity * row + bookkeeping_bytes(capacity) + FIRST_SLOTS * row_bytes(observation)
-
-
-def bookkeeping_bytes(capacity: int) -> int:
-    """Return the part of `storage_bytes` that is in memory even where the columns of the spaces lie on disk."""
-    return capacity * sum(dtype.itemsize for dtype in BOOKKEEPING.values())
-
 
 class Storage:
-    """Preallocated rows of transitions; see the module's words for how they hang together.
+    """Preallocated transitions.
 
     Args:
-        capacity: how many transitions are kept.
         observation: layout of an observation.
+        capacity: how many transitions are stored.
         action: layout of an action.
-        extra: layout of further fields, by name.
-        empty: what makes the large arrays, of a shape and a dtype.
+        extra: layouts of the extra fields, by name.
+        empty: allocates the large arrays from a shape and a dtype.
 
     Attributes:
-        begin: the oldest live generation.
-        count: transitions ever added; the newest live generation is one less.
-        epoch: grows when the rows are emptied or replaced, and generations say nothing of what was before.
-        mask: the rows that must not be drawn.
-        past: the older frames of stacks, where observations are stacks.
+        begin: the oldest stored insertion number.
+        count: transitions ever inserted; the newest insertion number is one less.
+        epoch: increases when the contents are cleared or replaced; insertion numbers of another epoch are meaningless.
+        mask: the stored transitions that must not be sampled.
+        newest_index: lane -> index of its newest transition, if the episode is running.
+        free_slots: returned slots of `final_observations`.
+        num_slots: slots of `final_observations` used so far.
+        frames: how many frames an observation stacks.
     """
 
-    past: Past | None = None
+    # Columns that stay in memory if those of the spaces are on disk. Rewards in batches are float32.
+    BOOKKEEPING: ClassVar[dict[str, np.dtype[Any]]] = {
+        "reward": np.dtype(np.float32),
+        "terminated": np.dtype(np.bool_),
+        "truncated": np.dtype(np.bool_),
+        "lane": np.dtype(np.int32),
+        "successor": np.dtype(np.int64),
+    }
+    frames = 1
+    reward: Array
+    terminated: Array
+    truncated: Array
+    lane: Array
+    successor: Array
 
     def __init__(
-        self, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf], empty: Allocate = np.empty
+        self,
+        observation: Layout,
+        capacity: int,
+        action: Leaf,
+        extra: Mapping[str, Leaf],
+        empty: Allocate = np.empty,
     ) -> None:
         self.capacity, self._empty = capacity, empty
         self.observation_layout, self.action_layout, self.extra_layout = observation, action, extra
         self.observation = allocate(observation, capacity, empty)
-        self.apart = self.new_slots(FIRST_SLOTS)
+        self.final_observations = self.allocate_slots(FIRST_SLOTS)
         self.action: Array = empty((capacity, *action.shape), action.dtype)
         self.extra: dict[str, Array] = {
             name: empty((capacity, *leaf.shape), leaf.dtype) for name, leaf in extra.items()
         }
-        self.reward = np.empty(capacity, BOOKKEEPING["reward"])
-        self.terminated = np.empty(capacity, BOOKKEEPING["terminated"])
-        self.truncated = np.empty(capacity, BOOKKEEPING["truncated"])
-        self.lane = np.empty(capacity, BOOKKEEPING["lane"])
-        # Zeros, because a row that was never written must not look as if it had a slot.
-        self.successor = np.zeros(capacity, BOOKKEEPING["successor"])
+        for name, dtype in self.BOOKKEEPING.items():
+            setattr(self, name, np.zeros(capacity, dtype))
         self.begin = 0
         self.count = 0
         self.epoch = 0
         self.mask = Mask(capacity)
         self._episodes: Episodes | None = None
-        self.heads: dict[int, int] = {}  # lane -> row of its newest transition, if the episode still runs
-        self.free: list[int] = []  # slots given back
-        self.slots = 0  # slots ever handed out; those above were never touched
+        self.newest_index: dict[int, int] = {}
+        self.free_slots: list[int] = []
+        self.num_slots = 0
+        # Writing a scalar to a memoryview takes half the time that writing to the array takes.
         scalar_action = not action.shape and action.dtype.kind in "iu"
-        self._action_cells: Any = _cells(self.action) if scalar_action else self.action
-        self._reward_cells = _cells(self.reward)
-        self._terminated_cells = _cells(self.terminated)
-        self._truncated_cells = _cells(self.truncated)
-        self._lane_cells = _cells(self.lane)
-        self._successor_cells = _cells(self.successor)
+        self._action_cells: Any = memoryview(self.action) if scalar_action else self.action  # type: ignore[arg-type]
+        self._reward_cells: Any = memoryview(self.reward)  # type: ignore[arg-type]
+        self._terminated_cells: Any = memoryview(self.terminated)  # type: ignore[arg-type]
+        self._truncated_cells: Any = memoryview(self.truncated)  # type: ignore[arg-type]
+        self._lane_cells: Any = memoryview(self.lane)  # type: ignore[arg-type]
+        self._successor_cells: Any = memoryview(self.successor)  # type: ignore[arg-type]
+
+    @classmethod
+    def column_bytes(cls, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> int:
+        """Return the bytes of the columns of the spaces in a new storage."""
+        row = row_bytes(observation) + row_bytes(action) + row_bytes(extra)
+        return capacity * row + FIRST_SLOTS * row_bytes(observation)
+
+    @classmethod
+    def bookkeeping_bytes(cls, capacity: int) -> int:
+        """Return the bytes of the other columns."""
+        return capacity * sum(dtype.itemsize for dtype in cls.BOOKKEEPING.values())
 
     @property
     def length(self) -> int:
-        """How many transitions are live."""
+        """How many transitions are stored."""
         return self.count - self.begin
 
     @property
-    def eligible(self) -> Array | None:
-        """By row whether a sampler may draw it, if it is live; None if all may. `mask.version` says when it changed."""
-        return self.mask.eligible(self.begin, self.count)
+    def unmasked(self) -> Array | None:
+        """By index, whether a stored transition is not masked; None if none is masked."""
+        return self.mask.unmasked(self.begin, self.count)
 
     @property
-    def drawable(self) -> int:
-        """How many live rows may be drawn."""
+    def num_unmasked(self) -> int:
+        """How many stored transitions are not masked."""
         length = self.count - self.begin
-        return length if self.mask.empty else length - len(self.mask.hidden(self.begin))
+        return length if self.mask.is_empty else length - len(self.mask.masked(self.begin))
 
     @property
-    def knows_episodes(self) -> bool:
-        """Whether somebody has asked for `episodes`; until then they take no memory."""
+    def has_episodes(self) -> bool:
+        """Whether `episodes` was used; until then it takes no memory."""
         return self._episodes is not None
 
     @property
     def episodes(self) -> Episodes:
-        """Where in its episode each row lies, as of now."""
+        """The position of each stored transition in its episode, up to date."""
         if self._episodes is None:
             self._episodes = Episodes(self)
         return self._episodes.update()
@@ -131,10 +141,9 @@ class Storage:
     @property
     def nbytes(self) -> int:
         """Bytes allocated."""
-        bookkeeping = sum(getattr(self, name).nbytes for name in BOOKKEEPING)
-        extra = sum(column.nbytes for column in self.extra.values())
-        found = self._episodes.nbytes if self._episodes else 0
-        return int(self.observation.nbytes + self.apart.nbytes + self.action.nbytes + bookkeeping + extra + found)
+        columns = [self.observation, self.final_observations, self.action, *self.extra.values()]
+        columns += [getattr(self, name) for name in self.BOOKKEEPING]
+        return sum(column.nbytes for column in columns) + (self._episodes.nbytes if self._episodes else 0)
 
     def add(
         self,
@@ -147,161 +156,265 @@ class Storage:
         truncated: bool,
         extra: Mapping[str, Any] | None = None,
     ) -> int:
-        """Store one transition over the oldest; see `Replay.add`."""
-        capacity, count = self.capacity, self.count
-        row = count % capacity
-        successor, ring = self._successor_cells, self.observation
-        if successor[row] < 0:
-            self._release(row)
-        elif count - self.begin == capacity:
-            self.begin += 1
-        ring[row] = observation
-        self._action_cells[row] = action
-        self._reward_cells[row] = reward
-        self._terminated_cells[row] = terminated
-        self._truncated_cells[row] = truncated
-        self._lane_cells[row] = lane
+        """Store one transition in place of the oldest; see `Replay.add`."""
+        count = self.count
+        index = count % self.capacity
+        successor = self._successor_cells
+        if successor[index] < 0 or count - self.begin == self.capacity:
+            self._evict(index)
+        self.observation[index] = observation
+        self._action_cells[index] = action
+        self._reward_cells[index] = reward
+        self._terminated_cells[index] = terminated
+        self._truncated_cells[index] = truncated
+        self._lane_cells[index] = lane
         if extra is not None or self.extra:
-            self._write_extra(row, extra)
-        slot = self.free[-1] if self.free else self._new_slot()
-        self.apart[slot] = next_observation
-        self.free.pop()
-        successor[row] = -1 - slot
-        heads = self.heads
-        head = heads.get(lane)
-        # From here on the row counts. The link comes last: until then the previous row has a slot of its own.
+            self._write_extra(index, extra)
+        slot = self.free_slots[-1] if self.free_slots else self._new_slot()
+        self.final_observations[slot] = next_observation
+        self.free_slots.pop()
+        successor[index] = -1 - slot
+        newest_index = self.newest_index
+        previous = newest_index.get(lane)
+        # The transition is stored from here on. The link comes last: until then the previous one has its own slot.
         self.count = count + 1
         if terminated or truncated:
-            heads.pop(lane, None)
+            newest_index.pop(lane, None)
         else:
-            heads[lane] = row
-        if head is not None:
-            self._link(head, row)
-        return row
+            newest_index[lane] = index
+        if previous is not None:
+            self._link(previous, index)
+        return index
 
     def interrupt(self, lane: int) -> None:
-        """Break a lane off: its next transition does not follow from its last."""
-        self.heads.pop(lane, None)
+        """End a lane's episode here: its next transition does not continue its newest one."""
+        self.newest_index.pop(lane, None)
 
     def drop_oldest(self, count: int) -> None:
-        """Let the oldest `count` live transitions die; their places are free for those to come."""
+        """Evict the oldest `count` transitions; at least as many are stored."""
         if not count:
             return
-        rows = self.live_rows()[:count]
-        dead = set(rows.tolist())
-        self.heads = {lane: row for lane, row in self.heads.items() if row not in dead}
+        indices = self.stored_indices()[:count]
+        evicted = set(indices.tolist())
+        self.newest_index = {lane: index for lane, index in self.newest_index.items() if index not in evicted}
         self.begin += count
-        # First none uses a slot, then it is free: what breaks off here costs a slot at worst.
-        apart = rows[self.successor[rows] < 0]
-        slots = -1 - self.successor[apart]
-        self.successor[apart] = 0
-        self.free.extend(slots.tolist())
+        # A slot is given up before it is free: an interruption between the two loses the slot at worst.
+        final = indices[self.successor[indices] < 0]
+        slots = -1 - self.successor[final]
+        self.successor[final] = 0
+        self.free_slots.extend(slots.tolist())
 
     def clear(self) -> None:
-        """Forget every transition; generations go on counting."""
+        """Evict every transition; insertion numbers continue."""
         self.epoch += 1
         self.mask.hide(np.empty(0, np.int64), self.count)
-        self.heads.clear()
+        self.newest_index.clear()
         self.begin = self.count
         self.successor[self.successor < 0] = 0
-        self.free.clear()
-        self.slots = 0
+        self.free_slots.clear()
+        self.num_slots = 0
 
-    def generation(self, rows: Array) -> Array:
-        """Return the generations of live rows: how many transitions had been added before each."""
-        return self.begin + (rows - self.begin) % self.capacity
+    def insertion_numbers(self, indices: Array) -> Array:
+        """Return the insertion numbers of stored transitions."""
+        return self.begin + (indices - self.begin) % self.capacity
 
-    def draw(self, count: int, generator: np.random.Generator) -> Array:
-        """Return `count` live rows, uniformly and independently drawn by age, so that layout does not matter."""
+    def sample_stored(self, count: int, generator: np.random.Generator) -> Array:
+        """Return `count` indices of stored transitions, uniform and independent.
+
+        They are sampled by age, so the result does not depend on where in the ring the oldest one is.
+        """
         first = self.begin % self.capacity
-        rows = generator.integers(first, first + self.length, count)
+        indices = generator.integers(first, first + self.length, count)
         if first + self.length > self.capacity:
-            np.subtract(rows, self.capacity, out=rows, where=rows >= self.capacity)
-        return rows
+            np.subtract(indices, self.capacity, out=indices, where=indices >= self.capacity)
+        return indices
 
-    def live_rows(self) -> Array:
-        """Return the live rows [n], the oldest first."""
+    def stored_indices(self) -> Array:
+        """Return the indices `[n]` of the stored transitions, the oldest first."""
         first = self.begin % self.capacity
-        rows = np.arange(first, first + self.length)
-        rows[self.capacity - first :] -= self.capacity
-        return rows
+        indices = np.arange(first, first + self.length)
+        indices[self.capacity - first :] -= self.capacity
+        return indices
 
-    def eligible_rows(self) -> Array:
-        """Return the live rows [n] that may be drawn, the oldest first."""
-        rows, allowed = self.live_rows(), self.eligible
-        return rows if allowed is None else rows[allowed[rows]]
+    def unmasked_indices(self) -> Array:
+        """Return the indices `[n]` of the transitions that are not masked, the oldest first."""
+        indices, unmasked = self.stored_indices(), self.unmasked
+        return indices if unmasked is None else indices[unmasked[indices]]
 
-    def next_row(self, rows: Array) -> Array:
-        """Return the rows of the transitions that follow rows [n] in their episodes, -1 where none does (yet)."""
-        return np.maximum(self.successor.take(rows), -1)
+    def sampleable(self, indices: Array) -> Array | None:
+        """Return which of the stored transitions `[n]` can be put together again (bool); None if all can."""
+        return None
 
-    def saved_as(self, state: Mapping[str, Any]) -> tuple[Layout, Leaf | None]:
-        """Return the layouts that observations, and the older frames of stacks, must have in a state."""
-        return self.observation_layout, None
+    def before(self, indices: Array) -> Array:
+        """Return how many transitions of its episode precede each transition `[n]` and can be put together."""
+        return self.episodes.before(indices)
 
-    def restore_as(self, state: Mapping[str, Any]) -> None:
-        """Let observations lie as they do in a state; the storage is empty."""
+    def next_indices(self, indices: Array) -> Array:
+        """Return the index of the next transition in each episode, -1 if there is none (yet)."""
+        return np.maximum(self.successor.take(indices), -1)
 
-    def restored(self, rows: Array, frames: Any) -> None:
-        """Take the older frames of rows [n] that were saved, `past` has their layout; all else was taken."""
+    def observations(self, indices: Array) -> Any:
+        """Return the observations `[n, ...]`."""
+        return gather(self.observation, indices, self.observation_layout)
 
-    def observations(self, rows: Array) -> Any:
-        """Return the observations of rows [n], as delivered."""
-        return gather(self.observation, rows, self.observation_layout)
-
-    def next_observations(self, rows: Array) -> Any:
-        """Return the true next observations of rows [n], as delivered."""
-        successor = self.successor.take(rows, mode="clip")
+    def next_observations(self, indices: Array) -> Any:
+        """Return the true next observations `[n, ...]`."""
+        successor = self.successor.take(indices, mode="clip")
         layout = self.observation_layout
-        # The gathering clips: where the code is negative it fetches row 0, and the slot's content goes over it.
+        # `gather` clips: a negative successor fetches index 0, which the final observation then overwrites.
         observations = gather(self.observation, successor, layout)
         positions = (successor < 0).nonzero()[0]
         if positions.size:
-            scatter(observations, positions, gather(self.apart, -1 - successor[positions], layout))
+            scatter(observations, positions, gather(self.final_observations, -1 - successor[positions], layout))
         return observations
 
-    def _link(self, head: int, row: int) -> None:
-        """Let `row` hold the next observation of `head`, if it truly does.
-
-        Bytes are compared because a lane may have been reset without a word; NaN equals itself here.
-        """
-        slot = -1 - self._successor_cells[head]
-        if self.observation[row].tobytes() == self.apart[slot].tobytes():
-            self._successor_cells[head] = row
-            self.free.append(slot)
-
-    def _release(self, row: int) -> None:
-        """Let the row that is overwritten next die: first no head of its lane, then not live, then without a slot."""
-        lane = self._lane_cells[row]
-        if self.heads.get(lane) == row:
-            del self.heads[lane]
-        self.begin = max(self.begin, self.count - self.capacity + 1)
-        slot = -1 - self._successor_cells[row]
-        self._successor_cells[row] = 0
-        self.free.append(slot)
-
-    def _new_slot(self) -> int:
-        slot = self.slots
-        if slot == len(self.apart):
-            larger = self.new_slots(2 * slot)
-            larger[:slot] = self.apart
-            self.apart = larger
-        self.slots = slot + 1
-        self.free.append(slot)
-        return slot
-
-    def new_slots(self, count: int) -> Table:
-        """Return a table for observations kept apart."""
+    def allocate_slots(self, count: int) -> Table:
+        """Return a table for `count` final observations."""
         return allocate(self.observation_layout, count, self._empty)
 
-    def _write_extra(self, row: int, extra: Mapping[str, Any] | None) -> None:
-        given = {} if extra is None else extra
-        if given.keys() != self.extra.keys():
-            raise ValueError(f"extra must have exactly the fields {sorted(self.extra)}, got {sorted(given)}")
+    def _link(self, previous: int, index: int) -> None:
+        """Use the observation at `index` as the next observation of `previous`, if the two are equal.
+
+        A lane may have been reset without `interrupt`. Bytes are compared, so that NaN equals itself.
+        """
+        slot = -1 - self._successor_cells[previous]
+        if self.observation[index].tobytes() == self.final_observations[slot].tobytes():
+            self._successor_cells[previous] = index
+            self.free_slots.append(slot)
+
+    def _evict(self, index: int) -> None:
+        """Evict the transition that is overwritten next, if one is stored: first from its lane, then its slot."""
+        successor = self._successor_cells[index]
+        if successor < 0:
+            lane = self._lane_cells[index]
+            if self.newest_index.get(lane) == index:
+                del self.newest_index[lane]
+        self.begin = max(self.begin, self.count - self.capacity + 1)
+        if successor < 0:
+            self._successor_cells[index] = 0
+            self.free_slots.append(-1 - successor)
+
+    def _new_slot(self) -> int:
+        slot = self.num_slots
+        if slot == len(self.final_observations):
+            larger = self.allocate_slots(2 * slot)
+            larger[:slot] = self.final_observations
+            self.final_observations = larger
+        self.num_slots = slot + 1
+        self.free_slots.append(slot)
+        return slot
+
+    def _write_extra(self, index: int, extra: Mapping[str, Any] | None) -> None:
+        values = {} if extra is None else extra
+        if values.keys() != self.extra.keys():
+            raise ValueError(f"extra must have exactly the fields {sorted(self.extra)}, got {sorted(values)}")
         for name, column in self.extra.items():
-            column[row] = given[name]
+            column[index] = values[name]
 
 
-def _cells(column: Array) -> Any:
-    """Return a view that takes a scalar in half the time the array does."""
-    return memoryview(column)  # type: ignore[arg-type]
+class Mask:
+    """The stored transitions that `Replay.keep` excludes from sampling.
+
+    They are identified by insertion numbers, so a transition that overwrites a masked one is not masked, and `add` does
+    not have to update the mask.
+
+    Args:
+        capacity: of the memory.
+
+    Attributes:
+        version: increases when transitions other than newly inserted ones change; samplers that cache sums compare it.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.version = 0
+        self._capacity = capacity
+        self._masked = np.empty(0, np.int64)  # insertion numbers, ascending
+        self._unmasked: Array | None = None  # by index
+        self._updated_to = 0  # the first insertion number that is missing in `_unmasked`
+
+    def hide(self, numbers: Array, count: int) -> None:
+        """Mask exactly these insertion numbers (ascending) of the `count` transitions inserted so far."""
+        self._unmasked, self._updated_to, self.version = None, count, self.version + 1
+        self._masked = numbers
+        if len(numbers):
+            self._unmasked = np.ones(self._capacity, np.bool_)
+            self._unmasked[numbers % self._capacity] = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no stored transition is known to be masked."""
+        return self._unmasked is None
+
+    def masked(self, begin: int) -> Array:
+        """Return the masked insertion numbers that are stored, ascending."""
+        return self._masked[self._masked.searchsorted(begin) :]
+
+    def unmasked(self, begin: int, count: int) -> Array | None:
+        """Return by index whether a stored transition is not masked; None if none is masked."""
+        if self._unmasked is None:
+            return None
+        if self._masked[-1] < begin:
+            self._unmasked, self._masked = None, self._masked[:0]
+            return None
+        if self._updated_to < count:
+            first = max(self._updated_to, count - self._capacity)
+            self._unmasked[np.arange(first, count) % self._capacity] = True
+            self._updated_to = count
+        return self._unmasked
+
+
+def check_folder(memmap: Any) -> str | None:
+    """Return the folder that `memmap` names; None stays None.
+
+    Raises:
+        ValueError: if files cannot be written to the folder, if it cannot be created, or if the system cannot delete
+            files that are in use.
+    """
+    if memmap is None:
+        return None
+    if not isinstance(memmap, str | os.PathLike):
+        raise ValueError(f"memmap must be None or the path of a folder, got {memmap!r}")
+    existing = _existing_folder(memmap)
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"memmap must be a folder that can be written to, got {os.fspath(memmap)!r}")
+    if os.name != "posix":
+        raise ValueError(f"memmap must be None on this system, which cannot delete files in use, got {memmap!r}")
+    return str(Path(memmap))
+
+
+def check_disk(folder: str, capacity: int, needed: int) -> None:
+    """Raise a ValueError with the figures if the folder's disk has fewer than `needed` free bytes."""
+    free = shutil.disk_usage(_existing_folder(folder)).free
+    if needed > free:
+        raise ValueError(
+            f"capacity={capacity} needs {needed} bytes ({needed / 1e9:.2f} GB) on the disk of memmap={folder!r}, but "
+            f"only {free} bytes ({free / 1e9:.2f} GB) are free there"
+        )
+
+
+def allocator_on_disk(folder: str) -> Allocate:
+    """Return a function that allocates arrays in files of this folder, which is created if it is missing.
+
+    The files are deleted once they are mapped, so nothing remains however the process ends. Their blocks are reserved:
+    otherwise a full disk would kill the process at a later write.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+
+    def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        size = int(np.prod(shape)) * dtype.itemsize
+        if not size:
+            return np.empty(shape, dtype)
+        with tempfile.TemporaryFile(dir=folder, prefix="noterl-") as file:
+            try:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                return np.asarray(np.memmap(file, dtype, "w+", shape=shape))
+            except OSError as error:
+                raise ValueError(f"memmap={folder!r}: {size} bytes cannot be allocated there: {error}") from error
+
+    return empty
+
+
+def _existing_folder(folder: str | os.PathLike[str]) -> Path:
+    """Return the folder, or its nearest parent that exists."""
+    return next(path for path in (Path(folder), *Path(folder).absolute().parents) if path.exists())

@@ -1,31 +1,33 @@
-"""Sums over a row of numbers that change, and the search for where a running sum passes a value.
+"""A sum tree: sampling in proportion to priorities.
 
-Owns the data structure behind sampling in proportion to priority. Level 0 holds the values, each further level the sums
-of `BRANCHES` neighbours of the one below, up to a level that is small enough for one pass over it. A sum is always
-computed anew from its parts, never incremented: nothing drifts, an index given twice does no harm, and what the tree
-holds depends on its values alone, not on how they came to be there.
+Level 0 holds the values. Each further level holds the sums of `BRANCHES` neighbours of the level below, up to a level
+that is small enough for one pass. A sum is always computed from its parts, never incremented. So rounding errors do not
+accumulate, an index may occur twice, and the tree depends only on its values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from noterl.replay import sum_tree_loops
 from noterl.replay.columns import Array
 
 # Eight comparisons are eight bytes: one word, whose bits NumPy 2 counts in one step.
 BRANCHES = 8
-# Up to so many nodes, running sums of all of them cost less than another level.
+# Up to this many nodes, cumulative sums of all of them cost less than another level.
 ROOT = 4096
 # x * BELOW is the largest number below x, for every normal double x.
 BELOW = 1.0 - 2.0**-53
 
 
 class SumTree:
-    """`size` values, zero at first, in double precision; any size will do.
+    """`size` values in double precision, initially 0.
 
-    Values are 0, or at least 1e-300 and small enough that their sum is finite; this is not checked. Trees of more than
-    one level are written and searched by compiled loops where the extra `noterl[fast]` is installed.
+    Values must be 0, or at least 1e-300 and so small that their sum is finite; this is not checked. If the extra
+    `noterl[fast]` is installed, compiled loops write and search trees of more than one level.
 
     Args:
         size: how many values.
@@ -42,13 +44,13 @@ class SumTree:
         depth = 0
         while size > ROOT * BRANCHES**depth:
             depth += 1
-        # As many values as the root's sums have room for, so that every sum has all its parts.
+        # The number of values is rounded up, so that every sum has all its parts.
         room = -(-size // BRANCHES**depth)
         self._levels = tuple(np.zeros(room * BRANCHES**level) for level in range(depth, -1, -1))
         self._parts = [level.reshape(-1, BRANCHES) for level in self._levels[:-1]]
         self.values: Array = self._levels[0][:size]
-        self._loops = sum_tree_loops.compiled() if depth else None
-        self._root: Array | None = None  # of the last level, until something is written
+        self._loops = compiled_loops() if depth else None
+        self._root: Array | None = None  # cumulative sums of the last level, until the next write
 
     @property
     def total(self) -> float:
@@ -56,7 +58,7 @@ class SumTree:
         return float(self._running()[-1])
 
     def set(self, index: Array, values: Array) -> None:
-        """Write values `[n]` at an index `[n]`; of an index that comes twice the last value stays."""
+        """Write values `[n]` at indices `[n]`; if an index occurs twice, the last value stays."""
         self._root = None
         if self._loops is not None:
             self._loops.write(self._levels, index, values)
@@ -64,14 +66,14 @@ class SumTree:
         self._levels[0][index] = values
         starts = np.arange(0, len(index) * BRANCHES, BRANCHES)
         for parts, sums in zip(self._parts, self._levels[1:], strict=True):
-            if 2 * len(index) > len(parts):  # all sums of the level, and then of those above too
+            if 2 * len(index) > len(parts):  # all sums of this level and of those above
                 sums[:] = _added(parts)
             else:
                 index = index // BRANCHES
                 sums[index] = np.add.reduceat(parts.take(index, 0).ravel(), starts)
 
     def set_range(self, start: int, stop: int, values: Array | float) -> None:
-        """Write values, or one for all, from `start` up to `stop`."""
+        """Write values, or one value, from `start` up to `stop`."""
         if start == stop:
             return
         self._root = None
@@ -81,29 +83,29 @@ class SumTree:
             sums[start:stop] = _added(parts[start:stop])
 
     def find(self, sums: Array) -> Array:
-        """Return, for sums `[n]` of at least 0, the first index (int64) up to which the values sum to more than that.
+        """Return for each sum `[n]` (at least 0) the first index at which the cumulative sum of the values exceeds it.
 
-        A value of 0 is never found. A sum of `total` or more finds the last value that is not 0. There must be one.
+        A value of 0 is never found. A sum of `total` or more finds the last value that is not 0; there must be one.
         """
         index = self._descend(sums, exact=False)
         if self._levels[0].take(index).all():
             return index
-        # Rounding left a rest that no child reaches, or a sum was too large: there the last child is not the answer.
+        # Rounding left a rest that no child reaches, or a sum was too large: the last child is not the answer.
         return self._descend(sums, exact=True)
 
     def equals(self, other: SumTree) -> bool:
-        """Return whether values and sums are the same to the last bit."""
+        """Return whether values and sums are bitwise equal."""
         return all(map(np.array_equal, self._levels, other._levels))
 
     def _descend(self, sums: Array, *, exact: bool) -> Array:
-        """Return what `find` does; `exact` makes sure that at every level there is a part which reaches the sum."""
+        """Return what `find` returns; `exact` limits the rest at every level, so that a part reaches it."""
         root = self._running()
         if self._loops is not None:
             return self._loops.descend(root, self._levels, sums, BELOW, exact)
         rest = np.minimum(sums, root[-1] * BELOW)
         index = root.searchsorted(rest, "right") - 1
         rest -= root.take(index)
-        # The running sums of a row's parts up to the last but one; in that one's place 0, the sum before the first.
+        # Cumulative sums of each node's parts without the last; its place holds 0, the sum before the first part.
         last = np.arange(-2, len(rest) * BRANCHES - 2, BRANCHES)
         for parts in reversed(self._parts):
             reached = parts.take(index, 0)
@@ -111,15 +113,15 @@ class SumTree:
             if exact:
                 np.minimum(rest, reached[:, -1] * BELOW, out=rest)
             reached[:, -1] = 0.0
-            passed = _count(reached <= rest[:, None])  # one more than the parts passed, for the 0
-            rest -= reached.ravel().take(last + passed)  # for the first part that is the end of the row before
+            passed = _count(reached <= rest[:, None])  # one more than the parts passed, because of the 0
+            rest -= reached.ravel().take(last + passed)  # for the first part, this is the 0 of the previous node
             index *= BRANCHES
             index -= 1
             index += passed
         return index
 
     def _running(self) -> Array:
-        """Return the sum of all values of the last level before each, and the total: one more than there are values."""
+        """Return the cumulative sums of the last level, starting with 0 and ending with the total."""
         if self._root is None:
             self._root = np.zeros(len(self._levels[-1]) + 1)
             np.add.accumulate(self._levels[-1], out=self._root[1:])
@@ -127,21 +129,92 @@ class SumTree:
 
 
 def _added(parts: Array) -> Array:
-    """Return the sum of each row's parts, in one order of additions however many rows there are.
+    """Return the sum of each node's parts; the order of additions does not depend on the number of nodes.
 
-    For rows as short as these `reduceat` takes a third of the time of a sum over the last axis.
+    For rows this short, `reduceat` takes a third of the time of a sum over the last axis.
     """
     return np.add.reduceat(parts.ravel(), np.arange(0, parts.size, BRANCHES))
 
 
 def _count_in_words(passed: Array) -> Array:
-    """Return how many of each row's `BRANCHES` booleans are true; it takes NumPy 2."""
+    """Return how many of each row's `BRANCHES` booleans are true; this needs NumPy 2."""
     return np.bitwise_count(passed.view(np.uint64)[:, 0])
 
 
-def _count_plainly(passed: Array) -> Array:
-    """Return what `_count_in_words` does."""
+def _count_by_axis(passed: Array) -> Array:
+    """Return what `_count_in_words` returns."""
     return np.count_nonzero(passed, axis=1)
 
 
-_count = _count_in_words if hasattr(np, "bitwise_count") else _count_plainly
+_count = _count_in_words if hasattr(np, "bitwise_count") else _count_by_axis
+
+
+def write_loop(levels: tuple[Array, ...], index: Array, values: Array) -> None:
+    """Write values `[n]` at indices `[n]` of the first level, and the sums above: `SumTree.set` for numba."""
+    for k in range(len(index)):
+        levels[0][index[k]] = values[k]
+    for k in range(len(index)):
+        node = index[k]
+        for level in range(len(levels) - 1):
+            node //= 8
+            p, at = levels[level], 8 * node
+            # The order in which NumPy's reduceat adds eight numbers: runs do not depend on the extra.
+            rest = p[at + 1]
+            for part in range(2, 8):
+                rest += p[at + part]
+            levels[level + 1][node] = p[at] + rest
+
+
+def descend_loop(root: Array, levels: tuple[Array, ...], sums: Array, below: float, exact: bool) -> Array:
+    """Return what `SumTree._descend` returns, bit for bit, for numba; `root` is that of `_running`."""
+    found = np.empty(len(sums), np.int64)
+    for k in range(len(sums)):
+        rest = min(sums[k], root[-1] * below)
+        node, above = 0, len(root) - 1
+        while above - node > 1:
+            middle = (node + above) // 2
+            if root[middle] <= rest:
+                node = middle
+            else:
+                above = middle
+        rest -= root[node]
+        for level in range(len(levels) - 2, -1, -1):
+            parts, at = levels[level], 8 * node
+            if exact:
+                total = parts[at]
+                for part in range(1, 8):
+                    total += parts[at + part]
+                rest = min(rest, total * below)
+            chosen, before, reached = 0, 0.0, parts[at]
+            while chosen < 7 and reached <= rest:
+                before = reached
+                chosen += 1
+                reached += parts[at + chosen]
+            node = at + chosen
+            rest -= before
+        found[k] = node
+    return found
+
+
+class Loops(NamedTuple):
+    """The compiled loops."""
+
+    write: Callable[..., None]
+    descend: Callable[..., Array]
+
+
+@cache
+def compiled_loops() -> Loops | None:
+    """Return the compiled loops, or None if numba cannot be imported."""
+    try:
+        from numba import njit
+    except ImportError:
+        return None
+
+    def compile_one(function: Any) -> Any:
+        try:
+            return njit(cache=True)(function)
+        except RuntimeError:  # no folder for the cache can be written to
+            return njit(function)
+
+    return Loops(compile_one(write_loop), compile_one(descend_loop))

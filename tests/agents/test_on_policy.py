@@ -352,14 +352,14 @@ class TestRememberingRollouts:
         prepared = agent.on_policy.prepared()
         expected = {**fetched(prepared._asdict() | {"extra": 0}), **fetched(prepared.extra)}
         drawn = agent.draw(4)
-        assert len(agent.replay) == 9 and drawn.rows.shape == (4, 6)
+        assert len(agent.replay) == 9 and drawn.indices.shape == (4, 6)
         batch = agent.gather(drawn)
         counted = np.flatnonzero(expected["weight"])
         for name in ("observation", "action", "reward", "next_observation", "discount"):
-            rows = expected[name][counted][drawn.rows]
+            rows = expected[name][counted][drawn.indices]
             np.testing.assert_array_equal(getattr(batch, name), rows, err_msg=name)
         for name in ("value", "log_prob", "advantage", "target"):
-            np.testing.assert_array_equal(batch.extra[name], expected[name][counted][drawn.rows], err_msg=name)
+            np.testing.assert_array_equal(batch.extra[name], expected[name][counted][drawn.indices], err_msg=name)
 
     def test_what_is_fed_back_is_the_error_and_the_ratio(self) -> None:
         agent = ppo("discrete")

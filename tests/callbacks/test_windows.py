@@ -157,7 +157,7 @@ def test_sampled_keeps_those_with_high_scores_and_masks_the_rest() -> None:
         agent.episodes += 1
         logs: dict[str, Any] = {}
         callback.on_episode_end(0, logs)
-        rows = agent.replay.sampler.storage.eligible_rows()
+        rows = agent.replay.sampler.storage.unmasked_indices()
         assert len(rows) == logs["window"] == int(ess / 2)
         assert len(agent.replay) == 40
         kept.append(rows)

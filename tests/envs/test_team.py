@@ -206,11 +206,11 @@ def remembered(n_step: int) -> Any:
         (transition,) = lanes.tick(step)
         replay.add(*transition)
     assert lanes.logs(0) == {"reward/first": 2.0, "reward/second": 30.0, "reward/third": 400.0}
-    batch = replay.sample(1, 4, generator=np.random.default_rng(0), gamma=0.5)
-    from noterl.replay.team import gathered
+    batch = replay.gather(replay.sample(1, 4, generator=np.random.default_rng(0)), gamma=0.5)
+    from noterl.replay.returns import gather_team_transitions
 
     assert batch.reward.shape == batch.discount.shape == batch.extra["present"].shape == (1, 4, 3)
-    return gathered(replay._storage, np.arange(4), 0.5, n_step)
+    return gather_team_transitions(replay._storage, np.arange(4), 0.5, n_step)
 
 
 class TestMemory:

@@ -108,7 +108,7 @@ class TestGoals:
         agent.fit(steps=60, verbose=0)
         agent.replay.check()
         storage = agent.replay._storage
-        rows = storage.live_rows()
+        rows = storage.stored_indices()
         before, after = storage.observations(rows), storage.next_observations(rows)
         flips = np.abs(after["achieved_goal"].astype(int) - before["achieved_goal"]).sum(-1)
         assert (flips == 1).all() and np.array_equal(after["desired_goal"], before["desired_goal"])
@@ -128,7 +128,7 @@ class TestGoals:
     def test_other_environments_are_refused_before_anything_begins(self) -> None:
         agent = noterl.DQN("CartPole-v1", hidden=(8,))
         agent.compile(replay=noterl.Replay(100, relabel=Hindsight()), batch_size=8)
-        with pytest.raises(ValueError, match="relabel: Hindsight takes observations that are a Dict"):
+        with pytest.raises(ValueError, match="relabel: Hindsight needs observations that are a Dict"):
             agent.fit(steps=20, verbose=0)
         assert agent.steps == 0 and lanes_of(agent) is None
 

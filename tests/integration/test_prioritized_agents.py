@@ -153,9 +153,9 @@ def test_ratio_score_learns_from_an_agents_own_feedback() -> None:
     agent.compile(replay=Replay(64, sampler=sampler), batch_size=4, learning_starts=8, update_every=4, updates=2)
     fed: list[Any] = []
     feedback = agent.replay.feedback
-    agent.replay.feedback = lambda rows, values: (fed.append((rows, values)), feedback(rows, values))
+    agent.replay.feedback = lambda sample, values: (fed.append((sample.indices, values)), feedback(sample, values))
     agent.fit(steps=24, verbose=0)
-    rows, values = fed[-1]
+    indices, values = fed[-1]
     error = np.abs(values["td_error"])
-    assert values["td_error"].shape == rows.shape == (2, 4)
-    np.testing.assert_allclose(sampler._scores[rows[-1]], (0.25 * error + 0.75 * 2 * error)[-1], rtol=1e-5)
+    assert values["td_error"].shape == indices.shape == (2, 4)
+    np.testing.assert_allclose(sampler._scores[indices[-1]], (0.25 * error + 0.75 * 2 * error)[-1], rtol=1e-5)

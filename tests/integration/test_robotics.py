@@ -42,20 +42,20 @@ def test_rewards_are_what_fetch_reach_gives_for_the_goal_that_is_delivered(sourc
         after, reward, terminated, truncated, _ = env.step(action)
         replay.add(0, before, action, reward, after, terminated, truncated)
         before, over = after, terminated or truncated
-    batch = replay.sample(4, 64, generator=np.random.default_rng(0), gamma=0.5)
-    drawn = replay.draw(4, 64, generator=np.random.default_rng(0))
-    relabelled = drawn.choices["goal"] >= 0
+    sample = replay.sample(4, 64, generator=np.random.default_rng(0))
+    batch = replay.gather(sample, gamma=0.5)
+    relabelled = sample.choices["goal"] >= 0
     assert 204 <= relabelled.sum() <= 205
     storage, task = replay._storage, env.unwrapped
     for place in zip(*relabelled.nonzero(), strict=True):
-        goal = storage.next_observations(drawn.choices["goal"][place][None])["achieved_goal"][0]
+        goal = storage.next_observations(sample.choices["goal"][place][None])["achieved_goal"][0]
         assert np.array_equal(batch.observation["desired_goal"][place], goal)
-        row, total = int(drawn.rows[place]), 0.0
+        index, total = int(sample.indices[place]), 0.0
         for step in range(n_step):
-            achieved = storage.next_observations(np.array([row]))["achieved_goal"][0]
+            achieved = storage.next_observations(np.array([index]))["achieved_goal"][0]
             total += 0.5**step * task.compute_reward(achieved.astype(float), goal.astype(float), {})
-            row = int(storage.next_row(np.array([row]))[0])
-            if row < 0:
+            index = int(storage.next_indices(np.array([index]))[0])
+            if index < 0:
                 break
         assert batch.reward[place] == np.float32(total)
     # Fetch never terminates, whatever is achieved.

@@ -523,7 +523,7 @@ def test_environments_that_another_agent_has_stepped_are_reset(mode: AutoresetMo
     with pytest.warns(RuntimeWarning, match=r"another agent has stepped .* episodes restart") as warned:
         first.fit(steps=6, verbose=0)
     assert len(warned) == 1 and first.steps == 66
-    rows = first.replay.sample(1, 64, generator=np.random.default_rng(0), gamma=1.0)
+    rows = first.replay.gather(first.replay.sample(1, 64, generator=np.random.default_rng(0)), gamma=1.0)
     moved = np.abs(rows.next_observation[..., 0] - rows.observation[..., 0] - 0.02 * rows.observation[..., 1])
     assert moved.max() < 1e-5, "a transition leads from one agent's episode to the other's"
 

@@ -19,7 +19,7 @@ from noterl.envs import FrameStack, Reach2D
 from noterl.replay import Hindsight, Prioritized, Replay, Triplets, bytes_needed
 from tests.replay.test_state import stopped_at_line
 from tests.support.doubles import CountingEnv, ImageEnv, StatefulEnv
-from tests.support.replay_model import assert_same
+from tests.support.replay_model import assert_same, sample_batch
 
 pytestmark = pytest.mark.backend_free
 
@@ -68,32 +68,40 @@ def test_batches_are_those_of_a_memory_that_stores_whole_stacks(name: str, n_ste
         replay.build(env.observation_space, env.action_space)
         replays.append(replay)
     play(env, replays, 90)
-    plain, stacked = (replay.sample(4, 64, generator=np.random.default_rng(0), gamma=0.9) for replay in replays)
+    plain, stacked = (sample_batch(replay, 4, 64) for replay in replays)
     assert_same(stacked._asdict(), plain._asdict())
     sizes = [replay._storage.observation.nbytes for replay in replays]
     assert name == "goals" or sizes[1] * frames == sizes[0]
 
 
-def test_a_stack_keeps_its_frames_when_their_transitions_are_gone() -> None:
+def test_transitions_whose_frames_were_evicted_are_not_sampled() -> None:
     env = FrameStack(CountingEnv(100), 3)
     replay = Replay(5, frame_stack=3)
     replay.build(env.observation_space, env.action_space)
-    play(env, [replay], 8)  # the second lane's episode: steps 3 to 7 are left, the last of 8
-    assert shown(replay) == [[1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7]]
-    replay.drop_oldest(2)
+    play(env, [replay], 8)  # the second lane's episode: steps 3 to 7 are stored, the last of 8
     assert shown(replay) == [[3, 4, 5], [4, 5, 6], [5, 6, 7]]
     replay.drop_oldest(2)
+    assert shown(replay) == [[5, 6, 7]]
     other = Replay(5, frame_stack=3)
     other.build(env.observation_space, env.action_space)
     other.set_state(replay.get_state())
-    assert shown(replay) == shown(other) == [[5, 6, 7]]
+    assert shown(other) == [[5, 6, 7]]
+    replay.drop_oldest(1)
+    assert (len(replay), replay.num_sampleable()) == (2, 0)
+    with pytest.raises(ValueError, match="batch_size"):
+        replay.sample(1, 1, generator=np.random.default_rng(0))
+    play(env, [replay], 3)
+    assert shown(replay) == [[0, 0, 0], [0, 0, 1], [0, 1, 2]]
 
 
 def shown(replay: Replay) -> Any:
-    """The stacks of a memory of `CountingEnv`, the oldest first."""
+    """The stacks of a memory of `CountingEnv` that can be sampled, the oldest first."""
+    indices = replay.sample_pass(1, generator=np.random.default_rng(0)).indices.ravel()
+    assert len(indices) == replay.num_sampleable()
     storage = replay._storage
-    following = storage.next_observations(storage.live_rows())[:, 1::2].tolist()
-    stacks = storage.observations(storage.live_rows())[:, 1::2].tolist()
+    indices = indices[np.argsort(storage.insertion_numbers(indices))]
+    following = storage.next_observations(indices)[:, 1::2].tolist()
+    stacks = storage.observations(indices)[:, 1::2].tolist()
     assert following == [[*stack[1:], stack[-1] + 1] for stack in stacks]
     return stacks
 
@@ -113,10 +121,11 @@ def store_step(replay: Replay, step: int) -> None:
 
 
 def assert_stacks(replay: Replay) -> None:
-    """Every live transition shows what it was added with."""
+    """Every transition that can be sampled shows what it was added with."""
     replay.check()
     storage = replay._storage
-    rows = storage.live_rows()
+    rows = storage.stored_indices()
+    rows = rows[storage.sampleable(rows)]
     expected = [stacks_at(int(step)) for step in storage.reward[rows]]
     seen = zip(storage.observations(rows).tolist(), storage.next_observations(rows).tolist(), strict=True)
     assert [list(pair) for pair in seen] == expected
@@ -135,14 +144,15 @@ def test_ctrl_c_on_any_line_leaves_the_stacks_that_were_stored(count: int, dropp
         replay.build(spaces.Box(0, 999, (3,)), spaces.Discrete(2))
         for step in range(count):
             store_step(replay, step)
-        finished = not stopped_at_line(stop_at, work, ("storage.py", "stacks.py", "past.py"))
+        finished = not stopped_at_line(stop_at, work, ("storage.py", "frame_stack.py"))
         assert_stacks(replay)
         for step in range(count + 1, count + 10):
             store_step(replay, step)
             assert_stacks(replay)
+        assert replay.num_sampleable() > 0
         if finished:
             break
-    assert 20 < stop_at < 399
+    assert 15 < stop_at < 399
 
 
 @pytest.mark.parametrize("through_a_state", [False, True])
@@ -152,38 +162,25 @@ def test_a_lane_that_was_reset_without_a_word_begins_an_episode_though_the_newes
     replay, other = Replay(9, frame_stack=2), Replay(9, frame_stack=2)
     for each in (replay, other):
         each.build(spaces.Box(0, 9, (2,)), spaces.Discrete(2))
-    replay.add(0, [1, 2], 0, 0.0, [2, 3], False, False)
+    replay.add(0, [2, 2], 0, 0.0, [2, 3], False, False)
     if through_a_state:
         other.set_state(replay.get_state())
         replay = other
     replay.add(0, [3, 3], 0, 0.0, [3, 4], False, False)
     replay.add(0, [3, 4], 0, 0.0, [4, 5], False, False)
     storage = replay._storage
-    assert storage.observations(storage.live_rows()).tolist() == [[1, 2], [3, 3], [3, 4]]
-    assert storage.next_row(storage.live_rows()).tolist() == [-1, 2, -1]
+    assert storage.observations(storage.stored_indices()).tolist() == [[2, 2], [3, 3], [3, 4]]
+    assert replay.num_sampleable() == 3
+    assert storage.next_indices(storage.stored_indices()).tolist() == [-1, 2, -1]
 
 
-def test_a_state_without_the_frames_before_its_rows_is_taken_and_a_wrong_one_is_refused() -> None:
-    env = FrameStack(CountingEnv(100), 3)
-    replay, other = (Replay(5, frame_stack=3) for _ in range(2))
-    for each in (replay, other):
-        each.build(env.observation_space, env.action_space)
-    play(env, [replay], 8)
-    state = replay.get_state()
-    with pytest.raises(ValueError, match="older frames belong to no row's beginning"):
-        other.set_state({**state, "past": {**state["past"], "age": np.array([1])}})
-    with pytest.raises(ValueError, match=r"\['past', 'frames'\] must hold 1 rows of float32\[2, 2\]"):
-        other.set_state({**state, "past": {**state["past"], "frames": [np.zeros((1, 3, 2), np.float32)]}})
-    plain = Replay(5)
-    plain.build(spaces.Box(0, np.inf, (2,)), env.action_space)
-    with pytest.raises(ValueError, match="of a replay memory with a frame_stack"):
-        plain.set_state(state)
-    assert len(other) == 0
-    del state["past"]  # as it was saved before there was any
-    other.set_state(state)
-    other.check()
-    steps = other._storage.observations(other._storage.live_rows())[:, 1::2]
-    assert steps.tolist() == [[3, 3, 3], [3, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7]]
+def test_a_state_of_frame_stacks_does_not_fit_a_memory_without() -> None:
+    replay, plain = Replay(5, frame_stack=3), Replay(5)
+    replay.build(spaces.Box(0, 9, (6,)), spaces.Discrete(2))
+    plain.build(spaces.Box(0, 9, (2,)), spaces.Discrete(2))
+    for one, other in ((replay, plain), (plain, replay)):
+        with pytest.raises(ValueError, match="state columns"):
+            one.set_state(other.get_state())
 
 
 def test_a_million_atari_stacks_take_less_than_seven_and_a_half_gigabytes() -> None:
@@ -205,7 +202,7 @@ def test_a_hundred_thousand_atari_stacks_take_a_tenth_of_that() -> None:
     for step in range(100_000):
         start = step % 200
         replay.add(0, stacks[start], 1, start, stacks[start + 1], False, start == 199)
-    batch = replay.sample(1, 32, generator=np.random.default_rng(0), gamma=0.9)
+    batch = sample_batch(replay, 1, 32)
     for start, observation in zip(batch.reward[0].astype(int), batch.observation[0], strict=True):
         np.testing.assert_array_equal(observation, stacks[start])
     assert 0.70e9 < replay.nbytes <= 0.75e9
@@ -230,7 +227,7 @@ def test_what_is_no_stack_is_refused() -> None:
     zeros = FrameStackObservation(CountingEnv(7), 4, padding_type="zero")
     replay = Replay(10, frame_stack=4)
     replay.build(zeros.observation_space, action)
-    with pytest.raises(ValueError, match=r"filled up with zeros.*padding_type='reset'"):
+    with pytest.raises(ValueError, match=r"padded with zeros.*padding_type='reset'"):
         observation = np.stack([np.zeros(2), np.zeros(2), np.zeros(2), np.ones(2)])
         replay.add(0, observation, 0, 0.0, np.roll(observation, -1, 0), False, False)
     for frames in (0, 1.5, True):
@@ -245,36 +242,41 @@ def stack_of_squares(numbers: list[int], last: bool) -> Any:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("blank", [0, 1, 4])
-@pytest.mark.parametrize("last", [True, False])
-def test_where_both_axes_fit_the_first_observations_say_which_it_is(last: bool, blank: int, nested: bool) -> None:
-    frames = [0] * (blank + 3) + list(range(1, 9))
-    stacks = [stack_of_squares(frames[start : start + 3], last) for start in range(len(frames) - 2)]
+@pytest.mark.parametrize(("last", "axis"), [(False, None), (False, 0), (True, -1)])
+def test_where_both_axes_fit_the_first_is_taken_unless_the_axis_is_given(
+    last: bool, axis: int | None, nested: bool
+) -> None:
+    stacks = [stack_of_squares(list(range(start, start + 3)), last) for start in range(6)]
+    stacks = [stack_of_squares([0, 0, number], last) for number in (0, 1)] + stacks
     box = spaces.Box(0, 255, stacks[0].shape, np.uint8)
     space = spaces.Dict({"observation": box, "place": spaces.Discrete(9)}) if nested else box
-    replay, other = (Replay(7, frame_stack=3) for _ in range(2))
-    for each in (replay, other):
+    replay = Replay(9, frame_stack=3, stack_axis=axis)
+    wrong = Replay(9, frame_stack=3, stack_axis=0 if last else -1)
+    for each in (replay, wrong):
         each.build(space, spaces.Discrete(2))
-    for step, (stack, following) in enumerate(pairwise(stacks)):
+    for stack, following in pairwise(stacks):
+        if (stack == following).all():
+            continue
         pair = [{"observation": part, "place": 3} if nested else part for part in (stack, following)]
         replay.add(0, pair[0], 0, 0.0, pair[1], False, False)
-        other.set_state(replay.get_state())
-        for each in (replay, other):
-            each.check()
-            rows = each._storage.live_rows()
-            seen = [each._storage.observations(rows), each._storage.next_observations(rows)]
-            start = max(0, step - 6)
-            for batch, wanted in zip(seen, (stacks[start : step + 1], stacks[start + 1 : step + 2]), strict=True):
-                assert_same(batch["observation"] if nested else batch, np.array(wanted))
-        assert_same(other.get_state(), replay.get_state())
-    with pytest.raises(ValueError, match="not a stack of the last 3 frames"):
-        wrong = {"observation": stacks[3][::-1, ::-1], "place": 3} if nested else stacks[-1][::-1, ::-1]
-        replay.add(0, wrong, 0, 0.0, pair[0], False, False)
+    assert replay.num_sampleable() == len(replay)
+    rows, storage = replay._storage.stored_indices(), replay._storage
+    batches = storage.observations(rows), storage.next_observations(rows)
+    for batch, wanted in zip(batches, (stacks[:-1], stacks[1:]), strict=True):
+        assert_same(batch["observation"] if nested else batch, np.array(wanted))
+    with pytest.raises(ValueError, match="stack_axis"):
+        wrong.add(0, pair[0], 0, 0.0, pair[1], False, False)
 
 
-def test_the_environments_own_stacks_of_as_many_rows_as_frames_are_taken() -> None:
+@pytest.mark.parametrize(("frames", "axis"), [(3, 1), (3, "first"), (None, 0)])
+def test_a_stack_axis_that_is_not_allowed_is_refused(frames: int | None, axis: Any) -> None:
+    with pytest.raises(ValueError, match="stack_axis must be"):
+        Replay(9, frame_stack=frames, stack_axis=axis)
+
+
+def test_the_environments_own_stacks_of_as_many_rows_as_frames_need_the_axis() -> None:
     env = FrameStack(gymnasium.wrappers.ReshapeObservation(CountingEnv(9), (2, 1)), 2)
-    replay = Replay(20, frame_stack=2)
+    replay = Replay(20, frame_stack=2, stack_axis=-1)
     replay.build(env.observation_space, env.action_space)
     assert env.observation_space.shape == (2, 1, 2)
     play(env, [replay], 12)

@@ -17,6 +17,7 @@ from noterl import envs
 from noterl.envs import BitFlip, Reach2D
 from noterl.replay import Hindsight, Prioritized, Replay
 from tests.support.goal_model import GAMMA, OBSERVATIONS, Goals
+from tests.support.replay_model import sample_batch
 
 pytestmark = pytest.mark.backend_free
 
@@ -42,14 +43,14 @@ def compare(goals: Goals, strategy: str, ratio: float) -> None:
         return
     size = max(1, len(drawable) // 2)
     before = len(goals.rule.calls)
-    drawn = goals.replay.draw(3, size, generator=np.random.default_rng(0))
+    drawn = goals.replay.sample(3, size, generator=np.random.default_rng(0))
     batch = goals.replay.gather(drawn, gamma=GAMMA)
     relabelled = drawn.choices["goal"] >= 0
     assert len(goals.rule.calls) - before == bool(relabelled.any())
     count = relabelled.sum()
     assert np.floor(3 * size * ratio) <= count <= np.ceil(3 * size * ratio)
     for place in np.ndindex(3, size):
-        stored = drawable[int(drawn.rows[place])]
+        stored = drawable[int(drawn.indices[place])]
         desired = int(batch.observation["desired_goal"][place][0])
         assert batch.next_observation["desired_goal"][place] == desired
         goal = desired if relabelled[place] else None
@@ -90,7 +91,7 @@ def played(relabel: Any, lengths: tuple[int, ...] = (10, 6), **keywords: Any) ->
 def test_goals_are_uniform_over_what_the_strategy_allows(strategy: str) -> None:
     goals = played(Hindsight(strategy, 1.0), (10,))
     stored = goals.stored[3]
-    choices = goals.replay.relabel.draw(np.full(7000, stored.row), np.random.default_rng(1))["goal"]
+    choices = goals.replay.relabel.sample_choices(np.full(7000, stored.row), np.random.default_rng(1))["goal"]
     rows, counts = np.unique(choices, return_counts=True)
     allowed = {"future": 7, "final": 1, "episode": 10}[strategy]
     assert len(rows) == allowed and abs(counts / 7000 - 1 / allowed).max() < 0.02
@@ -98,14 +99,14 @@ def test_goals_are_uniform_over_what_the_strategy_allows(strategy: str) -> None:
 
 def test_each_place_in_a_batch_has_the_same_chance_and_each_batch_the_same_part() -> None:
     goals, generator = played(Hindsight(ratio=0.75)), np.random.default_rng(2)
-    chosen = [goals.replay.draw(2, 8, generator=generator).choices["goal"] >= 0 for _ in range(2000)]
+    chosen = [goals.replay.sample(2, 8, generator=generator).choices["goal"] >= 0 for _ in range(2000)]
     assert all((each.sum(axis=1) == 6).all() for each in chosen)
     assert abs(np.mean(chosen, axis=0) - 0.75).max() < 0.03
 
 
 def test_drawing_a_group_as_one_or_gathering_it_in_parts_is_the_same() -> None:
     goals = played(Hindsight(), n_step=2)
-    drawn = goals.replay.draw(4, 8, generator=np.random.default_rng(3))
+    drawn = goals.replay.sample(4, 8, generator=np.random.default_rng(3))
     whole, parts = (
         [goals.replay.gather(each, gamma=GAMMA) for each in pieces] for pieces in ([drawn], [drawn[:1], drawn[1:4]])
     )
@@ -118,8 +119,8 @@ def test_drawing_a_group_as_one_or_gathering_it_in_parts_is_the_same() -> None:
 
 def test_a_pass_takes_each_transition_once() -> None:
     goals = played(Hindsight(ratio=0.5))
-    drawn = goals.replay.draw_pass(8, generator=np.random.default_rng(4))
-    assert sorted(drawn.rows.ravel()) == list(range(16)) and (drawn.choices["goal"] >= 0).sum() == 8
+    drawn = goals.replay.sample_pass(8, generator=np.random.default_rng(4))
+    assert sorted(drawn.indices.ravel()) == list(range(16)) and (drawn.choices["goal"] >= 0).sum() == 8
 
 
 @pytest.mark.parametrize("make", [Reach2D, BitFlip])
@@ -138,7 +139,7 @@ def test_rewards_are_the_environments_own_for_the_goal_that_is_delivered(make: A
         following, reward, terminated, truncated, _ = env.step(action)
         replay.add(0, observation, action, reward, following, terminated, truncated)
         observation, over = following, terminated or truncated
-    batch = replay.sample(4, 64, generator=np.random.default_rng(0), gamma=0.9)
+    batch = sample_batch(replay, 4, 64)
     goals = batch.next_observation["achieved_goal"], batch.next_observation["desired_goal"]
     over = env.compute_terminated(*goals, {})
     assert np.array_equal(batch.discount == 0, over) and 0.02 < over.mean() < 0.9
@@ -184,7 +185,7 @@ class TestRules:
         observation, _ = env.reset(seed=0)
         for terminated in (False, True):
             replay.add(0, observation, 0, -1.0, observation, terminated, False)
-        batch = replay.sample(1, 2, generator=np.random.default_rng(0), gamma=0.5)
+        batch = sample_batch(replay, 1, 2, gamma=0.5)
         assert batch.reward.tolist() == [[0.0, 0.0]]
         assert (batch.discount == np.where(batch.index == 1, 0.0, 0.5)).all()
 
@@ -212,21 +213,21 @@ class TestRules:
         replay.build(space, spaces.Discrete(2))
         observation = {name: np.array([0.1]) for name in space.spaces}
         replay.add(0, observation, 0, -1.0, observation, False, False)
-        replay.sample(1, 1, generator=np.random.default_rng(0), gamma=0.5)
+        sample_batch(replay, 1, 1, gamma=0.5)
         assert seen[0][0].dtype == seen[0][1].dtype == np.float64 and seen[0][1].tolist() == [[0.1]]
 
     def test_a_reward_for_one_transition_alone_is_refused(self) -> None:
         goals = played(Hindsight())
         goals.replay.relabel.attach(SimpleNamespace(compute_reward=lambda *_: 0.0))
-        with pytest.raises(ValueError, match=r"compute_reward must take the goals of many .* shape \(\d+,\), got \(\)"):
-            goals.replay.sample(1, 8, generator=np.random.default_rng(0), gamma=0.5)
+        with pytest.raises(ValueError, match=r"compute_reward must take a batch of goals.* shape \(\d+,\), got \(\)"):
+            sample_batch(goals.replay, 1, 8, gamma=0.5)
 
     def test_where_termination_is_told_for_one_transition_alone_each_is_asked_for(self) -> None:
         goals, rule = played(Hindsight(ratio=1.0)), SimpleNamespace()
         rule.compute_reward = goals.rule.compute_reward
         rule.compute_terminated = lambda achieved, desired, info: bool(np.sum(achieved) % 2)
         goals.replay.relabel.attach(rule)
-        batch = goals.replay.sample(2, 8, generator=np.random.default_rng(0), gamma=0.5)
+        batch = sample_batch(goals.replay, 2, 8, gamma=0.5)
         odd = batch.next_observation["achieved_goal"][..., 0] % 2 == 1
         assert np.array_equal(batch.discount == 0, odd) and 0 < odd.mean() < 1
 
@@ -247,7 +248,7 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("space", "message"),
         [
-            (spaces.Box(0, 1, (2,)), "relabel: Hindsight takes observations that are a Dict of observation, achieved"),
+            (spaces.Box(0, 1, (2,)), "relabel: Hindsight needs observations that are a Dict of observation, achieved"),
             (spaces.Dict({"observation": spaces.Discrete(2)}), "a Dict of observation, achieved_goal, desired_goal"),
             (
                 spaces.Dict({**OBSERVATIONS.spaces, "achieved_goal": spaces.Box(0, 1, (2,))}),
@@ -270,5 +271,5 @@ class TestArguments:
         replay.build(env.observation_space, env.action_space)
         observation, _ = env.reset(seed=0)
         replay.add(0, observation, 0, -1.0, observation, False, False)
-        with pytest.raises(RuntimeError, match="knows no rewards"):
-            replay.sample(1, 1, generator=np.random.default_rng(0), gamma=0.5)
+        with pytest.raises(RuntimeError, match="has no compute_reward"):
+            sample_batch(replay, 1, 1, gamma=0.5)

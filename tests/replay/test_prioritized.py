@@ -5,15 +5,15 @@ import pytest
 
 import noterl
 from noterl.replay import Prioritized, RatioScore, Score, sum_tree
-from tests.support.prioritized_memory import built, draw, filled, give
-from tests.support.replay_model import store
+from tests.support.prioritized_memory import built, feed_back, filled, sample_indices, sample_of
+from tests.support.replay_model import sample_batch, store
 
 pytestmark = pytest.mark.backend_free
 
 
 def test_chances_are_the_scores_to_the_power_of_alpha():
     replay = filled(10, 4, Prioritized(alpha=0.5))
-    give(replay, [0.0, 1.0, -4.0, 9.0])
+    feed_back(replay, [0.0, 1.0, -4.0, 9.0])
     expected = np.sqrt(np.array([0.0, 1.0, 4.0, 9.0]) + 1e-7)
     np.testing.assert_allclose(replay.sampler.probabilities(), expected / expected.sum(), rtol=1e-12)
     np.testing.assert_allclose(expected / expected.sum(), [5.27e-5, 0.16666, 0.33331, 0.49997], atol=2e-5)
@@ -21,19 +21,19 @@ def test_chances_are_the_scores_to_the_power_of_alpha():
 
 def test_rows_are_drawn_as_often_as_their_chances_say():
     replay = filled(8, 8, Prioritized(alpha=1.0))
-    give(replay, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
-    counts = np.bincount(replay.sampler.draw(500, 28, np.random.default_rng(0)).ravel(), minlength=8)
+    feed_back(replay, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    counts = np.bincount(replay.sampler.sample_indices(500, 28, np.random.default_rng(0)).ravel(), minlength=8)
     # 28 parts of a sum of 28: a row of priority p has p of them to itself, up to the 1e-7 that are added.
     np.testing.assert_allclose(counts, 500 * np.arange(8), atol=2)
-    counts = np.bincount(draw(replay, 20_000, 5).ravel(), minlength=8)
+    counts = np.bincount(sample_indices(replay, 20_000, 5).ravel(), minlength=8)
     np.testing.assert_allclose(counts / counts.sum(), replay.sampler.probabilities(), atol=0.003)
 
 
 def test_each_draw_of_a_batch_falls_into_its_own_part():
     replay = filled(100, 100, Prioritized(alpha=1.0))
-    give(replay, np.random.default_rng(0).random(100))
+    feed_back(replay, np.random.default_rng(0).random(100))
     bounds = np.concatenate([[0.0], replay.sampler.probabilities().cumsum()])
-    rows = draw(replay, 300, 16)
+    rows = sample_indices(replay, 300, 16)
     part = np.arange(16)
     assert (bounds[rows] < (part + 1) / 16).all()
     assert (bounds[rows + 1] > part / 16).all()
@@ -42,24 +42,24 @@ def test_each_draw_of_a_batch_falls_into_its_own_part():
 
 def test_alpha_zero_is_uniform():
     replay = filled(10, 10, Prioritized(alpha=0.0))
-    give(replay, np.arange(10.0))
+    feed_back(replay, np.arange(10.0))
     np.testing.assert_allclose(replay.sampler.probabilities(), 0.1, rtol=1e-12)
-    assert (replay.sample(2, 8, generator=np.random.default_rng(0), gamma=0.9).weight == 1).all()
+    assert (sample_batch(replay, 2, 8).weight == 1).all()
 
 
 def test_new_transitions_have_the_initial_error_and_then_the_largest_there_has_been():
     sampler = Prioritized(alpha=1.0, initial_td=7.0)
     replay = filled(10, 2, sampler)
     np.testing.assert_array_equal(sampler.get_state()["scores"], [7, 7])
-    give(replay, [3.0])
+    feed_back(replay, [3.0])
     store(replay, 2)
-    give(replay, {1: 0.5})
+    feed_back(replay, {1: 0.5})
     store(replay, 3)
     np.testing.assert_array_equal(sampler.get_state()["scores"], [3, 0.5, 3, 3])
     for step in range(4, 14):  # the row of error 3 is overwritten, its error goes on being the largest
         store(replay, step)
     np.testing.assert_array_equal(sampler.get_state()["scores"], [3] * 10)
-    give(replay, {0: 11.0})
+    feed_back(replay, {0: 11.0})
     store(replay, 14)
     np.testing.assert_array_equal(sampler.get_state()["scores"], [3] * 5 + [11] + [3] * 3 + [11])
 
@@ -67,8 +67,8 @@ def test_new_transitions_have_the_initial_error_and_then_the_largest_there_has_b
 def test_weights_are_those_of_the_paper():
     sampler = Prioritized(alpha=0.7, beta=0.4)
     replay = filled(50, 50, sampler)
-    give(replay, np.random.default_rng(1).random(50) * 5)
-    batch = replay.sample(3, 8, generator=np.random.default_rng(2), gamma=0.9)
+    feed_back(replay, np.random.default_rng(1).random(50) * 5)
+    batch = sample_batch(replay, 3, 8, np.random.default_rng(2))
     chances = sampler.probabilities()[batch.index]
     expected = (50 * chances) ** -0.4
     expected /= expected.max(1, keepdims=True)
@@ -82,7 +82,7 @@ def test_beta_rises_to_one_with_the_environment_steps_stored(added, beta):
     replay = filled(20, added, Prioritized(beta=0.4, beta_steps=100))
     assert replay.sampler.current_beta == pytest.approx(beta)
     if added:
-        give(replay, [1.0, 4.0])
+        feed_back(replay, [1.0, 4.0])
         weight = replay.sampler.weights(np.array([[0, 1]]))
         np.testing.assert_allclose(weight, [[1.0, 4.0 ** (-0.7 * beta)]], rtol=1e-5)
 
@@ -96,7 +96,7 @@ def test_beta_stays_without_steps_and_is_live():
 
 def test_alpha_is_live():
     replay = filled(10, 3, Prioritized(alpha=1.0))
-    give(replay, [1.0, 4.0, 9.0])
+    feed_back(replay, [1.0, 4.0, 9.0])
     np.testing.assert_allclose(replay.sampler.probabilities(), np.array([1, 4, 9]) / 14, rtol=1e-6)
     replay.sampler.alpha = 0.5
     np.testing.assert_allclose(replay.sampler.probabilities(), np.array([1, 2, 3]) / 6, rtol=1e-6)
@@ -105,84 +105,81 @@ def test_alpha_is_live():
 
 def test_of_a_row_drawn_twice_the_last_error_counts():
     replay = filled(10, 5)
-    index = np.array([[1, 2, 1], [3, 1, 2]])
-    replay._feedback.note(index)
-    replay.feedback(index, {"td_error": np.array([[1, 2, 3], [4, 5, 6]], np.float32)})
+    replay.feedback(
+        sample_of(replay, [[1, 2, 1], [3, 1, 2]]), {"td_error": np.array([[1, 2, 3], [4, 5, 6]], np.float32)}
+    )
     np.testing.assert_array_equal(replay.sampler.get_state()["scores"], [7, 5, 6, 4, 7])
 
 
 def test_feedback_for_a_row_overwritten_meanwhile_is_lost():
     replay = filled(4, 4)
-    replay._feedback.note(np.array([[0, 1, 2, 3]]))
+    sample = sample_of(replay, [[0, 1, 2, 3]])
     store(replay, 4)
     store(replay, 5)
-    replay.feedback(np.array([[0, 1, 2, 3]]), {"td_error": np.array([[1, 2, 3, 4]], np.float32)})
+    replay.feedback(sample, {"td_error": np.array([[1, 2, 3, 4]], np.float32)})
     np.testing.assert_array_equal(replay.sampler.get_state()["scores"], [3, 4, 7, 7])
 
 
-@pytest.mark.parametrize("given", ["index", "part", "copy", "rows"])
-def test_feedback_for_a_row_overwritten_meanwhile_is_lost_though_the_new_one_was_drawn_too(given):
+@pytest.mark.parametrize("part", [False, True])
+def test_feedback_is_ignored_for_transitions_overwritten_since_even_if_the_new_ones_were_sampled_too(part):
     replay = filled(4, 4)
     generator = np.random.default_rng(0)
-    drawn = replay.draw_pass(4, generator=generator)
-    batch = replay.gather(drawn, gamma=0.9)
+    sample = replay.sample_pass(4, generator=generator)
+    sample = sample.joined(sample)[1:] if part else sample
     for step in range(4, 7):
         store(replay, step)
-    later = replay.draw_pass(4, generator=generator)
-    index = {"index": batch.index, "part": batch.index[:, :3], "copy": batch.index.copy(), "rows": drawn[0:1].rows}[
-        given
-    ]
-    errors = index.astype(np.float32) + 1
-    replay.feedback(index, {"td_error": errors})
-    assert replay.sampler.get_state()["scores"].tolist() == [4 if 3 in index else 7, 7, 7, 7]
-    replay.feedback(later.rows, {"td_error": np.full((1, 4), 2, np.float32)})
+    later = replay.sample_pass(4, generator=generator)
+    replay.feedback(sample, {"td_error": sample.indices.astype(np.float32) + 1})
+    assert replay.sampler.get_state()["scores"].tolist() == [4, 7, 7, 7]
+    replay.feedback(later, {"td_error": np.full((1, 4), 2, np.float32)})
     assert replay.sampler.get_state()["scores"].tolist() == [2, 2, 2, 2]
 
 
-def test_what_was_drawn_is_remembered_for_as_long_as_it_is_held():
+@pytest.mark.parametrize("evict", ["clear", "drop"])
+def test_feedback_is_ignored_for_transitions_evicted_since(evict):
     replay = filled(4, 4)
-    held = [draw(replay, 2, 3, seed) for seed in range(5)]
-    assert len(replay._feedback._draws) == 5
-    del held[1:]
-    assert len(replay._feedback._draws) == 1
-    replay.feedback(held[0].tolist(), {"td_error": np.full((2, 3), 2, np.float32)})
-    assert 2 in replay.sampler.get_state()["scores"]
+    sample = replay.sample_pass(4, generator=np.random.default_rng(0))
+    if evict == "clear":
+        replay.clear()
+    else:
+        replay.drop_oldest(4)
+    for step in range(4):
+        store(replay, step)
+    replay.feedback(sample, {"td_error": np.ones((1, 4), np.float32)})
+    assert replay.sampler.get_state()["scores"].tolist() == [7, 7, 7, 7]
 
 
-@pytest.mark.parametrize("index", [[[0, 3]], [[0, 9]], [[-1]], [[0.0]], [["a"]]])
-def test_feedback_for_rows_that_were_never_drawn_is_refused(index):
-    replay = filled(8, 4)
-    replay._feedback.note(np.array([[0, 1, 2]]))
-    with pytest.raises(ValueError, match=r"index must be that of a batch .* rows that were never drawn"):
-        replay.feedback(np.array(index), {"td_error": np.ones((1, len(index[0])))})
+@pytest.mark.parametrize("sample", [np.array([[0, 1]]), [[0, 1]], None])
+def test_feedback_needs_a_sample(sample):
+    with pytest.raises(ValueError, match="sample must be"):
+        filled(8, 4).feedback(sample, {"td_error": np.ones((1, 2))})
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_errors_that_are_not_finite_change_nothing(bad):
     replay = filled(10, 4)
-    give(replay, [1.0, 2.0])
-    give(replay, [bad, 3.0, bad])
+    feed_back(replay, [1.0, 2.0])
+    feed_back(replay, [bad, 3.0, bad])
     np.testing.assert_array_equal(replay.sampler.get_state()["scores"], [1, 3, 7, 7])
-    give(replay, [bad])
+    feed_back(replay, [bad])
     assert replay.sampler.get_state()["largest"] == 3.0
     assert np.isfinite(replay.sampler._tree.total)
 
 
 def test_largest_errors_of_float32_keep_everything_finite():
     replay = filled(1000, 1000, Prioritized(alpha=1.0))
-    give(replay, np.full(999, np.finfo(np.float32).max))
+    feed_back(replay, np.full(999, np.finfo(np.float32).max))
     store(replay, 1000)
     chances = replay.sampler.probabilities()
     assert chances.sum() == pytest.approx(1.0)
-    weights = replay.sampler.weights(draw(replay, 2, 64))
+    weights = replay.sampler.weights(sample_indices(replay, 2, 64))
     assert np.isfinite(weights).all()
     assert (weights > 0).all()
 
 
 def test_several_errors_of_a_row_count_with_their_mean():
     replay = filled(10, 2)
-    replay._feedback.note(np.array([[0, 1]]))
-    replay.feedback(np.array([[0, 1]]), {"td_error": np.array([[[1, -3], [0, 5]]], np.float32)})
+    replay.feedback(sample_of(replay, [[0, 1]]), {"td_error": np.array([[[1, -3], [0, 5]]], np.float32)})
     np.testing.assert_array_equal(replay.sampler.get_state()["scores"], [2, 2.5])
 
 
@@ -191,12 +188,11 @@ def test_ratio_score():
     replay = filled(10, 3, sampler)
     assert replay.feedback_fields == ("td_error", "ratio")
     np.testing.assert_array_equal(sampler.get_state()["scores"], [3.5, 3.5, 3.5])  # 0.25 * 8 + 0.75 * 2
-    replay._feedback.note(np.array([[0, 1]]))
     values = {"td_error": np.array([[-4, 0]], np.float32), "ratio": np.array([[1.0, 0.2]], np.float32)}
-    replay.feedback(np.array([[0, 1]]), values)
+    replay.feedback(sample_of(replay, [[0, 1]]), values)
     np.testing.assert_allclose(sampler.get_state()["scores"], [1.0, 0.6, 3.5], rtol=1e-6)
-    with pytest.raises(ValueError, match="the loss must feed back ratio"):
-        replay.feedback(np.array([[0, 1]]), {"td_error": values["td_error"]})
+    with pytest.raises(ValueError, match="feedback must hold ratio"):
+        replay.feedback(sample_of(replay, [[0, 1]]), {"td_error": values["td_error"]})
 
 
 def test_score_of_the_users_own():
@@ -209,7 +205,7 @@ def test_score_of_the_users_own():
 
     sampler = Prioritized(score=Squared())
     replay = filled(10, 2, sampler)
-    give(replay, [-3.0])
+    feed_back(replay, [-3.0])
     np.testing.assert_array_equal(sampler.get_state()["scores"], [9, 49])
 
 
@@ -219,7 +215,7 @@ def test_scores_below_zero_leave_their_rows_as_they_were():
             return values["td_error"]
 
     replay = filled(10, 3, Prioritized(score=Signed()))
-    give(replay, [-1.0, 2.0, -np.inf])
+    feed_back(replay, [-1.0, 2.0, -np.inf])
     assert replay.sampler.get_state()["scores"].tolist() == [7, 2, 7]
     replay.check()
 
@@ -228,16 +224,16 @@ def test_masked_rows_are_never_drawn_though_they_have_most_of_the_mass():
     replay = filled(1000, 1000, Prioritized(alpha=1.0))
     errors = np.full(1000, 1e6)
     errors[[3, 700]] = 1e-3
-    give(replay, errors)
+    feed_back(replay, errors)
     replay.keep(np.array([3, 700]))
-    assert set(draw(replay, 50, 2).ravel()) == {3, 700}
+    assert set(sample_indices(replay, 50, 2).ravel()) == {3, 700}
     np.testing.assert_allclose(replay.sampler.probabilities(), [0.5, 0.5])
-    give(replay, {5: 1e6})  # masked since it was drawn
-    assert set(draw(replay, 50, 2).ravel()) == {3, 700}
+    feed_back(replay, {5: 1e6})  # masked since it was drawn
+    assert set(sample_indices(replay, 50, 2).ravel()) == {3, 700}
     assert store(replay, 1000) == 0  # no longer what was masked
-    give(replay, {0: 1e-3})
-    assert set(draw(replay, 50, 3).ravel()) == {0, 3, 700}
-    replay.keep(replay._storage.live_rows())
+    feed_back(replay, {0: 1e-3})
+    assert set(sample_indices(replay, 50, 3).ravel()) == {0, 3, 700}
+    replay.keep(replay._storage.stored_indices())
     assert len(replay.sampler.probabilities()) == 1000
     np.testing.assert_allclose(replay.sampler.get_state()["scores"][:7], [1e6, 1e6, 1e-3, 1e6, 1e6, 1e6, 1e6])
 
@@ -245,16 +241,16 @@ def test_masked_rows_are_never_drawn_though_they_have_most_of_the_mass():
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda sampler: sampler._tree.values.__setitem__(3, 0.5), "not that of its row's score"),
-        (lambda sampler: sampler._tree.values.__setitem__(9, 0.5), "not that of its row's score"),
-        (lambda sampler: sampler._tree._levels[-1].__setitem__(1, 0.5), "not that of its"),
-        (lambda sampler: sampler._scores.__setitem__(3, 0.5), "not that of its row's score"),
+        (lambda sampler: sampler._tree.values.__setitem__(3, 0.5), "differs from that of its score"),
+        (lambda sampler: sampler._tree.values.__setitem__(9, 0.5), "differs from that of its score"),
+        (lambda sampler: sampler._tree._levels[-1].__setitem__(1, 0.5), "differs from that of its"),
+        (lambda sampler: sampler._scores.__setitem__(3, 0.5), "differs from that of its score"),
         (lambda sampler: (sampler._scores.__setitem__(3, 70.0), sampler._write(np.array([3]))), "above the largest"),
     ],
 )
 def test_check_finds_what_does_not_hang_together(damage, message):
     replay = filled(10, 5)
-    give(replay, [1.0, 2.0])
+    feed_back(replay, [1.0, 2.0])
     replay.check()
     damage(replay.sampler)
     with pytest.raises(AssertionError, match=message):
@@ -272,12 +268,12 @@ def test_check_finds_a_wrong_sum(monkeypatch):
 
 def test_clear_forgets_errors():
     replay = filled(10, 14)
-    give(replay, [50.0])
+    feed_back(replay, [50.0])
     replay.clear()
     store(replay, 0)
     assert replay.sampler.get_state()["scores"].tolist() == [7]
     assert replay.sampler.probabilities().tolist() == [1.0]
-    assert set(draw(replay, 3, 1).ravel()) == {4}
+    assert set(sample_indices(replay, 3, 1).ravel()) == {4}
 
 
 @pytest.mark.parametrize(
@@ -318,7 +314,7 @@ def test_bad_values_of_live_exponents_are_refused():
 def test_sampler_belongs_to_one_memory():
     sampler = Prioritized()
     built(10, sampler)
-    with pytest.raises(ValueError, match="one memory alone"):
+    with pytest.raises(ValueError, match="sampler must"):
         built(10, sampler)
 
 

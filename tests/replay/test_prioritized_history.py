@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noterl.replay import Prioritized
-from tests.support.prioritized_memory import built, draw, filled, give
+from tests.support.prioritized_memory import built, feed_back, filled, sample_indices, sample_of
 from tests.support.replay_model import store
 
 pytestmark = pytest.mark.backend_free
@@ -60,9 +60,8 @@ class Pair:
         if not live:
             return
         pairs = [(live[number % len(live)], score) for number, score in pairs]
-        rows = np.array([[generation % self.capacity for generation, _ in pairs]])
-        self.replay._feedback.note(rows)
-        self.replay.feedback(rows, {"td_error": np.array([[score for _, score in pairs]], np.float32)})
+        sample = sample_of(self.replay, [[generation % self.capacity for generation, _ in pairs]])
+        self.replay.feedback(sample, {"td_error": np.array([[score for _, score in pairs]], np.float32)})
         for generation, score in dict(pairs).items():
             if np.isfinite(score):
                 self.scores[generation] = score
@@ -89,7 +88,7 @@ class Pair:
     def restore(self, used):
         other = filled(self.capacity, 9 if used else 0, Prioritized(alpha=0.1))
         if used:
-            give(other, [3.0])
+            feed_back(other, [3.0])
         other.set_state(self.replay.get_state())
         self.replay = other
 
@@ -112,9 +111,9 @@ def test_any_sequence_of_operations_leaves_the_chances_of_a_plain_list(capacity,
     replay.check()
     assert replay.sampler._tree.equals(seen.sampler._tree)  # whoever looks changes nothing, to the last bit
     if len(replay.sampler.probabilities()):
-        rows = draw(replay, 3, 1)
-        assert set(rows.ravel()) <= set(replay._storage.eligible_rows())
-        np.testing.assert_array_equal(rows, draw(seen, 3, 1))
+        rows = sample_indices(replay, 3, 1)
+        assert set(rows.ravel()) <= set(replay._storage.unmasked_indices())
+        np.testing.assert_array_equal(rows, sample_indices(seen, 3, 1))
 
 
 @pytest.mark.parametrize("count", [0, 30, 250])
@@ -122,8 +121,8 @@ def test_restored_memory_draws_the_same_to_the_last_bit(count):
     replay = filled(100, count)
     generator = np.random.default_rng(0)
     for _ in range(20 if count else 0):
-        rows = replay.draw(3, 8, generator=generator).rows
-        replay.feedback(rows, {"td_error": generator.normal(size=rows.shape).astype(np.float32)})
+        sample = replay.sample(3, 8, generator=generator)
+        replay.feedback(sample, {"td_error": generator.normal(size=sample.indices.shape).astype(np.float32)})
         store(replay, 1)
     other = built(100, Prioritized())
     other.set_state(replay.get_state())
@@ -131,15 +130,15 @@ def test_restored_memory_draws_the_same_to_the_last_bit(count):
     for step in range(5):
         store(replay, step)
         store(other, step)
-        np.testing.assert_array_equal(draw(replay, 2, 1, step), draw(other, 2, 1, step))
-        give(replay, {step: 8.0 + step})
-        give(other, {step: 8.0 + step})
+        np.testing.assert_array_equal(sample_indices(replay, 2, 1, step), sample_indices(other, 2, 1, step))
+        feed_back(replay, {step: 8.0 + step})
+        feed_back(other, {step: 8.0 + step})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: state.pop("largest"), "has .*'alpha', 'beta', 'largest', 'scores'"),
+        (lambda state: state.pop("largest"), "keys .*'alpha', 'beta', 'largest', 'scores'"),
         (lambda state: state.update(scores=state["scores"][:-1]), r"float32\[5\]"),
         (lambda state: state.update(scores=state["scores"].astype(np.float64)), r"float32\[5\]"),
         (lambda state: state.update(scores=-state["scores"]), "at least 0"),

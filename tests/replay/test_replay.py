@@ -1,16 +1,18 @@
 """Replay memory: what it holds after any history, what a batch is, which rows are drawn, arguments, memory."""
 
 import numpy as np
+import psutil
 import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noterl.registry import lookup
-from noterl.replay import Replay, building, bytes_needed
+from noterl.replay import Replay, bytes_needed
+from noterl.replay import replay as replay_module
 from noterl.types import Batch
 from noterl.utils import memory as machine
-from tests.support.replay_model import SPACES, Pair, assert_same, built, filled, make_observation
+from tests.support.replay_model import SPACES, Pair, assert_same, built, filled, make_observation, sample_batch
 
 pytestmark = pytest.mark.backend_free
 
@@ -47,7 +49,7 @@ def test_many_short_episodes_on_many_lanes_need_no_more_slots_than_rows(name):
         pair.compare()
     pair.restore(used=True)
     pair.compare()
-    assert len(pair.replay._storage.apart) == 64
+    assert len(pair.replay._storage.final_observations) == 64
 
 
 def test_an_observation_the_environment_overwrites_in_place_is_kept_as_it_was():
@@ -84,7 +86,7 @@ def test_interrupted_lane_is_not_continued_even_by_an_equal_observation():
 
 def test_batch_holds_the_transitions_of_its_index():
     replay = filled(100, 250, lanes=2)
-    batch = replay.sample(3, 32, generator=np.random.default_rng(0), gamma=0.9)
+    batch = sample_batch(replay, 3, 32)
     assert isinstance(batch, Batch)
     number = batch.reward
     assert number.shape == (3, 32)
@@ -105,7 +107,7 @@ def test_truncation_does_not_cut_the_bootstrap():
     replay = built(4)
     replay.add(0, np.zeros(3), 0, 0.0, np.ones(3), False, True)
     replay.add(0, np.zeros(3), 0, 1.0, np.ones(3), True, True)
-    batch = replay.sample(1, 2, generator=np.random.default_rng(2), gamma=0.5)
+    batch = sample_batch(replay, 1, 2, np.random.default_rng(2), gamma=0.5)
     assert set(zip(batch.reward[0].tolist(), batch.discount[0].tolist(), strict=True)) == {(0.0, 0.5), (1.0, 0.0)}
 
 
@@ -129,7 +131,7 @@ def test_kinds_of_spaces_and_the_dtypes_of_their_batches(space, dtype):
     samples = [space.sample() for _ in range(6)]
     for step in range(5):
         replay.add(0, samples[step], samples[step], 0.0, samples[step + 1], False, False)
-    batch = replay.sample(2, 5, generator=np.random.default_rng(0), gamma=0.9)
+    batch = sample_batch(replay, 2, 5)
     for field, shift in (("observation", 0), ("action", 0), ("next_observation", 1)):
         array = getattr(batch, field)
         assert array.dtype == dtype
@@ -143,7 +145,7 @@ def test_dict_observations_and_extra_fields_come_as_dicts_of_arrays():
     for step in range(5):
         now, following = (make_observation(SPACES["dict"], number) for number in (step, step + 1))
         replay.add(0, now, 0, step, following, False, False, {"logits": [step, -step]})
-    batch = replay.sample(2, 3, generator=np.random.default_rng(0), gamma=0.9)
+    batch = sample_batch(replay, 2, 3)
     assert batch.observation["camera"].shape == (2, 3, 2, 2)
     assert (batch.observation["camera"][..., 0, 0] == batch.reward).all()
     assert (batch.next_observation["body"]["arm"][..., 0] == batch.reward + 1).all()
@@ -154,9 +156,9 @@ def test_dict_observations_and_extra_fields_come_as_dicts_of_arrays():
 def test_batches_are_arrays_of_their_own():
     replay = filled(20, 20)
     generator = np.random.default_rng(0)
-    first = replay.sample(2, 8, generator=generator, gamma=0.9)
+    first = sample_batch(replay, 2, 8, generator)
     copies = [array.copy() for array in first[:-1]]
-    second = replay.sample(2, 8, generator=generator, gamma=0.9)
+    second = sample_batch(replay, 2, 8, generator)
     for _ in range(20):
         replay.add(0, np.full(3, -1), 0, -1.0, np.full(3, -1), False, False)
     assert not (second.index == first.index).all()
@@ -169,7 +171,7 @@ def test_every_live_transition_is_drawn_equally_often_and_independently(count):
     replay = filled(20, count)
     live = min(count, 20)
     draws = 400 * live
-    batch = replay.sample(draws // 10, 10, generator=np.random.default_rng(5), gamma=0.9)
+    batch = sample_batch(replay, draws // 10, 10, np.random.default_rng(5))
     numbers = batch.reward.astype(int).ravel()
     assert set(numbers.tolist()) == set(range(count - live, count))
     frequencies = np.bincount(numbers - numbers.min(), minlength=live)
@@ -182,15 +184,13 @@ def test_every_live_transition_is_drawn_equally_often_and_independently(count):
 def test_the_newest_transition_of_a_running_lane_is_drawn_with_its_next_observation():
     replay = built(10)
     replay.add(0, np.zeros(3), 0, 0.0, np.ones(3), False, False)
-    batch = replay.sample(1, 1, generator=np.random.default_rng(0), gamma=0.9)
+    batch = sample_batch(replay, 1, 1)
     assert batch.next_observation.tolist() == [[[1.0, 1.0, 1.0]]]
 
 
 def test_seeds_reproduce_samples():
     replay = filled(50, 80)
-    one, same, other = (
-        replay.sample(4, 16, generator=np.random.default_rng(seed), gamma=0.9).index for seed in (3, 3, 4)
-    )
+    one, same, other = (sample_batch(replay, 4, 16, np.random.default_rng(seed)).index for seed in (3, 3, 4))
     assert (one == same).all()
     assert not (one == other).all()
 
@@ -209,7 +209,7 @@ def test_a_value_that_does_not_fit_is_not_stored_and_nothing_leaks():
             replay.add(0, good, 0, 0.0, good, False, False, {"ratio": 1.0})
     replay.check()
     assert len(replay) == 19
-    assert replay._storage.slots <= 5
+    assert replay._storage.num_slots <= 5
     replay.add(0, good, 0, 0.0, good, False, False)
     assert len(replay) == 20
 
@@ -226,16 +226,16 @@ def test_capacity_must_be_a_positive_int(capacity):
         (0, 1, "updates must be a positive int"),
         (1, 0, "batch_size must be a positive int"),
         (1, 2.0, "batch_size must be a positive int"),
-        (1, 8, "batch_size must be at most what may be drawn, 7, got 8"),
+        (1, 8, "batch_size must be at most .* 7, got 8"),
     ],
 )
 def test_arguments_of_sample(updates, batch_size, message):
     with pytest.raises(ValueError, match=message):
-        filled(20, 7).sample(updates, batch_size, generator=np.random.default_rng(0), gamma=0.9)
+        sample_batch(filled(20, 7), updates, batch_size)
 
 
 def test_a_batch_as_large_as_the_memory_and_more_updates_than_rows():
-    batch = filled(20, 7).sample(50, 7, generator=np.random.default_rng(0), gamma=0.9)
+    batch = sample_batch(filled(20, 7), 50, 7)
     assert batch.reward.shape == (50, 7)
 
 
@@ -286,7 +286,7 @@ def test_use_before_build_says_what_to_do():
     for use in (
         lambda: replay.add(0, 0, 0, 0.0, 0, False, False),
         lambda: replay.interrupt(0),
-        lambda: replay.sample(1, 1, generator=np.random.default_rng(0), gamma=0.9),
+        lambda: sample_batch(replay, 1, 1),
     ):
         with pytest.raises(RuntimeError, match="call build"):
             use()
@@ -311,7 +311,7 @@ def test_clear_keeps_the_allocation_and_lets_generations_count_on():
     replay.clear()
     assert (len(replay), replay.nbytes) == (0, allocated)
     row = replay.add(0, np.zeros(3), 0, 0.0, np.ones(3), False, False)
-    assert replay._storage.generation(np.array([row])).tolist() == [33]
+    assert replay._storage.insertion_numbers(np.array([row])).tolist() == [33]
     assert replay._storage.next_observations(np.array([row])).tolist() == [[1.0, 1.0, 1.0]]
 
 
@@ -339,19 +339,14 @@ def test_more_than_the_machine_has_is_refused_with_the_figures(monkeypatch):
     with pytest.raises(ValueError, match=r"capacity=1000000000000 needs 3\d{13} bytes .* are available; at most"):
         built(10**12)
     needed = bytes_needed(1000, SPACES["vector"], spaces.Discrete(5))
-    monkeypatch.setattr(building, "available_bytes", lambda: needed - 1)
+    monkeypatch.setattr(replay_module, "available_bytes", lambda: needed - 1)
     with pytest.raises(ValueError, match=f"needs {needed} bytes .* only {needed - 1} bytes .* at most 999 transitions"):
         built(1000)
-    monkeypatch.setattr(building, "available_bytes", lambda: needed)
-    built(1000)
-    monkeypatch.setattr(building, "available_bytes", lambda: None)
+    monkeypatch.setattr(replay_module, "available_bytes", lambda: needed)
     built(1000)
 
 
 def test_available_memory_is_what_system_and_control_groups_leave(tmp_path, monkeypatch):
-    (tmp_path / "meminfo").write_text("MemTotal:  9 kB\nMemAvailable:    7000 kB\n")
-    assert machine._from_meminfo(tmp_path / "meminfo") == 7000 * 1024
-    assert machine._from_meminfo(tmp_path / "absent") is None
     inner = tmp_path / "groups" / "outer" / "inner"
     inner.mkdir(parents=True)
     for folder, limit, used in ((inner, "max", "10"), (inner.parent, "5000", "1000")):
@@ -359,21 +354,19 @@ def test_available_memory_is_what_system_and_control_groups_leave(tmp_path, monk
         (folder / "memory.current").write_text(used + "\n")
         (folder / "memory.stat").write_text("anon 900\ninactive_file 100\n")
     (tmp_path / "own").write_text("1:cpu:/x\n0::/outer/inner\n")
-    assert machine._from_control_groups(tmp_path / "groups", tmp_path / "own") == [4100]
-    monkeypatch.setattr(machine, "_from_meminfo", lambda: 5000)
-    monkeypatch.setattr(machine, "_from_control_groups", lambda: [4100])
+    assert machine._left_in_control_groups(tmp_path / "groups", tmp_path / "own") == [4100]
+    monkeypatch.setattr(machine, "_left_in_control_groups", lambda: [4100])
     assert machine.available_bytes() == 4100
-    monkeypatch.setattr(machine, "_from_meminfo", lambda: None)
-    monkeypatch.setattr(machine, "_from_control_groups", list)
-    assert machine.available_bytes() is None or machine.available_bytes() > 10**8
+    monkeypatch.setattr(machine, "_left_in_control_groups", list)
+    assert 10**7 < machine.available_bytes() <= psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(("length", "batch_size", "batches"), [(20, 5, 4), (20, 7, 3), (33, 33, 1)])
 def test_a_pass_visits_every_transition_once(length: int, batch_size: int, batches: int) -> None:
     replay = filled(20, length)
     live = len(replay)
-    drawn = replay.draw_pass(batch_size=min(batch_size, live), generator=np.random.default_rng(0))
-    rows = drawn.rows
+    drawn = replay.sample_pass(batch_size=min(batch_size, live), generator=np.random.default_rng(0))
+    rows = drawn.indices
     order, filling = rows.reshape(-1)[:live], rows.reshape(-1)[live:]
     assert rows.shape == (batches, min(batch_size, live))
     assert sorted(order) == list(range(live))
@@ -384,8 +377,8 @@ def test_a_pass_visits_every_transition_once(length: int, batch_size: int, batch
 
 def test_a_group_is_drawn_as_it_is_sampled() -> None:
     replay = filled(20, 33)
-    drawn = replay.draw(3, 4, generator=np.random.default_rng(1))
-    batch = replay.sample(3, 4, generator=np.random.default_rng(1), gamma=0.9)
-    np.testing.assert_array_equal(drawn.rows, batch.index)
+    drawn = replay.sample(3, 4, generator=np.random.default_rng(1))
+    batch = sample_batch(replay, 3, 4, np.random.default_rng(1))
+    np.testing.assert_array_equal(drawn.indices, batch.index)
     for ours, theirs in zip(replay.gather(drawn, gamma=0.9)[:6], batch[:6], strict=True):
         np.testing.assert_array_equal(ours, theirs)

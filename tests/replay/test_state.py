@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from noterl.replay import Replay
-from tests.support.replay_model import SPACES, assert_same, built, filled, store
+from tests.support.replay_model import SPACES, assert_same, built, filled, sample_batch, store
 
 pytestmark = pytest.mark.backend_free
 
@@ -21,7 +21,7 @@ def test_a_restored_memory_goes_on_as_the_first_would(count, tmp_path):
         batches = []
         for replay, generator in zip((first, second), generators, strict=True):
             store(replay, step, lanes=2)
-            batches.append(list(replay.sample(3, 1, generator=generator, gamma=0.9)))
+            batches.append(list(sample_batch(replay, 3, 1, generator)))
         assert_same(*batches)
         assert_same(second.get_state(), first.get_state())
         second.check()
@@ -56,7 +56,7 @@ def test_a_state_says_nothing_of_what_is_formed_at_sampling():
     for step in range(33):
         store(far, step)
     near.set_state(far.get_state())
-    plain, same = (each.sample(2, 8, generator=np.random.default_rng(0), gamma=0.9) for each in (near, filled(20, 33)))
+    plain, same = (sample_batch(each, 2, 8) for each in (near, filled(20, 33)))
     assert_same(list(plain), list(same))
 
 
@@ -92,32 +92,41 @@ def poke(position, number):
 
 
 DAMAGES = {
-    "capacity": (damage(["capacity"], lambda _: 21), "capacity 21"),
-    "begin": (damage(["begin"], lambda _: -1), "begin=-1"),
-    "float count": (damage(["count"], float), "count=33.0"),
-    "count": (damage(["count"], lambda count: count + 1), "begin=13 and count=34"),
-    "missing": (damage(["columns", "reward"], KeyError), r"lacks state\['columns', 'reward'\]"),
-    "no dict": (damage(["columns"], lambda _: [1]), r"lacks state\['columns', 'observation'\]"),
-    "short": (damage(["columns", "reward"], lambda pieces: pieces[:1]), "must hold 20 rows of float32"),
-    "no list": (damage(["columns", "action"], lambda pieces: pieces[0]), "must be a list of arrays"),
-    "dtype": (damage(["columns", "lane"], lambda pieces: [piece.astype(float) for piece in pieces]), "float64"),
-    "shape": (damage(["columns", "observation"], lambda pieces: [piece[:, :2] for piece in pieces]), r"\[7, 2\]"),
-    "apart": (damage(["apart"], lambda pieces: [pieces[0][1:]]), r"state\['apart'\] must hold 3 rows"),
-    "ahead": (damage(["distance"], poke(0, 25)), "not there"),
-    "behind": (damage(["distance"], poke(3, -1)), "older than its row"),
+    "capacity": (damage(["capacity"], lambda _: 21), "capacity.* 21"),
+    "begin": (damage(["begin"], lambda _: -1), "begin.* -1 and 33"),
+    "float count": (damage(["count"], float), "count.* 13 and 33.0"),
+    "count": (damage(["count"], lambda count: count + 1), "count.* 13 and 34"),
+    "missing": (damage(["columns", "reward"], KeyError), "columns must be a dict with the keys .*reward"),
+    "no dict": (damage(["columns"], lambda _: [1]), "columns must be a dict .*, got list"),
+    "short": (damage(["columns", "reward"], lambda pieces: pieces[:1]), "columns.reward must be .* 20 rows of float32"),
+    "no list": (damage(["columns", "action"], lambda pieces: pieces[0]), "columns.action must be a list of arrays"),
+    "dtype": (
+        damage(["columns", "lane"], lambda pieces: [piece.astype(float) for piece in pieces]),
+        "columns.lane .*float64",
+    ),
+    "shape": (
+        damage(["columns", "observation"], lambda pieces: [piece[:, :2] for piece in pieces]),
+        r"columns.observation .*\[7, 2\]",
+    ),
+    "apart": (damage(["apart"], lambda pieces: [pieces[0][1:]]), "apart must be .* 3 rows"),
+    "ahead": (damage(["distance"], poke(0, 25)), "not stored"),
+    "behind": (damage(["distance"], poke(3, -1)), "older than its transition"),
     "shared": (damage(["distance"], poke(2, 2)), "same successor"),
     "ended": (damage(["columns", "terminated"], lambda pieces: [piece | True for piece in pieces]), "ended an episode"),
     "lane": (damage(["columns", "lane"], lambda pieces: [poke(1, 5)(pieces[0]), *pieces[1:]]), "another lane"),
-    "head lane": (damage(["heads", "lane"], poke(0, 3)), "head of a lane belongs to another"),
-    "head age": (damage(["heads", "age"], poke(0, 20)), "head of a lane is not a live row"),
-    "head row": (damage(["heads", "age"], poke(0, 0)), "head of a lane has ended or has a successor"),
-    "mask": (damage(["hidden"], lambda _: np.array([3, 20])), "masked rows are not live"),
+    "head lane": (damage(["heads", "lane"], poke(0, 3)), "newest transition of a lane belongs to another"),
+    "head age": (damage(["heads", "age"], poke(0, 20)), "newest transition of a lane is not stored"),
+    "head row": (
+        damage(["heads", "age"], poke(0, 0)),
+        "newest transition of a lane ended its episode or has a successor",
+    ),
+    "mask": (damage(["hidden"], lambda _: np.array([3, 20])), "masked transitions are not stored"),
     "mask order": (damage(["hidden"], lambda _: np.array([3, 3])), "not in order of age"),
-    "sampler": (damage(["sampler"], lambda _: {"tree": 1}), r"state of a Uniform is empty, this one holds \['tree'\]"),
-    "no sampler": (damage(["sampler"], lambda _: None), r"state\['sampler'\] must be a dict"),
+    "sampler": (damage(["sampler"], lambda _: {"tree": 1}), r"sampler.* of a Uniform must be empty, got \['tree'\]"),
+    "no sampler": (damage(["sampler"], lambda _: None), "sampler.* must be a dict"),
     "two heads": (
         damage(["heads"], lambda heads: {name: np.repeat(array, 2) for name, array in heads.items()}),
-        "two heads",
+        "two newest transitions",
     ),
 }
 
@@ -145,13 +154,13 @@ def test_check_names_what_is_broken():
 
     live_head = 32 % 20
     assert "from begin" in broken(lambda storage: setattr(storage, "begin", 40))
-    assert "live rows" in broken(lambda storage: setattr(storage, "begin", 3))
+    assert "stored transitions" in broken(lambda storage: setattr(storage, "begin", 3))
     assert "beyond" in broken(lambda storage: storage.successor.__setitem__(3, 20))
-    assert "used twice" in broken(lambda storage: storage.free.append(-1 - int(storage.successor[live_head])))
-    assert "never handed out" in broken(lambda storage: storage.free.append(500))
-    assert "than there are" in broken(lambda storage: setattr(storage, "slots", 1000))
+    assert "used twice" in broken(lambda storage: storage.free_slots.append(-1 - int(storage.successor[live_head])))
+    assert "never allocated" in broken(lambda storage: storage.free_slots.append(500))
+    assert "than exist" in broken(lambda storage: setattr(storage, "num_slots", 1000))
     assert "older" in broken(lambda storage: storage.successor.__setitem__(3, 2))
-    assert "head of a lane" in broken(lambda storage: storage.heads.__setitem__(0, 3))
+    assert "newest transition of a lane" in broken(lambda storage: storage.newest_index.__setitem__(0, 3))
     assert "another lane" in broken(lambda storage: storage.lane.__setitem__(3, 1))
     assert "ended" in broken(lambda storage: storage.truncated.__setitem__(3, True))
 

@@ -1,11 +1,13 @@
 """The sum tree against running sums of a plain list."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noterl.replay import sum_tree, sum_tree_loops
+from noterl.replay import sum_tree
 from noterl.replay.sum_tree import SumTree
 
 pytestmark = pytest.mark.backend_free
@@ -18,7 +20,7 @@ def loops(request):
         pytest.importorskip("numba")
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "numpy":
-            patch.setattr(sum_tree_loops, "compiled", lambda: None)
+            patch.setattr(sum_tree, "compiled_loops", lambda: None)
         yield request.param
 
 
@@ -123,7 +125,7 @@ def test_values_of_zero_are_never_found_even_by_sums_beyond_the_total(root):
 
 def test_counting_on_old_numpy_is_the_same():
     passed = np.random.default_rng(0).random((200, sum_tree.BRANCHES)) < 0.5
-    np.testing.assert_array_equal(sum_tree._count_plainly(passed), passed.sum(1))
+    np.testing.assert_array_equal(sum_tree._count_by_axis(passed), passed.sum(1))
     np.testing.assert_array_equal(sum_tree._count(passed), passed.sum(1))
 
 
@@ -139,7 +141,7 @@ def test_compiled_loops_are_the_same_to_the_last_bit(loops, size, monkeypatch):
         pytest.skip("compares both")
     monkeypatch.setattr(sum_tree, "ROOT", 64)
     fast = SumTree(size)
-    monkeypatch.setattr(sum_tree_loops, "compiled", lambda: None)
+    monkeypatch.setattr(sum_tree, "compiled_loops", lambda: None)
     plain = SumTree(size)
     assert fast._loops is not None
     assert plain._loops is None
@@ -159,9 +161,10 @@ def test_compiled_loops_are_the_same_to_the_last_bit(loops, size, monkeypatch):
 
 def test_loops_in_plain_python_are_what_is_compiled(monkeypatch):
     monkeypatch.setattr(sum_tree, "ROOT", 8)
-    monkeypatch.setattr(sum_tree_loops, "compiled", lambda: sum_tree_loops)
+    loops = SimpleNamespace(write=sum_tree.write_loop, descend=sum_tree.descend_loop)
+    monkeypatch.setattr(sum_tree, "compiled_loops", lambda: loops)
     looping = SumTree(300)
-    monkeypatch.setattr(sum_tree_loops, "compiled", lambda: None)
+    monkeypatch.setattr(sum_tree, "compiled_loops", lambda: None)
     plain, generator = SumTree(300), np.random.default_rng(0)
     for count in (200, 3):
         index, values = generator.integers(0, 300, count), generator.random(count)

@@ -13,14 +13,14 @@ import pytest
 from gymnasium import spaces
 
 from noterl.replay import Prioritized, Replay
-from tests.support.replay_model import assert_same, built, filled, store
+from tests.support.replay_model import assert_same, built, filled, sample_batch, store
 
 pytestmark = pytest.mark.backend_free
 
 
 def numbers(replay: Replay) -> list[int]:
     """What is live, oldest first; a transition's reward is its number."""
-    return replay._storage.reward[replay._storage.live_rows()].astype(int).tolist()
+    return replay._storage.reward[replay._storage.stored_indices()].astype(int).tolist()
 
 
 def test_the_oldest_are_dropped_and_their_places_used_again() -> None:
@@ -48,23 +48,27 @@ def test_how_many_are_dropped_must_be_an_int(n: Any) -> None:
 def test_what_is_not_kept_is_still_the_next_observation_of_what_is() -> None:
     replay = filled(20, 10)
     replay.keep([2, 7])
-    assert (len(replay), replay.drawable, numbers(replay)) == (10, 2, list(range(10)))
-    batch = replay.sample(50, 2, generator=np.random.default_rng(0), gamma=0.9)
+    assert (len(replay), replay.num_sampleable(), numbers(replay)) == (10, 2, list(range(10)))
+    batch = sample_batch(replay, 50, 2)
     assert set(batch.reward.ravel()) == {2, 7}
     np.testing.assert_array_equal(batch.next_observation, batch.observation + 1)
-    with pytest.raises(ValueError, match="batch_size must be at most what may be drawn, 2, got 3"):
-        replay.sample(1, 3, generator=np.random.default_rng(0), gamma=0.9)
+    with pytest.raises(ValueError, match=r"batch_size must be .* 2, got 3"):
+        sample_batch(replay, 1, 3)
     store(replay, 10)
-    assert set(replay.sample(50, 3, generator=np.random.default_rng(0), gamma=0.9).reward.ravel()) == {2, 7, 10}
+    assert set(sample_batch(replay, 50, 3).reward.ravel()) == {
+        2,
+        7,
+        10,
+    }
     replay.keep(np.arange(11))
-    assert replay.drawable == 11
+    assert replay.num_sampleable() == 11
 
 
 def test_few_of_many_are_drawn_equally_often() -> None:
     for kept in (np.arange(0, 200, 50), np.arange(0, 200, 2)):  # looked up, and met by chance
         replay = filled(200, 500)
         replay.keep(kept)
-        batch = replay.sample(400, len(kept), generator=np.random.default_rng(1), gamma=0.9)
+        batch = sample_batch(replay, 400, len(kept), np.random.default_rng(1))
         rows, times = np.unique(batch.index, return_counts=True)
         assert rows.tolist() == kept.tolist()
         assert ((times - 400) ** 2 / 400).sum() < 160  # chi square, at most 99 degrees of freedom: p = 1e-4
@@ -78,7 +82,7 @@ def test_only_rows_that_are_there_are_kept(indices: Any, message: str) -> None:
     replay = filled(20, 7)
     with pytest.raises(ValueError, match=f"indices must be .*{message}"):
         replay.keep(indices)
-    assert replay.drawable == 7
+    assert replay.num_sampleable() == 7
 
 
 def test_effective_sample_size_of_known_chances() -> None:
@@ -93,8 +97,8 @@ def test_effective_sample_size_of_known_chances() -> None:
     replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
     for step in range(4):
         store(replay, step, lanes=2)
-    drawn = replay.draw_pass(4, generator=np.random.default_rng(0))
-    replay.feedback(drawn.rows, {"td_error": np.array([9.0, 16.0, 1.0, 4.0])[drawn.rows]})
+    drawn = replay.sample_pass(4, generator=np.random.default_rng(0))
+    replay.feedback(drawn, {"td_error": np.array([9.0, 16.0, 1.0, 4.0])[drawn.indices]})
     # Lane 0 has the scores 9 and 1, lane 1 has 16 and 4; alpha takes their square roots.
     assert replay.effective_sample_size() == pytest.approx(10**2 / 30)
     assert replay.effective_sample_size(alpha=False) == pytest.approx(30**2 / (81 + 256 + 1 + 16), rel=1e-6)
@@ -109,20 +113,20 @@ def test_trims_wait_until_a_group_of_updates_has_ended() -> None:
             shown = np.maximum(np.arange(step - 2, step + 1), 0)
             following = np.maximum(np.arange(step - 1, step + 2), 0)
             each.add(0, shown, 0, step, following, False, False)
-    drawn = replay.draw(8, 16, generator=np.random.default_rng(0))
+    drawn = replay.sample(8, 16, generator=np.random.default_rng(0))
     expected = whole.gather(drawn, gamma=0.9)
-    with replay.gathering(lambda part: replay.gather(part, gamma=0.9), [drawn[:4], drawn[4:]]) as batches:
+    with replay.gather_ahead(lambda part: replay.gather(part, gamma=0.9), [drawn[:4], drawn[4:]]) as batches:
         first = next(batches)
         replay.drop_oldest(30)
         replay.drop_oldest(30)  # as a callback does that saw no change after the first
         replay.keep([35, 39])
-        assert (len(replay), replay.drawable) == (40, 40)
+        assert (len(replay), replay.num_sampleable()) == (40, 40)
         second = next(batches)
     for ours, theirs in zip(zip(first, second, strict=True), expected, strict=True):
         if not isinstance(theirs, dict):
             np.testing.assert_array_equal(np.concatenate(ours), theirs)
-    assert (len(replay), replay.drawable) == (10, 2)
-    with pytest.raises(RuntimeError, match="stop"), replay.gathering(len, [drawn]):
+    assert (len(replay), replay.num_sampleable()) == (10, 2)
+    with pytest.raises(RuntimeError, match="stop"), replay.gather_ahead(len, [drawn]):
         replay.drop_oldest(1)
         raise RuntimeError("stop")
     assert len(replay) == 9
@@ -140,7 +144,7 @@ def test_batches_come_in_order_and_as_far_ahead_as_asked(prefetch: int) -> None:
         return part * 10
 
     before = threading.active_count()
-    with replay.gathering(gather, range(8)) as batches:
+    with replay.gather_ahead(gather, range(8)) as batches:
         for position in range(8):
             assert next(batches) == position * 10
             time.sleep(0.002)  # long enough for the thread to do what it may
@@ -155,7 +159,7 @@ def test_an_error_ahead_is_raised_in_its_turn_and_no_thread_stays() -> None:
     replay = Replay(20, prefetch=2)
     replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
     before = threading.active_count()
-    with pytest.raises(ZeroDivisionError), replay.gathering(lambda part: 1 / part, [1, 2, 0, 3]) as batches:
+    with pytest.raises(ZeroDivisionError), replay.gather_ahead(lambda part: 1 / part, [1, 2, 0, 3]) as batches:
         assert [next(batches), next(batches)] == [1, 0.5]
         next(batches)
     assert threading.active_count() == before
@@ -174,9 +178,9 @@ def test_a_memory_on_disk_is_the_one_in_memory(tmp_path: Path) -> None:
             replay.add(step % 30, now, [0.5], step, then, step % 3 == 0, False, {"value": step})
         replay.check()
     assert isinstance(replays[1]._storage.observation.tables["camera"].base, np.memmap)
-    assert isinstance(replays[1]._storage.apart.tables["camera"].base, np.memmap)
+    assert isinstance(replays[1]._storage.final_observations.tables["camera"].base, np.memmap)
     assert list(tmp_path.iterdir()) == []  # what is there has no name
-    batches = [each.sample(2, 9, generator=np.random.default_rng(0), gamma=0.9)._asdict() for each in replays]
+    batches = [sample_batch(each, 2, 9)._asdict() for each in replays]
     assert_same(batches[1], batches[0])
     assert_same(batches[2], batches[0])
     replays[2].clear()
@@ -220,9 +224,9 @@ def test_feedback_of_what_was_drawn_before_a_restore_is_not_taken() -> None:
         each.build(spaces.Box(-99, 99, (3,)), spaces.Discrete(5))
         for number in numbers:
             store(each, number)
-    drawn = replay.draw(1, 4, generator=np.random.default_rng(0))
+    drawn = replay.sample(1, 4, generator=np.random.default_rng(0))
     replay.set_state(other.get_state())
-    replay.feedback(drawn.rows, {"td_error": np.ones((1, 4))})
+    replay.feedback(drawn, {"td_error": np.ones((1, 4))})
     assert_same(replay.get_state(), other.get_state())
-    replay.feedback(replay.draw(1, 4, generator=np.random.default_rng(0)).rows, {"td_error": np.ones((1, 4))})
+    replay.feedback(replay.sample(1, 4, generator=np.random.default_rng(0)), {"td_error": np.ones((1, 4))})
     assert replay.get_state()["sampler"]["largest"] == 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from noterl.replay import Hindsight, Prioritized, Replay, Triplets
 from tests.support.goal_model import GAMMA, Goals, Stored
+from tests.support.replay_model import sample_batch
 
 pytestmark = pytest.mark.backend_free
 
@@ -34,12 +35,12 @@ def trajectory(goals: Goals, stored: Stored) -> list[Stored]:
 
 def compare(goals: Goals) -> None:
     usable = {each.row: each for each in goals.drawable() if len(trajectory(goals, each)) >= 3}
-    assert goals.replay.drawable == len(usable)
+    assert goals.replay.num_sampleable() == len(usable)
     if not usable:
-        with pytest.raises(ValueError, match="batch_size must be at most what may be drawn, 0, got 1"):
-            goals.replay.draw(1, 1, generator=np.random.default_rng(0))
+        with pytest.raises(ValueError, match=r"batch_size must be .* 0, got 1"):
+            goals.replay.sample(1, 1, generator=np.random.default_rng(0))
         return
-    batch = goals.replay.sample(2, len(usable), generator=np.random.default_rng(0), gamma=GAMMA)
+    batch = sample_batch(goals.replay, 2, len(usable), gamma=GAMMA)
     assert batch.weight.shape == batch.index.shape == (2, len(usable))
     for place in np.ndindex(2, len(usable)):
         drawn = usable[int(batch.index[place])]
@@ -75,9 +76,9 @@ def played(*lengths: int, **keywords: Any) -> Goals:
 
 def test_any_three_of_a_trajectory_have_the_same_chance() -> None:
     goals = played(5)
-    drawn = goals.replay.draw(1, 5, generator=np.random.default_rng(0))
+    drawn = goals.replay.sample(1, 5, generator=np.random.default_rng(0))
     generator = np.random.default_rng(1)
-    drawn = [goals.replay.draw(8, 5, generator=generator).choices["triplet"].reshape(-1, 3) for _ in range(500)]
+    drawn = [goals.replay.sample(8, 5, generator=generator).choices["triplet"].reshape(-1, 3) for _ in range(500)]
     triplets, counts = np.unique(np.concatenate(drawn), axis=0, return_counts=True)
     assert triplets.tolist() == [list(each) for each in itertools.combinations(range(5), 3)]
     assert abs(counts / 20_000 - 0.1).max() < 0.01
@@ -85,9 +86,9 @@ def test_any_three_of_a_trajectory_have_the_same_chance() -> None:
 
 def test_short_trajectories_are_skipped() -> None:
     goals = played(2, 3, 1, 2)
-    assert goals.replay.drawable == 3
-    drawn = goals.replay.draw_pass(2, generator=np.random.default_rng(0))
-    assert sorted(np.unique(drawn.rows)) == [2, 3, 4] and drawn.rows.shape == (2, 2)
+    assert goals.replay.num_sampleable() == 3
+    drawn = goals.replay.sample_pass(2, generator=np.random.default_rng(0))
+    assert sorted(np.unique(drawn.indices)) == [2, 3, 4] and drawn.indices.shape == (2, 2)
     assert (drawn.choices["triplet"] == [2, 3, 4]).all()
 
 
@@ -95,17 +96,18 @@ def test_one_transition_that_is_overwritten_spoils_all_three() -> None:
     goals = Goals(6, relabel=Triplets)
     for step in range(6):
         goals.add(0, "truncated" if step % 3 == 2 else None)
-    assert goals.replay.count_drawable(4) == 6
+    assert goals.replay.num_sampleable(4) == 4
     goals.add(0, None)
-    assert goals.replay.count_drawable(4) == 3
-    with pytest.raises(ValueError, match="batch_size must be at most what may be drawn, 3, got 4"):
-        goals.replay.draw(1, 4, generator=np.random.default_rng(0))
+    assert goals.replay.num_sampleable(4) == 3
+    with pytest.raises(ValueError, match=r"batch_size must be .* 3, got 4"):
+        goals.replay.sample(1, 4, generator=np.random.default_rng(0))
 
 
 def test_what_is_fed_back_is_about_the_transition_that_was_drawn() -> None:
     goals = played(4, sampler=lambda: Prioritized(alpha=1.0, initial_td=1.0))
-    batch = goals.replay.sample(1, 4, generator=np.random.default_rng(0), gamma=GAMMA)
-    goals.replay.feedback(batch.index, {"td_error": np.arange(4.0)[None] + 1})
+    sample = goals.replay.sample(1, 4, generator=np.random.default_rng(0))
+    batch = goals.replay.gather(sample, gamma=GAMMA)
+    goals.replay.feedback(sample, {"td_error": np.arange(4.0)[None] + 1})
     expected = np.ones(4)
     expected[batch.index[0]] = np.arange(4) + 1.0
     chances = goals.replay.sampler.probabilities()
@@ -119,5 +121,5 @@ def test_n_steps_make_no_sense_with_it() -> None:
 
 
 def test_before_it_belongs_to_a_memory_it_says_so() -> None:
-    with pytest.raises(RuntimeError, match="belongs to no memory yet"):
-        Triplets().usable(np.arange(2))
+    with pytest.raises(RuntimeError, match="has no memory yet"):
+        Triplets().sampleable(np.arange(2))

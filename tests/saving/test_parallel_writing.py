@@ -98,7 +98,8 @@ def test_memory_saved_in_pieces_is_restored(parallel: None, monkeypatch: pytest.
     other = memory()
     other.set_state(saving.read(tmp_path / "a"))
     other.check()
-    batches = [each.sample(2, 8, generator=np.random.default_rng(1), gamma=0.9) for each in (replay, other)]
+    samples = [each.sample(2, 8, generator=np.random.default_rng(1)) for each in (replay, other)]
+    batches = [each.gather(sample, gamma=0.9) for each, sample in zip((replay, other), samples, strict=True)]
     for ours, theirs in zip(*batches, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 

@@ -1,9 +1,9 @@
-"""Prioritized memories whose scores can be told at sight, for the tests of prioritized sampling."""
+"""Small memories with prioritized sampling, for tests whose scores are easy to compute."""
 
 import numpy as np
 from gymnasium import spaces
 
-from noterl.replay import Prioritized, Replay
+from noterl.replay import Prioritized, Replay, Sample
 from tests.support.replay_model import store
 
 
@@ -20,14 +20,19 @@ def filled(capacity, count, sampler=None):
     return replay
 
 
-def give(replay, errors):
-    """Feed back an error for each row: a dict, or a list for rows 0, 1, ..."""
-    rows = list(errors) if isinstance(errors, dict) else range(len(errors))
+def sample_of(replay, indices):
+    """Return a sample of these indices `[K, B]`, as if the sampler had chosen them now."""
+    indices, storage = np.asarray(indices, np.int64), replay._storage
+    weight = np.ones(indices.shape, np.float32)
+    return Sample(indices, weight, next_insertion=storage.count, epoch=storage.epoch)
+
+
+def feed_back(replay, errors):
+    """Feed back an error for each index: a dict, or a list for the indices 0, 1, ..."""
+    indices = list(errors) if isinstance(errors, dict) else range(len(errors))
     values = errors.values() if isinstance(errors, dict) else errors
-    index = np.array([list(rows)])
-    replay._feedback.note(index)
-    replay.feedback(index, {"td_error": np.array([list(values)], np.float32)})
+    replay.feedback(sample_of(replay, [list(indices)]), {"td_error": np.array([list(values)], np.float32)})
 
 
-def draw(replay, updates, batch_size, seed=0):
-    return replay.draw(updates, batch_size, generator=np.random.default_rng(seed)).rows
+def sample_indices(replay, updates, batch_size, seed=0):
+    return replay.sample(updates, batch_size, generator=np.random.default_rng(seed)).indices

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.replay import Drawn, Hindsight, Prioritized, Relabel, Replay, Triplets
+from noterl.replay import Hindsight, Prioritized, Relabel, Replay, Sample, Triplets
 from noterl.types import Batch
+from tests.support.prioritized_memory import sample_of
 from tests.support.replay_model import assert_same
 
 GAMMA = 0.9
@@ -191,11 +192,11 @@ class History:
         if not drawable or not self.prioritized:
             return
         chosen = [drawable[place % len(drawable)] for place, _ in scores]
-        self.replay._feedback.note(self.rows(chosen))
+        sample = sample_of(self.replay, self.rows(chosen)[None])
         if len(self.live) == self.capacity:
             self._add(9, "truncated")
         errors = np.array([[score for _, score in scores]], np.float32)
-        self.replay.feedback(self.rows(chosen)[None], {"td_error": errors})
+        self.replay.feedback(sample, {"td_error": errors})
         final = {each: score for each, (_, score) in zip(chosen, scores, strict=True) if each in self.live}
         for each, score in final.items():
             each.score = score
@@ -204,19 +205,19 @@ class History:
 
     def draw(self, count: int) -> None:
         """Draw rows, of which the loss will say something later."""
-        if self.prioritized and self.replay.drawable:
+        if self.prioritized and self.replay.num_sampleable():
             generator = np.random.default_rng(self.count)
-            rows = self.replay.draw(1, min(count, self.replay.drawable), generator=generator).rows
+            sample = self.replay.sample(1, min(count, self.replay.num_sampleable()), generator=generator)
             by_row = {each.generation % self.capacity: each for each in self.live}
-            self.drawn.append((rows, [by_row[row] for row in rows[0].tolist()]))
+            self.drawn.append((sample, [by_row[row] for row in sample.indices[0].tolist()]))
 
     def late(self, score: float) -> None:
         """Feed back what the loss says of the oldest rows that were drawn for it."""
         if not self.drawn:
             return
-        rows, drawn = self.drawn.pop(0)
+        sample, drawn = self.drawn.pop(0)
         errors = score + np.arange(len(drawn), dtype=np.float32)
-        self.replay.feedback(rows, {"td_error": errors[None]})
+        self.replay.feedback(sample, {"td_error": errors[None]})
         final = {each: error for each, error in zip(drawn, errors.tolist(), strict=True) if each in self.live}
         for each, error in final.items():
             each.score = error
@@ -247,16 +248,25 @@ class History:
     def drawable(self) -> list[Added]:
         return [each for each in self.live if each.generation not in self.hidden]
 
+    def complete(self, added: Added) -> bool:
+        """Whether all frames of its stack are in the memory, or repeat the first one that is."""
+        episode, frames = self.episode(added), self.layout.frames or 1
+        return episode.index(added) >= frames - 1 or len(set(episode[0].shown)) == 1
+
+    def usable(self, added: Added) -> bool:
+        least = 3 if self.relabel is Triplets else 1
+        return self.complete(added) and sum(map(self.complete, self.episode(added))) >= least
+
     def look(self) -> None:
         """Hold everything that can be seen of the memory against the model."""
         self.replay.check()
         drawable = self.drawable()
-        usable = [each for each in drawable if self.relabel is not Triplets or len(self.episode(each)) > 2]
-        assert (len(self.replay), self.replay.drawable) == (len(self.live), len(usable))
+        usable = [each for each in drawable if self.usable(each)]
+        assert (len(self.replay), self.replay.num_sampleable()) == (len(self.live), len(usable))
         if not self.live:
             return
         self._look_at_episodes()
-        if self.relabel is not Triplets:
+        if self.relabel is not Triplets and any(map(self.complete, self.live)):
             self._look_at_batch()
         if drawable:
             self._look_at_chances(drawable)
@@ -264,13 +274,14 @@ class History:
             self._look_at_draws(usable)
 
     def _look_at_batch(self) -> None:
-        rows = self.rows(self.live)[None]
+        complete = [each for each in self.live if self.complete(each)]
+        rows = self.rows(complete)[None]
         own = {"goal": np.full(rows.shape, -1)}
-        batch = self.replay.gather(Drawn(rows, np.ones(rows.shape, np.float32), own), gamma=GAMMA)
-        expected = [self._expected(each, None) for each in self.live]
+        batch = self.replay.gather(Sample(rows, np.ones(rows.shape, np.float32), own), gamma=GAMMA)
+        expected = [self._expected(each, None) for each in complete]
         np.testing.assert_array_equal(batch.reward[0], np.array([each[0] for each in expected], np.float32))
         np.testing.assert_array_equal(batch.discount[0], np.array([each[1] for each in expected], np.float32))
-        stacks = [each.shown for each in self.live]
+        stacks = [each.shown for each in complete]
         for seen, numbers in (
             (batch.observation, stacks),
             (batch.next_observation, [each[2] for each in expected]),
@@ -294,7 +305,7 @@ class History:
         assert episodes.previous(rows).tolist() == np.where(none, -1, previous).tolist()
         none = [each.after is None for each in self.live]
         following = self.rows([each.after or each for each in self.live])
-        assert self.replay._storage.next_row(rows).tolist() == np.where(none, -1, following).tolist()
+        assert self.replay._storage.next_indices(rows).tolist() == np.where(none, -1, following).tolist()
 
     def episode(self, added: Added) -> list[Added]:
         """The live transitions of its episode so far, the oldest first."""
@@ -334,21 +345,21 @@ class History:
 
     def _look_at_draws(self, usable: list[Added]) -> None:
         state = self.replay.get_state()["sampler"]
-        drawn = self.replay.draw(2, len(usable), generator=np.random.default_rng(self.count))
+        drawn = self.replay.sample(2, len(usable), generator=np.random.default_rng(self.count))
         by_row = {each.generation % self.capacity: each for each in self.live}
         allowed = set(self.rows(usable).tolist())
-        assert set(drawn.rows.ravel().tolist()) <= allowed
-        once = self.replay.draw_pass(len(usable), generator=np.random.default_rng(0))
-        assert sorted(once.rows.ravel().tolist()) == sorted(allowed)
+        assert set(drawn.indices.ravel().tolist()) <= allowed
+        once = self.replay.sample_pass(len(usable), generator=np.random.default_rng(0))
+        assert sorted(once.indices.ravel().tolist()) == sorted(allowed)
         assert_same(self.replay.get_state()["sampler"], state)
-        for rows, weights in zip(drawn.rows, drawn.weight, strict=True):
+        for rows, weights in zip(drawn.indices, drawn.weight, strict=True):
             scores = np.array([np.float64(np.float32(by_row[row].score)) + 1e-7 for row in rows.tolist()])
             powers = scores**0.6 if self.prioritized else np.ones(len(rows))
             np.testing.assert_allclose(weights, (powers / powers.min()) ** -0.4, rtol=1e-5)
         batch = self.replay.gather(drawn, gamma=GAMMA)
         np.testing.assert_array_equal(batch.weight, drawn.weight)
-        for place in np.ndindex(*drawn.rows.shape):
-            each = by_row[int(drawn.rows[place])]
+        for place in np.ndindex(*drawn.indices.shape):
+            each = by_row[int(drawn.indices[place])]
             if self.relabel is Triplets:
                 self._look_at_triplet(batch, place, each, [by_row[row] for row in drawn.choices["triplet"][place]])
             elif self.relabel is Hindsight:
@@ -368,7 +379,7 @@ class History:
     def _look_at_triplet(self, batch: Batch, place: Any, each: Added, triplet: list[Added]) -> None:
         episode = self.episode(each)
         places = [episode.index(one) for one in triplet]
-        assert each in triplet and places[0] < places[1] < places[2]
+        assert each in triplet and all(map(self.complete, triplet)) and places[0] < places[1] < places[2]
         assert batch.reward[place].tolist() == [np.float32(one.reward) for one in triplet[:2]]
         stacks = [one.shown for one in triplet]
         wanted = self.layout.delivered(stacks[:2])

@@ -166,7 +166,7 @@ class Pair:
         assert len(set(rows.tolist())) == len(rows)
         assert all(0 <= row < replay.capacity for row in rows)
         np.testing.assert_array_equal(
-            storage.generation(rows), np.arange(self.model.added - len(stored), self.model.added)
+            storage.insertion_numbers(rows), np.arange(self.model.added - len(stored), self.model.added)
         )
         for method, field in ((storage.observations, "observation"), (storage.next_observations, "next_observation")):
             expected = delivered(self.space, [make_observation(self.space, getattr(each, field)) for each in stored])
@@ -176,7 +176,13 @@ class Pair:
         np.testing.assert_array_equal(storage.reward[rows], np.array([each.reward for each in stored], np.float32))
         np.testing.assert_array_equal(storage.extra["priority"][rows], [each.priority for each in stored])
         # Each observation is stored once: a place of its own only for what is no row's observation; none is lost.
-        assert storage.slots - len(storage.free) == sum(not each.linked for each in stored)
+        assert storage.num_slots - len(storage.free_slots) == sum(not each.linked for each in stored)
+
+
+def sample_batch(replay, updates, batch_size, generator=None, gamma=0.9):
+    """Sample and gather."""
+    sample = replay.sample(updates, batch_size, generator=generator or np.random.default_rng(0))
+    return replay.gather(sample, gamma=gamma)
 
 
 def built(capacity, observation_space=SPACES["vector"], action_space=None, **keywords):

@@ -1,0 +1,92 @@
+"""Taking gradients and applying optimizers on TensorFlow, and tracking whether all numbers are finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+
+from noterl.backends.common import split_loss
+
+T = TypeVar("T")
+
+_flags: list[FiniteFlag] = []
+
+
+class FiniteFlag:
+    """Whether the losses, and unless `losses_only` the gradients, of an update are finite.
+
+    Attributes:
+        value: a boolean tensor. Each `minimize` combines it with its own numbers.
+    """
+
+    def __init__(self, *, losses_only: bool) -> None:
+        self.losses_only = losses_only
+        self.value = tf.constant(True)
+
+
+@contextmanager
+def tracking_finite(*, losses_only: bool) -> Iterator[FiniteFlag]:
+    """Track whether numbers are finite inside the context."""
+    flag = FiniteFlag(losses_only=losses_only)
+    _flags.append(flag)
+    try:
+        yield flag
+    finally:
+        _flags.pop()
+
+
+def gradients(
+    loss_fn: Callable[..., Any],
+    trained: Sequence[keras.Variable],
+    args: tuple,
+    *,
+    known: Sequence[keras.Variable] = (),
+    traceable: bool = False,
+) -> tuple[Any, Any, list[Any]]:
+    """Return `(loss, aux, gradients)` of `loss_fn(*args)`; None is the gradient of an unused variable.
+
+    Args:
+        loss_fn: returns a scalar, or a pair of a scalar and anything.
+        trained: the variables to differentiate with respect to.
+        args: the arguments of `loss_fn`.
+        known: not used on this backend.
+        traceable: not used on this backend.
+    """
+    with tf.GradientTape() as tape:
+        loss, aux = split_loss(loss_fn(*args))
+    return loss, aux, tape.gradient(loss, [variable.value for variable in trained])
+
+
+def minimize(
+    loss_fn: Callable[..., Any],
+    trained: Sequence[keras.Variable],
+    optimizer: Any,
+    args: tuple,
+    *,
+    known: Sequence[keras.Variable] = (),
+    traceable: bool = False,
+) -> tuple[Any, Any]:
+    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`; see `gradients`."""
+    loss, aux, found = gradients(loss_fn, trained, args)
+    if _flags:
+        flag = _flags[-1]
+        flag.value &= tf.math.is_finite(loss)
+        if not flag.losses_only:
+            for gradient in found:
+                if gradient is not None:
+                    flag.value &= tf.reduce_all(tf.math.is_finite(gradient))
+    optimizer.apply(found, list(trained))
+    return loss, aux
+
+
+def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
+    """Return `function()`, and undo what it assigns to `variables`; also inside a compiled call."""
+    old = [variable.value.read_value() for variable in variables]
+    result = function()
+    for variable, value in zip(variables, old, strict=True):
+        variable.value.assign(value)
+    return result

@@ -1,0 +1,299 @@
+"""Compiled gradient updates on TensorFlow: one `tf.function` under XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from noterl.backends.common import GatheredRows, GroupResult, Step, apply_finite_prefix, must_loop
+from noterl.backends.finite import finiteness_probes
+from noterl.backends.tensorflow.gradients import tracking_finite
+from noterl.backends.transfer import HostReport, pack, unpack
+from noterl.types import Batch
+
+Rows = Batch | GatheredRows
+
+# (batch, index) -> (whether to go on, results)
+_Once = Callable[..., tuple[Any, Any]]
+
+
+def compile_updates(
+    step: Step,
+    variables: Sequence[keras.Variable],
+    *,
+    period: int = 1,
+    stop: Callable[[dict[str, Any]], Any] | None = None,
+    report: Sequence[keras.Variable] = (),
+    jit_compile: bool | str = "auto",
+    on_trace: Callable[[], None] = lambda: None,
+    log_names: Collection[str] = ("loss",),
+    torch_seed: Callable[[bool], int] | None = None,
+) -> Callable[..., GroupResult]:
+    """Compile gradient updates into one program, `program(rows, count, first=0) -> GroupResult`.
+
+    The program takes the batches of K updates and makes the first `count <= K` of them. `rows` is a `Batch` of host
+    arrays `[K, B, ...]`, or `GatheredRows` of data on the device. `first` is the number of the first update; only its
+    remainder by `period` matters. `count` and `first` do not change the compiled code, so splitting updates into calls
+    cannot change a result.
+
+    Args:
+        step: makes one update, `step(batch, index) -> (logs, feedback)`, on tensors `[B, ...]`. `index` is the number
+            of the update modulo `period`, a Python int.
+        variables: all variables that `step` may read or assign.
+        period: number of updates after which `index` starts again from 0.
+        stop: returns, given the logs of an update, whether it was one too many. That update is undone, and the
+            remaining ones are skipped. None if this never happens.
+        report: variables whose flat float32 weights are returned as `GroupResult.weights`.
+        jit_compile: False runs the updates eagerly.
+        on_trace: called for each program that is traced.
+        log_names: used on torch only.
+        torch_seed: used on torch only.
+    """
+    if jit_compile is False:
+        return _Eager(step, variables, period, stop)
+    return _Updates(step, variables, period, stop, report, on_trace)
+
+
+class _Eager:
+    """Updates one by one, without compilation."""
+
+    def __init__(
+        self,
+        step: Step,
+        variables: Sequence[keras.Variable],
+        period: int,
+        stop: Callable[[dict[str, Any]], Any] | None,
+    ) -> None:
+        self._step, self._period, self._stop = step, period, stop
+        self._variables = [variable.value for variable in variables]
+
+    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
+        """Make `count` updates; see `compile_updates`."""
+        results: list[tuple[dict, dict]] = []
+        applied, stopped = True, False
+        while applied and len(results) < count:
+            k = len(results)
+            batch = tf.nest.map_structure(tf.convert_to_tensor, _row(rows, k))
+            applied, (result, stopped) = self._once_or_undone(batch, (first + k) % self._period)
+            results.append(result)
+        logs, feedback = tf.nest.map_structure(lambda *values: tf.stack(values), *results)
+        return GroupResult(logs, feedback, len(results) - (not applied), bool(stopped))
+
+    def _once_or_undone(self, batch: Batch, index: int = 0) -> tuple[Any, Any]:
+        """Make an update; undo it if it is not finite or `stop` is true.
+
+        Returns:
+            whether it is applied, its result, and whether `stop` is true.
+        """
+        old = self._read_state()
+        with tracking_finite(losses_only=False) as flag:
+            result = self._step(batch, index)
+        finite = flag.value & _all_finite(self._variables)
+        stop = finite & (False if self._stop is None else self._stop(result[0]))
+        applied = finite & ~stop
+        self._write_state(old, keep=applied)
+        return applied, (result, stop)
+
+    def _read_state(self) -> list[Any]:
+        return [variable.read_value() for variable in self._variables]
+
+    def _write_state(self, old: Sequence[Any], *, keep: Any) -> None:
+        """Return the variables to their old values, unless `keep` is true."""
+        for variable, value in zip(self._variables, old, strict=True):
+            variable.assign(tf.where(keep, variable, value))
+
+
+class _Updates(_Eager):
+    """The compiled programs of one `step`.
+
+    Whether all updates of a call are finite is checked once, from their losses and the state that they leave: a
+    gradient that is not finite leaves a state that is not finite. Checking every gradient costs a fifth of a small
+    update, so a second program does it only to find the first update that failed.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        variables: Sequence[keras.Variable],
+        period: int,
+        stop: Callable[[dict[str, Any]], Any] | None,
+        report: Sequence[keras.Variable],
+        on_trace: Callable[[], None],
+    ) -> None:
+        super().__init__(step, variables, period, stop)
+        self._on_trace = on_trace
+        self._reported = [variable.value for variable in report]
+        self._host_report = HostReport(lambda parts: tf.concat(parts, 0))
+        self._run_all, self._run_until_non_finite = _Compiled(self._all), _Compiled(self._until_non_finite)
+        self._run_until_stop = _Compiled(self._until_stop)
+
+    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
+        """Make `count` updates; see `compile_updates`."""
+        start = first % self._period
+        if self._stop is not None:
+            applied, stopped, (logs, feedback) = self._run_until_stop(rows, count, start)
+            return GroupResult(logs, feedback, int(applied), bool(stopped))
+        result = self._apply(rows, count, start)
+        if result is not None:
+            return result
+        found, (logs, feedback) = self._run_until_non_finite(rows, count, start)
+        applied = apply_finite_prefix(lambda fewer: self._apply(rows, fewer, start) is not None, int(found), count)
+        return GroupResult(logs, feedback, applied)
+
+    def _apply(self, rows: Rows, count: int, start: int) -> GroupResult | None:
+        """Make `count` updates; if one of them is not finite, change nothing and return None."""
+        vector, logs, feedback = self._run_all(rows, count, start)
+        finite, logs, weights = self._host_report.read(np.asarray(vector), logs)
+        return GroupResult(logs, feedback, count, weights=weights) if finite else None
+
+    def _all(self, rows: Rows, count: Any, start: Any) -> tuple[Any, dict, dict]:
+        """Make all updates, or none if one is not finite; return the report for the host and the other results."""
+        self._on_trace()
+        old, once = self._read_state(), partial(self._once, losses_only=True)
+        if self._is_single(rows):
+            finite, result = self._switched(once)(_row(rows, 0), start)
+            result = tf.nest.map_structure(lambda value: value[None], result)
+        else:
+            _, finite, result = self._repeat(once, rows, count, start, until_false=False)
+        finite &= _all_finite(self._variables)
+        self._write_state(old, keep=finite)
+        weights = [tf.reshape(variable, [-1]) for variable in self._reported]
+        vector, logs = self._host_report.write(tf.cast(finite, tf.float32)[None], result[0], weights)
+        return vector, logs, result[1]
+
+    def _until_non_finite(self, rows: Rows, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
+        """Return the number of updates before the first that is not finite, and the results; change nothing."""
+        old, once = self._read_state(), partial(self._once, losses_only=False)
+        ran, finite, result = self._repeat(once, rows, count, start, until_false=True)
+        for variable, value in zip(self._variables, old, strict=True):
+            variable.assign(value)
+        return tf.where(finite, ran, ran - 1), result
+
+    def _until_stop(self, rows: Rows, count: Any, start: Any) -> tuple[Any, Any, tuple[dict, dict]]:
+        """Make updates until one is undone; return the number applied, whether `stop` was true, and the results."""
+        self._on_trace()
+        ran, applied, (result, stopped) = self._repeat(self._once_or_undone, rows, count, start, until_false=True)
+        return tf.where(applied, ran, ran - 1), tf.reduce_any(stopped), result
+
+    def _once(self, batch: Batch, index: int = 0, *, losses_only: bool) -> tuple[Any, tuple[dict, dict]]:
+        """Make one update; return whether its numbers are finite, and its result."""
+        with tracking_finite(losses_only=losses_only) as flag:
+            result = self._step(batch, index)
+        return flag.value, result
+
+    def _repeat(
+        self, once: _Once, rows: Rows, count: Any, start: Any, *, until_false: bool
+    ) -> tuple[Any, Any, Any]:
+        """Make `count` updates, each on its own batch; with `until_false`, none after one that returned False.
+
+        Returns:
+            the number of updates that ran, whether all returned True, and the results `[K, ...]`.
+        """
+        size = _num_updates(rows)
+        traced = tf.function(self._switched(once), autograph=False).get_concrete_function(_row(rows, 0), start)
+        # XLA fuses the lookup of a batch and the storing of results into the update, and then rounding depends on K.
+        # So the loop carries both: an iteration receives its batch, and stores the results of the one before.
+        nothing = tf.nest.map_structure(lambda value: tf.zeros(value.shape, value.dtype), traced.structured_outputs[1])
+        stacks = tf.nest.map_structure(lambda value: tf.zeros((size, *value.shape), value.dtype), nothing)
+
+        def unfinished(k: Any, good: Any, batch: Any, result: Any, stacks: Any) -> Any:
+            return (k < count) & good if until_false else k < count
+
+        def body(k: Any, good: Any, batch: Any, result: Any, stacks: Any) -> tuple:
+            also_good, new = traced(batch, start + k)
+            return k + 1, good & also_good, _row(rows, tf.minimum(k + 1, size - 1)), new, _pushed(stacks, result)
+
+        begin = tf.constant(0), tf.constant(True), _row(rows, 0), nothing, stacks
+        ran, good, _, result, stacks = tf.while_loop(unfinished, body, begin)
+        stacks = _pushed(stacks, result)
+        return ran, good, tf.nest.map_structure(lambda stack: tf.roll(stack, ran, 0), stacks)
+
+    def _switched(self, once: _Once) -> Callable[[Batch, Any], tuple[Any, Any]]:
+        """Return `once` for the number of an update, with one branch for each index within the period."""
+        period = self._period
+        if period == 1:
+            return lambda batch, number: once(batch)
+        return lambda batch, number: tf.switch_case(
+            number % period, [partial(once, batch, index) for index in range(period)]
+        )
+
+    def _is_single(self, rows: Rows) -> bool:
+        """Whether the rows are one batch, which needs no loop."""
+        return isinstance(rows, Batch) and _num_updates(rows) == 1 and not must_loop(self._variables)
+
+
+class _Compiled:
+    """A function that is compiled for each shape of its rows.
+
+    Args:
+        function: takes `(rows, count, start)` and returns tensors.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._programs: dict[tuple, Any] = {}
+        self._numbers: dict[int, Any] = {}
+
+    def __call__(self, rows: Rows, count: int, start: int) -> Any:
+        if isinstance(rows, GatheredRows):
+            arrays = tf.nest.flatten(rows)
+            key: tuple = tuple((tuple(array.shape), str(array.dtype)) for array in arrays)
+        else:
+            arrays, key = pack(rows)
+        tensors = [self._number(count), self._number(start), *map(tf.convert_to_tensor, arrays)]
+        if key not in self._programs:
+            self._programs[key] = self._program(rows, key, tensors)
+        program, captured = self._programs[key]
+        # Skips binding arguments by name and type, which takes longer than a small update.
+        return program._call_flat(tensors, captured)
+
+    def _number(self, value: int) -> Any:
+        if value not in self._numbers:
+            self._numbers[value] = tf.constant(value, tf.int32)
+        return self._numbers[value]
+
+    def _program(self, rows: Rows, key: tuple, tensors: list[Any]) -> Any:
+        structure = tf.nest.map_structure(lambda _: 0, rows)  # keeps no array in memory
+
+        def run(count: Any, start: Any, *flat: Any) -> Any:
+            gathered = isinstance(structure, GatheredRows)
+            inputs = tf.nest.pack_sequence_as(structure, flat) if gathered else unpack(flat, key, _cast)
+            return self._function(inputs, count, start)
+
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+        program = tf.function(run, jit_compile=True, autograph=False).get_concrete_function(*specs)
+        return program, program.captured_inputs
+
+
+def _cast(words: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
+    return tf.reshape(tf.bitcast(words, dtype), shape)
+
+
+def _all_finite(variables: Sequence[Any]) -> Any:
+    """Return whether all floating-point variables are finite."""
+    finite = tf.constant(True)
+    for value in finiteness_probes(variables):
+        finite &= tf.reduce_all(tf.math.is_finite(value))
+    return finite
+
+
+def _num_updates(rows: Rows) -> int:
+    return int((rows.indices if isinstance(rows, GatheredRows) else rows.reward).shape[0])
+
+
+def _row(rows: Rows, k: Any) -> Batch:
+    """Return batch `k`."""
+    if isinstance(rows, GatheredRows):
+        return tf.nest.map_structure(lambda array: tf.gather(array, rows.indices[k]), rows.data)
+    return tf.nest.map_structure(lambda array: array[k], rows)
+
+
+def _pushed(stacks: Any, values: Any) -> Any:
+    """Return the stacks without their first value and with a new last one."""
+    # Writing at position k instead keeps XLA on the CPU from running independent operations in parallel.
+    return tf.nest.map_structure(lambda stack, value: tf.concat([stack[1:], value[None]], 0), stacks, values)

@@ -114,7 +114,6 @@ def compile_call(
         on_trace: called for each program that is traced.
         torch_seed: used on torch only.
     """
-
     programs: dict[tuple, Any] = {}
 
     def call(inputs: Any) -> Any:

@@ -186,9 +186,7 @@ class _Updates(_Eager):
             result = self._step(batch, index)
         return flag.value, result
 
-    def _repeat(
-        self, once: _Once, rows: Rows, count: Any, start: Any, *, until_false: bool
-    ) -> tuple[Any, Any, Any]:
+    def _repeat(self, once: _Once, rows: Rows, count: Any, start: Any, *, until_false: bool) -> tuple[Any, Any, Any]:
         """Make `count` updates, each on its own batch; with `until_false`, none after one that returned False.
 
         Returns:

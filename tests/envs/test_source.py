@@ -315,7 +315,7 @@ class TestVector:
     def test_mode_must_be_said(self):
         vector = doubles.branching_vector(2, "SameStep")
         vector.metadata = {}
-        with pytest.raises(ValueError, match=r"metadata\['autoreset_mode'\] must say one of .* got None"):
+        with pytest.raises(ValueError, match=r"metadata\['autoreset_mode'\] must be one of .* got None"):
             autoreset_mode(vector)
 
 

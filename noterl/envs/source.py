@@ -191,7 +191,7 @@ class EnvSource:
             return self._checked(self._builder()(None))
         except NotRemade as error:
             raise ValueError(
-                f"env: no second {name_of(self._env)} can be made ({error}); for num_envs > 1, pass an id or a factory, "
+                f"env: no second {name_of(self._env)} can be made ({error}); for num_envs > 1, pass an id or a factory "
                 "such as lambda: MyEnv()"
             ) from error
 

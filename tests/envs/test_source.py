@@ -269,7 +269,7 @@ class TestVector:
         source = resolve(vector)
         assert (source.vector, source.num_envs) == (None, 3)
         assert [source.make(lane) for lane in range(3)] == list(vector.envs)
-        with pytest.raises(ValueError, match="env: .*steps its lanes together"):
+        with pytest.raises(ValueError, match=r"env: .*steps its lanes together"):
             source.open_vector()
         assert source.make_evaluation() not in vector.envs
         source.close()
@@ -315,7 +315,7 @@ class TestVector:
     def test_mode_must_be_said(self):
         vector = doubles.branching_vector(2, "SameStep")
         vector.metadata = {}
-        with pytest.raises(ValueError, match=r"metadata\['autoreset_mode'\] must say one of .* got None"):
+        with pytest.raises(ValueError, match=r"metadata\['autoreset_mode'\] must be one of .* got None"):
             autoreset_mode(vector)
 
 

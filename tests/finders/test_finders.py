@@ -22,7 +22,6 @@ from noterl.finders.candidates import Trial
 from noterl.finders.curves import exponential, normalised, window_means
 from noterl.finders.lr_finder import _rows
 from noterl.finders.parallel_finder import _try
-from tests.support.doubles import CountingEnv
 from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state, one_lane
 
@@ -115,13 +114,13 @@ class TestLRFinder:
             LRFinder(agent).find(episodes=4, callbacks=[broken])
 
     def test_an_environment_object_is_not_touched(self) -> None:
-        env = CountingEnv(length=4)
+        env = gymnasium.make("CartPole-v1")
         agent = one_lane(env)
         agent.fit(steps=6, verbose=0)
-        place = env.episode, env.step_number
+        place = np.array(env.unwrapped.state)
         with Undisturbed(agent):
             LRFinder(agent).find(episodes=3)
-        assert ((env.episode, env.step_number), env.closed) == (place, 0)
+        assert np.array_equal(env.unwrapped.state, place)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -14,7 +13,7 @@ import noterl
 from noterl.callback import Callback
 from noterl.callbacks import EarlyStopping, LambdaCallback
 from noterl.policies import GreedyQPolicy
-from tests.support.doubles import CountingEnv
+from tests.support.doubles import CountingEnv, TogetherVectorEnv
 from tests.support.tape import Tape, TapeAgent, steps_of, taped, updates_of
 
 
@@ -119,7 +118,7 @@ class TestVectorBudgets:
     @staticmethod
     def agent(tape: Tape, mode: AutoresetMode) -> TapeAgent:
         CountedEnv.stepped = 0
-        vector = gymnasium.vector.SyncVectorEnv([lambda: CountedEnv(3)] * 4, autoreset_mode=mode)
+        vector = TogetherVectorEnv([lambda: CountedEnv(3)] * 4, autoreset_mode=mode)
         agent = TapeAgent(vector, tape=tape)
         agent.compile(
             policy=GreedyQPolicy(), replay=noterl.Replay(100), batch_size=1, learning_starts=1, update_every=1
@@ -127,56 +126,44 @@ class TestVectorBudgets:
         return agent
 
     @pytest.mark.parametrize("mode", AutoresetMode)
-    def test_steps_are_exact_and_the_surplus_is_said_once(
-        self, tape: Tape, mode: AutoresetMode, capsys: pytest.CaptureFixture[str]
+    def test_steps_are_exact_and_the_surplus_is_discarded_with_one_warning(
+        self, tape: Tape, mode: AutoresetMode
     ) -> None:
         agent = self.agent(tape, mode)
-        history = agent.fit(steps=10, verbose=2)
+        with pytest.warns(RuntimeWarning, match="2 transitions of its 4 lanes were discarded") as caught:
+            history = agent.fit(steps=10, verbose=2)
+        assert len(caught) == 1
         assert agent.steps == len(agent.replay) == 10
         assert CountedEnv.stepped == 12
         assert history.stop_reason == "steps"
-        message = (
-            "the budget ended within a step of the vector environment: 2 of its transitions are left to the next fit"
-        )
-        assert capsys.readouterr().err.count(message) == 1
         assert updates_of(tape) == 9
-
-    def test_what_is_said_stands_on_a_line_of_its_own(self, tape: Tape, capsys: pytest.CaptureFixture[str]) -> None:
-        self.agent(tape, AutoresetMode.SAME_STEP).fit(steps=10, verbose=1)
-        lines = [line.split("\r")[-1] for line in capsys.readouterr().err.split("\n")]
-        message = "noterl: the budget ended within a step of the vector environment: "
-        assert sum(line.startswith(message) for line in lines) == 1
-        assert "10/10" in lines[-2]  # the bar goes on below it
-
-    def test_a_silent_fit_says_nothing(self, tape: Tape, capsys: pytest.CaptureFixture[str]) -> None:
-        self.agent(tape, AutoresetMode.SAME_STEP).fit(steps=10, verbose=0)
-        assert capsys.readouterr() == ("", "")
 
     @pytest.mark.parametrize("mode", AutoresetMode)
     def test_episodes_are_exact(self, tape: Tape, mode: AutoresetMode) -> None:
         agent = self.agent(tape, mode)
-        history = agent.fit(episodes=6, verbose=0)
+        with pytest.warns(RuntimeWarning, match="were discarded"):
+            history = agent.fit(episodes=6, verbose=0)
         assert len(history) == agent.episodes == 6
         assert history.history["length"] == [3] * 6
-        # The first two of the second four are needed, so the others' last transitions are not stored.
+        # The budget ends with the second lane's second episode, so two transitions are discarded.
         assert agent.steps == len(agent.replay) == 22
 
     @pytest.mark.parametrize("mode", AutoresetMode)
-    def test_a_cut_episode_does_not_count_the_surplus(self, tape: Tape, mode: AutoresetMode) -> None:
+    def test_the_logs_of_a_cut_episode_do_not_count_the_surplus(self, tape: Tape, mode: AutoresetMode) -> None:
         lengths = []
         hook = LambdaCallback(on_episode_end=lambda episode, logs: lengths.append((logs["length"], logs["reward"])))
-        self.agent(tape, mode).fit(steps=7, callbacks=[hook], verbose=0)
+        with pytest.warns(RuntimeWarning, match="were discarded"):
+            self.agent(tape, mode).fit(steps=7, callbacks=[hook], verbose=0)
         assert lengths == [(2, 3.0), (2, 3.0), (2, 3.0), (1, 1.0)]
 
     @pytest.mark.parametrize("mode", AutoresetMode)
-    def test_a_second_fit_adds_and_takes_the_surplus_first(self, tape: Tape, mode: AutoresetMode) -> None:
+    def test_a_second_fit_adds_its_budget_after_the_surplus(self, tape: Tape, mode: AutoresetMode) -> None:
         agent = self.agent(tape, mode)
-        agent.fit(steps=10, verbose=0)
-        agent.fit(steps=2, verbose=0)
-        assert agent.steps == len(agent.replay) == CountedEnv.stepped == 12
-        agent.fit(steps=7, verbose=0)
-        assert agent.steps == len(agent.replay) == 19
-        agent.replay.check()
+        for budget, total in ((10, 10), (2, 12), (7, 19)):
+            with pytest.warns(RuntimeWarning, match="were discarded"):
+                agent.fit(steps=budget, verbose=0)
+            assert agent.steps == len(agent.replay) == total
+            agent.replay.check()
 
     def test_steps_count_live_transitions_only(self, tape: Tape) -> None:
         agent = self.agent(tape, AutoresetMode.NEXT_STEP)

@@ -1,51 +1,60 @@
-"""`check`: what is wrong with an environment, said to the one who wrote it.
+"""`check`: find what is wrong with an environment.
 
-Owns: what counts as an error (training on it goes wrong) and what as a warning (it is likely a mistake, or costs
-exactness or speed).
+gymnasium's passive checker judges what `reset` and `step` return. The rest is what noterl needs beyond that: seeded
+runs that repeat, episodes that can be restored, and autoreset modes that are what they claim to be.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
+import re
 import statistics
 import time
-from dataclasses import dataclass
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from noterl.envs.checking.membership import faults, flag_fault, reward_fault
-from noterl.envs.checking.report import Notes, Report
-from noterl.envs.checking.vector import check_vector, stepped_here
-from noterl.envs.making import name_of, open_env, vector_builder
+from noterl.envs.checking.report import Report
+from noterl.envs.checking.vector import check_vector
+from noterl.envs.making import Builder, name_of, open_env, vector_builder
 from noterl.envs.snapshots import equal, get_state, has_state_methods, set_state
 from noterl.envs.source import EnvSource, source_of
 from noterl.envs.spaces import convert, show
 
-# A step above this bounds the run below 200 steps/s in each lane, whatever the learner does.
+# A slower step bounds a lane below 200 steps/s, whatever the learner does.
 _SLOW_MICROSECONDS = 5_000.0
-# Episodes shorter than this often have one length by chance or by design.
+# Shorter episodes often have one length by chance or by design.
 _SUSPICIOUS_LENGTH = 50
-_REPLAYED_STEPS = 200
+_REPEATED_STEPS = 200
+
+# The findings of gymnasium's checker about values that only have to be converted.
+_MINOR = re.compile("should be|was expecting|requires that|Casting input")
+# Colours, and the name of the method: a fault of reset and step is reported once.
+_DROPPED = re.compile(r"\x1b\[[0-9;]*m| returned by the `(reset|step)\(\)` method")
 
 
 def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> Report:
-    """Play some episodes with random actions and say what is wrong with an environment.
+    """Play some episodes with random actions and report what is wrong with an environment.
 
     Args:
-        env: whatever `resolve` takes, but a pair of spaces. An environment object is used itself, and left somewhere
-            in an episode.
-        episodes: how many to play.
-        steps: the most steps of one episode.
-        seed: the first seed; actions are drawn from it too.
+        env: whatever `resolve` accepts, except a pair of spaces. An environment object is used itself, and left in the
+            middle of an episode. Of a `SyncVectorEnv` the first environment is checked, as it runs as lanes.
+        episodes: the number of episodes.
+        steps: the largest number of steps of one episode.
+        seed: the first seed; actions are sampled with it, too.
 
     Returns:
         A report to print; `report.ok` is False if there are errors.
 
     Raises:
-        ValueError: if `env` is no environment, or a number is not positive. What the environment itself raises is
+        ValueError: if `env` is not an environment, or a number is not positive. Errors of the environment itself are
             reported instead.
 
     Example:
@@ -57,285 +66,237 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} must be an int of at least {least}, got {value!r}")
     if isinstance(env, EnvSource):
-        raise ValueError("env: check an environment, not what resolve made of it")
+        raise ValueError("env must be an environment, got an EnvSource")
     opened, build, owned = open_env(env)
-    if isinstance(opened, VectorEnv):
-        report = check_vector(opened, Report(name_of(opened)), steps, seed)
-        _check_parts(opened, report, steps, seed)
+    report = Report(name_of(opened))
+    if type(opened) is SyncVectorEnv:
+        _Examiner(opened.envs[0], vector_builder(opened), report).run(episodes, steps, seed)
+    elif isinstance(opened, VectorEnv):
+        check_vector(opened, report, steps, seed)
     else:
-        examiner = Examiner(opened, build, owned)
-        examiner.run(episodes, steps, seed)
-        report = examiner.report
+        _Examiner(opened, build, report, owned=owned).run(episodes, steps, seed)
     if owned:
         opened.close()
     return report
 
 
-def _check_parts(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, seed: int) -> None:
-    """Find out on another of its environments whether episodes of a vector environment are restored exactly."""
-    if stepped_here(vector) is None:
-        report.warnings.append(
-            "nothing says where its episodes are, so a restored run starts them afresh; those of a SyncVectorEnv "
-            "without wrappers around it, and of num_envs= scalar environments, may go on exactly"
-        )
-        return
-    try:
-        build = vector_builder(vector)
-        examiner = Examiner(build(None), build, True)
-    except Exception as error:
-        report.warnings.append(f"no environment like those in it can be made, to see if it can be restored: {error}")
-        return
-    examiner.run(0, steps, seed)
-    examiner.env.close()
-    report.resumable = examiner.report.resumable
-    for texts, found in ((report.errors, examiner.report.errors), (report.warnings, examiner.report.warnings)):
-        texts.extend(f"in one of its environments: {text}" for text in found)
+class _Stop(Exception):
+    """The check cannot continue; the report says why."""
 
 
-class Stop(Exception):
-    """The environment did something after which there is no going on; it has been reported."""
-
-
-@dataclass
-class Moment:
-    """One observed instant of an episode, copied."""
+class _Moment(NamedTuple):
+    """What one reset or step returned, copied."""
 
     observation: Any
     reward: Any = 0.0
-    terminated: bool = False
-    truncated: bool = False
+    terminated: Any = False
+    truncated: Any = False
 
     @property
     def ended(self) -> bool:
-        """Tell whether the episode ended here."""
-        return bool(self.terminated) or bool(self.truncated)
+        """Whether the episode ended here."""
+        return bool(np.any(self.terminated) or np.any(self.truncated))
 
 
-class Examiner:
-    """Checks one scalar environment, and writes `report`."""
+class _Examiner:
+    """Checks one scalar environment.
 
-    def __init__(self, env: gymnasium.Env[Any, Any], build: Any, owned: bool) -> None:
-        """Take an environment as `open_env` returned it."""
-        self.env, self._build, self._owned = env, build, owned
-        self.report = Report(name_of(env))
-        self._notes = Notes(self.report)
-        self._place = "before the first reset"
+    Args:
+        env: the environment.
+        build: makes another one; None if only `env.spec` may.
+        report: receives the findings.
+        owned: whether `env` was made here.
+    """
+
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], build: Builder | None, report: Report, *, owned: bool = False
+    ) -> None:
+        self._env, self._build, self._owned = env, build, owned
+        self._report, self._place = report, "before the first reset"
         self._times: list[float] = []
 
     def run(self, episodes: int, steps: int, seed: int) -> None:
-        """Play, if any episodes, then reset with the same seed, then resume; stop where there is no way on."""
-        twin = None
+        """Play, then repeat, then restore; stop where the environment does not allow more."""
+        report, second = self._report, None
         try:
             self._check_spaces(seed)
-            if episodes:
-                self._play(episodes, steps, seed)
-            twin = self._make_twin()
-            self._check_exactness(twin, min(steps, _REPLAYED_STEPS), seed)
-        except Stop:
+            self._play(episodes, steps, seed)
+            second = self._make_second()
+            self._check_exactness(second, min(steps, _REPEATED_STEPS), seed)
+        except _Stop:
             pass
         finally:
-            if twin is not None:
-                twin.close()
+            if second is not None:
+                second.close()
         if self._times:
-            self.report.step_microseconds = statistics.median(self._times) * 1e6
-        if self.report.step_microseconds > _SLOW_MICROSECONDS:
-            milliseconds = self.report.step_microseconds / 1e3
-            self._notes.add(
-                "warning",
-                "slow",
-                f"one step takes {milliseconds:.1f} ms, so a lane makes at most {1e3 / milliseconds:.0f} steps/s; step "
-                "several environments in processes of their own",
-            )
+            report.step_microseconds = statistics.median(self._times) * 1e6
+        if report.step_microseconds > _SLOW_MICROSECONDS:
+            rate = 1e6 / report.step_microseconds
+            report.warn(f"a lane makes at most {rate:.0f} steps/s; step several environments in their own processes")
 
     def _check_spaces(self, seed: int) -> None:
         for name in ("observation_space", "action_space"):
             try:
-                convert(getattr(self.env, name), name)
+                convert(getattr(self._env, name), name)
             except (ValueError, AttributeError) as error:
-                self._notes.add("error", name, str(error).removeprefix("env: "))
-        if self.report.errors:
-            raise Stop
-        self._observation_space = self.env.observation_space
-        # A copy: drawing from the environment's own space would move its generator.
-        self._action_space = copy.deepcopy(self.env.action_space)
+                self._report.error(str(error).removeprefix("env: "))
+        if self._report.errors:
+            raise _Stop
+        # A copy: sampling from the environment's own space would advance its generator.
+        self._action_space = copy.deepcopy(self._env.action_space)
         self._action_space.seed(seed)
         if isinstance(self._action_space, gymnasium.spaces.Box) and not self._action_space.is_bounded():
-            text = f"action_space {show(self._action_space)} has infinite bounds: no policy can be scaled to it"
-            self._notes.add("warning", "unbounded", text)
-
-    def _reset(self, env: gymnasium.Env[Any, Any], seed: int) -> Any:
-        try:
-            result = env.reset(seed=seed)
-        except Exception as error:
-            self._notes.add("error", "reset raises", f"reset(seed={seed}) raised {type(error).__name__}: {error}")
-            raise Stop from error
-        if not isinstance(result, tuple) or len(result) != 2:
-            text = f"reset must return (observation, info), got {_shape_of(result)}"
-            self._notes.add("error", "reset returns", text)
-            raise Stop
-        if not isinstance(result[1], dict):
-            self._notes.add("error", "reset info", f"the info of reset must be a dict, got {type(result[1]).__name__}")
-        return result[0]
-
-    def _step(self, env: gymnasium.Env[Any, Any], action: Any) -> tuple[Any, Any, Any, Any]:
-        before = copy.deepcopy(action)
-        start = time.perf_counter()
-        try:
-            result = env.step(action)
-        except Exception as error:
-            text = f"step({show(before)}) raised {type(error).__name__}: {error} ({self._place})"
-            self._notes.add("error", "step raises", text)
-            raise Stop from error
-        self._times.append(time.perf_counter() - start)
-        if not isinstance(result, tuple) or len(result) != 5:
-            text = f"step must return (observation, reward, terminated, truncated, info), got {_shape_of(result)}"
-            self._notes.add("error", "step returns", text)
-            raise Stop
-        if not isinstance(result[4], dict):
-            self._notes.add("error", "step info", f"the info of step must be a dict, got {type(result[4]).__name__}")
-        if not equal(before, action):
-            text = "step changes the action it is given in place, so a wrong one would be remembered; copy it first"
-            self._notes.add("warning", "action changed", text)
-        return result[0], result[1], result[2], result[3]
-
-    def _examine(self, observation: Any) -> None:
-        for fault in faults(self._observation_space, observation, "observation"):
-            self._notes.add(fault.severity, fault.key, f"{fault.text} ({self._place})")
+            self._report.warn(f"action_space {show(self._action_space)} has infinite bounds: no policy can scale to it")
 
     def _play(self, episodes: int, steps: int, seed: int) -> None:
-        endings: list[tuple[int, bool]] = []
+        endings = []
         for episode in range(episodes):
-            length, terminated, ended = self._play_episode(episode, steps, seed + episode)
-            self.report.steps += length
-            if ended:
-                self.report.episodes += 1
-                endings.append((length, terminated))
+            length, last = self._play_episode(episode, steps, seed + episode)
+            self._report.steps += length
+            if last.ended:
+                self._report.episodes += 1
+                endings.append((length, bool(np.any(last.terminated))))
         if not endings:
-            text = (
+            self._report.warn(
                 f"no episode ended within {steps} steps; if none ever does, set a limit (gymnasium.wrappers.TimeLimit)"
             )
-            self._notes.add("warning", "endless", text)
-        lengths = {length for length, _ in endings}
-        always = len(endings) >= 3 and len(lengths) == 1 and all(terminated for _, terminated in endings)
-        if always and min(lengths) >= _SUSPICIOUS_LENGTH:
-            text = (
-                f"every episode terminated after exactly {min(lengths)} steps; if that is a time limit, it must be "
-                "said as truncated, or values are learned as if nothing came after it"
+        elif len(endings) >= 3 and set(endings) == {(endings[0][0], True)} and endings[0][0] >= _SUSPICIOUS_LENGTH:
+            self._report.warn(
+                f"every episode terminated after exactly {endings[0][0]} steps; if that is a time limit, return it as "
+                "truncated, or values are learned as if nothing came after it"
             )
-            self._notes.add("warning", "limit", text)
 
-    def _play_episode(self, episode: int, steps: int, seed: int) -> tuple[int, bool, bool]:
-        """Return the length, whether it terminated, and whether it ended."""
+    def _play_episode(self, episode: int, steps: int, seed: int) -> tuple[int, _Moment]:
+        """Return the length and the last moment."""
         self._place = f"episode {episode}, reset"
-        previous = self._reset(self.env, seed)
-        self._examine(previous)
-        kept = copy.deepcopy(previous)
+        moment = self._reset(functools.partial(env_reset_passive_checker, self._env), seed)
+        kept = copy.deepcopy(moment.observation)
         for step in range(1, steps + 1):
-            self._place = f"episode {episode}, step {step}"
-            observation, reward, terminated, truncated = self._step(self.env, self._action_space.sample())
-            self._examine(observation)
-            self._examine_signals(reward, terminated, truncated)
-            if not equal(previous, kept):
-                text = (
-                    "step writes into the observation it returned before, so what was remembered changes; return a "
-                    f"copy (first seen in {self._place})"
-                )
-                self._notes.add("warning", "aliasing", text)
-            if terminated or truncated:
-                return step, bool(terminated), True
-            previous, kept = observation, copy.deepcopy(observation)
-        return steps, False, False
+            previous, self._place = moment, f"episode {episode}, step {step}"
+            moment = self._step(functools.partial(env_step_passive_checker, self._env), self._action_space.sample())
+            if not equal(previous.observation, kept):
+                self._report.warn("step changes the observation that it returned before; return a copy", self._place)
+            if moment.ended:
+                return step, moment
+            kept = copy.deepcopy(moment.observation)
+        return steps, moment
 
-    def _examine_signals(self, reward: Any, terminated: Any, truncated: Any) -> None:
-        found = [reward_fault(reward), flag_fault("terminated", terminated), flag_fault("truncated", truncated)]
-        for fault in found:
-            if fault is not None:
-                self._notes.add(fault.severity, fault.key, f"{fault.text} ({self._place})")
-        if np.ndim(terminated) or np.ndim(truncated):
-            raise Stop
+    def _reset(self, reset: Callable[..., Any], seed: int) -> _Moment:
+        result = self._call(f"reset(seed={seed})", reset, seed=seed)
+        if not isinstance(result, tuple) or len(result) != 2:
+            self._report.error("reset must return (observation, info)", self._place)
+            raise _Stop
+        return _Moment(result[0])
 
-    def _make_twin(self) -> gymnasium.Env[Any, Any] | None:
-        """Return another instance, which knows nothing of the episodes played so far; None if none can be made."""
+    def _step(self, step: Callable[..., Any], action: Any) -> _Moment:
+        result = self._call(f"step({show(action)})", step, copy.deepcopy(action))
+        if not isinstance(result, tuple) or len(result) != 5:
+            self._report.error("step must return (observation, reward, terminated, truncated, info)", self._place)
+            raise _Stop
+        return _Moment(*result[:4])
+
+    def _call(self, what: str, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        """Call a method of the environment and report the findings of gymnasium's checker, or what is raised."""
+        with warnings.catch_warnings(record=True) as caught, _logging():
+            warnings.simplefilter("always")
+            try:
+                result = function(*args, **keywords)
+            except Exception as error:
+                self._report.error(f"{what} raised {type(error).__name__}: {error}", self._place)
+                raise _Stop from error
+        for warning in caught:
+            text = _DROPPED.sub("", str(warning.message))
+            if text.startswith("WARN: "):
+                text = text.removeprefix("WARN: ")
+                shown = f": {show(repr(result[0]))}" if "observation space" in text else ""
+                (self._report.warn if _MINOR.search(text) else self._report.error)(text, f"{self._place}{shown}")
+        return result
+
+    def _make_second(self) -> gymnasium.Env[Any, Any] | None:
+        """Return another environment; None if none can be made."""
         try:
-            return source_of(self.env, build=self._build, owned=self._owned).make_evaluation()
+            return source_of(self._env, build=self._build, owned=self._owned).make_evaluation()
         except Exception as error:
             if self._build is not None:
-                self._notes.add("error", "twin raises", str(error).removeprefix("env: "))
+                self._report.error(str(error).removeprefix("env: "))
             return None
 
-    def _check_exactness(self, twin: gymnasium.Env[Any, Any] | None, steps: int, seed: int) -> None:
+    def _check_exactness(self, second: gymnasium.Env[Any, Any] | None, steps: int, seed: int) -> None:
         actions = [self._action_space.sample() for _ in range(steps)]
-        first = self._trajectory(self.env, seed, actions)
-        # Cut short, so that the next reset comes in the middle of an episode.
-        self._trajectory(self.env, seed, actions[: max(1, len(first) // 2)])
-        again = self._trajectory(self.env, seed, actions)
+        first = self._trajectory(self._env, seed, actions)
+        # Shorter, so that the next reset comes in the middle of an episode.
+        self._trajectory(self._env, seed, actions[: max(1, len(first) // 2)])
+        again = self._trajectory(self._env, seed, actions)
         if not equal(first[0].observation, again[0].observation):
-            text = f"reset(seed={seed}) twice gives different observations: the seed is ignored, no run can be repeated"
-            self._notes.add("warning", "seed", text)
+            self._report.warn(f"reset(seed={seed}) twice returns different observations, so no run can be repeated")
         elif (step := _difference(first, again)) is not None:
-            text = f"the same seed and actions differ from step {step} on: something random does not come from the seed"
-            self._notes.add("warning", "random", text)
-        elif twin is not None and (step := _difference(first, self._trajectory(twin, seed, actions))) is not None:
-            text = (
-                f"a second instance differs from step {step} on under the same seed and actions: something outlives "
-                "reset, or is drawn when the environment is made"
+            self._report.warn(
+                f"two runs with the same seed and actions differ from step {step} on: not all randomness is seeded"
             )
-            self._notes.add("warning", "twin", text)
+        elif second is not None and (step := _difference(first, self._trajectory(second, seed, actions))) is not None:
+            self._report.warn(
+                f"a second instance with the same seed and actions differs from step {step} on: something outlives "
+                "reset, or is random when the environment is made"
+            )
         else:
-            self.report.resumable = "replay"
-        if has_state_methods(self.env):
-            self._check_state(self.env if twin is None else twin, actions[: len(first) - 1], seed)
+            self._report.resumable = "replay"
+        if has_state_methods(self._env):
+            self._check_state(self._env if second is None else second, actions[: len(first) - 1], seed)
 
-    def _trajectory(self, env: gymnasium.Env[Any, Any], seed: int, actions: list[Any]) -> list[Moment]:
+    def _trajectory(self, env: gymnasium.Env[Any, Any], seed: int, actions: list[Any]) -> list[_Moment]:
         """Return the moments from the reset on: one more than the actions that were taken."""
-        self._place = f"reset(seed={seed}) once more"
-        moments = [Moment(copy.deepcopy(self._reset(env, seed)))]
+        self._place = f"reset(seed={seed}) again"
+        moments = [copy.deepcopy(self._reset(env.reset, seed))]
         for step, action in enumerate(actions, 1):
-            self._place = f"step {step} after reset(seed={seed}) once more"
-            moments.append(Moment(*copy.deepcopy(self._step(env, copy.deepcopy(action)))))
-            if moments[-1].ended:
+            self._place = f"step {step} after reset(seed={seed})"
+            start = time.perf_counter()
+            moment = self._step(env.step, action)
+            self._times.append(time.perf_counter() - start)
+            moments.append(copy.deepcopy(moment))
+            if moment.ended:
                 break
         return moments
 
     def _check_state(self, other: gymnasium.Env[Any, Any], actions: list[Any], seed: int) -> None:
-        """Say the state in the middle of an episode, put another instance into it, and go on with both."""
-        self.report.resumable = None
+        """Save the state in the middle of an episode, restore it in another instance, and continue with both."""
+        report = self._report
+        report.resumable = None
         half = len(actions) // 2
-        self._trajectory(self.env, seed, actions[:half])
+        self._trajectory(self._env, seed, actions[:half])
         try:
-            state = get_state(self.env)
+            state = get_state(self._env)
             if state is None:
-                self._notes.add(
-                    "warning",
-                    "state form",
-                    "what get_state returns, or what a wrapper around it holds, is more than numbers, text, arrays, "
-                    "generators, lists and dicts of them: it cannot be saved, so episodes are not restored exactly",
+                return report.warn(
+                    "the state from get_state, or of a wrapper around it, has other values than numbers, text, arrays, "
+                    "generators, lists and dicts: it cannot be saved, so episodes are not restored exactly"
                 )
-                return
-            expected = [Moment(*copy.deepcopy(self._step(self.env, action))) for action in actions[half:]]
+            expected = [copy.deepcopy(self._step(self._env.step, action)) for action in actions[half:]]
             set_state(other, state)
-        except Stop:
+        except _Stop:
             raise
         except Exception as error:
-            text = f"get_state or set_state raised {type(error).__name__}: {error}"
-            self._notes.add("error", "state raises", text)
-            return
-        found = [Moment(*copy.deepcopy(self._step(other, action))) for action in actions[half:]]
+            return report.error(f"get_state or set_state raised {type(error).__name__}: {error}")
+        found = [copy.deepcopy(self._step(other.step, action)) for action in actions[half:]]
         step = _difference(expected, found)
         if step is None:
-            self.report.resumable = "state"
-        else:
-            text = f"set_state does not restore what get_state said: step {step + 1} after it differs"
-            self._notes.add("error", "state", text)
+            report.resumable = "state"
+            return None
+        return report.error(f"set_state does not restore the state from get_state: step {step + 1} after it differs")
 
 
-def _difference(first: list[Moment], second: list[Moment]) -> int | None:
+@contextlib.contextmanager
+def _logging() -> Iterator[None]:
+    """Let gymnasium's checker warn, whatever level the user has set."""
+    level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.WARN
+    try:
+        yield
+    finally:
+        gymnasium.logger.min_level = level
+
+
+def _difference(first: list[_Moment], second: list[_Moment]) -> int | None:
     """Return the first index at which two lists of moments differ, or None."""
     for index, (ours, theirs) in enumerate(zip(first, second, strict=False)):
-        if not equal(vars(ours), vars(theirs)):
+        if not equal(tuple(ours), tuple(theirs)):
             return index
     return None if len(first) == len(second) else min(len(first), len(second))
-
-
-def _shape_of(result: Any) -> str:
-    return f"{len(result)} values" if isinstance(result, tuple | list) else type(result).__name__

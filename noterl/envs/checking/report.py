@@ -1,7 +1,4 @@
-"""What `check` hands back.
-
-Owns: the form and the text of a report.
-"""
+"""The report that `check` returns."""
 
 from __future__ import annotations
 
@@ -16,15 +13,14 @@ class Report:
 
     Attributes:
         name: the environment.
-        errors: what makes training go wrong; each once, with the first place it was seen.
-        warnings: what is likely a mistake, or costs exactness or speed.
+        errors: faults with which training goes wrong; each once, with the first place where it occurred.
+        warnings: likely mistakes, and what costs exactness or speed.
         resumable: how an episode in flight is restored exactly: "state" by the environment's own `get_state` and
-            `set_state`, "replay" by its seed and actions, None not at all (a restored run starts the episode afresh).
-            Of a vector environment, how each lane's is.
+            `set_state`, "replay" by repeating the actions since its seeded reset, None not at all.
         step_microseconds: the median time of one step; of all lanes together for a vector environment.
-        episodes: how many episodes ended.
-        steps: how many steps were taken.
-        autoreset_mode: of a vector environment: "NextStep", "SameStep" or "Disabled".
+        episodes: the number of finished episodes.
+        steps: the number of steps.
+        autoreset_mode: of a vector environment that steps its lanes together: "NextStep", "SameStep" or "Disabled".
     """
 
     name: str
@@ -35,18 +31,32 @@ class Report:
     episodes: int = 0
     steps: int = 0
     autoreset_mode: str | None = None
+    _keys: set[str] = field(default_factory=set, repr=False)
 
     @property
     def ok(self) -> bool:
-        """Tell whether there are no errors."""
+        """Whether there are no errors."""
         return not self.errors
 
+    def error(self, text: str, place: str = "") -> None:
+        """Add an error, unless it was found before in another place."""
+        self._add(self.errors, text, place)
+
+    def warn(self, text: str, place: str = "") -> None:
+        """Add a warning, unless it was found before in another place."""
+        self._add(self.warnings, text, place)
+
+    def _add(self, texts: list[str], text: str, place: str) -> None:
+        if text not in self._keys:
+            self._keys.add(text)
+            texts.append(f"{text} ({place})" if place else text)
+
     def __str__(self) -> str:
-        """Return the report as text, the worst first."""
+        """Return the report as text, errors first."""
         resumed = {
             "state": "exactly, by its own get_state and set_state",
-            "replay": "exactly, by replaying seed and actions",
-            None: "not exactly: a restored run starts the episode afresh",
+            "replay": "exactly, by repeating the actions since its reset",
+            None: "not exactly: it restarts",
         }[self.resumable]
         lines = [f"{self.name}: {'ok' if self.ok else 'not ok'}"]
         lines += [f"  error: {text}" for text in self.errors]
@@ -56,19 +66,3 @@ class Report:
         lines.append(f"  an episode in flight is restored {resumed}")
         lines.append(f"  {self.episodes} episodes ended in {self.steps} steps of {self.step_microseconds:.3g} µs")
         return "\n".join(lines)
-
-
-class Notes:
-    """The findings of one check: each kind once, with the first place it was seen."""
-
-    def __init__(self, report: Report) -> None:
-        """Write into `report`."""
-        self.report = report
-        self._known: set[str] = set()
-
-    def add(self, severity: str, key: str, text: str) -> None:
-        """Note an "error" or a "warning", unless one of the same key is noted."""
-        if key in self._known:
-            return
-        self._known.add(key)
-        (self.report.errors if severity == "error" else self.report.warnings).append(text)

@@ -1,7 +1,4 @@
-"""`check` for vector environments: what they return, and whether they reset their lanes as they say.
-
-Owns: what the three autoreset modes of gymnasium look like from outside.
-"""
+"""`check` for vector environments that step their lanes together: their values, autoreset mode and repeatability."""
 
 from __future__ import annotations
 
@@ -11,109 +8,119 @@ import time
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
-from noterl.envs.checking.membership import faults
-from noterl.envs.checking.report import Notes, Report
+from noterl.envs.checking.report import Report
+from noterl.envs.snapshots import equal
+from noterl.envs.spaces import show
 
 MODES = ("NextStep", "SameStep", "Disabled")
+_REPEATED_STEPS = 200
 
 
 def autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> str:
-    """Return how a vector environment starts the next episode of a lane: "NextStep", "SameStep" or "Disabled".
+    """Return how a vector environment starts a lane's next episode: "NextStep", "SameStep" or "Disabled".
 
     Raises:
-        ValueError: if it does not say; without it, transitions cannot be told from resets.
+        ValueError: if its metadata do not name a mode, without which transitions and resets look alike.
     """
     mode = (vector.metadata or {}).get("autoreset_mode")
     name = getattr(mode, "value", mode)
     if name not in MODES:
-        raise ValueError(f"env: metadata['autoreset_mode'] must say one of {MODES}, got {mode!r}")
+        raise ValueError(f"env: metadata['autoreset_mode'] must be one of {MODES}, got {mode!r}")
     return str(name)
 
 
-def stepped_here(vector: VectorEnv[Any, Any, Any]) -> SyncVectorEnv | None:
-    """Return what steps the environments, where they can be brought back one by one; else None.
-
-    They cannot where they are out of reach, nor where a wrapper around all of them, or a class derived from
-    gymnasium's, may hold what nobody can ask for.
-    """
-    return vector if type(vector) is SyncVectorEnv else None
-
-
-def check_vector(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, seed: int) -> Report:
-    """Step a vector environment at random and write what is wrong with it into `report`."""
-    notes = Notes(report)
+def check_vector(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, seed: int) -> None:
+    """Step a vector environment at random and report what is wrong with it."""
     try:
         report.autoreset_mode = autoreset_mode(vector)
     except ValueError as error:
-        notes.add("error", "mode", str(error).removeprefix("env: "))
-        return report
+        return report.error(str(error).removeprefix("env: "))
+    # A copy: sampling from the environment's own space would advance its generator.
+    space = copy.deepcopy(vector.action_space)
+    space.seed(seed)
+    actions = [space.sample() for _ in range(max(1, steps // vector.num_envs))]
     try:
-        _VectorExaminer(vector, report, notes).run(steps, seed)
+        _examine(vector, report, actions, seed)
+        first, again = (_observations(vector, actions[:_REPEATED_STEPS], seed) for _ in range(2))
     except Exception as error:
-        notes.add("error", "raises", f"step or reset raised {type(error).__name__}: {error}")
-    return report
+        return report.error(f"step or reset raised {type(error).__name__}: {error}")
+    step = next((step for step, pair in enumerate(zip(first, again, strict=True)) if not equal(*pair)), None)
+    if step is None:
+        report.resumable = "replay"
+        return None
+    return report.warn(f"two runs with the same seed and actions differ from step {step} on")
 
 
-class _VectorExaminer:
-    def __init__(self, vector: VectorEnv[Any, Any, Any], report: Report, notes: Notes) -> None:
-        self.vector, self.report, self.notes = vector, report, notes
+def _examine(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], seed: int) -> None:
+    observations, _ = vector.reset(seed=seed)
+    _check_observations(vector, report, observations, "reset")
+    ended, times = np.zeros(vector.num_envs, bool), []
+    for step, action in enumerate(actions, 1):
+        start = time.perf_counter()
+        observations, rewards, terminations, truncations, infos = vector.step(action)
+        times.append(time.perf_counter() - start)
+        _check_observations(vector, report, observations, f"step {step}")
+        if not _check_signals(vector, report, rewards, terminations, truncations, f"step {step}"):
+            break
+        _check_mode(report, ended, rewards, terminations | truncations, infos, f"step {step}")
+        ended = terminations | truncations
+        report.steps += vector.num_envs
+        report.episodes += int(ended.sum())
+        observations = _reset_ended(vector, ended)
+        if observations is not None:
+            _check_observations(vector, report, observations, f"the reset after step {step}")
+    report.step_microseconds = statistics.median(times) * 1e6
 
-    def run(self, steps: int, seed: int) -> None:
-        count = self.vector.num_envs
-        # A copy: drawing from the environment's own space would move its generator.
-        action_space = copy.deepcopy(self.vector.action_space)
-        action_space.seed(seed)
-        observations, _ = self.vector.reset(seed=seed)
-        self._examine(observations, "reset")
-        ended, times = np.zeros(count, bool), []
-        for step in range(1, max(1, steps // count) + 1):
-            actions = action_space.sample()
-            start = time.perf_counter()
-            observations, rewards, terminations, truncations, infos = self.vector.step(actions)
-            times.append(time.perf_counter() - start)
-            self._examine(observations, f"step {step}")
-            if not self._examine_signals(rewards, terminations, truncations, f"step {step}"):
-                break
-            self._examine_mode(ended, rewards, terminations | truncations, infos, f"step {step}")
-            ended = terminations | truncations
-            self.report.steps += count
-            self.report.episodes += int(ended.sum())
-            if self.report.autoreset_mode == "Disabled" and ended.any():
-                observations, _ = self.vector.reset(options={"reset_mask": ended.copy()})
-                self._examine(observations, f"the reset after step {step}")
-        self.report.step_microseconds = statistics.median(times) * 1e6
 
-    def _examine(self, observations: Any, place: str) -> None:
-        for fault in faults(self.vector.observation_space, observations, "observation"):
-            self.notes.add(fault.severity, fault.key, f"{fault.text} ({place})")
+def _observations(vector: VectorEnv[Any, Any, Any], actions: list[Any], seed: int) -> list[Any]:
+    """Return all observations of a run."""
+    found = [copy.deepcopy(vector.reset(seed=seed)[0])]
+    for action in actions:
+        observations, _, terminations, truncations, _ = vector.step(action)
+        found.append(copy.deepcopy(observations))
+        _reset_ended(vector, terminations | truncations)
+    return found
 
-    def _examine_signals(self, rewards: Any, terminations: Any, truncations: Any, place: str) -> bool:
-        """Return whether rewards and flags can be worked with."""
-        shape = (self.vector.num_envs,)
-        named = {"rewards": (rewards, "biuf"), "terminations": (terminations, "b"), "truncations": (truncations, "b")}
-        usable = True
-        for name, (values, kinds) in named.items():
-            array = np.asarray(values)
-            if array.shape != shape or array.dtype.kind not in kinds:
-                what = "numbers" if name == "rewards" else "booleans"
-                text = f"{name} must be an array of {what} of shape {shape}, got {array.dtype} {array.shape} ({place})"
-                self.notes.add("error", name, text)
-                usable = False
-        if usable and not np.isfinite(rewards).all():
-            self.notes.add("error", "finite", f"rewards must be finite, got {rewards} ({place})")
-        return usable
 
-    def _examine_mode(self, before: np.ndarray, rewards: Any, ends: np.ndarray, infos: Any, place: str) -> None:
-        """Compare one step with what the mode promises; `before` are the lanes that ended in the step before it."""
-        mode = self.report.autoreset_mode
-        if mode == "NextStep" and (ends[before].any() or np.asarray(rewards)[before].any()):
-            text = f"NextStep promises a reset without reward in the step after an end; {place} looks like a real step"
-            self.notes.add("error", "next step", text)
-        if mode == "SameStep" and ends.any():
-            final = infos.get("final_obs")
-            missing = final is None or any(final[lane] is None for lane in np.flatnonzero(ends))
-            if missing:
-                text = f"SameStep promises the last observation in infos['final_obs'], which lacks it ({place})"
-                self.notes.add("error", "same step", text)
+def _reset_ended(vector: VectorEnv[Any, Any, Any], ended: np.ndarray) -> Any:
+    """Reset the lanes that ended if the mode leaves that to the caller; return the observations."""
+    if autoreset_mode(vector) != "Disabled" or not ended.any():
+        return None
+    return vector.reset(options={"reset_mask": ended.copy()})[0]
+
+
+def _check_observations(vector: VectorEnv[Any, Any, Any], report: Report, observations: Any, place: str) -> None:
+    if observations not in vector.observation_space:
+        space = show(vector.observation_space)
+        report.error("the observations are not in observation_space", f"{place}: {show(observations)}, not in {space}")
+
+
+def _check_signals(
+    vector: VectorEnv[Any, Any, Any], report: Report, rewards: Any, terminations: Any, truncations: Any, place: str
+) -> bool:
+    """Return whether rewards and flags are arrays of the right kind."""
+    shape = (vector.num_envs,)
+    named = {"rewards": (rewards, "biuf"), "terminations": (terminations, "b"), "truncations": (truncations, "b")}
+    valid = True
+    for name, (values, kinds) in named.items():
+        array = np.asarray(values)
+        if array.shape != shape or array.dtype.kind not in kinds:
+            what = "numbers" if name == "rewards" else "booleans"
+            report.error(f"{name} must be an array of {what} of shape {shape}, got {array.dtype} {array.shape}", place)
+            valid = False
+    if valid and not np.isfinite(rewards).all():
+        report.error("rewards must be finite", f"{place}: {rewards}")
+    return valid
+
+
+def _check_mode(report: Report, before: np.ndarray, rewards: Any, ends: np.ndarray, infos: Any, place: str) -> None:
+    """Compare one step with the autoreset mode; `before` are the lanes that ended in the previous step."""
+    mode = report.autoreset_mode
+    if mode == "NextStep" and (ends[before].any() or np.asarray(rewards)[before].any()):
+        report.error("in the mode NextStep, the step after an end must be a reset without reward", place)
+    if mode == "SameStep" and ends.any():
+        final = infos.get("final_obs")
+        if final is None or any(final[lane] is None for lane in np.flatnonzero(ends)):
+            report.error("in the mode SameStep, infos['final_obs'] must hold the last observation of an episode", place)

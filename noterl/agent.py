@@ -49,6 +49,8 @@ class Agent(Algorithm):
         env: a gymnasium id, an environment, a function that makes one, a native vector environment, or a pair
             (observation_space, action_space).
         seed: the one seed of the run: environments, exploration, sampling and networks; None for a random one.
+        normalize_observation: whether networks receive observations shifted and scaled by their running statistics.
+        normalize_reward: whether rewards are divided by the running standard deviation of the discounted return.
 
     Raises:
         ValueError: if `env` is none of these, or the algorithm does not support its spaces.
@@ -83,8 +85,10 @@ class Agent(Algorithm):
     _act_generator: np.random.Generator
     _fits: int
 
-    def __init__(self, env: Any, *, seed: int | None = None) -> None:
-        super().__init__(env, seed=seed)
+    def __init__(
+        self, env: Any, *, seed: int | None = None, normalize_observation: bool = False, normalize_reward: bool = False
+    ) -> None:
+        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
         self._set(
             _settings=None,
             _actor=None,

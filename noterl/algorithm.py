@@ -14,11 +14,13 @@ from noterl.envs.observation import ObservationEncoder
 from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
 from noterl.noise import NoiseProcess
+from noterl.normalization import Normalizers, TeamNormalizers
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
 from noterl.schedules import Schedule
 from noterl.types import Batch, Counters
+from noterl.utils.checks import check_bool
 
 
 class Defaults(NamedTuple):
@@ -68,7 +70,9 @@ class Algorithm(Configurable):
     _normalizers: Any
     _learner: Any
 
-    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+    def __init__(
+        self, env: Any, *, seed: int | None = None, normalize_observation: bool = False, normalize_reward: bool = False
+    ) -> None:
         if seed is not None and seed != self.generators.seed:
             self.generators.reseed(seed)
         source = env if isinstance(env, envs.EnvSource) else envs.resolve(env)
@@ -81,14 +85,26 @@ class Algorithm(Configurable):
             _encoder=encoder,
             observation_dtype=encoder.dtype,  # bytes stay bytes, all other observations become float32
             _counters=Counters(),
-            _normalizers=None,
             _learner=None,
             hyperparameters={},
             trace_counts={"update": 0, "forward": 0},
         )
+        self._set_normalizers(
+            check_bool("normalize_observation", normalize_observation), check_bool("normalize_reward", normalize_reward)
+        )
         if self.head is not None:
             self.head = bind_head(self)
         self._set(tau=self.hyperparameter("tau", 1.0, minimum=0.0, maximum=1.0))
+
+    def _set_normalizers(self, observation: bool, reward: bool) -> None:
+        if observation and self.is_image:
+            raise ValueError("normalize_observation is for vectors; networks scale images themselves")
+        self._set(_normalizers=self._make_normalizers(observation, reward) if observation or reward else None)
+        if observation:
+            self._set(observation_dtype=np.dtype(np.float32))  # also for bytes
+
+    def _make_normalizers(self, observation: bool, reward: bool) -> Normalizers | TeamNormalizers:
+        return Normalizers(self.observation_shape if observation else None, reward)
 
     @classmethod
     def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:

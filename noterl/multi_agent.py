@@ -15,6 +15,7 @@ from noterl import heads, networks
 from noterl.acting.host_forward import Joint
 from noterl.agent import Agent
 from noterl.backends import ops
+from noterl.normalization import TeamNormalizers
 from noterl.types import Batch
 from noterl.utils.checks import check_bool
 
@@ -31,6 +32,8 @@ class MultiAgent(Agent):
     Args:
         env: an environment of several agents, a function that makes one, or a pair of Tuple spaces.
         seed: see `Agent`.
+        normalize_observation: see `Agent`; each agent has its own statistics.
+        normalize_reward: see `Agent`.
 
     Raises:
         ValueError: if `env` is none of these, or the algorithm does not support its spaces.
@@ -52,6 +55,9 @@ class MultiAgent(Agent):
     @property
     def _team(self) -> Any:
         return self._source.team
+
+    def _make_normalizers(self, observation: bool, reward: bool) -> TeamNormalizers:
+        return TeamNormalizers(self.observation_size, observation, reward)
 
     def forward(self, observation: Any, agent: int) -> Any:  # type: ignore[override]
         """Return the output of one agent's network for its observations `[B, ...]`."""

@@ -13,23 +13,23 @@ from gymnasium.wrappers import TransformObservation, TransformReward
 
 import noterl
 from noterl.envs import Reach2D, Signals
-from noterl.normalization import Moments, Normalizers, TeamNormalizers, filled
+from noterl.normalization import Normalizers, RunningMeanStd, TeamNormalizers
 from noterl.replay import Hindsight, Prioritized
-from noterl.types import Batch
+from noterl.types import Batch, Transition
 from tests.support.doubles import LeavingTeam, RandomWalkEnv
-from tests.support.parts import actor_of
+from tests.support.parts import actor_of, learner_of
 from tests.support.states import assert_same_state, differences
 
 
 def test_moments_of_parts_are_those_of_the_whole() -> None:
     values = np.random.default_rng(0).normal(3.0, 5.0, size=(50, 2))
-    moments = Moments((2,))
+    moments = RunningMeanStd((2,))
     for part in np.split(values, [1, 1, 7, 30]):
         moments.update(part)
     np.testing.assert_allclose(moments.mean, values.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(moments.variance, values.var(axis=0), rtol=1e-12)
     assert moments.count == 50
-    singly = Moments((2,))
+    singly = RunningMeanStd((2,))
     for value in values:
         singly.add(value)
     np.testing.assert_allclose(singly.mean, moments.mean, rtol=1e-12)
@@ -49,8 +49,10 @@ def batch(reward: Any, ended: Any, weight: Any = None, gamma: float = 0.5) -> Ba
 def test_observations_are_normalised_by_the_rollouts_before() -> None:
     normalizers = Normalizers((2,), reward=False)
     first, second = batch([[1, 2], [3, 100]], np.zeros((2, 2)), [[1, 1], [1, 0]]), batch([[5, -1000]], [[0, 0]])
-    assert normalizers.rollout(first, 0.5).observation.tolist() == np.clip(first.observation, -10, 10).tolist()
-    found = normalizers.rollout(second, 0.5)
+    assert (
+        normalizers.normalize_rollout(first, 0.5).observation.tolist() == np.clip(first.observation, -10, 10).tolist()
+    )
+    found = normalizers.normalize_rollout(second, 0.5)
     # The hole of 100 does not count.
     mean, deviation = np.array([2.0, -4.0]), np.sqrt(np.array([2 / 3, 8 / 3]) + 1e-8)
     for name in ("observation", "next_observation"):
@@ -63,12 +65,12 @@ def test_rewards_are_scaled_by_the_deviation_of_the_running_return() -> None:
     normalizers = Normalizers(None, reward=True)
     # Lane 0 ends after its second step, lane 1 has a hole there.
     rewards = np.array([[4, 2], [2, 9], [8, 6]])
-    first = normalizers.rollout(batch(rewards, [[0, 0], [1, 0], [0, 0]], [[1, 1], [1, 0], [1, 1]]), 0.5)
+    first = normalizers.normalize_rollout(batch(rewards, [[0, 0], [1, 0], [0, 0]], [[1, 1], [1, 0], [1, 1]]), 0.5)
     returns = [4, 2, 4, 8, 7]  # 2 + 0.5 * 4, then anew; 6 + 0.5 * 2
     np.testing.assert_allclose(
         first.reward, np.array([[4, 2], [2, 9], [8, 6]]) / np.sqrt(np.var(returns) + 1e-8), rtol=1e-6
     )
-    second = normalizers.rollout(batch([[0, 1000]], [[0, 0]]), 0.5)
+    second = normalizers.normalize_rollout(batch([[0, 1000]], [[0, 0]]), 0.5)
     returns += [4, 1003.5]
     np.testing.assert_allclose(second.reward, [[0, 1000 / np.sqrt(np.var(returns) + 1e-8)]], rtol=1e-6)
     assert second.observation.tolist() == batch([[0, 1000]], [[0, 0]]).observation.tolist()
@@ -76,19 +78,21 @@ def test_rewards_are_scaled_by_the_deviation_of_the_running_return() -> None:
 
 def test_what_is_normalised_is_clipped() -> None:
     normalizers = Normalizers(None, reward=True)
-    normalizers.rollout(batch(np.full((1, 200), 1.0), np.ones((1, 200))), 0.5)
-    found = normalizers.rollout(batch(np.tile([[1.0] * 199 + [500.0]], (1, 1)), np.ones((1, 200))), 0.5)
+    normalizers.normalize_rollout(batch(np.full((1, 200), 1.0), np.ones((1, 200))), 0.5)
+    found = normalizers.normalize_rollout(batch(np.tile([[1.0] * 199 + [500.0]], (1, 1)), np.ones((1, 200))), 0.5)
     assert found.reward.max() == 10.0
 
 
 def test_a_state_goes_on_and_one_that_does_not_fit_changes_nothing() -> None:
     first, second = Normalizers((2,), reward=True), Normalizers((2,), reward=True)
-    first.rollout(batch([[1, 2], [3, 4]], np.zeros((2, 2))), 0.5)
+    first.normalize_rollout(batch([[1, 2], [3, 4]], np.zeros((2, 2))), 0.5)
     second.set_state(first.get_state())
     more = batch([[5, 7]], [[0, 1]])
-    assert differences(first.rollout(more, 0.5)._asdict(), second.rollout(more, 0.5)._asdict()) == []
+    assert (
+        differences(first.normalize_rollout(more, 0.5)._asdict(), second.normalize_rollout(more, 0.5)._asdict()) == []
+    )
     assert differences(first.get_state(), second.get_state()) == []
-    with pytest.raises(ValueError, match="the state normalises rewards, or the agent does, but not both"):
+    with pytest.raises(ValueError, match="rewards"):
         Normalizers((2,), reward=False).set_state(first.get_state())
     with pytest.raises(ValueError, match="does not fit"):
         Normalizers((3,), reward=True).set_state(first.get_state())
@@ -118,7 +122,7 @@ def test_an_agent_learns_and_acts_by_its_moments_saves_them_and_evaluation_leave
     again.restore(tmp_path / "part.noterl")
     again.fit(steps=33, verbose=0)
     assert_same_state(before, again)
-    with pytest.raises(ValueError, match="normalises"):
+    with pytest.raises(ValueError, match="normalizes|rewards"):
         agent(normalize_observation=False, normalize_reward=False).set_state(before)
 
 
@@ -148,24 +152,27 @@ def replaying(kind: Any = noterl.TD3, seed: int = 1, **arguments: Any) -> Any:
 def test_replayed_transitions_are_noted_one_by_one_and_normalised_as_they_are_drawn() -> None:
     """Two lanes by hand: lane 0 ends after its second step."""
     agent = replaying()
-    agent.build()
-    memory = filled(agent)
+    learner: Any = learner_of(agent)
     rewards = {0: [4.0, 2.0, 8.0], 1: [2.0, 6.0]}
     seen = []
     for lane, step in ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2)):
         over = (lane, step) == (0, 1)
         observation = np.array([lane, step], np.float32)
         seen.append(observation.astype(np.float64))
-        memory.add(lane, observation, np.zeros(1, np.float32), rewards[lane][step], observation + 1, over, False, None)
+        learner.add(
+            Transition(
+                lane, observation, np.zeros(1, np.float32), rewards[lane][step], observation + 1, over, False, None
+            )
+        )
         if over:
-            memory.interrupt(lane)
+            learner.interrupt(lane)
     returns = [4, 2, 2 + 0.5 * 4, 6 + 0.5 * 2, 8]
     moments = agent._normalizers
     np.testing.assert_allclose(moments.reward.variance, np.var(returns), rtol=1e-12)
     np.testing.assert_allclose(moments.observation.mean, np.mean(seen, axis=0), rtol=1e-12)
-    drawn = agent.replay.sample(3, 5, generator=np.random.default_rng(0))
-    drawn.gamma = 0.5
-    found, stored = agent.gather(drawn), agent.replay.gather(drawn, gamma=0.5)
+    sample = agent.replay.sample(3, 5, generator=np.random.default_rng(0))
+    sample.gamma = 0.5
+    found, stored = learner.gather(sample), agent.replay.gather(sample, gamma=0.5)
     mean, deviation = np.mean(seen, axis=0), np.sqrt(np.var(seen, axis=0) + 1e-8)
     for name in ("observation", "next_observation"):
         expected = np.clip((getattr(stored, name) - mean) / deviation, -10, 10)
@@ -213,9 +220,10 @@ def test_agents_of_a_team_are_normalised_each_by_the_steps_that_it_takes_part_in
         assert moments.observation.variance == pytest.approx(np.arange(steps).var())
         np.testing.assert_allclose(moments.reward.variance, returns.var(), rtol=1e-12)
         deviations.append(np.sqrt(np.array([np.arange(steps).var(), returns.var()]) + 1e-8))
-    drawn = made.replay.sample(2, 8, generator=np.random.default_rng(0))
-    drawn.gamma = 0.5
-    found, stored = made.gather(drawn), made.replay.gather(drawn, gamma=0.5)
+    sample = made.replay.sample(2, 8, generator=np.random.default_rng(0))
+    sample.gamma = 0.5
+    learner: Any = learner_of(made)
+    found, stored = learner.gather(sample), made.replay.gather(sample, gamma=0.5)
     means, (spread, scale) = np.array([0.5, 1.0, 1.5]), np.array(deviations).T
     for name in ("observation", "next_observation"):
         expected = np.clip((getattr(stored, name) - means) / spread, -10, 10)
@@ -238,7 +246,7 @@ def test_a_teams_moments_are_among_its_weights_and_fit_their_own_kind_alone(tmp_
     with pytest.raises(ValueError, match="weights do not fit"):
         plain.load_weights(tmp_path / "w.safetensors")
     for wrong in (TeamNormalizers([1, 1], True, False), TeamNormalizers([1, 1, 1], True, True)):
-        with pytest.raises(ValueError, match="the state normalises"):
+        with pytest.raises(ValueError, match="state"):
             wrong.set_state(made._normalizers.get_state())
 
 
@@ -298,13 +306,13 @@ def test_images_are_not_normalised() -> None:
 
 def test_the_summary_says_what_is_normalised(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
-        ({}, "normalises observations and rewards"),
-        ({"normalize_reward": False}, "normalises observations\n"),
+        ({}, "normalizes observations and rewards"),
+        ({"normalize_reward": False}, "normalizes observations\n"),
         ({"normalize_observation": False, "normalize_reward": False}, None),
     ):
         replaying(**arguments).summary()
         shown = capsys.readouterr().out
-        assert said in shown if said else "normalises" not in shown
+        assert said in shown if said else "normalizes" not in shown
 
 
 def unkind_pendulum() -> gymnasium.Env:
@@ -366,4 +374,6 @@ def test_what_is_acted_on_is_what_is_learned_from_where_float32_is_coarse() -> N
     normalizers = Normalizers((1,), reward=False)
     times = 1.7e9 + 100.0 * np.arange(7)[:, None]
     normalizers.observation.update(times.astype(np.float32))
-    np.testing.assert_array_equal(normalizers.seen(times), normalizers.seen(times.astype(np.float32)))
+    np.testing.assert_array_equal(
+        normalizers.normalize_observation(times), normalizers.normalize_observation(times.astype(np.float32))
+    )

@@ -21,7 +21,7 @@ class Actor:
         explorer: the policy or the noise; None for a head that samples from its own distribution.
         generators: the agent's generators; exploration uses "exploration", random actions use "random_actions".
         dtype: of the observations that networks receive.
-        normalizers: normalise observations before the forward pass; None if nothing is normalised.
+        normalizers: normalize observations before the forward pass; None if nothing is normalized.
         learning_starts: environment steps at the start with uniformly random actions.
 
     Attributes:

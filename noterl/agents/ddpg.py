@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from noterl import heads, losses, networks, normalization
+from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
 from noterl.backends import ops
 from noterl.networks.critics import q_values
@@ -67,8 +67,7 @@ class DDPG(Agent):
         normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
-        super().__init__(env, seed=seed)
-        normalization.attach(self, normalize_observation, normalize_reward)
+        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
         inputs, outputs = self.observation_size, self.action_size
         actor, critic = networks.parts(network, "actor", "critic")
         self.actor = networks.given(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))

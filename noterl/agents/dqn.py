@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from noterl import heads, losses, networks, normalization
+from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
 from noterl.backends import ops
 from noterl.policies import LinearEpsGreedyPolicy
@@ -71,8 +71,7 @@ class DQN(Agent):
         normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
-        super().__init__(env, seed=seed)
-        normalization.attach(self, normalize_observation, normalize_reward)
+        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
         check_word("loss", loss, tuple(_LOSSES))
         self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
         self.error_loss = _LOSSES[loss]

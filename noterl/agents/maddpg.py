@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from noterl import heads, losses, networks, normalization
+from noterl import heads, losses, networks
 from noterl.agent import Defaults
 from noterl.backends import keras, ops
 from noterl.multi_agent import MultiAgent
@@ -84,8 +84,7 @@ class MADDPG(MultiAgent):
         normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
-        super().__init__(env, seed=seed)
-        normalization.attach(self, normalize_observation, normalize_reward)
+        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
         self.groups = self._groups_of_equals()
         check_bool("independent", independent)
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]

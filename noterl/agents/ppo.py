@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl import heads, losses, networks, normalization
+from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
 from noterl.backends import keras, ops
 from noterl.networks.critics import column
@@ -65,8 +65,7 @@ class ActorCritic(Agent):
         normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
-        super().__init__(env, seed=seed)
-        normalization.attach(self, normalize_observation, normalize_reward)
+        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
         continuous = isinstance(self.action_space, spaces.Box)
         head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
         self.head = head

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl import heads, losses, networks, normalization
+from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
 from noterl.backends import keras, ops
 from noterl.networks.critics import q_values, rows, twins
@@ -82,8 +82,7 @@ class SAC(Agent):
         normalize_reward: bool = False,
         seed: int | None = None,
     ) -> None:
-        super().__init__(env, seed=seed)
-        normalization.attach(self, normalize_observation, normalize_reward)
+        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
         self.discrete, size = isinstance(self.action_space, spaces.Discrete), self.action_size
         head = heads.Categorical() if self.discrete else heads.SquashedGaussian()
         self.head: Any = head.bind(self.action_space)

@@ -102,7 +102,7 @@ class ReplayLearner(Learner):
         if not algorithm._encoder.is_identity:
             encoded = {name: algorithm._encoder(getattr(batch, name)) for name in ("observation", "next_observation")}
             batch = batch._replace(**encoded)
-        return batch if algorithm._normalizers is None else algorithm._normalizers.replayed(batch)
+        return batch if algorithm._normalizers is None else algorithm._normalizers.normalize_batch(batch)
 
     def update(self, batch: Batch, count: int) -> GroupResult:
         """Make the first `count` updates on batches `[K, B, ...]` in one compiled call."""

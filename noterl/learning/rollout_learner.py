@@ -151,7 +151,7 @@ class RolloutLearner(Learner):
     def prepare(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
         rollout, normalizers = self.rollout.batch(gamma=self.gamma), self.algorithm._normalizers
-        return self._prepare(rollout if normalizers is None else normalizers.rollout(rollout, self.gamma))
+        return self._prepare(rollout if normalizers is None else normalizers.normalize_rollout(rollout, self.gamma))
 
     def sample(self, updates: int) -> np.ndarray:
         """Prepare the rollout and return the row indices `[K, B]` of all minibatches.

@@ -259,7 +259,7 @@ def summary(parts: Parts) -> str:
     for name, optimizer in parts.learner.optimizers.items():
         lines.append(f"  {name}: {type(optimizer).__name__}")
     if algorithm._normalizers is not None:
-        lines.append(f"  normalises {algorithm._normalizers}")
+        lines.append(f"  normalizes {algorithm._normalizers}")
     lines.append(f"  {parts.learner.description}")
     lines.append(f"  {counters.steps:,} steps, {counters.episodes:,} episodes, {counters.updates:,} updates")
     return "\n".join(lines)

@@ -28,7 +28,7 @@ package_torch := torch==2.13.0
 extras_tensorflow := classic-control
 extras_jax := classic-control
 extras_torch := classic-control
-extras_dev := classic-control,pettingzoo,mp4,fast,parquet,tune,dev
+extras_dev := classic-control,pettingzoo,mp4,fast,parquet,tensorboard,tune,dev
 
 .PHONY: demo test lint type format bench peers clean
 .SECONDARY:

@@ -28,7 +28,7 @@ from noterl.training import session as agent_lanes
 from noterl.training import state as agent_state
 from noterl.training.loop import Loop, evaluate
 from noterl.utils.checks import check_bool
-from noterl.utils.console import say
+from noterl.utils.console import print_message
 
 __all__ = ["Agent", "Defaults", "load"]
 
@@ -357,7 +357,7 @@ class Agent(Algorithm):
     def say(self, message: str) -> None:
         """Tell the user something, unless `fit` was asked to be silent."""
         if self._verbose:
-            say(f"noterl: {message}")
+            print_message(f"noterl: {message}")
 
     def _refuse_while_training(self, method: str) -> None:
         if self._training:

@@ -17,7 +17,7 @@ from noterl.policies import Policy
 from noterl.replay import Replay
 from noterl.replay.claiming import claim
 from noterl.utils.checks import check_int_or_word, check_positive
-from noterl.utils.console import shows_bars
+from noterl.utils.console import can_show_progress_bar
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -191,7 +191,7 @@ def checked_fit_arguments(
     if episodes is None and steps is None and not callbacks.stops_training:
         raise ValueError("episodes or steps must be given, or a callback that stops training, such as EarlyStopping")
     if isinstance(verbose, str) and verbose == "auto":
-        return 1 if shows_bars() else 2
+        return 1 if can_show_progress_bar() else 2
     if not isinstance(verbose, numbers.Integral) or isinstance(verbose, bool) or verbose not in (0, 1, 2):
         raise ValueError(f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}")
     return int(verbose)

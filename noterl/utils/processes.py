@@ -1,42 +1,48 @@
-"""Processes beside this one, which start afresh and share nothing with it but a pipe."""
+"""Spawned processes, each connected to this one by a pipe."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from noterl import backends
 
+def spawn(
+    target: Callable[..., None], *arguments: Any, name: str, environment: Mapping[str, str]
+) -> tuple[Any, Connection]:
+    """Start a process that calls `target(pipe, *arguments)`, and return the process and the other end of the pipe.
 
-def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any, Connection]:
-    """Start a process on this process's backend; return it, and this end of a pipe whose other end `target` gets first.
+    A script that spawns processes must do its work under `if __name__ == "__main__":`. The process is a daemon, so it
+    does not outlive this one.
 
-    It is spawned, so the function and its arguments must be something that can be pickled, and a script keeps its work
-    under `if __name__ == "__main__":`. It ends with this process at the latest.
+    Args:
+        target: a function that can be pickled.
+        arguments: values that can be pickled.
+        name: of the process, for error messages.
+        environment: environment variables that the process gets besides those of this one.
 
     Raises:
-        ValueError: if an argument cannot be pickled.
+        ValueError: if the function or an argument cannot be pickled.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), name=f"noterl-{name}", daemon=True)
     try:
-        with _same_backend():
+        with _environment(environment):
             process.start()
     except (AttributeError, TypeError) as error:
         ours.close()
-        raise ValueError(f"{name}: what a process is given must be something that can be pickled: {error}") from error
+        raise ValueError(f"{name}: the arguments of a process must be picklable: {error}") from error
     finally:
         theirs.close()
     return process, ours
 
 
 def end(process: Any, pipe: Connection, seconds: float = 5.0) -> None:
-    """Close the pipe and wait for the process to end; after so many seconds it is killed."""
+    """Close the pipe and wait until the process ends. Kill it after the given number of seconds."""
     pipe.close()
     process.join(seconds)
     if process.is_alive():
@@ -45,14 +51,15 @@ def end(process: Any, pipe: Connection, seconds: float = 5.0) -> None:
 
 
 @contextlib.contextmanager
-def _same_backend() -> Iterator[None]:
-    """Let a process that starts inside choose the backend of this one."""
-    before = os.environ.get("KERAS_BACKEND")
-    os.environ["KERAS_BACKEND"] = backends.choose()
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables while the block runs."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["KERAS_BACKEND"]
-        else:
-            os.environ["KERAS_BACKEND"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -430,7 +430,7 @@ def test_other_files_are_named_for_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"a\.npz.* no agent\.json"):
         saving.read(tmp_path / "a.npz")
     for name in ("a.txt", "empty"):
-        with pytest.raises(FileError, match=f"{name}.*no file of noterl"):
+        with pytest.raises(FileError, match=f"{name}.*not a file of noterl"):
             saving.read(tmp_path / name)
     with pytest.raises(FileError, match="device, pipe or socket"):
         saving.read("/dev/zero")

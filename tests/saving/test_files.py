@@ -78,7 +78,7 @@ def test_a_failing_system_call_is_named_with_the_path(call: str, path: Path, mon
 
     monkeypatch.setattr(os, call, fail)
     for write in (lambda: saving.write(path, {}), lambda: saving.write_weights(path, {"a": np.ones(2)})):
-        with pytest.raises(OSError, match=r"Input/output error.*untouched.*agent\.noterl") as caught:
+        with pytest.raises(OSError, match=r"Input/output error.*agent\.noterl") as caught:
             write()
         assert caught.value.errno == errno.EIO
     assert_only_old(path)
@@ -220,7 +220,7 @@ def test_a_file_swept_away_before_it_is_locked_is_made_anew(path: Path, monkeypa
 
 
 def test_an_offset_before_the_start_is_damage_and_no_error_of_the_system(path: Path) -> None:
-    with pytest.raises(FileError, match="an offset lies outside of it"), reading(path) as file:
+    with pytest.raises(FileError, match="an offset is outside of it"), reading(path) as file:
         file.seek(-5)
 
 
@@ -276,7 +276,7 @@ def test_check_writable_leaves_directories_alone_behind(tmp_path: Path, path: Pa
 
 
 def test_check_writable_finds_a_file_where_a_directory_should_be(path: Path) -> None:
-    with pytest.raises(OSError, match=r"directory.*cannot be made for path.*agent\.noterl"):
+    with pytest.raises(OSError, match=r"cannot create the directory.*agent\.noterl"):
         saving.check_writable(path / "dqn" / "a.noterl")
     with pytest.raises(IsADirectoryError, match="path must name a file"):
         saving.check_writable(path.parent)

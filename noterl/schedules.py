@@ -1,7 +1,7 @@
 """Schedules: numbers that change during training.
 
-A schedule can replace any number that can be changed during training: an agent's hyperparameter, a number of a policy
-or noise, the learning rate of a Keras optimizer. Its step is `Agent.steps`, so a second `fit` or a restore continues it.
+A schedule can replace a number that can be changed during training: an agent's hyperparameter, a number of a policy or
+noise, the learning rate of a Keras optimizer. Its step is `Agent.steps`, so a second `fit` or a restore continues it.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from noterl import backends
 from noterl.utils.processes import end, spawn
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ class Evaluator:
         self.file = Path(self._folder.name) / "agent.noterl"
         self.pending: dict[str, Any] | None = None
         known = {type(agent).__name__: type(agent)}
+        environment = {"KERAS_BACKEND": backends.choose()}
         try:
-            self._process, self._pipe = spawn(_serve, str(self.file), known, env, arguments, name="evaluate")
+            self._process, self._pipe = spawn(
+                *(_serve, str(self.file), known, env, arguments), name="evaluate", environment=environment
+            )
         except BaseException:
             self._folder.cleanup()
             raise

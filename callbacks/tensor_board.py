@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from pathlib import Path
+from typing import Any
 
 from noterl.callback import LOGGER, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
-from noterl.utils.event_files import EventFile
+from noterl.utils.optional import require
 from noterl.utils.tables import plain_row
 
 
 class TensorBoard(Callback):
     """Write the numbers of each finished episode's logs for TensorBoard, against environment steps.
 
-    Nothing needs to be installed to write; to look at it, `pip install tensorboard` and `tensorboard --logdir` with
-    the folder. A run that goes on writes a further file, and charts show no step twice.
+    To look at the charts, `pip install tensorboard` and call `tensorboard --logdir` with the folder. A resumed run
+    writes another file. The charts then hide what the interrupted run wrote after its last checkpoint.
 
     Args:
-        folder: of the run; made if need be.
-        flush_every: finished episodes between writes; a crash loses those since the last.
+        folder: of the run. It is created if it does not exist.
+        flush_every: finished episodes between writes to the disk. A crash loses the episodes since the last one.
 
     Raises:
-        ValueError: if `flush_every` is no positive int.
-        OSError: as training begins, if the folder cannot be written.
+        ValueError: if `flush_every` is not a positive int.
+        OSError: when training begins, if the folder cannot be written.
+        ImportError: without the extra `tensorboard`.
 
     Example:
     >>> import os, noterl
@@ -38,7 +42,8 @@ class TensorBoard(Callback):
 
     def __init__(self, folder: str | Path = "runs", flush_every: int = 10) -> None:
         self.folder, self.flush_every = Path(folder), check_positive("flush_every", flush_every)
-        self._file: EventFile | None = None
+        require("tensorboardX", "tensorboard", "TensorBoard")
+        self._file: Any = None
         self._unwritten = 0
 
     @property
@@ -47,23 +52,37 @@ class TensorBoard(Callback):
         return f"{type(self).__name__}:{self.folder.name}"
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Open a file; what others of the folder say of later steps is void, for they are played again."""
-        self._file, self._unwritten = EventFile(self.folder, self.agent.steps + 1), 0
+        """Open a file, and tell TensorBoard to ignore later steps in older files: this run makes them again."""
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # EventsWriter instead of SummaryWriter: its files of one second differ in name, and its flush leaves no queue.
+        self._file = EventsWriter(str(self.folder / "events"), f".{secrets.token_hex(4)}")
+        self._file.write_event(Event(step=self.agent.steps + 1, session_log=SessionLog(status=SessionLog.START)))
+        self._flush()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Note the episode; one that the end of training cut short is passed over."""
+        """Write the numbers of a completed episode."""
         if self._file is None or not logs.get("complete", True):
             return
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
         row = {name: value for name, value in plain_row(logs).items() if isinstance(value, int | float)}
         row.pop("complete", None)
-        self._file.add(row, logs["steps"])
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()]
+        self._file.write_event(Event(step=logs["steps"], wall_time=time.time(), summary=Summary(value=values)))
         self._unwritten += 1
         if self._unwritten >= self.flush_every:
-            self._file.flush()
-            self._unwritten = 0
+            self._flush()
 
     def on_train_end(self, logs: Logs) -> None:
         """Write everything and close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _flush(self) -> None:
+        self._file.flush()
+        self._unwritten = 0

@@ -1,7 +1,7 @@
-"""One seed, and the generators that are named after what they serve.
+"""Named random generators that depend on one seed.
 
-Owns: every source of randomness of a run. A generator depends on the seed and its own name alone, never on the order in
-which generators were asked for, so adding a part does not change the draws of another.
+A generator depends on the seed and its name only. The order of creation does not matter, so a new part of an agent does
+not change the random numbers of another.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _network_generator: contextvars.ContextVar[np.random.Generator | None] = context
 
 
 class Generators:
-    """The named NumPy generators that grow from one seed.
+    """Named NumPy generators that are created from one seed.
 
     Args:
-        seed: a non-negative int, or None for a fresh one (readable as `seed` afterwards).
+        seed: a non-negative int, or None for a random one, which the attribute `seed` then holds.
 
     Raises:
         ValueError: if the seed is not a non-negative int.
@@ -38,33 +38,32 @@ class Generators:
     """
 
     def __init__(self, seed: int | None = None) -> None:
-        """Start with no generator; each comes to be when it is first asked for."""
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Start every generator afresh from `seed`; generators handed out before are no longer those of their names."""
+        """Create all generators again from a seed. Those that were returned before are no longer used."""
         check_seed(seed)
-        # Seeds of 63 bits fit every consumer: environments, frameworks, JSON readers in other languages.
+        # 63 bits fit the seeds of environments and frameworks, and JSON readers in other languages.
         self.seed = int(seed) if seed is not None else secrets.randbits(63)
         self._generators: dict[str, np.random.Generator] = {}
 
     def __call__(self, name: str) -> np.random.Generator:
-        """Return the generator of this name; the same object every time."""
+        """Return the generator of a name, always the same object."""
         generator = self._generators.get(name)
         if generator is None:
             generator = self._generators[name] = np.random.Generator(_bits(self.seed, name))
         return generator
 
     def get_state(self) -> dict[str, Any]:
-        """Return the seed and the state of every generator asked for so far."""
+        """Return the seed and the state of every generator that was created."""
         states = {name: generator.bit_generator.state for name, generator in sorted(self._generators.items())}
         return {"seed": self.seed, "states": states}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` said; generators handed out before stay the same objects.
+        """Restore a state from `get_state`. The generators stay the same objects.
 
         Raises:
-            ValueError: if it is not such a state; nothing is changed then.
+            ValueError: if the state is malformed; nothing is changed then.
         """
         try:
             check_seed(state["seed"])
@@ -81,30 +80,30 @@ class Generators:
 
 
 def check_seed(seed: Any) -> None:
-    """Raise a ValueError that names it unless `seed` is a non-negative int or None."""
+    """Raise a ValueError if the seed is not a non-negative int or None."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0):
         raise ValueError(f"seed must be a non-negative int or None, got {seed!r}")
 
 
 def _bits(seed: int, name: str) -> np.random.PCG64:
-    """Return the bit generator of a name as it starts out."""
+    """Return the bit generator of a name in its initial state."""
     return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()),)))
 
 
 def network_generator() -> np.random.Generator:
-    """Return the generator that initial weights are drawn from.
+    """Return the generator of initial weights.
 
-    While an agent is being built this is the agent's own, named "networks"; elsewhere a fresh, unseeded one.
+    Inside `construction` it is the generator "networks" of the seed. Elsewhere it is a new one without a seed.
     """
     return _network_generator.get() or np.random.default_rng()
 
 
 @contextlib.contextmanager
 def construction(seed: int) -> Iterator[None]:
-    """Make everything built inside reproducible from `seed`, and leave the global generators as they were.
+    """Make networks that are built inside reproducible from `seed`.
 
-    Layers that users build draw from global generators: Keras takes its default seeds from Python's `random`,
-    modules of torch from torch's own. Both are seeded for the duration and put back afterwards.
+    Layers use global generators: Keras takes its default seeds from Python's `random`, torch modules use torch's own
+    generator. Both are seeded while the block runs and restored afterwards.
     """
     token = _network_generator.set(Generators(seed)("networks"))
     python_state = python_random.getstate()

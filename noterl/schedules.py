@@ -1,8 +1,7 @@
-"""Schedules: numbers that change as training goes on.
+"""Schedules: numbers that change during training.
 
-Owns: the functions from a step to a value. Wherever a live number is taken, a schedule is taken too: an agent's
-hyperparameter, a policy's or a noise's number, the learning rate of a Keras optimizer. A step is an environment step of
-the whole run (`Agent.steps`), so neither a second `fit` nor a restore starts a schedule again.
+A schedule can replace a number that can be changed during training: an agent's hyperparameter, a number of a policy or
+noise, the learning rate of a Keras optimizer. Its step is `Agent.steps`, so a second `fit` or a restore continues it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from noterl.utils.checks import check_int, finite, non_negative
 
 
 class Schedule(Configurable):
-    """Base of the schedules; a subclass says `value(step)`.
+    """Base class of the schedules. A subclass defines `value(step)`.
 
     Example:
     >>> from noterl.schedules import Schedule
@@ -32,14 +31,14 @@ class Schedule(Configurable):
         """Return the value after `step` environment steps.
 
         Raises:
-            ValueError: if `step` is no number of at least 0: before its first step a run has no value.
+            ValueError: if `step` is not a number of at least 0.
         """
         if type(step) is not int or step < 0:
             non_negative("step", step)
         return float(self.value(step))
 
     def value(self, step: int) -> float:
-        """Return the value after `step` environment steps; what a subclass writes."""
+        """Return the value after `step` environment steps. A subclass defines it."""
         raise NotImplementedError(f"{type(self).__name__} must define value(step)")
 
     def __repr__(self) -> str:
@@ -51,7 +50,7 @@ Number = float | Schedule
 
 @register
 class Constant(Schedule):
-    """The same value for ever; a part of `Piecewise`.
+    """A constant value, for a part of `Piecewise`.
 
     Args:
         constant: the value.
@@ -67,7 +66,7 @@ class Constant(Schedule):
 
 @register
 class Linear(Schedule):
-    """A straight line from `start` to `end`, which then stays there.
+    """A straight line from `start` to `end`, and `end` afterwards.
 
     Args:
         start: the value at step 0.
@@ -97,8 +96,8 @@ class Exponential(Schedule):
 
     Args:
         start: the value at step 0.
-        decay_rate: per environment step, at least 0; after `1 / decay_rate` steps 63 % of the way is done.
-        end: what the value tends to.
+        decay_rate: per environment step, at least 0. After `1 / decay_rate` steps, 63 % of the change is done.
+        end: the limit of the value.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -115,7 +114,7 @@ class Exponential(Schedule):
 
 @register
 class Cosine(Schedule):
-    """Half a cosine from `start` to `end`: slow, fast, slow (Loshchilov and Hutter, 2017, equation 5, no restarts).
+    """Half a cosine from `start` to `end` (Loshchilov and Hutter, 2017, equation 5, without restarts).
 
     `end + (start - end) * (1 + cos(pi * step / steps)) / 2`, and `end` from step `steps` on.
 
@@ -140,14 +139,14 @@ class Cosine(Schedule):
 
 @register
 class Piecewise(Schedule):
-    """One schedule after another; each counts its steps from where it begins.
+    """Schedules one after another. Each one starts at step 0 when it begins.
 
     Args:
-        boundaries: environment steps at which the next part begins, increasing.
-        parts: numbers or schedules, one more than there are boundaries.
+        boundaries: the environment steps at which the next part begins, in increasing order.
+        parts: numbers or schedules, one more than boundaries.
 
     Raises:
-        ValueError: if one of them is no list, the boundaries do not increase or the numbers of both do not fit.
+        ValueError: if an argument is not a list, the boundaries do not increase, or the lengths do not fit.
 
     Example:
     >>> from noterl.schedules import Linear, Piecewise
@@ -157,9 +156,9 @@ class Piecewise(Schedule):
     """
 
     def __init__(self, boundaries: Sequence[int], parts: Sequence[Number]) -> None:
-        for name, given in (("boundaries", boundaries), ("parts", parts)):
-            if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
-                raise ValueError(f"{name} must be a list, got {given!r}")
+        for name, argument in (("boundaries", boundaries), ("parts", parts)):
+            if not isinstance(argument, Sequence | np.ndarray) or isinstance(argument, str):
+                raise ValueError(f"{name} must be a list, got {argument!r}")
         self.boundaries = [check_int("boundaries", boundary) for boundary in boundaries]
         if any(later <= earlier for earlier, later in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ValueError(f"boundaries must increase, got {boundaries!r}")
@@ -168,7 +167,7 @@ class Piecewise(Schedule):
         self.parts = [part if isinstance(part, Schedule) else Constant(part) for part in parts]
 
     def value(self, step: int) -> float:
-        """Return the value of the part that `step` lies in."""
+        """Return the value of the part that contains `step`."""
         begins = 0
         for boundary, part in zip(self.boundaries, self.parts, strict=False):
             if step < boundary:
@@ -178,10 +177,10 @@ class Piecewise(Schedule):
 
 
 def linear(start: float, end: float, steps: int, step: int) -> float:
-    """Return what `Linear(start, end, steps)` says at `step`."""
+    """Return the value of `Linear(start, end, steps)` at `step`."""
     return end if step >= steps else start + (end - start) * (step / steps)
 
 
 def exponential(start: float, end: float, decay_rate: float, step: int) -> float:
-    """Return what `Exponential(start, decay_rate, end)` says at `step`."""
+    """Return the value of `Exponential(start, decay_rate, end)` at `step`."""
     return end + (start - end) * math.exp(-decay_rate * step) if step > 0 else start

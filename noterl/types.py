@@ -1,7 +1,7 @@
-"""The shapes that travel between the parts.
+"""Types that several parts share.
 
-Axis letters, used in comments everywhere: T time steps of a rollout, N lanes (environments stepped side by side),
-K gradient updates that run in one compiled call, B rows of a batch, A actions.
+Axis letters in all comments: T time steps of a rollout, N lanes (environments that are stepped together), K gradient
+updates in one compiled call, B transitions of a batch, A actions.
 """
 
 from __future__ import annotations
@@ -14,15 +14,21 @@ Logs = dict[str, Any]
 
 
 class Batch(NamedTuple):
-    """What `Agent.loss` and `Agent.update` are given; `[B, ...]` each, `[K, B, ...]` while a group is in transit.
+    """The argument of `Agent.loss` and `Agent.update`: arrays `[B, ...]`, or `[K, B, ...]` for a group of updates.
 
-    `reward` is the n-step sum and `discount` is gamma^n * (1 - terminated), both formed at sampling from the live
-    gamma: no algorithm sees a "done" flag, and truncation never cuts a bootstrap. `weight` corrects the sampler's bias
-    (ones for uniform sampling); `index` names the rows in the memory; `extra` holds the agent's own fields.
+    For several agents observation, action, reward, next_observation and discount are tuples with an entry per agent.
+    `extra` then has `present` and `remaining`, also tuples: 1 for an agent that takes part in the step, and in the
+    state of the next observation.
 
-    For several agents observation, action, reward, next_observation and discount are tuples, with an entry for each
-    agent; `extra` has `present` and `remaining` likewise: 1 for an agent that takes part in the step, and in the state
-    that the next observation shows.
+    Attributes:
+        observation: before the step.
+        action: of the step.
+        reward: the n-step sum.
+        next_observation: after n steps. The end of an episode is not followed by a new one.
+        discount: gamma^n * (1 - terminated), with the current gamma. Truncation does not cut a bootstrap.
+        weight: corrects the bias of the sampler; 1 for uniform sampling.
+        index: of the transitions in the memory.
+        extra: the agent's own fields.
     """
 
     observation: Any
@@ -36,10 +42,9 @@ class Batch(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """One environment step of one lane, as a collector hands it to the loop.
+    """One environment step of one lane.
 
-    `next_observation` is the true one: at the end of an episode the last observation, never the first of the next
-    episode. `extra` are further fields for the memory.
+    `next_observation` is always of the same episode, also at its end. `extra` holds further fields for the memory.
     """
 
     lane: int

@@ -1,4 +1,4 @@
-"""One seed names every generator, and nobody else's generator is touched."""
+"""One seed determines every generator of an agent, and global generators are not changed."""
 
 from __future__ import annotations
 
@@ -18,66 +18,66 @@ from noterl.random import Generators, construction, network_generator
 from tests.support.states import assert_same_state, differences, one_lane
 
 
-def draw(generators: Generators, name: str) -> list[int]:
+def sample(generators: Generators, name: str) -> list[int]:
     return generators(name).integers(2**62, size=4).tolist()
 
 
-def test_a_generator_depends_on_seed_and_name_alone() -> None:
+def test_generator_depends_only_on_seed_and_name() -> None:
     first, second = Generators(7), Generators(7)
-    wanted = {name: draw(first, name) for name in ("exploration", "sampler", "environment/0", "environment/1")}
-    assert {name: draw(second, name) for name in reversed(wanted)} == wanted
-    assert len({tuple(drawn) for drawn in wanted.values()}) == len(wanted), "two names share their numbers"
-    assert draw(Generators(8), "sampler") != wanted["sampler"]
+    wanted = {name: sample(first, name) for name in ("exploration", "sampler", "environment/0", "environment/1")}
+    assert {name: sample(second, name) for name in reversed(wanted)} == wanted
+    assert len({tuple(numbers) for numbers in wanted.values()}) == len(wanted), "two names have the same numbers"
+    assert sample(Generators(8), "sampler") != wanted["sampler"]
     assert first("sampler") is first("sampler")
 
 
-def test_values_are_those_of_other_releases() -> None:
-    # Whoever changes these changes every run of every user.
+def test_random_numbers_do_not_change_between_releases() -> None:
+    # A change of these numbers changes every run of every user.
     expected = [270078886389795477, 2062605945179061412, 2645126220004488650, 4367794894164410551]
-    assert draw(Generators(7), "exploration") == expected
+    assert sample(Generators(7), "exploration") == expected
 
 
-def test_without_a_seed_every_run_has_its_own() -> None:
+def test_without_a_seed_each_object_has_its_own() -> None:
     first, second = Generators(), Generators(None)
     assert first.seed != second.seed and 0 <= first.seed < 2**63
-    assert draw(Generators(first.seed), "sampler") == draw(first, "sampler")
+    assert sample(Generators(first.seed), "sampler") == sample(first, "sampler")
 
 
 @pytest.mark.parametrize("seed", [-1, 1.0, "7", True, np.float64(3), [1]])
-def test_what_is_no_seed_is_refused_by_name(seed: Any) -> None:
+def test_invalid_seed_is_refused(seed: Any) -> None:
     generators = Generators(3)
     with pytest.raises(ValueError, match=r"seed must be a non-negative int or None, got "):
         Generators(seed)
     with pytest.raises(ValueError, match="seed must be"):
         generators.reseed(seed)
-    assert draw(generators, "a") == draw(Generators(3), "a")
+    assert sample(generators, "a") == sample(Generators(3), "a")
 
 
-def test_seeds_may_be_large_and_of_numpy() -> None:
-    assert draw(Generators(2**100), "a") != draw(Generators(2**100 + 1), "a")
-    assert draw(Generators(np.uint8(200)), "a") == draw(Generators(200), "a")
+def test_large_and_numpy_seeds_are_accepted() -> None:
+    assert sample(Generators(2**100), "a") != sample(Generators(2**100 + 1), "a")
+    assert sample(Generators(np.uint8(200)), "a") == sample(Generators(200), "a")
     assert type(Generators(np.int64(3)).seed) is int
 
 
-def test_reseeding_starts_every_generator_afresh() -> None:
+def test_reseed_restarts_every_generator() -> None:
     generators = Generators(1)
-    draw(generators, "a")
+    sample(generators, "a")
     generators.reseed(2)
-    assert draw(generators, "a") == draw(Generators(2), "a")
+    assert sample(generators, "a") == sample(Generators(2), "a")
 
 
-def test_a_state_is_taken_by_the_objects_that_were_handed_out() -> None:
+def test_set_state_keeps_the_generator_objects() -> None:
     generators = Generators(1)
-    draw(generators, "a")
+    sample(generators, "a")
     state = generators.get_state()
-    expected = [draw(generators, name) for name in ("a", "b")]
+    expected = [sample(generators, name) for name in ("a", "b")]
     other = Generators(5)
     held = other("a"), other("b")
-    draw(other, "b")
+    sample(other, "b")
     other.set_state(state)
     assert (other("a"), other("b")) == held and other.seed == 1
-    # "b" had not been asked for when the state was taken: it starts out as it would have there.
-    assert [draw(other, name) for name in ("a", "b")] == expected
+    # "b" did not exist when the state was saved, so it starts from the beginning.
+    assert [sample(other, name) for name in ("a", "b")] == expected
 
 
 MALFORMED: list[Any] = [
@@ -95,9 +95,9 @@ MALFORMED: list[Any] = [
 
 
 @pytest.mark.parametrize("state", MALFORMED, ids=range(len(MALFORMED)))
-def test_a_malformed_state_changes_nothing(state: Any) -> None:
+def test_malformed_state_changes_nothing(state: Any) -> None:
     generators = Generators(1)
-    draw(generators, "a")
+    sample(generators, "a")
     before = generators.get_state()
     with pytest.raises(ValueError, match="state of the generators is malformed"):
         generators.set_state(state)
@@ -105,7 +105,7 @@ def test_a_malformed_state_changes_nothing(state: Any) -> None:
 
 
 def global_states() -> list[Any]:
-    states = [random.getstate(), np.random.get_state()[1].tolist()]  # noqa: NPY002 (it is the one that must not be touched)
+    states = [random.getstate(), np.random.get_state()[1].tolist()]  # noqa: NPY002 (the generator that must not change)
     if "torch" in sys.modules:
         import torch
 
@@ -114,7 +114,7 @@ def global_states() -> list[Any]:
 
 
 def layers() -> Any:
-    """Return a network of Keras layers, which draw from Keras's own seeds."""
+    """Return a network of Keras layers, whose default seeds are Keras's."""
     return keras.Sequential(
         [keras.Input((4,)), keras.layers.Dense(6), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
     )
@@ -122,13 +122,13 @@ def layers() -> Any:
 
 @noterl.register
 class LayersAgent(noterl.DQN):
-    """An agent that builds its network of Keras layers, with dropout."""
+    """An agent with a network of Keras layers and dropout."""
 
     def __init__(self, env: Any, *, seed: int | None = None) -> None:
         super().__init__(env, network=layers(), seed=seed)
 
 
-def test_nobody_elses_generator_is_touched() -> None:
+def test_agent_does_not_change_global_generators() -> None:
     before = global_states()
     agent = one_lane()
     agent.fit(steps=40, num_envs=2, verbose=0)
@@ -139,35 +139,35 @@ def test_nobody_elses_generator_is_touched() -> None:
     assert global_states() == before
 
 
-def test_an_agent_that_fails_to_be_built_leaves_the_generators_too() -> None:
+def test_failed_construction_restores_global_generators() -> None:
     before = global_states()
     with pytest.raises(ValueError, match="gamma"):
         noterl.DQN("CartPole-v1", hidden=(4,), gamma=2.0)
     assert global_states() == before
 
 
-def test_layers_of_the_user_come_from_the_seed() -> None:
+def test_weights_of_user_layers_depend_on_the_seed() -> None:
     weights = []
     for seed in (1, 1, 2):
-        random.random()  # what was drawn before must not matter
+        random.random()  # numbers that were generated before must not matter
         agent = LayersAgent("CartPole-v1", seed=seed)
         weights.append(agent.get_state()["variables"]["q"])
     assert not differences(weights[0], weights[1])
     assert differences(weights[0], weights[2])
 
 
-def test_a_seed_of_fit_is_the_seed_of_layers_too() -> None:
+def test_seed_of_fit_seeds_layers() -> None:
     states = []
-    for seed, afresh in ((1, 7), (2, 7), (1, 8)):
+    for seed, fit_seed in ((1, 7), (2, 7), (1, 8)):
         agent = LayersAgent("CartPole-v1", seed=seed)
-        agent.fit(steps=1, seed=afresh, verbose=0)
+        agent.fit(steps=1, seed=fit_seed, verbose=0)
         found = [one for one in networks.variables(agent.q) if one.path.endswith("seed_generator_state")]
         states.append([current().fetch(one).tolist() for one in found])
     assert states[0] == states[1] != states[2] and len(states[0]) == 1
 
 
 @pytest.mark.backends("torch")
-def test_modules_of_the_user_come_from_the_seed() -> None:
+def test_weights_of_user_modules_depend_on_the_seed() -> None:
     from torch import nn
 
     weights = []
@@ -178,12 +178,12 @@ def test_modules_of_the_user_come_from_the_seed() -> None:
     assert np.array_equal(weights[0], weights[1]) and not np.array_equal(weights[0], weights[2])
 
 
-def test_default_networks_are_drawn_from_the_generator_of_the_agent() -> None:
+def test_weights_of_default_networks_depend_on_the_seed() -> None:
     first, second, third = (noterl.DQN("CartPole-v1", hidden=(4,), seed=seed) for seed in (1, 1, 2))
     states = [agent.get_state()["variables"] for agent in (first, second, third)]
     assert not differences(states[0], states[1])
     assert differences(states[0], states[2])
-    assert network_generator() is not network_generator(), "outside of an agent it is a fresh one"
+    assert network_generator() is not network_generator(), "outside of an agent it is a new one"
 
 
 def test_without_a_seed_agents_differ() -> None:
@@ -196,7 +196,7 @@ def test_without_a_seed_agents_differ() -> None:
     assert not np.array_equal(*observations)
 
 
-def test_the_seed_that_was_drawn_names_the_run() -> None:
+def test_run_can_be_repeated_with_its_random_seed() -> None:
     first = noterl.DQN("CartPole-v1", hidden=(4,))
     first.fit(steps=20, verbose=0)
     second = noterl.DQN("CartPole-v1", hidden=(4,), seed=first.generators.seed)
@@ -204,7 +204,7 @@ def test_the_seed_that_was_drawn_names_the_run() -> None:
     assert_same_state(first, second)
 
 
-def test_watching_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_observing_does_not_change_training(capsys: pytest.CaptureFixture[str]) -> None:
     silent, watched = one_lane(), one_lane()
     silent.fit(steps=60, verbose=0)
     watched.fit(steps=30, verbose=2, log_every=1)
@@ -217,7 +217,7 @@ def test_watching_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert_same_state(silent, watched)
 
 
-def test_evaluation_has_seeds_of_its_own() -> None:
+def test_evaluation_uses_its_own_seeds() -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=5)
     first = agent.evaluate(episodes=4)
     assert np.array_equal(first["returns"], agent.evaluate(episodes=4, num_envs=3)["returns"])
@@ -225,7 +225,7 @@ def test_evaluation_has_seeds_of_its_own() -> None:
     assert np.array_equal(explored[0], explored[1]) and not np.array_equal(explored[0], explored[2])
 
 
-def test_importing_draws_nothing_and_seeds_nothing() -> None:
+def test_import_does_not_change_global_generators() -> None:
     script = """
 import random, numpy
 states = lambda: (random.getstate(), numpy.random.get_state()[1].tolist())

@@ -1,4 +1,4 @@
-"""Classes by name, and objects that remember what they were built with."""
+"""Registered classes are found by name, and objects record their constructor arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import noterl
-from noterl import noise, policies, registry, replay  # their classes are registered from here on
+from noterl import noise, policies, registry, replay  # registers their classes
 from noterl.registry import Configurable, lookup, register
 
 pytestmark = pytest.mark.backend_free
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.backend_free
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no class of a test stay registered, and look for others where no backend is needed."""
+    """Remove the classes of a test afterwards, and import only modules that need no backend."""
     monkeypatch.setattr(registry, "_registry", dict(registry._registry))
     modules = tuple(module.__name__ for module in (policies, noise, replay))
     assert set(modules) < set(registry._modules)
     monkeypatch.setattr(registry, "_modules", modules)
 
 
-def test_a_registered_class_is_found_by_its_name() -> None:
+def test_registered_class_is_found_by_name() -> None:
     @register
     class Found:
         pass
@@ -32,14 +32,14 @@ def test_a_registered_class_is_found_by_its_name() -> None:
     assert noterl.register is register
 
 
-def test_an_unknown_name_says_what_to_do() -> None:
+def test_error_for_unknown_name_says_what_to_do() -> None:
     with pytest.raises(
         ValueError, match=r"'Nowhere' is not registered: .*@noterl\.register.*custom_objects=\{'Nowhere'"
     ):
         lookup("Nowhere")
 
 
-def test_custom_objects_go_first() -> None:
+def test_custom_objects_take_precedence() -> None:
     class Replay:
         pass
 
@@ -48,16 +48,16 @@ def test_custom_objects_go_first() -> None:
     assert lookup("Replay", {"Other": Replay}) is noterl.Replay
 
 
-def test_built_in_classes_are_known_without_being_imported_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def test_unknown_name_imports_only_registered_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
     monkeypatch.setattr(registry, "_registry", {})
-    monkeypatch.setattr(registry.importlib, "import_module", asked.append)
+    monkeypatch.setattr(registry.importlib, "import_module", imported.append)
     with pytest.raises(ValueError, match="not registered"):
         lookup("os.system")
-    assert asked == list(registry._modules), "only modules of noterl are imported, whatever the name"
+    assert imported == list(registry._modules), "only registered modules are imported, whatever the name"
 
 
-def test_two_classes_of_one_name_are_refused() -> None:
+def test_second_class_of_one_name_is_refused() -> None:
     def first() -> type:
         @register
         class Twin:
@@ -78,7 +78,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
     assert lookup("Twin") is known
 
 
-def test_a_class_that_is_defined_again_replaces_itself() -> None:
+def test_class_defined_again_replaces_itself() -> None:
     def define() -> type:
         @register
         class Notebook:
@@ -101,20 +101,20 @@ class Bigger(Part):
         super().__init__(int(3 * factor), name="bigger")
 
 
-def test_arguments_are_remembered_as_they_were_given() -> None:
+def test_arguments_are_recorded_as_they_were_passed() -> None:
     part = Part(3, name="x", deep=1)
     assert part.get_config() == {"size": 3, "name": "x", "deep": 1}
-    assert part.seen == part._config, "they should be there before the constructor runs"
-    assert Part(size=4).get_config() == {"size": 4}, "defaults are not written down: a later release may better them"
+    assert part.seen == part._config, "arguments must be recorded before the constructor runs"
+    assert Part(size=4).get_config() == {"size": 4}, "defaults must not be recorded: a later release may change them"
 
 
-def test_a_subclass_remembers_its_own() -> None:
+def test_subclass_records_its_own_arguments() -> None:
     bigger = Bigger(4.0)
     assert bigger.get_config() == {"factor": 4.0} and bigger.size == 12
     assert type(Bigger.from_config(bigger.get_config())) is Bigger
 
 
-def test_a_config_builds_the_object_again() -> None:
+def test_from_config_builds_an_equal_object() -> None:
     for part in (Part(3, name="x", deep=1), Part(3, 4, 5, name="x"), Part(size=3)):
         again = Part.from_config(part.get_config())
         assert again.get_config() == part.get_config() and again.size == 3
@@ -131,7 +131,7 @@ class Whole(Bigger):
         super().__init__(**passed_on)
 
 
-def test_a_class_says_its_arguments() -> None:
+def test_signature_includes_arguments_of_base_classes() -> None:
     class Bare(Configurable):
         pass
 
@@ -146,13 +146,13 @@ def test_a_class_says_its_arguments() -> None:
     assert list(inspect.signature(noterl.Replay).parameters)[:4] == ["capacity", "sampler", "relabel", "n_step"]
 
 
-def test_a_config_is_a_copy() -> None:
+def test_get_config_returns_a_copy() -> None:
     part = Part(3)
     part.get_config()["size"] = 5
     assert part.get_config() == {"size": 3}
 
 
 @pytest.mark.parametrize("arguments", [{}, {"nothing": 1}, {"size": 1, "size_": 2}])
-def test_wrong_arguments_are_a_type_error(arguments: dict[str, Any]) -> None:
+def test_wrong_arguments_raise_type_error(arguments: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         Bigger(**arguments) if arguments else Part()

@@ -1,4 +1,4 @@
-"""Schedules: their values, what they may be built from, and that everything live follows them by the global step."""
+"""Schedules: their values, their arguments, and the policies and noises that follow them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize(("schedule", "values"), SCHEDULES.values(), ids=SCHEDULES)
-def test_values_at_some_steps(schedule: Schedule, values: dict[int, float]) -> None:
+def test_value_at_each_step(schedule: Schedule, values: dict[int, float]) -> None:
     for step, value in values.items():
         assert schedule(step) == pytest.approx(value, abs=1e-12), step
         assert type(schedule(step)) is float
@@ -43,7 +43,7 @@ def test_values_at_some_steps(schedule: Schedule, values: dict[int, float]) -> N
 
 
 @pytest.mark.parametrize(("schedule", "values"), SCHEDULES.values(), ids=SCHEDULES)
-def test_a_file_holds_them(schedule: Schedule, values: dict[int, float]) -> None:
+def test_schedule_comes_back_from_a_file(schedule: Schedule, values: dict[int, float]) -> None:
     again = through_json(schedule)
     assert type(again) is type(schedule)
     assert registry.lookup(type(schedule).__name__) is type(schedule)
@@ -68,41 +68,41 @@ def test_a_file_holds_them(schedule: Schedule, values: dict[int, float]) -> None
         (lambda: Piecewise([10], [1, None]), "constant must be a finite number, got None"),
     ],
 )
-def test_bad_arguments_are_refused_by_name(build: Any, message: str) -> None:
+def test_bad_argument_is_refused(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
 
 
 @pytest.mark.parametrize("step", [-1, -0.5, "3", None, math.nan, True, [1]])
 @pytest.mark.parametrize(("schedule", "values"), SCHEDULES.values(), ids=SCHEDULES)
-def test_there_is_no_value_before_the_first_step(schedule: Schedule, values: dict[int, float], step: Any) -> None:
+def test_negative_or_invalid_step_is_refused(schedule: Schedule, values: dict[int, float], step: Any) -> None:
     with pytest.raises(ValueError) as raised:
         schedule(step)
     assert str(raised.value) == f"step must be a finite number of at least 0, got {step!r}"
 
 
 @pytest.mark.parametrize(("start", "end"), [(1e-2, 1e-3), (0.1, 0.7), (3e-4, 1e-5)])
-def test_they_begin_and_end_exactly_where_they_say(start: float, end: float) -> None:
+def test_start_and_end_are_exact(start: float, end: float) -> None:
     for schedule in (Linear(start, end, steps=100), Cosine(start, end, steps=100), Exponential(start, 0.3, end=end)):
         assert schedule(0) == start
     assert Linear(start, end, steps=100)(100) == Cosine(start, end, steps=100)(100) == end
 
 
-def test_steps_of_numpy_are_steps() -> None:
+def test_numpy_steps_are_accepted() -> None:
     assert Linear(1.0, 0.0, 10)(np.int64(5)) == Linear(1.0, 0.0, 10)(np.float32(5)) == 0.5
 
 
-def test_a_schedule_of_ones_own_says_its_value() -> None:
+def test_subclass_must_define_value() -> None:
     with pytest.raises(NotImplementedError, match=r"Schedule must define value\(step\)"):
         Schedule()(0)
 
 
-def test_it_shows_what_it_was_built_with() -> None:
+def test_repr_shows_the_arguments() -> None:
     assert repr(Linear(1.0, 0.5, steps=10)) == "Linear(start=1.0, end=0.5, steps=10)"
 
 
 class TestExplorers:
-    def test_a_policy_follows_the_step_it_is_told(self) -> None:
+    def test_policy_takes_the_value_of_the_current_step(self) -> None:
         policy = EpsGreedyQPolicy(Linear(1.0, 0.0, steps=100))
         assert policy.eps == 1.0
         assert [policy.epsilon(step) for step in (0, 25, 100)] == [1.0, 0.75, 0.0]
@@ -110,7 +110,7 @@ class TestExplorers:
         assert policy.eps == 0.25
         values = np.array([[0.0, 1.0, 0.0]] * 500)
         assert (policy.select_action(values, 100) == 1).all()
-        assert 0.5 < (policy.select_action(values, 0) != 1).mean() < 0.8, "two thirds of random actions"
+        assert 0.5 < (policy.select_action(values, 0) != 1).mean() < 0.8, "two thirds of the random actions"
 
     @pytest.mark.parametrize(
         ("policy", "name"),
@@ -124,13 +124,13 @@ class TestExplorers:
             (policies.GumbelSoftmaxPolicy, "eps"),
         ],
     )
-    def test_any_one_of_a_policys_numbers_may_follow_a_schedule(self, policy: Any, name: str) -> None:
+    def test_every_number_of_a_policy_can_follow_a_schedule(self, policy: Any, name: str) -> None:
         made = policy(**{name: Linear(0.9, 0.1, steps=100)})
         made.generator = np.random.default_rng(0)
         assert made.select_action(np.array([[0.0, 1.0]] * 3), 50).shape == (3,)
         assert getattr(made, name) == 0.5
 
-    def test_a_number_under_a_schedule_cannot_be_assigned(self) -> None:
+    def test_number_that_follows_a_schedule_cannot_be_assigned(self) -> None:
         policy = EpsGreedyQPolicy(Linear(1.0, 0.0, steps=100))
         with pytest.raises(ValueError, match="eps"):
             policy.eps = 0.5
@@ -139,7 +139,7 @@ class TestExplorers:
         with pytest.raises(ValueError, match="eps must be a number between 0 and 1, got Linear"):
             free.eps = Linear(1.0, 0.0, steps=100)
 
-    def test_a_schedule_out_of_range_is_refused_when_it_gets_there(self) -> None:
+    def test_schedule_out_of_range_raises_at_that_step(self) -> None:
         with pytest.raises(ValueError, match=r"eps must be a number between 0 and 1, got 2\.0"):
             EpsGreedyQPolicy(Linear(2.0, 0.0, steps=100))
         policy = EpsGreedyQPolicy(Linear(1.0, 2.0, steps=100))
@@ -155,7 +155,7 @@ class TestExplorers:
         again.update_schedules(75)
         assert (again.eps, policy.eps) == (0.25, 0.5)
 
-    def test_noise_follows_too(self) -> None:
+    def test_noise_follows_a_schedule(self) -> None:
         noise = GaussianWhiteNoiseProcess(sigma=Cosine(0.5, 0.0, steps=100), sigma_min=None, size=2)
         noise.update_schedules(100)
         assert noise.current_sigma == 0.0
@@ -163,7 +163,7 @@ class TestExplorers:
         noise.update_schedules(50)
         assert noise.current_sigma == pytest.approx(0.25)
 
-    def test_the_policies_that_anneal_by_themselves_say_the_same(self) -> None:
+    def test_annealing_policies_equal_their_schedules(self) -> None:
         for step in (0, 7, 100, 5_000):
             assert LinearEpsGreedyPolicy(1.0, 0.1, steps=100).epsilon(step) == Linear(1.0, 0.1, steps=100)(step)
             assert AdaptiveEpsGreedyPolicy(1.0, 0.1, 1e-3).epsilon(step) == Exponential(1.0, 1e-3, 0.1)(step)

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from noterl import backends
 from noterl.finders.candidates import CandidateFinder, Trial, kind_of, named
 from noterl.finders.finder_logger import METRICS
 from noterl.finders.preserving import begin_trial, preserving
@@ -99,13 +100,13 @@ def _save(agent: Agent, optimizer: Any, path: str) -> None:
 
 def _finished(jobs: list[tuple[str, Any]], processes: int) -> Iterator[tuple[str, Trial]]:
     """Run jobs, so many at a time, and yield what each gave as it ends."""
-    waiting = list(reversed(jobs))
+    environment, waiting = {"KERAS_BACKEND": backends.choose()}, list(reversed(jobs))
     running: dict[Any, tuple[str, Any, float]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < processes:
                 name, job = waiting.pop()
-                process, pipe = spawn(_try, job, name=f"finder-{name}")
+                process, pipe = spawn(_try, job, name=f"finder-{name}", environment=environment)
                 running[pipe] = name, process, perf_counter()
             for ready in wait(list(running)):
                 name, process, started = running.pop(ready)

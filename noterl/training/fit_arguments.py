@@ -10,7 +10,7 @@ from noterl.callback import Budget, Callback
 from noterl.training.dispatch import CallbackList
 from noterl.types import Counters
 from noterl.utils.checks import check_positive
-from noterl.utils.console import shows_bars
+from noterl.utils.console import can_show_progress_bar
 
 
 def check_fit_arguments(
@@ -31,7 +31,7 @@ def check_fit_arguments(
     if episodes is None and steps is None and not callbacks.stops_training:
         raise ValueError("episodes or steps must be given, or a callback that stops training, such as EarlyStopping")
     if isinstance(verbose, str) and verbose == "auto":
-        return 1 if shows_bars() else 2
+        return 1 if can_show_progress_bar() else 2
     if not isinstance(verbose, numbers.Integral) or isinstance(verbose, bool) or verbose not in (0, 1, 2):
         raise ValueError(f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}")
     return int(verbose)

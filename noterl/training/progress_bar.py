@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from noterl.callback import LOGGER, Callback
 from noterl.types import Logs
-from noterl.utils.console import shows_bars
+from noterl.utils.console import can_show_progress_bar
 
 # Seconds between two drawings: one costs a third of a millisecond.
 _INTERVAL = 0.25
@@ -50,7 +50,7 @@ class ProgressBar(Callback):
         self._recent.clear()
         self._loss = None
         self._shown = self._started
-        if not (self.always or shows_bars()):
+        if not (self.always or can_show_progress_bar()):
             return
         self._bar = tqdm(
             total=self._total,

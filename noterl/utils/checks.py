@@ -1,4 +1,4 @@
-"""Checks of arguments that many parts share; a message names the argument, what it was and what it may be."""
+"""Checks of arguments. Each error names the argument, its value and the allowed values."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Check = Callable[[str, Any], Any]
 
 
 def check_int(name: str, value: Any, *, least: int = 1, word: str | None = None) -> int:
-    """Return the value as an int; NumPy's ints are ints, bools are none.
+    """Return the value as an int. NumPy ints are accepted, bools are not.
 
     Args:
-        name: what the message calls the argument.
-        value: what was given.
-        least: the smallest value allowed.
-        word: a word that would have been allowed too.
+        name: of the argument, for the error message.
+        value: of the argument.
+        least: the smallest allowed value.
+        word: a str that the argument may be as well, for the error message.
 
     Raises:
-        ValueError: if it is none, or smaller.
+        ValueError: if the value is not an int, or less than `least`.
     """
     if not _is_int(value, least):
         raise ValueError(f"{name} must be an int of at least {least}{f' or {word!r}' if word else ''}, got {value!r}")
@@ -30,7 +30,7 @@ def check_int(name: str, value: Any, *, least: int = 1, word: str | None = None)
 
 
 def check_int_or_word(name: str, value: Any, word: str) -> int | str:
-    """Return the value as a positive int, or the word that stands for another number.
+    """Return the value, which must be a positive int or the given word.
 
     Raises:
         ValueError: if it is neither.
@@ -39,10 +39,10 @@ def check_int_or_word(name: str, value: Any, word: str) -> int | str:
 
 
 def check_positive(name: str, value: Any, *, none: bool = False) -> Any:
-    """Return the value as a positive int; with `none`, None is allowed too.
+    """Return the value as a positive int. If `none` is True, None is allowed as well.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the value is not a positive int.
 
     Example:
     >>> import numpy as np
@@ -63,14 +63,14 @@ def check_number(
     """Return the value as a float.
 
     Args:
-        name: what the message calls the argument.
-        value: what was given.
-        low: the smallest value allowed.
-        high: the largest value allowed.
-        above: whether `low` itself is not allowed.
+        name: of the argument, for the error message.
+        value: of the argument.
+        low: the smallest allowed value.
+        high: the largest allowed value.
+        above: whether the value must be above `low`.
 
     Raises:
-        ValueError: if it is no finite number, or outside of the bounds.
+        ValueError: if the value is not a finite number, or out of bounds.
     """
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not low <= value <= high or (above and value == low):
@@ -81,22 +81,22 @@ def check_number(
 
 
 def finite(name: str, value: Any) -> float:
-    """Return the value as a float, or raise a ValueError that names it: it must be finite."""
+    """Return the value as a float; raise a ValueError if it is not finite."""
     return check_number(name, value)
 
 
 def non_negative(name: str, value: Any) -> float:
-    """Return the value as a float, or raise a ValueError that names it: it must be finite and at least 0."""
+    """Return the value as a float; raise a ValueError if it is not finite and at least 0."""
     return check_number(name, value, low=0)
 
 
 def positive(name: str, value: Any) -> float:
-    """Return the value as a float, or raise a ValueError that names it: it must be finite and above 0."""
+    """Return the value as a float; raise a ValueError if it is not finite and above 0."""
     return check_number(name, value, low=0, above=True)
 
 
 def probability(name: str, value: Any) -> float:
-    """Return the value as a float, or raise a ValueError that names it: it must be between 0 and 1."""
+    """Return the value as a float; raise a ValueError if it is not between 0 and 1."""
     try:
         return check_number(name, value, low=0, high=1)
     except ValueError:
@@ -104,7 +104,7 @@ def probability(name: str, value: Any) -> float:
 
 
 def increasing_pair(name: str, value: Any) -> tuple[float, float]:
-    """Return the value as `(low, high)`, or raise a ValueError that names it: finite numbers, low below high."""
+    """Return the value as `(low, high)`; raise a ValueError if it is not a pair of finite numbers with low < high."""
     try:
         low, high = (check_number(name, bound) for bound in value)
         if low < high and isinstance(value, tuple | list):
@@ -115,10 +115,10 @@ def increasing_pair(name: str, value: Any) -> tuple[float, float]:
 
 
 def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    """Return the value, which must be one of the words allowed.
+    """Return the value, which must be one of the allowed words.
 
     Raises:
-        ValueError: if it is none of them.
+        ValueError: if it is not one of them.
     """
     if not (isinstance(value, str) and value in allowed):
         raise ValueError(f"{name} must be {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, got {value!r}")
@@ -126,10 +126,10 @@ def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Return the value as a bool; numbers and words are none.
+    """Return the value as a bool. NumPy bools are accepted, numbers are not.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the value is not a bool.
     """
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, got {value!r}")

@@ -1,7 +1,6 @@
-"""Files that are either the old one or the new one, never half of one.
+"""Atomic writing and checked reading of files, with errors that name the path.
 
-Owns: how bytes reach the disk and come back: writing beside the target and renaming, leftovers of processes that were
-killed, and the errors that name the path.
+A file is written under a temporary name in the same directory and renamed, so a reader finds the old or the new one.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if sys.platform != "win32":
 PathLike = str | os.PathLike[str]
 Keys = tuple[str | int, ...]
 
-# What the readers below us raise when the bytes are not what they should be.
+# What zipfile, json, NumPy and safetensors raise for malformed bytes.
 _DAMAGE = (
     ValueError,
     RuntimeError,
@@ -41,11 +40,11 @@ _DAMAGE = (
 
 
 class FileError(ValueError):
-    """A file that is truncated, foreign, damaged, hostile, or of a newer noterl; nothing was taken from it."""
+    """A file is truncated, foreign, damaged, hostile, or of a newer noterl; nothing was changed."""
 
 
 def key_path(keys: Keys, root: str = "") -> str:
-    """Name a place in nested containers for an error message.
+    """Return the name of a place in nested containers, for an error message.
 
     Example:
     >>> from noterl.utils.files import key_path
@@ -60,13 +59,13 @@ def key_path(keys: Keys, root: str = "") -> str:
 
 @contextlib.contextmanager
 def replacing(path: PathLike) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `path` when the block ends, all at once.
+    """Open a file that replaces `path` atomically when the block ends.
 
-    Directories that lack are made. Whatever goes wrong, Ctrl-C included, leaves the old file as it was and no other.
+    Missing directories are created. After any exception, also Ctrl-C, the old file is unchanged and no other is left.
 
     Raises:
-        ValueError: if `path` is no path.
-        OSError: of the kind that went wrong (its `errno` kept), naming `path`.
+        ValueError: if `path` is not the path of a file.
+        OSError: if the file cannot be written, with the `errno` of the cause, naming `path`.
     """
     target = _target(path)
     _make_parents(target, path)
@@ -77,21 +76,21 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
             with contextlib.suppress(FileNotFoundError):
                 os.chmod(name, stat.S_IMODE(os.stat(target).st_mode))
-            if sys.platform == "win32":  # An open file cannot be renamed there; elsewhere the lock is kept to the end.
+            if sys.platform == "win32":  # An open file cannot be renamed there; elsewhere it stays locked to the end.
                 file.close()
             os.replace(name, target)
             _sync_directory(target)
     except OSError as error:
-        reason = f"{error.strerror or error}; not saved, and a file that was there is untouched"
+        reason = f"{error.strerror or error}; not saved, and an old file is unchanged"
         raise OSError(error.errno, reason, os.fspath(path)) from error
 
 
 def check_writable(path: PathLike) -> None:
-    """Find out now whether a file can be saved as `path` later; makes its directories, leaves nothing else.
+    """Check that a file can be written to `path`. Missing directories are created; nothing else is left.
 
     Raises:
-        ValueError: if `path` is no path.
-        OSError: of the kind that went wrong, naming `path`.
+        ValueError: if `path` is not the path of a file.
+        OSError: if it cannot be written, naming `path`.
     """
     target = _target(path)
     _make_parents(target, path)
@@ -105,11 +104,11 @@ def check_writable(path: PathLike) -> None:
 
 @contextlib.contextmanager
 def reading(path: PathLike) -> Iterator[BinaryIO]:
-    """Open `path` to read; whatever the readers inside the block make of bad bytes becomes a `FileError`.
+    """Open `path` to read. What a reader inside the block raises for malformed bytes becomes a `FileError`.
 
     Raises:
-        FileError: if what is read is not what it should be.
-        OSError: if there is no such file or it cannot be read, naming `path`.
+        FileError: if the content of the file is malformed.
+        OSError: if it does not exist or cannot be read, naming `path`.
     """
     text = checked_path(path)
     try:
@@ -118,19 +117,19 @@ def reading(path: PathLike) -> Iterator[BinaryIO]:
         with open(text, "rb") as file:
             yield file
     except OSError as error:
-        # A table of contents may point before the start of the file, where seeking is an invalid argument.
+        # A forged table of contents may point before the start of the file, where seek raises EINVAL.
         if error.errno == errno.EINVAL:
-            raise FileError(f"cannot read {text!r}: an offset lies outside of it") from error
+            raise FileError(f"cannot read {text!r}: an offset is outside of it") from error
         raise OSError(error.errno, error.strerror or str(error), text) from error
     except FileError as error:
         raise FileError(f"cannot read {text!r}: {error}") from error
     except _DAMAGE as error:
-        reason = f"it is truncated, damaged or no file of noterl ({error})"
+        reason = f"it is truncated, damaged or not a file of noterl ({error})"
         raise FileError(f"cannot read {text!r}: {reason}") from error
 
 
 def _target(path: PathLike) -> str:
-    """Return the absolute path behind symbolic links, so that a link keeps pointing where it did."""
+    """Return the absolute path without symbolic links, so that a link is followed and not replaced."""
     text = checked_path(path)
     target = os.path.realpath(text)
     if os.path.isdir(target) or text.endswith(os.sep):
@@ -144,7 +143,7 @@ def checked_path(path: PathLike) -> str:
     """Return the path as a str.
 
     Raises:
-        ValueError: if `path` is no path.
+        ValueError: if `path` is not the path of a file.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     if not isinstance(text, str) or not text or "\0" in text:
@@ -157,44 +156,47 @@ def _make_parents(target: str, path: PathLike) -> None:
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
-        reason = f"{error.strerror}; the directory {directory!r} cannot be made for path"
+        reason = f"{error.strerror}; cannot create the directory {directory!r}"
         raise OSError(error.errno, reason, os.fspath(path)) from error
 
 
 @contextlib.contextmanager
 def _temporary(target: str) -> Iterator[tuple[str, BinaryIO]]:
-    """Open a fresh file in the target's directory that is gone at the end unless renamed; sweep out dead ones first."""
-    # The name is of fixed length: the target's own may already be as long as the file system allows.
+    """Open a new file in the target's directory and remove it at the end, unless it was renamed.
+
+    Temporary files of writers that were killed are removed first.
+    """
+    # A name of fixed length: the target's own may already be as long as the file system allows.
     directory, beginning = os.path.dirname(target), f".noterl-{zlib.crc32(os.fsencode(target)):08x}-"
     prefix = os.path.join(directory, beginning)
     for leftover in os.listdir(directory):
         if leftover.startswith(beginning) and leftover.endswith(".part"):
-            _remove_if_dead(os.path.join(directory, leftover))
-    claimed = False
-    while not claimed:
+            _remove_if_abandoned(os.path.join(directory, leftover))
+    locked = False
+    while not locked:
         name = f"{prefix}{secrets.token_hex(4)}.part"
         try:
             with open(name, "xb") as file:
-                claimed = _claim(name, file)
-                if claimed:
+                locked = _lock(name, file)
+                if locked:
                     yield name, file
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
 
 
-def _claim(name: str, file: BinaryIO) -> bool:
-    """Lock a new file; false if another writer took it for a dead one between its making and its locking."""
+def _lock(name: str, file: BinaryIO) -> bool:
+    """Lock a new file. Return False if another process removed it before it was locked."""
     if sys.platform != "win32":
-        with contextlib.suppress(OSError):  # Some network file systems know no locks.
+        with contextlib.suppress(OSError):  # Some network file systems have no locks.
             fcntl.flock(file, fcntl.LOCK_EX)
     return os.path.exists(name)
 
 
-def _remove_if_dead(name: str) -> None:
-    """Remove a temporary file unless a living writer holds it: a lock dies with its process, also by kill -9."""
+def _remove_if_abandoned(name: str) -> None:
+    """Remove a temporary file unless its writer still runs. A lock ends with its process, even after kill -9."""
     with contextlib.suppress(OSError), open(name, "r+b") as file:
-        if sys.platform == "win32":  # An open file cannot be removed there, which serves as the lock.
+        if sys.platform == "win32":  # There an open file cannot be removed, so that no lock is needed.
             file.close()
         else:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,7 +204,7 @@ def _remove_if_dead(name: str) -> None:
 
 
 def _sync_directory(target: str) -> None:
-    """Make the rename itself survive a power cut; the file is complete either way, so a refusal is no error."""
+    """Make the rename durable. The file is complete without it, so an error is ignored."""
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
             descriptor = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)

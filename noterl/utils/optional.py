@@ -1,4 +1,4 @@
-"""Packages that are there only where the user wanted them."""
+"""Imports of optional packages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ def require(module: str, extra: str, what: str) -> Any:
     """Import a module of an optional package.
 
     Args:
-        module: its full name.
-        extra: of noterl, which installs the package.
-        what: needs it, for the message.
+        module: the full name of the module.
+        extra: the extra of noterl that installs the package.
+        what: the part of noterl that needs the package, for the error message.
 
     Raises:
-        ImportError: naming the extra, if the package is not installed.
+        ImportError: if the package is not installed, naming the extra.
 
     Example:
     >>> from noterl.utils.optional import require

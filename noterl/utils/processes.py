@@ -1,4 +1,4 @@
-"""Processes beside this one, which start afresh and share nothing with it but a pipe."""
+"""Spawned processes, each connected to this one by a pipe."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import Any
 
 
 def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any, Connection]:
-    """Start a process on this process's backend; return it, and this end of a pipe whose other end `target` gets first.
+    """Start a process that calls `target(pipe, *arguments)`, and return the process and the other end of the pipe.
 
-    It is spawned, so the function and its arguments must be something that can be pickled, and a script keeps its work
-    under `if __name__ == "__main__":`. It ends with this process at the latest.
+    A script that spawns processes must do its work under `if __name__ == "__main__":`. The process is a daemon, so it
+    does not outlive this one.
+
+    Args:
+        target: a function that can be pickled.
+        arguments: values that can be pickled.
+        name: of the process, for error messages.
 
     Raises:
-        ValueError: if an argument cannot be pickled.
+        ValueError: if the function or an argument cannot be pickled.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -24,14 +29,14 @@ def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any,
         process.start()
     except (AttributeError, TypeError) as error:
         ours.close()
-        raise ValueError(f"{name}: what a process is given must be something that can be pickled: {error}") from error
+        raise ValueError(f"{name}: the arguments of a process must be picklable: {error}") from error
     finally:
         theirs.close()
     return process, ours
 
 
 def end(process: Any, pipe: Connection, seconds: float = 5.0) -> None:
-    """Close the pipe and wait for the process to end; after so many seconds it is killed."""
+    """Close the pipe and wait until the process ends. Kill it after the given number of seconds."""
     pipe.close()
     process.join(seconds)
     if process.is_alive():

@@ -1,7 +1,6 @@
-"""Rows in files: CSV, JSON lines and Parquet.
+"""Tables in CSV, JSON lines and Parquet files, which loggers write and plots read.
 
-Owns: the three formats, and that a file is either whole or lacks its last rows. A cell holds a number, a text or
-nothing; nothing and NaN are the same. Loggers write with it, plots read with it.
+A cell holds a number, a str or None. None and NaN both stand for a missing value.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Row = dict[str, Any]
 
 
 def plain_row(values: Mapping[str, Any]) -> Row:
-    """Return the entries that fit into a cell, as Python's own numbers; arrays are left out.
+    """Return the entries that fit into a cell, NumPy scalars as Python numbers. Arrays are left out.
 
     Example:
     >>> import numpy as np
@@ -41,28 +40,28 @@ def plain_row(values: Mapping[str, Any]) -> Row:
 
 
 def agent_row(agent: Any) -> Row:
-    """Return what an agent was made of: its class, and the arguments that fit into a cell; of `env` its `repr`."""
+    """Return an agent's class and those of its constructor arguments that fit into a cell; `env` by its `repr`."""
     arguments = {name: repr(value) if name == "env" else value for name, value in agent.get_config().items()}
     return {"agent": type(agent).__name__, **plain_row(arguments)}
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:
-    """Return the names of all columns, in the order in which they first occur."""
+    """Return the names of all columns in the order of their first occurrence."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def csv_text(rows: Iterable[Row], columns: list[str], *, header: bool) -> str:
-    """Return rows as CSV; a cell without a value is empty."""
+    """Return rows as CSV. The cell of a missing value is empty."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     if header:
         writer.writeheader()
-    writer.writerows({name: "" if _missing(value) else value for name, value in row.items()} for row in rows)
+    writer.writerows({name: "" if _is_missing(value) else value for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Return the rows of a CSV file; a last line that was cut off is passed over."""
+    """Return the rows of a CSV file, without an incomplete last line."""
     with path.open(newline="", encoding="utf-8") as file:
         lines = file.read().splitlines(keepends=True)
     if len(lines) > 1 and not lines[-1].endswith("\n"):
@@ -71,13 +70,13 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def json_text(rows: Iterable[Row]) -> str:
-    """Return rows as JSON lines; NaN and infinities, which JSON does not know, become null."""
-    finite = ({name: None if _odd(value) else value for name, value in row.items()} for row in rows)
+    """Return rows as JSON lines. NaN and infinities, which JSON lacks, become null."""
+    finite = ({name: None if _is_not_finite(value) else value for name, value in row.items()} for row in rows)
     return "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in finite)
 
 
 def read_json_lines(path: Path) -> list[Row]:
-    """Return the rows of a file of JSON lines; a last line that was cut off is passed over."""
+    """Return the rows of a file of JSON lines, without an incomplete last line."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
@@ -85,10 +84,10 @@ def read_json_lines(path: Path) -> list[Row]:
 
 
 def write_parquet(path: Path, rows: list[Row]) -> None:
-    """Write a whole Parquet file, which takes the place of the old one all at once.
+    """Write a Parquet file, which replaces an old one atomically.
 
     Raises:
-        ImportError: naming the extra, without pyarrow.
+        ImportError: without pyarrow, naming the extra.
     """
     arrow = require("pyarrow", "parquet", "a .parquet file")
     parquet = require("pyarrow.parquet", "parquet", "a .parquet file")
@@ -98,10 +97,10 @@ def write_parquet(path: Path, rows: list[Row]) -> None:
 
 
 def read_parquet(path: Path) -> list[Row]:
-    """Return the rows of a Parquet file, or of a folder of them, as xagents leaves one.
+    """Return the rows of a Parquet file, or of a folder of Parquet files such as xagents writes.
 
     Raises:
-        ImportError: naming the extra, without pyarrow.
+        ImportError: without pyarrow, naming the extra.
     """
     table = require("pyarrow.parquet", "parquet", "a .parquet file").read_table(path)
     return [dict(row) for row in table.to_pylist()]
@@ -111,14 +110,14 @@ READERS = {".csv": read_csv, ".jsonl": read_json_lines, ".json": read_json_lines
 
 
 def read_columns(path: str | Path) -> dict[str, list[Any]]:
-    """Return a table that a logger wrote, by columns; NaN where a row has no value.
+    """Return the columns of a table that a logger wrote by name, NaN for a missing value.
 
     Args:
-        path: of a `.csv`, `.jsonl` or `.parquet`.
+        path: of a `.csv`, `.jsonl`, `.json` or `.parquet` file.
 
     Raises:
-        ValueError: for another ending.
-        OSError: if it cannot be read.
+        ValueError: if the path ends otherwise.
+        OSError: if the file cannot be read.
     """
     path = Path(path)
     if path.suffix.lower() not in READERS:
@@ -129,7 +128,7 @@ def read_columns(path: str | Path) -> dict[str, list[Any]]:
 
 
 def _uniform(values: list[Any]) -> list[Any]:
-    """Return a column of one type: ints become floats beside floats, and everything text beside text."""
+    """Return a column of one type: ints become floats if there is a float, and everything str if there is a str."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) < 2:
         return values
@@ -137,11 +136,11 @@ def _uniform(values: list[Any]) -> list[Any]:
     return [None if value is None else kind(value) for value in values]
 
 
-def _missing(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _odd(value: Any) -> bool:
+def _is_not_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 

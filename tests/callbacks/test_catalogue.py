@@ -82,6 +82,7 @@ NEEDS: dict[str, str] = {
     "MLflowLogger": "mlflow",
     "OptunaPruning": "optuna",
     "ParquetLogger": "pyarrow",
+    "TensorBoard": "tensorboardX",
     "WandbLogger": "wandb",
 }
 

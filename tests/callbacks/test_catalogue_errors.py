@@ -43,7 +43,12 @@ FREQUENCIES: dict[str, tuple[str, Callable[..., Any]]] = {
     "TensorBoard": ("flush_every", lambda n: callbacks.TensorBoard("folder", n)),
     "Window": ("every", lambda n: callbacks.Window(5, every=n)),
 }
-PACKAGES = {"MLflowLogger": "mlflow", "OptunaPruning": "optuna", "ParquetLogger": "pyarrow.parquet"}
+PACKAGES = {
+    "MLflowLogger": "mlflow",
+    "OptunaPruning": "optuna",
+    "ParquetLogger": "pyarrow.parquet",
+    "TensorBoard": "tensorboardX",
+}
 
 
 @pytest.mark.parametrize("value", [0, -1, "often"])
@@ -75,8 +80,8 @@ PLACES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("name", PLACES)
 def test_a_place_that_cannot_be_written_is_named_before_the_first_step(name: str, tmp_path: Path) -> None:
-    if name == "ParquetLogger" and importlib.util.find_spec("pyarrow") is None:
-        pytest.skip("ParquetLogger needs pyarrow")
+    if name in PACKAGES and importlib.util.find_spec(PACKAGES[name].split(".")[0]) is None:
+        pytest.skip(f"{name} needs {PACKAGES[name]}")
     (tmp_path / "poem").write_text("no directory")
     tape = Tape()
     with pytest.raises(OSError, match="poem"):
@@ -90,6 +95,7 @@ EXTRAS: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "OptunaPruning": ("optuna", "tune", lambda: callbacks.OptunaPruning(Trial())),
     "ParquetLogger": ("pyarrow.parquet", "parquet", lambda: callbacks.ParquetLogger("file")),
     "RecordVideo": ("imageio_ffmpeg", "mp4", lambda: callbacks.RecordVideo("folder", kind="mp4")),
+    "TensorBoard": ("tensorboardX", "tensorboard", callbacks.TensorBoard),
     "WandbLogger": ("wandb", "wandb", callbacks.WandbLogger),
 }
 

@@ -112,7 +112,7 @@ class TestEvaluate:
         assert not multiprocessing.active_children()
 
     def test_what_goes_wrong_in_the_background_is_told(self) -> None:
-        with pytest.raises(ValueError, match="evaluate: what a process is given must be something that can be pickled"):
+        with pytest.raises(ValueError, match=r"evaluate: the arguments of a process must be picklable"):
             rewarded([0]).fit(episodes=1, callbacks=[Evaluate(lambda: None, background=True)], verbose=0)
         ours, theirs = multiprocessing.Pipe()
         serving = threading.Thread(target=_serve, args=(theirs, "missing.noterl", {}, None, {"episodes": 1}))

@@ -1,4 +1,4 @@
-"""Files that are damaged, foreign or hostile, and disks that are full: a clear error, and nothing is changed."""
+"""Damaged, foreign and hostile files and full disks: each raises a clear error and changes nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def trained() -> Any:
 
 @pytest.fixture
 def victim(trained: Any) -> Any:
-    """Return an agent that was trained a little, with episodes in flight: there is much to lose."""
+    """Return a trained agent with unfinished episodes, whose state must not change."""
     agent, state = trained
     agent.set_state(state)
     return agent
@@ -48,7 +48,7 @@ def victim(trained: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file of another agent that fits the victim."""
+    """Return the file of another agent, which the victim can restore."""
     agent = one_lane(seed=8)
     agent.fit(steps=50, callbacks=[EarlyStopping(2, criterion=1e9)], num_envs=2, verbose=0)
     path = tmp_path_factory.mktemp("files") / "agent.noterl"
@@ -87,7 +87,7 @@ FOREIGN: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_foreign_files_are_refused(kind: str, victim: Any, tmp_path: Path) -> None:
+def test_foreign_file_is_refused(kind: str, victim: Any, tmp_path: Path) -> None:
     path = tmp_path / "agent.noterl"
     path.write_bytes(FOREIGN[kind]())
     with unchanged(victim):
@@ -96,7 +96,7 @@ def test_foreign_files_are_refused(kind: str, victim: Any, tmp_path: Path) -> No
                 take(path)
 
 
-def test_one_kind_of_our_files_is_not_the_other(victim: Any, file: Path, tmp_path: Path) -> None:
+def test_agent_file_and_weights_file_are_not_interchangeable(victim: Any, file: Path, tmp_path: Path) -> None:
     victim.save_weights(tmp_path / "w.safetensors")
     saving.write(tmp_path / "tree.noterl", {"class": "DQN"})
     with unchanged(victim):
@@ -108,7 +108,7 @@ def test_one_kind_of_our_files_is_not_the_other(victim: Any, file: Path, tmp_pat
                     take(tmp_path / path)
 
 
-def test_truncated_files_are_refused(victim: Any, file: Path, tmp_path: Path) -> None:
+def test_truncated_file_is_refused(victim: Any, file: Path, tmp_path: Path) -> None:
     whole, path = file.read_bytes(), tmp_path / "agent.noterl"
     victim.save_weights(tmp_path / "w.safetensors")
     weights = (tmp_path / "w.safetensors").read_bytes()
@@ -123,7 +123,7 @@ def test_truncated_files_are_refused(victim: Any, file: Path, tmp_path: Path) ->
                 victim.load_weights(path)
 
 
-def test_no_file_at_all_is_an_os_error(victim: Any, tmp_path: Path) -> None:
+def test_missing_file_raises_os_error(victim: Any, tmp_path: Path) -> None:
     for take in (noterl.load, victim.restore, victim.load_weights):
         with pytest.raises(FileNotFoundError, match=r"missing\.noterl"):
             take(tmp_path / "missing.noterl")
@@ -135,7 +135,7 @@ JUNK: list[Any] = [None, -1, "junk", [], {}, [1, {}], np.zeros((3, 3)), True]
 
 
 def places(tree: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where something stands in a tree, down to the single number; of a list the first item stands for all."""
+    """Yield the keys of every value in a tree. Of a list, only the first item is included."""
     if keys:
         yield keys
     if isinstance(tree, dict):
@@ -146,7 +146,7 @@ def places(tree: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def replaced(tree: Any, keys: tuple[Any, ...], value: Any) -> Any:
-    """Return a copy of the tree with another value in one place; `...` takes the place out."""
+    """Return a copy of the tree with another value at one place; `...` removes the key."""
     if not keys:
         return value
     copied = dict(tree) if isinstance(tree, dict) else list(tree)
@@ -157,8 +157,8 @@ def replaced(tree: Any, keys: tuple[Any, ...], value: Any) -> Any:
     return copied
 
 
-# What may be left out, where a bool or a number is as good as another, and where None, [] or {} is what stood there;
-# callbacks are asked by the next fit.
+# Places where a value may be missing, where every bool or number is valid, or where the value was None, [] or {}.
+# States of callbacks are checked by the next fit.
 HARMLESS = re.compile(
     r"normalizers|rollout|replay\.sampler|"
     r"lanes|lanes\.actions|lanes\.lanes\.0\.environment|lanes\.ledger\.(over|(running|lengths|numbers)\.0)|replay|polyak|loss\.last|"
@@ -167,7 +167,7 @@ HARMLESS = re.compile(
 
 
 def take_or_refuse(agent: Any, document: dict[str, Any], path: Path) -> bool:
-    """Restore a document; tell whether it was refused, which must have changed nothing."""
+    """Restore a document and return whether it was refused, in which case nothing must have changed."""
     saving.write(path, document)
     before = agent.get_state()
     try:
@@ -178,7 +178,7 @@ def take_or_refuse(agent: Any, document: dict[str, Any], path: Path) -> bool:
     return False
 
 
-def test_junk_anywhere_in_a_state_is_refused(victim: Any, file: Path, tmp_path: Path) -> None:
+def test_junk_in_state_is_refused(victim: Any, file: Path, tmp_path: Path) -> None:
     document, good = saving.read(file), victim.get_state()
     taken, refused = set(), 0
     for keys in places(document["state"]):
@@ -193,7 +193,7 @@ def test_junk_anywhere_in_a_state_is_refused(victim: Any, file: Path, tmp_path: 
     assert not harmful, sorted((p, v) for p, v in taken if p in harmful)
 
 
-def test_junk_for_a_callback_is_refused_by_the_fit_that_has_it(victim: Any, file: Path, tmp_path: Path) -> None:
+def test_junk_for_callback_is_refused_by_fit_with_that_callback(victim: Any, file: Path, tmp_path: Path) -> None:
     saving.write(
         tmp_path / "a.noterl", replaced(saving.read(file), ("state", "callbacks", "EarlyStopping"), {"best": 1})
     )
@@ -205,7 +205,7 @@ def test_junk_for_a_callback_is_refused_by_the_fit_that_has_it(victim: Any, file
     victim.fit(steps=2, verbose=0)
 
 
-def test_what_a_state_promises_does_not_break_the_next_fit(victim: Any, file: Path, tmp_path: Path) -> None:
+def test_accepted_junk_does_not_break_next_fit(victim: Any, file: Path, tmp_path: Path) -> None:
     document, good = saving.read(file), victim.get_state()
     for keys in places(document["state"]["lanes"]):
         for value in JUNK:
@@ -225,7 +225,7 @@ def test_what_a_state_promises_does_not_break_the_next_fit(victim: Any, file: Pa
         *("compile.policy", "compile.replay", "compile.batch_size", "compile.update_every", "compile.target_update"),
     ],
 )
-def test_junk_in_how_an_agent_is_built_is_refused(place: str, file: Path, tmp_path: Path) -> None:
+def test_junk_in_constructor_arguments_is_refused(place: str, file: Path, tmp_path: Path) -> None:
     document, keys = saving.read(file), place.split(".")
     junk: list[Any] = [0.5, [1, 2], {"$new": ["os", {}]}, Description("$object", "os.system", {"command": "true"})]
     for value in junk[1:2] if place == "environment.kwargs" else junk:
@@ -236,7 +236,7 @@ def test_junk_in_how_an_agent_is_built_is_refused(place: str, file: Path, tmp_pa
             noterl.load(tmp_path / "a.noterl")
 
 
-def test_arguments_that_the_class_does_not_take_are_refused(file: Path, tmp_path: Path) -> None:
+def test_unknown_argument_is_refused(file: Path, tmp_path: Path) -> None:
     document = saving.read(file)
     for part in ("config", "compile"):
         saving.write(tmp_path / "a.noterl", {**document, part: {**document[part], "surplus": 1}})
@@ -244,7 +244,7 @@ def test_arguments_that_the_class_does_not_take_are_refused(file: Path, tmp_path
             noterl.load(tmp_path / "a.noterl")
 
 
-def test_a_network_larger_than_any_machine_is_refused(file: Path, tmp_path: Path) -> None:
+def test_network_larger_than_memory_is_refused(file: Path, tmp_path: Path) -> None:
     document = saving.read(file)
     saving.write(tmp_path / "a.noterl", {**document, "config": {**document["config"], "hidden": [10**12]}})
     with pytest.raises(FileError, match="do not fit the class DQN"):
@@ -253,7 +253,7 @@ def test_a_network_larger_than_any_machine_is_refused(file: Path, tmp_path: Path
 
 @contextmanager
 def file_size_limit(limit: int) -> Iterator[None]:
-    """Let no file of this process grow beyond `limit` bytes, as if the disk were full there."""
+    """Limit the files of this process to `limit` bytes, as if the disk were full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
@@ -264,7 +264,7 @@ def file_size_limit(limit: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_leaves_the_old_file_and_the_agent(victim: Any, file: Path, tmp_path: Path) -> None:
+def test_full_disk_leaves_old_file_and_agent_unchanged(victim: Any, file: Path, tmp_path: Path) -> None:
     path = tmp_path / "agent.noterl"
     victim.save(path)
     old = path.read_bytes()
@@ -279,7 +279,7 @@ def test_a_full_disk_leaves_the_old_file_and_the_agent(victim: Any, file: Path, 
     assert path.read_bytes() != old
 
 
-def test_a_full_disk_under_a_checkpoint_ends_the_fit_and_loses_nothing(victim: Any, tmp_path: Path) -> None:
+def test_full_disk_during_checkpoint_ends_fit_and_loses_nothing(victim: Any, tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path, save_freq=1, max_save_files=2, save_replay=True)
     victim.fit(episodes=1, callbacks=[checkpoint], verbose=0)
     (kept,) = tmp_path.iterdir()
@@ -292,7 +292,7 @@ def test_a_full_disk_under_a_checkpoint_ends_the_fit_and_loses_nothing(victim: A
     assert kept in tmp_path.iterdir() and len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_path_that_cannot_be_written_is_named(victim: Any, tmp_path: Path) -> None:
+def test_unwritable_path_is_named(victim: Any, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, not a directory")
     with unchanged(victim):
         for path in (tmp_path / "taken" / "agent.noterl", tmp_path):
@@ -303,7 +303,7 @@ def test_a_path_that_cannot_be_written_is_named(victim: Any, tmp_path: Path) -> 
             victim.save("")
 
 
-def test_a_checkpoint_path_is_tried_before_training_starts(victim: Any, tmp_path: Path) -> None:
+def test_checkpoint_path_is_checked_before_training_starts(victim: Any, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, not a directory")
     before = victim.get_state()
     with pytest.raises(OSError, match="taken"):
@@ -313,19 +313,19 @@ def test_a_checkpoint_path_is_tried_before_training_starts(victim: Any, tmp_path
     assert_same_state(before, after)
 
 
-def test_loading_neither_unpickles_nor_imports(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_neither_unpickles_nor_imports(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError(f"a file made us run {args}")
 
     def import_known(name: str, *args: Any, **kwargs: Any) -> Any:
-        # A relative name, or one of a module that is there, loads nothing.
+        # A relative name and the name of a loaded module import nothing.
         level = args[3] if len(args) > 3 else kwargs.get("level", 0)
         if not level and name not in sys.modules:
             refuse(name)
         return original(name, *args, **kwargs)
 
     first = noterl.load(file)
-    first.fit(steps=1, verbose=0)  # whatever is imported late is there now
+    first.fit(steps=1, verbose=0)  # performs all late imports
     original = builtins.__import__
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
@@ -343,7 +343,7 @@ UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
 
 
 def unsafe_lines(text: str) -> list[str]:
-    """Return what a module does that a file could abuse."""
+    """Return the lines of a module that a hostile file could exploit."""
     found = []
     for node in ast.walk(ast.parse(text)):
         names: list[str] = []
@@ -365,7 +365,7 @@ def unsafe_lines(text: str) -> list[str]:
     return found
 
 
-def test_no_pickle_anywhere() -> None:
+def test_no_module_uses_pickle() -> None:
     files = [path for folder in ("noterl", "callbacks") for path in (ROOT / folder).rglob("*.py")]
     assert len(files) > 40
     assert {str(path): unsafe_lines(path.read_text()) for path in files if unsafe_lines(path.read_text())} == {}

@@ -1,4 +1,4 @@
-"""State trees in files: what comes back is what went in, or a FileError."""
+"""State trees in files: reading returns what was written, or raises a FileError."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS = ["variables", "$npy", "$dict", "$tensor", "$object", "a/b", "__metadata__
 
 
 def same(first: Any, second: Any) -> bool:
-    """Compare to the bit, types included."""
+    """Return whether two trees are equal to the bit, types included."""
     if type(first) is not type(second):
         return False
     if isinstance(first, np.ndarray):
@@ -62,7 +62,7 @@ def example_tree() -> dict[str, Any]:
 
 
 def forge(path: Path, content: Any, members: dict[str, bytes] | None = None, compression: int = 0) -> Path:
-    """Write a well-formed zip that says what the test wants."""
+    """Write a valid zip with the given content."""
     with zipfile.ZipFile(path, "w", compression) as archive:
         archive.writestr("agent.json", content if isinstance(content, bytes) else json.dumps(content))
         for name, data in (members or {}).items():
@@ -81,7 +81,7 @@ def npy(descr: str = "'<f4'", shape: str = "(2,)", data: bytes = b"\0" * 8, orde
 
 @contextlib.contextmanager
 def peak_below(limit: float) -> Iterator[None]:
-    """Fail if more bytes than `limit` are allocated at a time in the block."""
+    """Fail if the block has more than `limit` bytes allocated at any time."""
     tracemalloc.start()
     try:
         yield
@@ -100,19 +100,19 @@ trees = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(key
 
 @given(tree=trees)
 @settings(max_examples=100)
-def test_a_tree_comes_back_the_same(tree: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_tree_comes_back_the_same(tree: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "tree.noterl"
     saving.write(path, tree)
     assert same(tree, saving.read(path))
 
 
-def test_ints_of_any_size(tmp_path: Path) -> None:
+def test_ints_of_any_size_come_back(tmp_path: Path) -> None:
     for value in (10**5000, -(2**63), 2**64, -(2**127) - 1):
         saving.write(tmp_path / "a", [value, [value] * 100])
         assert saving.read(tmp_path / "a") == [value, [value] * 100]
 
 
-def test_the_layout_of_arrays_in_memory_does_not_matter(tmp_path: Path) -> None:
+def test_memory_layout_of_arrays_does_not_matter(tmp_path: Path) -> None:
     array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
     for view in (array.T, array[:, ::2], array[::-1], np.broadcast_to(array[0, 0], (3, 4)), array.T[1:, ::2]):
         tree = {"variables": {"w": view}, "replay": view}
@@ -120,7 +120,7 @@ def test_the_layout_of_arrays_in_memory_does_not_matter(tmp_path: Path) -> None:
         assert same(tree, saving.read(tmp_path / "a"))
 
 
-def test_a_generator_goes_on_from_its_state(tmp_path: Path) -> None:
+def test_generator_continues_from_its_state(tmp_path: Path) -> None:
     for bits in (np.random.PCG64(3), np.random.PCG64DXSM(3), np.random.Philox(3)):
         np.random.default_rng(bits).integers(10, size=7, dtype=np.uint8)
         saving.write(tmp_path / "a", bits.state)
@@ -129,7 +129,7 @@ def test_a_generator_goes_on_from_its_state(tmp_path: Path) -> None:
         assert np.array_equal(np.random.default_rng(bits).random(9), np.random.default_rng(again).random(9))
 
 
-def test_long_lists_of_numbers_are_arrays_in_the_file(tmp_path: Path) -> None:
+def test_long_lists_of_numbers_are_stored_as_arrays(tmp_path: Path) -> None:
     tree = {"floats": [0.1, math.nan] * 50_000, "ints": [2**62, -1] * 50_000, "mixed": [1, 2.0, True] * 30}
     saving.write(tmp_path / "a", tree)
     with zipfile.ZipFile(tmp_path / "a") as archive:
@@ -137,13 +137,13 @@ def test_long_lists_of_numbers_are_arrays_in_the_file(tmp_path: Path) -> None:
     assert same(tree, saving.read(tmp_path / "a"))
 
 
-def test_variables_whose_joined_names_collide_stay_apart(tmp_path: Path) -> None:
+def test_variables_with_equal_joined_names_are_kept_apart(tmp_path: Path) -> None:
     tree = {"variables": {"a": {"b": np.ones(1)}, "a/b": np.zeros(2), "__metadata__": np.ones(3), "\ud800": np.ones(4)}}
     saving.write(tmp_path / "a", {**tree, "a": tree})
     assert same({**tree, "a": tree}, saving.read(tmp_path / "a"))
 
 
-def test_the_same_tree_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_trees_make_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saving.write(tmp_path / "a", example_tree())
     monkeypatch.setattr("time.time", lambda: 2e9)
     saving.write(tmp_path / "b", example_tree())
@@ -166,7 +166,7 @@ def test_other_programs_can_read_the_members(tmp_path: Path) -> None:
     assert versions["numpy"] == np.__version__ and "noterl" in versions
 
 
-def test_a_big_array_is_never_in_memory_twice(tmp_path: Path) -> None:
+def test_large_array_is_never_in_memory_twice(tmp_path: Path) -> None:
     array = np.zeros((64, 2**20), np.uint8)
     with peak_below(0.6 * array.nbytes):
         saving.write(tmp_path / "a", {"replay": [array, array.T]})
@@ -191,13 +191,13 @@ class Color(enum.IntEnum):
         ({"variables": np.ma.zeros(2)}, r"tree\['variables'\].*Masked"),
     ],
 )
-def test_what_a_file_cannot_hold_is_named_before_anything_is_written(tree: Any, place: str, tmp_path: Path) -> None:
+def test_unsupported_type_is_named_before_anything_is_written(tree: Any, place: str, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=place):
         saving.write(tmp_path / "new" / "a", tree)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tree_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+def test_tree_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
     deep: list[Any] = []
     for _ in range(101):
         deep = [deep]
@@ -208,7 +208,7 @@ def test_a_tree_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_truncated_anywhere_is_refused(tmp_path: Path) -> None:
+def test_truncated_file_is_refused(tmp_path: Path) -> None:
     saving.write(tmp_path / "a", example_tree())
     whole = (tmp_path / "a").read_bytes()
     for length in range(len(whole)):
@@ -218,7 +218,7 @@ def test_a_file_truncated_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 def read_or_refuse(data: bytes, path: Path, tree: Any) -> bool:
-    """Return whether the bytes were read, to the tree; any error but FileError goes through."""
+    """Return whether the bytes were read as the tree, or False if they raise a FileError."""
     path.write_bytes(data)
     with contextlib.suppress(FileError):
         assert same(tree, saving.read(path))
@@ -226,7 +226,7 @@ def read_or_refuse(data: bytes, path: Path, tree: Any) -> bool:
     return False
 
 
-def test_a_file_with_any_byte_changed_is_refused_or_read_the_same(tmp_path: Path) -> None:
+def test_file_with_one_changed_byte_is_refused_or_read_the_same(tmp_path: Path) -> None:
     tree = example_tree()
     saving.write(tmp_path / "a", tree)
     whole = (tmp_path / "a").read_bytes()
@@ -234,13 +234,13 @@ def test_a_file_with_any_byte_changed_is_refused_or_read_the_same(tmp_path: Path
     for position, byte in enumerate(whole):
         changed = byte ^ (0x01, 0x80, 0xFF)[position % 3]
         harmless += read_or_refuse(whole[:position] + bytes([changed]) + whole[position + 1 :], tmp_path / "b", tree)
-    # Time stamps, versions and the like in the zip's own tables say nothing about the tree.
+    # The zip's tables hold time stamps and versions, which do not affect the tree.
     assert 0 < harmless < 80 * len(zipfile.ZipFile(tmp_path / "a").namelist())
 
 
 @given(data=st.data())
 @settings(max_examples=150)
-def test_a_damaged_file_is_refused_or_read_the_same(data: st.DataObject, tmp_path_factory: Any) -> None:
+def test_damaged_file_is_refused_or_read_the_same(data: st.DataObject, tmp_path_factory: Any) -> None:
     base = tmp_path_factory.getbasetemp()
     tree = example_tree()
     saving.write(base / "whole", tree)
@@ -288,7 +288,7 @@ structures = st.recursive(json_leaves, lambda inner: st.lists(inner, max_size=3)
 
 @given(structure=structures)
 @settings(max_examples=150)
-def test_a_forged_structure_is_read_or_refused(structure: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_forged_structure_is_read_or_refused(structure: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "forged"
     weights = safetensors.numpy.save({"q": np.ones(2)})
     members = {"arrays/0_a.npy": npy(), "arrays/1_b.npy": npy("'<i8'"), "variables.safetensors": weights}
@@ -326,7 +326,7 @@ GOOD = document({"a": {"$npy": "arrays/0_a.npy"}})
         ("'<M8[s]'", "(1,)", b"\0" * 8, "False"),
     ],
 )
-def test_an_array_that_lies_is_refused_without_asking_for_memory(
+def test_array_with_false_header_is_refused_before_allocation(
     descr: str, shape: str, data: bytes, order: str, tmp_path: Path
 ) -> None:
     assert same(np.zeros(2, "f4"), saving.read(forge(tmp_path / "good", GOOD, {"arrays/0_a.npy": npy()}))["a"])
@@ -340,7 +340,7 @@ class Payload:
         return os.mkdir, (os.environ["NOTERL_TEST_PAYLOAD"],)
 
 
-def test_a_pickle_in_an_array_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickle_inside_an_array_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTERL_TEST_PAYLOAD", str(tmp_path / "ran"))
     buffer = io.BytesIO()
     np.save(buffer, np.array([Payload()], dtype=object), allow_pickle=True)
@@ -352,7 +352,7 @@ def test_a_pickle_in_an_array_does_not_run(tmp_path: Path, monkeypatch: pytest.M
         saving.read(tmp_path / "b")
     assert not (tmp_path / "ran").exists()
     np.load(io.BytesIO(buffer.getvalue()), allow_pickle=True)
-    assert (tmp_path / "ran").exists(), "the payload would not have run anyway"
+    assert (tmp_path / "ran").exists(), "the payload does not work"
 
 
 @pytest.mark.parametrize(
@@ -381,20 +381,20 @@ def test_a_pickle_in_an_array_does_not_run(tmp_path: Path, monkeypatch: pytest.M
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_forged_file_is_refused(content: Any, members: dict[str, bytes], reason: str, tmp_path: Path) -> None:
+def test_forged_file_is_refused(content: Any, members: dict[str, bytes], reason: str, tmp_path: Path) -> None:
     forge(tmp_path / "a", content, members)
     with pytest.raises(FileError, match=reason):
         saving.read(tmp_path / "a")
 
 
-def test_a_compressed_member_is_refused_unopened(tmp_path: Path) -> None:
+def test_compressed_member_is_refused_before_it_is_opened(tmp_path: Path) -> None:
     members = {"arrays/0_a.npy": npy("'|u1'", f"({2**26},)", bytes(2**26))}
     forge(tmp_path / "a", GOOD, members, zipfile.ZIP_DEFLATED)
     with peak_below(2**20), pytest.raises(FileError, match="compressed or encrypted"):
         saving.read(tmp_path / "a")
 
 
-def test_a_member_larger_than_the_file_is_refused(tmp_path: Path) -> None:
+def test_member_larger_than_the_file_is_refused(tmp_path: Path) -> None:
     forge(tmp_path / "a", GOOD, {"arrays/0_a.npy": npy("'|u1'", f"({2**31},)", b"")})
     data = bytearray((tmp_path / "a").read_bytes())
     entry = data.rindex(b"PK\x01\x02")
@@ -412,7 +412,7 @@ def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
         saving.read(tmp_path / "a")
 
 
-def test_a_file_inside_a_file_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_file_inside_a_file_is_refused(tmp_path: Path) -> None:
     saving.write(tmp_path / "inner", {"steps": 1})
     inner = (tmp_path / "inner").read_bytes()
     saving.write(tmp_path / "outer", {"replay": np.frombuffer(inner, np.uint8)})
@@ -423,14 +423,14 @@ def test_a_file_inside_a_file_is_not_taken_for_it(tmp_path: Path) -> None:
             saving.read(tmp_path / "a")
 
 
-def test_other_files_are_named_for_what_they_are(tmp_path: Path) -> None:
+def test_error_for_another_file_names_the_reason(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", np.ones(2))
     (tmp_path / "a.txt").write_text("not a zip")
     (tmp_path / "empty").touch()
     with pytest.raises(FileError, match=r"a\.npz.* no agent\.json"):
         saving.read(tmp_path / "a.npz")
     for name in ("a.txt", "empty"):
-        with pytest.raises(FileError, match=f"{name}.*no file of noterl"):
+        with pytest.raises(FileError, match=f"{name}.*not a file of noterl"):
             saving.read(tmp_path / name)
     with pytest.raises(FileError, match="device, pipe or socket"):
         saving.read("/dev/zero")

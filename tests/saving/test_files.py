@@ -1,4 +1,4 @@
-"""Files are the old one or the new one, whatever happens, and no other is left."""
+"""Atomic writing: after any failure the old or the new file is there, complete, and no other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.backend_free
 
 ROOT = Path(__file__).parents[2]
 OLD = {"steps": 1, "replay": np.arange(5)}
-linux = pytest.mark.skipif(sys.platform != "linux", reason="signals, limits and mounts as Linux has them")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs signals, limits and mounts of Linux")
 
 
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
@@ -55,7 +55,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("no")])
-def test_any_exception_in_mid_write_leaves_the_old_file(
+def test_exception_while_writing_leaves_old_file(
     error: BaseException, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = np.lib.format.write_array
@@ -72,13 +72,13 @@ def test_any_exception_in_mid_write_leaves_the_old_file(
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_failing_system_call_is_named_with_the_path(call: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_system_call_is_raised_with_the_path(call: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, call, fail)
     for write in (lambda: saving.write(path, {}), lambda: saving.write_weights(path, {"a": np.ones(2)})):
-        with pytest.raises(OSError, match=r"Input/output error.*untouched.*agent\.noterl") as caught:
+        with pytest.raises(OSError, match=r"Input/output error.*agent\.noterl") as caught:
             write()
         assert caught.value.errno == errno.EIO
     assert_only_old(path)
@@ -103,7 +103,7 @@ for attempt in range(60):
             counts["written"] += 1
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except KeyboardInterrupt:  # also one that comes after the write, before the timer is off
+    except KeyboardInterrupt:  # also one that comes after the write, before the timer is stopped
         counts["interrupted"] += 1
     replay = saving.read(path)["replay"]
     assert np.all(replay == replay[0]) and replay.shape == (300_000,)
@@ -113,7 +113,7 @@ print(counts["interrupted"], counts["written"])
 
 
 @linux
-def test_control_c_at_any_moment_leaves_one_whole_file(path: Path) -> None:
+def test_interrupt_at_any_moment_leaves_one_complete_file(path: Path) -> None:
     interrupted, _ = map(int, run(INTERRUPTED, path).split())
     assert interrupted >= 5
 
@@ -134,7 +134,7 @@ for write, value in ((saving.write, {"replay": np.zeros(2**18)}), (saving.write_
 
 
 @linux
-def test_a_file_beyond_the_limit_leaves_the_old_one(path: Path) -> None:
+def test_file_beyond_the_size_limit_leaves_old_file(path: Path) -> None:
     lines = run(LIMITED, path).splitlines()
     assert len(lines) == 2
     assert all(line.startswith(f"{errno.EFBIG} ") and str(path) in line for line in lines)
@@ -153,7 +153,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @linux
-def test_a_full_disk_leaves_the_old_file(small_disk: Path) -> None:
+def test_full_disk_leaves_old_file(small_disk: Path) -> None:
     path = small_disk / "agent.noterl"
     saving.write(path, OLD)
     for value in ({"replay": np.zeros(2**18)}, {"replay": [np.zeros(100) for _ in range(2_000)]}):
@@ -186,45 +186,45 @@ saving.write(sys.argv[1], {"replay": np.zeros(200_000)})
 
 
 @linux
-def test_kill_in_mid_write_leaves_the_old_file_and_the_next_write_sweeps_up(path: Path) -> None:
+def test_kill_while_writing_leaves_old_file_and_next_write_removes_the_rest(path: Path) -> None:
     process = start(HANGING, path)
     try:
         assert process.stdout is not None and process.stdout.readline() == "written\n"
         (temporary,) = {*path.parent.iterdir()} - {path}
         assert temporary.stat().st_size > 1_600_000
         saving.write(path, OLD)
-        assert temporary.exists(), "the file of a living writer must be left alone"
+        assert temporary.exists(), "the file of a running writer must stay"
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
     assert np.array_equal(saving.read(path)["replay"], OLD["replay"])
     saving.write(path.with_name("other.noterl"), OLD)
-    assert temporary.exists(), "another path's leftovers are not ours to remove"
+    assert temporary.exists(), "temporary files of another path must stay"
     path.with_name("other.noterl").unlink()
     saving.write(path, OLD)
     assert_only_old(path)
 
 
 @linux
-def test_a_file_swept_away_before_it_is_locked_is_made_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    swept = []
+def test_temporary_file_removed_before_its_lock_is_created_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed = []
 
-    def sweep_first(file: Any, operation: int) -> None:
-        if not swept:
+    def remove_first(file: Any, operation: int) -> None:
+        if not removed:
             os.unlink(file.name)
-            swept.append(file.name)
+            removed.append(file.name)
 
-    monkeypatch.setattr("fcntl.flock", sweep_first)
+    monkeypatch.setattr("fcntl.flock", remove_first)
     saving.write(path, {"steps": 2})
-    assert swept and saving.read(path) == {"steps": 2} and os.listdir(path.parent) == [path.name]
+    assert removed and saving.read(path) == {"steps": 2} and os.listdir(path.parent) == [path.name]
 
 
-def test_an_offset_before_the_start_is_damage_and_no_error_of_the_system(path: Path) -> None:
-    with pytest.raises(FileError, match="an offset lies outside of it"), reading(path) as file:
+def test_offset_before_the_start_raises_file_error(path: Path) -> None:
+    with pytest.raises(FileError, match="an offset is outside of it"), reading(path) as file:
         file.seek(-5)
 
 
-def test_threads_that_write_one_path_leave_one_whole_file(path: Path) -> None:
+def test_threads_writing_one_path_leave_one_complete_file(path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(8) as pool:
@@ -233,13 +233,13 @@ def test_threads_that_write_one_path_leave_one_whole_file(path: Path) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_directories_are_made_and_names_may_be_long(tmp_path: Path) -> None:
+def test_directories_are_created_and_long_names_are_allowed(tmp_path: Path) -> None:
     path = tmp_path / "one" / "two" / ("n" * 255)
     saving.write(path, OLD)
     assert_only_old(path)
 
 
-def test_a_link_stays_a_link_and_permissions_stay(path: Path) -> None:
+def test_symbolic_link_and_permissions_are_kept(path: Path) -> None:
     path.chmod(0o640)
     link = path.parent.parent / "link"
     link.symlink_to(path)
@@ -249,14 +249,14 @@ def test_a_link_stays_a_link_and_permissions_stay(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", None, 3, b"bytes"])
-def test_what_is_no_path_is_refused_by_name(path: Any) -> None:
+def test_invalid_path_is_refused(path: Any) -> None:
     calls = (saving.read, saving.read_weights, saving.check_writable, lambda path: saving.write(path, {}))
     for call in calls:
         with pytest.raises(ValueError, match="path must be the path of a file"):
             call(path)
 
 
-def test_a_directory_or_a_device_is_not_replaced(tmp_path: Path) -> None:
+def test_directory_or_device_is_not_replaced(tmp_path: Path) -> None:
     for path in (tmp_path, f"{tmp_path}/new/"):
         with pytest.raises(IsADirectoryError, match="path must name a file"):
             saving.write(path, OLD)
@@ -268,15 +268,15 @@ def test_a_directory_or_a_device_is_not_replaced(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["pipe"]
 
 
-def test_check_writable_leaves_directories_alone_behind(tmp_path: Path, path: Path) -> None:
+def test_check_writable_leaves_only_directories(tmp_path: Path, path: Path) -> None:
     saving.check_writable(tmp_path / "runs" / "dqn" / "a.noterl")
     assert os.listdir(tmp_path / "runs" / "dqn") == []
     saving.check_writable(path)
     assert_only_old(path)
 
 
-def test_check_writable_finds_a_file_where_a_directory_should_be(path: Path) -> None:
-    with pytest.raises(OSError, match=r"directory.*cannot be made for path.*agent\.noterl"):
+def test_check_writable_raises_for_a_file_among_the_parents(path: Path) -> None:
+    with pytest.raises(OSError, match=r"cannot create the directory.*agent\.noterl"):
         saving.check_writable(path / "dqn" / "a.noterl")
     with pytest.raises(IsADirectoryError, match="path must name a file"):
         saving.check_writable(path.parent)
@@ -301,7 +301,7 @@ for call in (saving.check_writable, lambda path: saving.write(path, {})):
 
 
 @linux
-def test_a_directory_that_is_not_ours_is_a_permission_error(tmp_path: Path) -> None:
+def test_directory_without_permission_raises_permission_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         output = run(FORBIDDEN, tmp_path / "a.noterl", tmp_path / "new" / "a.noterl")
@@ -321,7 +321,7 @@ def weights() -> dict[str, np.ndarray]:
     }
 
 
-def test_weights_come_back_and_other_programs_read_them(tmp_path: Path) -> None:
+def test_weights_are_read_here_and_by_safetensors(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     saving.write_weights(path, weights())
     for arrays in (saving.read_weights(path), safetensors.numpy.load_file(path)):
@@ -335,7 +335,7 @@ def test_weights_come_back_and_other_programs_read_them(tmp_path: Path) -> None:
     assert path.read_bytes() == first
 
 
-def test_weights_truncated_anywhere_are_refused(tmp_path: Path) -> None:
+def test_truncated_weights_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     saving.write_weights(path, weights())
     whole = path.read_bytes()
@@ -350,7 +350,7 @@ def test_weights_truncated_anywhere_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "array", [np.array([None]), np.zeros(2, ">f4"), np.zeros(2, "c16"), [1.0], np.longdouble(1), np.array(["x"])]
 )
-def test_weights_of_no_known_dtype_are_refused_by_name(array: Any, tmp_path: Path) -> None:
+def test_weights_of_unsupported_dtype_are_refused(array: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"arrays\['kernel'\]"):
         saving.write_weights(tmp_path / "a", {"kernel": array})
     with pytest.raises(TypeError, match="__metadata__"):

@@ -31,7 +31,7 @@ class SavingTestOptimizer(optimizers.SGD):
 
 
 @register
-class SavingTestNoOptimizer:
+class SavingTestPlainClass:
     built = 0
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ def test_optimizer_that_holds_a_function_is_refused() -> None:
 
 
 FORGED = [
-    ["SavingTestNoOptimizer", {}],
+    ["SavingTestPlainClass", {}],
     ["Optimizer", {"nothing": 1}],
     ["deserialize", {"config": 1}],
     ["legacy", {}],
@@ -129,7 +129,7 @@ def test_forged_optimizer_is_refused(content: Any, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ValueError, match=r"optimizer|class"):
         decoded({"optimizer": {"$keras": content}})
     assert not imported, "Keras must not be asked to import what a file names"
-    assert not SavingTestNoOptimizer.built
+    assert not SavingTestPlainClass.built
 
 
 def test_agent_among_the_arguments_imports_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The checks of arguments: what they let pass, what they return, and what they say of the rest."""
+"""Checks of arguments: accepted values, returned types, and error messages."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from noterl.utils.checks import check_int, check_int_or_word, check_number, chec
 
 pytestmark = pytest.mark.backend_free
 
-NO_INTS = [True, np.True_, 2.0, np.float64(2), "2", None, [2]]
+NOT_INTS = [True, np.True_, 2.0, np.float64(2), "2", None, [2]]
 
 
 @pytest.mark.parametrize("value", [1, 7, np.int64(3), np.uint8(5), np.int32(2**31 - 1)])
-def test_ints_of_numpy_are_ints_and_come_back_as_pythons(value: Any) -> None:
+def test_numpy_ints_are_accepted_and_returned_as_python_ints(value: Any) -> None:
     for checked in (check_positive("count", value), check_int("count", value, least=0)):
         assert checked == value
         assert type(checked) is int
 
 
-@pytest.mark.parametrize("value", [*NO_INTS, 0, -1, np.int64(0)], ids=repr)
-def test_a_positive_int_is_asked_for_by_name(value: Any) -> None:
+@pytest.mark.parametrize("value", [*NOT_INTS, 0, -1, np.int64(0)], ids=repr)
+def test_check_positive_error_names_argument_and_value(value: Any) -> None:
     with pytest.raises(ValueError) as raised:
         check_positive("count", value)
     assert str(raised.value) == f"count must be a positive int, got {value!r}"
 
 
-def test_none_where_it_is_allowed() -> None:
+def test_none_is_returned_if_it_is_allowed() -> None:
     assert check_positive("count", None, none=True) is None
     with pytest.raises(ValueError, match=r"^count must be a positive int, got 0$"):
         check_positive("count", 0, none=True)
 
 
-@pytest.mark.parametrize("value", [*NO_INTS, 1, np.int8(-2)], ids=repr)
-def test_the_least_and_the_word_are_said(value: Any) -> None:
+@pytest.mark.parametrize("value", [*NOT_INTS, 1, np.int8(-2)], ids=repr)
+def test_check_int_error_names_bound_and_word(value: Any) -> None:
     with pytest.raises(ValueError) as raised:
         check_int("every", value, least=2, word="episode")
     assert str(raised.value) == f"every must be an int of at least 2 or 'episode', got {value!r}"
 
 
-def test_numbers_of_all_kinds_become_floats() -> None:
+def test_all_types_of_numbers_are_returned_as_floats() -> None:
     for value in (2, 2.0, np.float32(2), np.int64(2)):
         checked = check_number("rate", value, low=0, high=2)
         assert checked == 2.0
@@ -63,13 +63,13 @@ def test_numbers_of_all_kinds_become_floats() -> None:
         (0.0, {"low": 0, "high": 1, "above": True}, " above 0 and at most 1"),
     ],
 )
-def test_numbers_out_of_bounds_are_named(value: Any, bounds: dict[str, Any], words: str) -> None:
+def test_check_number_error_names_bounds_and_value(value: Any, bounds: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as raised:
         check_number("rate", value, **bounds)
     assert str(raised.value) == f"rate must be a finite number{words}, got {value!r}"
 
 
-def test_words() -> None:
+def test_check_word_error_lists_the_allowed_words() -> None:
     assert check_word("unit", "steps", ("episodes", "steps", "seconds")) == "steps"
     for other in ("days", np.array([1, 2]), np.array(["steps", "days"]), 3, None):
         with pytest.raises(ValueError) as raised:
@@ -77,7 +77,7 @@ def test_words() -> None:
         assert str(raised.value) == f"unit must be 'episodes', 'steps' or 'seconds', got {other!r}"
 
 
-def test_a_word_may_stand_for_a_number() -> None:
+def test_check_int_or_word_accepts_both() -> None:
     assert check_int_or_word("updates", "pass", "pass") == "pass"
     assert check_int_or_word("updates", np.int64(3), "pass") == 3
     for other in ("episode", 0, None, np.array([1, 2])):

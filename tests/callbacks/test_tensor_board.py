@@ -1,4 +1,4 @@
-"""TensorBoard's event files: to the byte, and as TensorBoard itself reads them."""
+"""The callback TensorBoard: its files as TensorBoard itself reads them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from typing import Any
 import pytest
 
 from noterl.callbacks import TensorBoard
-from noterl.utils.event_files import EventFile, crc32c, event, frame, scalars
 
+pytest.importorskip("tensorboardX")
 pytestmark = pytest.mark.backend_free
 
 
 def records(path: Path) -> list[bytes]:
-    """Return the records of a file, whose lengths and checksums must agree."""
+    """Return the records of a file: a length of 8 bytes, its checksum, the record and its checksum."""
     data, found = path.read_bytes(), []
     while data:
         (length,) = struct.unpack("<Q", data[:8])
-        record = data[12 : 12 + length]
-        assert data[: 16 + length] == frame(record)
-        found.append(record)
+        assert len(data) >= 16 + length
+        found.append(data[12 : 12 + length])
         data = data[16 + length :]
     return found
 
 
-# In a process of its own: who asks TensorBoard once to do without TensorFlow is not given it again.
+# In another process: without TensorFlow, which TensorBoard then never imports again.
 READ = """
 import json, sys, types
 sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
@@ -43,37 +42,14 @@ print(json.dumps({tag: [(one.step, one.value) for one in found.Scalars(tag)] for
 
 @pytest.fixture
 def reader() -> Any:
-    """Return TensorBoard's reader, which then does without TensorFlow."""
+    """Return a function that reads a folder with TensorBoard, without TensorFlow."""
     pytest.importorskip("tensorboard")
 
     def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
-        told = subprocess.run([sys.executable, "-c", READ, str(folder)], capture_output=True, text=True, check=True)
-        return {tag: [tuple(one) for one in values] for tag, values in json.loads(told.stdout).items()}
+        result = subprocess.run([sys.executable, "-c", READ, str(folder)], capture_output=True, text=True, check=True)
+        return {tag: [tuple(one) for one in values] for tag, values in json.loads(result.stdout).items()}
 
     return read
-
-
-@pytest.mark.parametrize(
-    ("data", "checksum"),
-    [(bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E), (b"123456789", 0xE3069283)],
-)
-def test_the_checksums_of_the_standard(data: bytes, checksum: int) -> None:
-    assert crc32c(data) == checksum  # RFC 3720, B.4; the last is the check value of every catalogue of checksums
-
-
-def test_a_scalar_to_the_byte() -> None:
-    content = event(scalars({"loss": 0.5}), 300, 1.5)
-    value = b"\x0a\x04loss" + b"\x15\x00\x00\x00\x3f"
-    summary = b"\x2a" + bytes([len(value) + 2]) + b"\x0a" + bytes([len(value)]) + value
-    assert content == b"\x09" + struct.pack("<d", 1.5) + b"\x10\xac\x02" + summary
-
-
-def test_a_file_begins_with_its_version_and_the_session(tmp_path: Path) -> None:
-    file = EventFile(tmp_path, step=7)
-    version, session = records(file.path)
-    file.close()
-    assert version[9:] == b"\x10\x00\x1a\x0dbrain.Event:2"
-    assert session[9:] == b"\x10\x07\x3a\x02\x08\x01"
 
 
 def agent(steps: int) -> Any:
@@ -81,7 +57,7 @@ def agent(steps: int) -> Any:
 
 
 def write(folder: Path, start: int, steps: list[int], flush_every: int = 1) -> TensorBoard:
-    """Log an episode at each of these steps; each but the first has a loss."""
+    """Log an episode at each of these steps; all but the first have a loss."""
     board = TensorBoard(folder, flush_every)
     board.agent = agent(start)
     board.on_train_begin({})
@@ -91,7 +67,7 @@ def write(folder: Path, start: int, steps: list[int], flush_every: int = 1) -> T
     return board
 
 
-def test_tensorboard_reads_it(reader: Any, tmp_path: Path) -> None:
+def test_tensorboard_reads_the_numbers_of_completed_episodes(reader: Any, tmp_path: Path) -> None:
     board = write(tmp_path, 0, [100, 150, 400])
     board.on_episode_end(3, {"reward": 9.0, "steps": 500, "complete": False})
     board.on_train_end({})
@@ -102,13 +78,13 @@ def test_tensorboard_reads_it(reader: Any, tmp_path: Path) -> None:
     }
 
 
-def test_a_run_that_goes_on_shows_no_step_twice(reader: Any, tmp_path: Path) -> None:
-    write(tmp_path, 0, [100, 200, 300, 400]).on_train_end({})  # it was saved at step 200, and is restored from there
+def test_resumed_run_hides_the_steps_that_it_makes_again(reader: Any, tmp_path: Path) -> None:
+    write(tmp_path, 0, [100, 200, 300, 400]).on_train_end({})  # saved at step 200 and restored from there
     write(tmp_path, 200, [250, 300]).on_train_end({})
     assert [step for step, _ in reader(tmp_path)["reward"]] == [100, 200, 250, 300]
 
 
-def test_a_crash_loses_the_last_interval_at_most(tmp_path: Path) -> None:
+def test_crash_loses_at_most_the_last_interval(tmp_path: Path) -> None:
     board = write(tmp_path, 0, [1, 2, 3, 4, 5, 6, 7, 8], flush_every=3)
     (path,) = tmp_path.iterdir()
     assert len(records(path)) == 2 + 6
@@ -117,6 +93,6 @@ def test_a_crash_loses_the_last_interval_at_most(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flush_every", [0, 2.5, True])
-def test_bad_arguments_are_named(flush_every: Any) -> None:
+def test_bad_argument_is_named(flush_every: Any) -> None:
     with pytest.raises(ValueError, match=f"flush_every must be a positive int, got {flush_every}"):
         TensorBoard("runs", flush_every)

@@ -1,7 +1,4 @@
-"""The rollout in progress: what on-policy agents learn from, once, before it is forgotten.
-
-Owns: arrays `[T, N]` of the last T rounds, in which every lane takes one step, and where the episodes in them end.
-"""
+"""The rollout buffer of on-policy agents."""
 
 from __future__ import annotations
 
@@ -13,31 +10,29 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.envs.observation import View
-from noterl.replay.columns import action_layout
+from noterl.replay.columns import Array, action_layout
 from noterl.types import Batch
 from noterl.utils.checks import check_positive
 
-Array = np.ndarray[Any, Any]
-
 _ARRAYS = ("observation", "action", "reward", "next_observation", "terminated", "ended", "valid")
-# What a step brings; where none was made there is nothing in them.
-_BROUGHT = ("reward", "next_observation", "terminated", "ended")
+# Fields that a step writes; without a step they are undefined.
+_STEP_FIELDS = ("reward", "next_observation", "terminated", "ended")
 
 
 class Rollout:
-    """T rounds of N lanes.
+    """The last T rounds, in which each of N lanes takes one step: arrays `[T, N]`.
 
-    A round begins with the observations and actions of all lanes; the lanes' steps follow one by one, or all at once. A
-    lane whose step does not count (a native vector environment resets in it) leaves a hole. Actions are kept as the
-    agent chose them, which is what log-probabilities are of. What is left of a round that did not begin here, but
-    before the agent was compiled anew, is left out.
+    A round starts with the observations and actions of all lanes; the lanes' steps follow one by one or together. A
+    lane may have no step in a round, because a vector environment resets it. Actions are stored as the agent chose
+    them, since log-probabilities are those of these actions. If the agent is compiled during a round, the rest of that
+    round is ignored.
 
     Args:
         length: T.
 
     Attributes:
         length: T.
-        round: how many rounds are complete, 0 to T; a complete rollout gives way to the next one when that begins.
+        round: how many rounds are complete, 0 to T; the round after a complete rollout starts the next one.
 
     Raises:
         ValueError: if `length` is not a positive int.
@@ -57,14 +52,13 @@ class Rollout:
         (True, (2, 1))
     """
 
-    # What the loop asks a memory: a rollout takes no feedback.
     feedback_fields: tuple[str, ...] = ()
 
     def __init__(self, length: int) -> None:
         self.length: int = check_positive("rollout_steps", length)
         self.round = 0
         self.num_envs = 0
-        self._begun = False  # whether the round in progress began here
+        self._begun = False  # whether a round is in progress
         self._view: View | None = None
 
     @property
@@ -78,18 +72,18 @@ class Rollout:
         return sum(getattr(self, name).nbytes for name in _ARRAYS) if self.num_envs else 0
 
     def __len__(self) -> int:
-        """Return how many transitions there are."""
+        """Return how many transitions are stored."""
         return int(self.valid[: self.round + 1].sum()) if self.num_envs else 0
 
     def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        """Take note of the spaces."""
+        """Set the spaces."""
         self._view, self._action = View(observation_space), action_layout(action_space)
 
     def open(self, num_envs: int) -> None:
-        """Make room for so many lanes; what was begun with another number of them is dropped."""
+        """Allocate for this many lanes; a rollout of another number of lanes is discarded."""
         if num_envs == self.num_envs:
             return
-        assert self._view is not None, "build comes first"
+        assert self._view is not None, "call build first"
         rows, shape, dtype = (self.length, num_envs), self._view.space.shape, self._view.dtype
         self.observation, self.next_observation = np.zeros((*rows, *shape), dtype), np.zeros((*rows, *shape), dtype)
         self.action = np.zeros((*rows, *self._action.shape), self._action.batch_dtype)
@@ -98,11 +92,11 @@ class Rollout:
         self.num_envs, self.round, self._begun = num_envs, 0, False
 
     def begin_round(self, observations: Array, actions: Array) -> None:
-        """Take what all lanes see, and the actions that the agent chose for them."""
+        """Start a round with the observations of all lanes and the actions that the agent chose."""
         if self.is_full:
             self.round = 0
         row = self.round
-        if row:  # a round that was broken off leaves no trace: what was before it does not go on here
+        if row:  # a round that was not completed is replaced: its lanes do not continue here
             self.ended[row - 1] |= self.valid[row]
         self.observation[row], self.action[row] = observations, actions
         self.valid[row] = False
@@ -119,7 +113,7 @@ class Rollout:
         truncated: bool,
         extra: None = None,
     ) -> None:
-        """Take what a lane's step in this round brought; what it saw and did is known from the round's begin."""
+        """Store the outcome of a lane's step; its observation and action are those of `begin_round`."""
         if not self._begun:
             return
         row = self.round
@@ -138,7 +132,7 @@ class Rollout:
             self.valid[self.round] = False
 
     def interrupt(self, lane: int) -> None:
-        """Say that a lane was broken off: what follows does not go on from its last transition."""
+        """End a lane's episode here: its next transition does not continue its last one."""
         if not self.num_envs or lane >= self.num_envs:
             return
         row = self.round
@@ -149,8 +143,8 @@ class Rollout:
     def batch(self, *, gamma: float) -> Batch:
         """Return the whole rollout, `[T, N, ...]`.
 
-        `weight` is 0 in the holes and 1 elsewhere. `extra["continues"]` is 1 where the lane's next row follows from
-        this one, and 0 where an episode or the rollout ends; `extra["ended"]` is 1 where an episode does.
+        `weight` is 0 if the lane took no step in the round, otherwise 1. `extra["continues"]` is 1 if the lane's next
+        round continues this one, and 0 if an episode or the rollout ends. `extra["ended"]` is 1 if an episode ends.
         """
         continues = np.zeros(self.reward.shape, np.float32)
         continues[:-1] = ~self.ended[:-1] & self.valid[:-1] & self.valid[1:]
@@ -167,40 +161,42 @@ class Rollout:
 
     @contextmanager
     def gather_ahead(self, gather: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Iterator[Any]]:
-        """Give what `gather` makes of each part of a group; see `Replay.gather_ahead`."""
+        """Provide what `gather` returns for each part; see `Replay.gather_ahead`."""
         yield map(gather, parts)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the rounds so far, the one in progress with them; a complete rollout has been learned from."""
+        """Return the rounds so far, with the one in progress; a complete rollout is not needed any more."""
         rows = 0 if self.is_full else self.round + self._begun
         arrays = {name: getattr(self, name)[:rows].copy() for name in _ARRAYS} if self.num_envs and rows else {}
-        for name in _BROUGHT if arrays else ():
+        for name in _STEP_FIELDS if arrays else ():
             arrays[name][~arrays["valid"]] = 0
         return {"length": self.length, "num_envs": self.num_envs, "round": self.round, "arrays": arrays}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `get_state` returned.
+        """Restore the state of `get_state`.
 
         Raises:
-            ValueError: if it is of another length or of other spaces; nothing is changed then.
+            ValueError: if it is of another length or other spaces; nothing is changed then.
         """
         length, num_envs, rounds = (state[name] for name in ("length", "num_envs", "round"))
         if any(type(value) is not int or value < 0 for value in (length, num_envs, rounds)):
-            raise ValueError(f"the state of the rollout is malformed: {length!r}, {num_envs!r}, {rounds!r}")
+            raise ValueError(
+                f"state of a rollout: length, num_envs, round must be ints, got {length}, {num_envs}, {rounds}"
+            )
         if length != self.length:
-            raise ValueError(f"the state is of rollouts of {length} steps, the agent's are of {self.length}")
-        fresh = Rollout(length)
-        fresh._view, fresh._action = self._view, self._action
-        fresh.open(num_envs)
-        fresh._begun = np.shape(state["arrays"].get("valid"))[:1] == (rounds + 1,)
-        rows = rounds + fresh._begun if rounds < length else 0
+            raise ValueError(f"state of a rollout: length must be that of the agent's, {self.length}, got {length}")
+        restored = Rollout(length)
+        restored._view, restored._action = self._view, self._action
+        restored.open(num_envs)
+        restored._begun = np.shape(state["arrays"].get("valid"))[:1] == (rounds + 1,)
+        rows = rounds + restored._begun if rounds < length else 0
         arrays = state["arrays"] if num_envs and rows else {}
         for name, array in arrays.items():
-            target = getattr(fresh, name)[:rows] if name in _ARRAYS else None
+            target = getattr(restored, name)[:rows] if name in _ARRAYS else None
             if target is None or target.shape != array.shape or target.dtype != array.dtype:
-                raise ValueError(f"the state of the rollout does not fit: {name} is {array.dtype} {array.shape}")
+                raise ValueError(f"state of a rollout: {name} does not fit, it is {array.dtype} {array.shape}")
             target[...] = array
         if num_envs and rows and set(arrays) != set(_ARRAYS):
-            raise ValueError(f"the state of the rollout must hold {', '.join(_ARRAYS)}, it holds {sorted(arrays)}")
-        fresh.round = rounds
-        self.__dict__.update(fresh.__dict__)
+            raise ValueError(f"state of a rollout: arrays must be {', '.join(_ARRAYS)}, got {sorted(arrays)}")
+        restored.round = rounds
+        self.__dict__.update(restored.__dict__)

@@ -253,7 +253,7 @@ class Callback:
     adds: Sequence[str] = ()
     every: Every | None = None
     agent: AgentView
-    _mark: float | None = None  # the count at which `on_due` was last called, or training began
+    _every_mark: float | None = None  # the count at which `on_due` was last called, or training began
 
     @property
     def state_key(self) -> str:
@@ -292,17 +292,17 @@ class Callback:
         """Called by `fit`: count from the present, or from the restored count of a run that continues."""
         assert self.every is not None
         now = self.every.now(self.agent)
-        if self.every.unit == "seconds" or self._mark is None or self._mark > now:
-            self._mark = now
+        if self.every.unit == "seconds" or self._every_mark is None or self._every_mark > now:
+            self._every_mark = now
 
     def call_if_due(self, episode: int = -1, logs: Logs | None = None) -> None:
         """Call `on_due` if `every` is due; handles the events that `every.at` names."""
-        every, mark = self.every, self._mark
+        every, mark = self.every, self._every_mark
         assert every is not None and mark is not None
         if (logs is None or logs.get("complete", True)) and every.is_due(self.agent, mark):
-            self._mark = every.now(self.agent)  # before the call, which may save the state
+            self._every_mark = every.now(self.agent)  # before the call, which may save the state
             if self.on_due({} if logs is None else logs) is False:
-                self._mark = mark
+                self._every_mark = mark
 
     def on_train_begin(self, logs: Logs) -> None:
         """Called when `fit` begins, before the first step."""

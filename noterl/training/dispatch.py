@@ -74,15 +74,17 @@ class CallbackList:
         for key, callback in self.keyed():
             states[key] = callback.get_state()
             if callback in periodic and callback.every.unit != "seconds":  # another process has another clock
-                states[key] = {**states[key], "mark": callback._mark}
+                states[key] = {**states[key], "mark": callback._every_mark}
         return {key: state for key, state in states.items() if state}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of each callback whose key is in `state`."""
+        periodic = self._periodic()
         for key, callback in self.keyed():
             if key in state:
-                mark = state[key].get("mark")
-                callback._mark = mark if isinstance(mark, int) else None
+                if callback in periodic:
+                    mark = state[key].get("mark")
+                    callback._every_mark = mark if isinstance(mark, int) else None
                 callback.set_state(state[key])
 
     def keyed(self) -> list[tuple[str, Callback]]:

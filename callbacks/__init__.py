@@ -1,25 +1,24 @@
-"""The catalogue of callbacks, a small class per file; imported as `noterl.callbacks`.
+"""The catalogue of callbacks, one class per file; imported as `noterl.callbacks`.
 
-A class is imported when it is first used, so that the catalogue costs nothing but what is composed.
+A class is imported when it is first used.
 """
 
 from __future__ import annotations
 
 if __name__ != "noterl.callbacks":
-    raise ImportError("import noterl.callbacks, not callbacks: a second copy of a class is a trap")
+    raise ImportError("import noterl.callbacks, not callbacks: a second copy of a class would not be recognised")
 
 from typing import TYPE_CHECKING
 
 from noterl.utils import lazy_imports
 
 if TYPE_CHECKING:
-    from noterl.callback import Callback, LambdaCallback
+    from noterl.callback import Callback, Every, LambdaCallback
     from noterl.training.episode_printer import EpisodePrinter
     from noterl.training.progress_bar import ProgressBar
 
     from .ada_batch import AdaBatch
     from .adapt import Adapt
-    from .adjustables import Rate, Scale
     from .animate import Animate
     from .backup_and_restore import BackupAndRestore
     from .checkpoint import Checkpoint
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from .reduce_lr_on_plateau import ReduceLROnPlateau
     from .stop_on_steps import StopOnSteps
     from .stop_on_time import StopOnTime
+    from .support.tunables import Rate, Scale
     from .tensor_board import TensorBoard
     from .terminate_on_nan import TerminateOnNaN
     from .wandb_logger import WandbLogger
@@ -56,6 +56,7 @@ __all__ = [
     "EarlyStopping",
     "EpisodePrinter",
     "Evaluate",
+    "Every",
     "HyperparameterScheduler",
     "JSONLogger",
     "LambdaCallback",
@@ -89,6 +90,7 @@ _HOMES = {
     "EarlyStopping": "noterl.callbacks.early_stopping",
     "EpisodePrinter": "noterl.training.episode_printer",
     "Evaluate": "noterl.callbacks.evaluate",
+    "Every": "noterl.callback",
     "HyperparameterScheduler": "noterl.callbacks.hyperparameter_scheduler",
     "JSONLogger": "noterl.callbacks.json_logger",
     "LambdaCallback": "noterl.callback",
@@ -97,10 +99,10 @@ _HOMES = {
     "OptunaPruning": "noterl.callbacks.optuna_pruning",
     "ParquetLogger": "noterl.callbacks.parquet_logger",
     "ProgressBar": "noterl.training.progress_bar",
-    "Rate": "noterl.callbacks.adjustables",
+    "Rate": "noterl.callbacks.support.tunables",
     "RecordVideo": "noterl.callbacks.record_video",
     "ReduceLROnPlateau": "noterl.callbacks.reduce_lr_on_plateau",
-    "Scale": "noterl.callbacks.adjustables",
+    "Scale": "noterl.callbacks.support.tunables",
     "StopOnSteps": "noterl.callbacks.stop_on_steps",
     "StopOnTime": "noterl.callbacks.stop_on_time",
     "TensorBoard": "noterl.callbacks.tensor_board",

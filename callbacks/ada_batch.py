@@ -1,55 +1,52 @@
-"""Adapting to the noise of gradients."""
+"""Adapting to gradient noise."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from noterl.callback import Budget
+from noterl.callback import AgentView, Budget, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_int, check_number, check_word
 
-from .adapting import Adapting
-
-if TYPE_CHECKING:
-    from noterl.agent import Agent
+from .support.adaptive_callback import AdaptiveCallback
 
 SCALES = ("variance", "simple")
 
 
-class AdaBatch(Adapting):
-    """Move what it is given by how much gradients differ between batches.
+class AdaBatch(AdaptiveCallback):
+    """Adapt tunables to the difference of gradients between batches.
 
-    At each look `num_samples` batches are drawn as training draws them, and their gradients compared, in one call that
-    changes nothing, compiled as updates are. With K gradients g_k of D numbers each and their mean G:
+    Each measurement samples `num_samples` batches as training does, and compares their gradients in one compiled call
+    that changes nothing. With K gradients g_k of D numbers each and their mean G:
 
-    - `scale="variance"` measures what Note_rl does, mean over k and j of (g_kj - G_j)^2. It depends on the size of the
-      gradients and of the network, so its target has to be found for each task.
+    - `scale="variance"` measures the mean over k and j of (g_kj - G_j)^2, as Note_rl does. It depends on the size of
+      the gradients and of the network, so its target must be found for each task.
     - `scale="simple"` measures the noise scale of McCandlish et al. (2018), "An empirical model of large-batch
-      training", B_simple = tr(S) / |G|^2, where S is the covariance of one transition's gradient: the batch at which
-      noise and signal weigh the same. Both parts are estimated without bias (their appendix A.1) from batches of B and
-      of K * B, and smoothed apart. It is told per transition of a batch, B_simple / B: above 1 a larger batch would
-      still pay. A `batch=Scale()` then follows B_simple itself.
+      training", B_simple = tr(S) / |G|^2, where S is the covariance of one transition's gradient. In a batch of this
+      size, noise and signal are equal. Both parts are estimated without bias (their appendix A.1) from batches of B
+      and of K * B, and smoothed separately. The logged value is B_simple / B: above 1, a larger batch would still
+      help. `batch=Scale()` then follows B_simple itself.
 
-    The measure is smoothed, `ema = smooth * new + (1 - smooth) * ema`, and its ratio to `target_noise` moves the rest,
-    by the table of `Adapting`.
+    The measured value is smoothed, `ema = smooth * new + (1 - smooth) * ema`. Its ratio to `target_noise` changes the
+    tunables by the table of `AdaptiveCallback`.
 
-    An agent that learns from rollouts and forgets them is measured on minibatches of the rollout it has just learned
-    from: a look that falls due in between waits for that.
+    For an agent that learns from rollouts without a replay memory, the batches are minibatches of the last rollout. A
+    measurement that is due earlier waits until the updates on a rollout are complete.
 
     Args:
-        num_samples: batches at each look, at least 2.
-        target_noise: what the measure is to be. The default is Note_rl's, for its variance; of "simple" 1 is a batch as
-            large as its noise. None for what the first look finds.
-        smooth: weight of the new value in the moving average, above 0 and up to 1 (no smoothing).
+        num_samples: batches in each measurement, at least 2.
+        target_noise: the target. The default is Note_rl's, for the variance. For "simple", 1 is a batch of the size
+            of the noise scale. None uses the first measurement.
+        smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
         scale: "variance" or "simple".
-        every: how often it looks.
-        unit: of `every`: "episodes", "steps" (of the environment), "updates" or "seconds".
-        **adjusted: by name, a `Rate` or `Scale` for each; see `Adapting` for the names.
+        every: number of `unit` between measurements.
+        unit: "episodes", "steps" (of the environment), "updates" or "seconds".
+        **adjusted: by name, a `Rate` or `Scale` for each tunable; see `AdaptiveCallback` for the names.
 
     Raises:
-        ValueError: if an argument is not what it may be; as training begins, if the agent has no such number, or learns
-            from whole rollouts at once.
+        ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no such
+            tunable, or learns from whole rollouts at once.
 
     Example:
     >>> import noterl
@@ -84,49 +81,49 @@ class AdaBatch(Adapting):
         self._baseline: float | None = None
         self._parts: list[float] | None = None  # smoothed |G|^2 and tr(S)
         self._noise: Any = None
-        self._drawn: dict[str, Any] | None = None  # where the generator was
+        self._waits = False  # for the end of a rollout
+        self._generator_state: dict[str, Any] | None = None
 
-    def before_fit(self, agent: Agent, budget: Budget) -> None:
-        """Listen between steps to an agent that forgets its rollouts: they seldom end where episodes do."""
-        if agent.on_policy is not None and agent.replay is None:
-            self.between_steps = self._look  # type: ignore[method-assign]
+    def before_fit(self, agent: AgentView, budget: Budget) -> None:
+        """For rollouts, check after every step: a rollout rarely ends where an episode does."""
+        self._waits = agent.memory == "rollout" and agent.replay is None
+        if self._waits:
+            self.every = Every(self.every.count, self.every.unit, at="both")
 
-    def begin(self, logs: Logs) -> None:
-        """Find out whether there are batches to compare, and everything can be adjusted."""
-        from noterl.learning.gradient_noise import GradientNoise
+    def on_train_begin(self, logs: Logs) -> None:
+        """Check that there are batches to compare and that the agent has every tunable."""
+        self._noise = self.agent.gradient_noise(self.num_samples)
+        if self._generator_state is not None:
+            self._noise.generator.bit_generator.state = self._generator_state
+        super().on_train_begin(logs)
 
-        self._noise = GradientNoise(self.agent, self.num_samples)
-        if self._drawn is not None:
-            self._noise.generator.bit_generator.state = self._drawn
-        super().begin(logs)
-
-    def _look(self) -> None:
-        """Measure and adjust, if it is time and there is something to measure."""
-        if self._noise.ready:
-            super()._look()
-
-    def measured(self) -> float | None:
-        """Compare gradients, once there is something to draw and training has begun."""
+    def on_due(self, logs: Logs) -> bool | None:
+        """Compare gradients, adapt and log; wait if there is no complete rollout at this step."""
         found = self._noise()
-        self._drawn = self._noise.generator.bit_generator.state
-        if found is None:
-            return None
+        if found is None and self._waits:
+            return False
+        self._generator_state = self._noise.generator.bit_generator.state
+        self._adapt(None if found is None else self._noise_of(found))
+        self._log(logs)
+        return None
+
+    def _noise_of(self, spread: Any) -> float | None:
         if self.scale == "variance":
-            return float(found.variance)
-        parts = list(found.signal_and_noise(self._noise.batch_size))
+            return float(spread.variance)
+        parts = list(spread.signal_and_noise(self._noise.batch_size))
         if not all(map(math.isfinite, parts)):
             return None
         olds = self._parts or parts
-        signal, noise = self._parts = [super(AdaBatch, self).smoothed(*pair) for pair in zip(parts, olds, strict=True)]
-        # An estimate of a small signal may fall below 0, and says nothing then.
+        signal, noise = self._parts = [super(AdaBatch, self)._average(*pair) for pair in zip(parts, olds, strict=True)]
+        # The unbiased estimate of a small signal may be below 0; it has no meaning then.
         return max(noise, 0.0) / signal / self._noise.batch_size if signal > 0 else None
 
-    def smoothed(self, new: float, old: float | None) -> float:
-        """Return the moving average that follows; of the noise scale both parts are smoothed already."""
-        return new if self.scale == "simple" else super().smoothed(new, old)
+    def _average(self, new: float, old: float | None) -> float:
+        """Return the next moving average; the parts of the noise scale are smoothed already."""
+        return new if self.scale == "simple" else super()._average(new, old)
 
-    def target(self) -> float:
-        """Return the target, or the first measure."""
+    def _target(self) -> float:
+        """Return the target, or the first measurement."""
         if self.target_noise is not None:
             return self.target_noise
         if self._baseline is None:
@@ -134,11 +131,11 @@ class AdaBatch(Adapting):
         return self._baseline or 0.0
 
     def get_state(self) -> dict[str, Any]:
-        """Return what all have, the baseline and the smoothed parts."""
+        """Return the state of the base class, the baseline, the smoothed parts and the generator's state."""
         parts = None if self._parts is None else list(self._parts)
-        return {**super().get_state(), "baseline": self._baseline, "parts": parts, "drawn": self._drawn}
+        return {**super().get_state(), "baseline": self._baseline, "parts": parts, "drawn": self._generator_state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         super().set_state(state)
-        self._baseline, self._parts, self._drawn = state["baseline"], state["parts"], state["drawn"]
+        self._baseline, self._parts, self._generator_state = state["baseline"], state["parts"], state["drawn"]

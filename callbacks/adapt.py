@@ -1,33 +1,30 @@
-"""Adapting to whichever measure a target is given for."""
+"""Adapting to gradient noise or to the effective sample size."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from noterl.callback import Budget, Callback
+from noterl.callback import AgentView, Budget, Callback
 from noterl.types import Logs
 
 from .ada_batch import AdaBatch
 from .ess_adapt import ESSAdapt
 
-if TYPE_CHECKING:
-    from noterl.agent import Agent
-
 
 class Adapt(Callback):
-    """`AdaBatch` where a `target_noise` is given, else `ESSAdapt`: what Note_rl calls `adjust`.
+    """`AdaBatch` if `target_noise` is given, otherwise `ESSAdapt`; Note_rl calls this `adjust`.
 
     Args:
-        target_ess: of `ESSAdapt`.
-        target_noise: of `AdaBatch`; it decides.
-        num_samples: of `AdaBatch`, needed there.
+        target_ess: argument of `ESSAdapt`.
+        target_noise: argument of `AdaBatch`.
+        num_samples: argument of `AdaBatch`; required with `target_noise`.
         smooth: weight of the new value in the moving average.
-        every: how often it looks.
-        unit: of `every`: "episodes", "steps" (of the environment), "updates" or "seconds".
-        **adjusted: by name, a `Rate` or `Scale` for each; see `Adapting` for the names.
+        every: number of `unit` between measurements.
+        unit: "episodes", "steps" (of the environment), "updates" or "seconds".
+        **adjusted: by name, a `Rate` or `Scale` for each tunable; see `AdaptiveCallback` for the names.
 
     Raises:
-        ValueError: if an argument is not what it may be, or belongs to the other measure.
+        ValueError: if an argument is not one of the allowed values, or belongs to the other class.
 
     Attributes:
         chosen: the `AdaBatch` or `ESSAdapt`.
@@ -52,37 +49,40 @@ class Adapt(Callback):
         **adjusted: Any,
     ) -> None:
         if target_noise is not None and target_ess is not None:
-            raise ValueError(f"target_ess must be None where target_noise is given, got {target_ess!r}")
+            raise ValueError(f"target_ess must be None if target_noise is given, got {target_ess!r}")
         self.chosen: AdaBatch | ESSAdapt
         if target_noise is None:
             if num_samples is not None:
-                raise ValueError(f"num_samples must be None where target_noise is not given, got {num_samples!r}")
+                raise ValueError(f"num_samples must be None unless target_noise is given, got {num_samples!r}")
             self.chosen = ESSAdapt(target_ess, smooth, every=every, unit=unit, **adjusted)
         else:
             if num_samples is None:
-                raise ValueError("num_samples must be given with target_noise, the number of batches to compare")
+                raise ValueError("num_samples, the number of batches to compare, must be given with target_noise")
             self.chosen = AdaBatch(num_samples, target_noise, smooth, every=every, unit=unit, **adjusted)
-        self.adds = self.chosen.adds
+        self.adds, self.every = self.chosen.adds, self.chosen.every
 
-    def before_fit(self, agent: Agent, budget: Budget) -> None:
-        """Tell the one that was chosen, and listen where it does."""
+    def before_fit(self, agent: AgentView, budget: Budget) -> None:
+        """Forward the call; the chosen callback may change when `every` is checked."""
         self.chosen.before_fit(agent, budget)
-        if "between_steps" in vars(self.chosen):
-            self.between_steps = self.chosen.between_steps  # type: ignore[method-assign]
+        self.every = self.chosen.every
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Tell the one that was chosen."""
+        """Forward the event."""
         self.chosen.agent = self.agent
-        self.chosen.begin(logs)
+        self.chosen.on_train_begin(logs)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Tell the one that was chosen."""
-        self.chosen.look(logs)
+        """Forward the event."""
+        self.chosen.on_episode_end(episode, logs)
+
+    def on_due(self, logs: Logs) -> bool | None:
+        """Forward the call."""
+        return self.chosen.on_due(logs)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the one that was chosen."""
+        """Return the state of the chosen callback."""
         return self.chosen.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self.chosen.set_state(state)

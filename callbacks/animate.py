@@ -1,4 +1,4 @@
-"""An animation of what was learned."""
+"""An animation at the end of training."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from noterl.utils.checks import check_positive
 
 
 class Animate(Callback):
-    """Play an episode when training has ended, and write it as an animation; not where training failed.
+    """Play an episode when training has ended, and write it as an animation, unless training failed.
 
     Args:
         path: a `.gif`, or a `.mp4`, which needs the extra `mp4`.
-        env: where to play, as `Agent.evaluate` takes it; it must be able to render "rgb_array".
-        max_steps: cut the episode off there.
+        env: where to play, as in `Agent.evaluate`; it must be able to render "rgb_array".
+        max_steps: the episode is cut off after this number of steps.
         fps: frames per second.
         seed: of the environment; by default one of the agent's own.
 
     Raises:
-        ValueError: if an argument is not what it may be; when training has ended, if the environment renders no
-            frames.
-        ImportError: when training has ended, without the extra `mp4`, where it is needed.
-        OSError: as training begins, if the file cannot be written.
+        ValueError: if an argument is not one of the allowed values; when training has ended, if the environment renders
+            no frames.
+        ImportError: when training has ended, if `path` ends in `.mp4` and the extra `mp4` is not installed.
+        OSError: when training begins, if the file cannot be written.
 
     Attributes:
-        reward: of the episode that was played last.
+        reward: of the last episode that was played.
 
     Example:
     >>> import os, noterl
@@ -60,15 +60,15 @@ class Animate(Callback):
         self._failed = False
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Find out now whether the file can be written."""
+        """Check that the file can be written."""
         self._failed = False
         saving.check_writable(self.path)
 
     def on_exception(self, error: BaseException) -> None:
-        """Note that training failed."""
+        """Skip the animation."""
         self._failed = True
 
     def on_train_end(self, logs: Logs) -> None:
-        """Play and write."""
+        """Play and write, unless training failed."""
         if not self._failed:
             self.reward = self.agent.animate(self.path, self.env, self.max_steps, self.fps, seed=self.seed)

@@ -1,4 +1,4 @@
-"""Going on after a crash, by running the same script again."""
+"""Resuming after a crash by running the same script again."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ from pathlib import Path
 from typing import Any
 
 from noterl import saving
-from noterl.callback import CHECKPOINT, Budget, Callback
+from noterl.callback import CHECKPOINT, AgentView, Budget, Callback, Every
 from noterl.types import Logs
 
-from .cadence import Cadence
-from .writer import Writer
+from .support.writer import Writer
 
 
 class BackupAndRestore(Callback):
-    """Keep a backup of everything in one file, and go on from it when the same script runs again.
+    """Keep a backup of everything in one file, and resume from it when the same script runs again.
 
-    Kill the process at any moment and start it anew: the `fit` that was interrupted trains what its budget still lacks,
-    and ends in the state of a run that was never interrupted, bit for bit (wall-clock times aside), for environments
-    that pass `noterl.envs.check`. The backup holds the memory, the episodes in flight, all generators and callbacks,
-    what the fit was to reach, and its `History`.
+    The process may be killed at any moment. When the script runs again, the interrupted `fit` trains the rest of its
+    budget. It ends in the state of an uninterrupted run, bit for bit (wall-clock times aside), for environments that
+    pass `noterl.envs.check`. The backup holds the memory, the episodes in flight, all generators and callbacks, the
+    budget of the `fit`, and its `History`.
 
-    A backup tells the calls of `fit` apart by their number in the process: those before the one it was made in are not
-    made again. One that is complete stays complete until the file is removed, or the script asks for more.
+    A backup identifies a `fit` by its number in the process. Earlier calls of `fit` are skipped. A `fit` that is
+    complete stays complete until the file is removed, or the script asks for more.
 
     Args:
         path: the file, such as "runs/dqn/backup.noterl".
-        save_freq: how many of `unit` between backups: what is lost at most.
+        save_freq: number of `unit` between backups: the most that a crash loses.
         unit: "episodes", "steps", "updates" or "seconds".
-        background: write in a thread, if there is memory for a copy of the state; training waits for the copy alone.
+        background: write in a thread if a copy of the state fits in memory; training waits only for the copy.
 
     Raises:
-        ValueError: if an argument is not what it may be, or the file holds an agent that does not fit this one.
-        noterl.saving.FileError: if the file is damaged or foreign.
-        OSError: before training starts, if the file cannot be written; when a backup cannot be.
+        ValueError: if an argument is not one of the allowed values, or the file does not fit this agent.
+        noterl.saving.FileError: if the file is damaged or not one of noterl's.
+        OSError: before training starts, if the file cannot be written; when a backup cannot be written.
 
     Example:
     >>> import tempfile, noterl
@@ -53,15 +52,15 @@ class BackupAndRestore(Callback):
     def __init__(
         self, path: str | Path, save_freq: float = 60, *, unit: str = "seconds", background: bool = False
     ) -> None:
-        self._cadence = Cadence("save_freq", save_freq, unit)
+        self.every = Every(save_freq, unit, at="step", name="save_freq")
         self.path, self.background = Path(path), background
-        self._fit: dict[str, Any] = {}  # which fit this is, and where it began
-        self._restored: dict[str, Any] | None = None  # what the backup said of the fit that goes on
-        self._over = False  # nothing is backed up any more
+        self._fit: dict[str, Any] = {}  # the number of this fit, and the counts at which it began
+        self._restored: dict[str, Any] | None = None  # what the backup holds about the fit that continues
+        self._over = False  # whether backups have ended
         self._writer = Writer()
 
-    def before_fit(self, agent: Any, budget: Budget) -> None:
-        """Bring the agent to where the backup is, if the backup is of this fit or a later one."""
+    def before_fit(self, agent: AgentView, budget: Budget) -> None:
+        """Restore the agent if the backup is of this fit or a later one."""
         saving.check_writable(self.path)
         self._over, self._restored = False, None
         self._fit = {"number": agent.fits, "first_episode": agent.episodes, "first_step": agent.steps}
@@ -69,25 +68,22 @@ class BackupAndRestore(Callback):
             return
         document = saving.read(self.path)
         saved = self._part_of(document)
-        if saved["fit"]["number"] < agent.fits:  # this process has come further
+        if saved["fit"]["number"] < agent.fits:
             return
-        from noterl.training import state as agent_state
-
-        agent_state.restore(agent, document)
+        agent.set_document(document)
         budget.resumed = True
         if saved["fit"]["number"] > agent.fits:
             self._over = True
             budget.last_episode, budget.last_step = agent.episodes, agent.steps
-            agent.say(f"{self.path} is of a later fit: this one is not made again")
+            agent.show_message(f"{self.path} is the backup of a later fit: skipping this one")
             return
         budget.last_episode += saved["fit"]["first_episode"] - self._fit["first_episode"]
         budget.last_step += saved["fit"]["first_step"] - self._fit["first_step"]
         self._restored, self._fit = saved, saved["fit"]
-        agent.say(f"going on from {self.path}: {agent.episodes} episodes, {agent.steps} steps")
+        agent.show_message(f"resuming from {self.path}: {agent.episodes} episodes, {agent.steps} steps")
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Bring the history to where the backup is; stop again what had been stopped."""
-        self._cadence.begin(self.agent)
+        """Restore the history, and stop again if the interrupted fit was stopped."""
         if self._restored is None:
             return
         history = self.agent.history
@@ -97,17 +93,16 @@ class BackupAndRestore(Callback):
         if self._restored["stop_reason"] is not None:
             self.agent.stop(self._restored["stop_reason"])
 
-    def between_steps(self) -> None:
-        """Make a backup if it is time."""
-        if self._cadence.due(self.agent):
-            self._save()
+    def on_due(self, logs: Logs) -> None:
+        """Write a backup."""
+        self._save()
 
     def on_exception(self, error: BaseException) -> None:
-        """Note that the state may not be that of an undisturbed run: the backup stays as it is."""
+        """Keep the last backup: the present state may differ from that of an undisturbed run."""
         self._over = True
 
     def on_train_end(self, logs: Logs) -> None:
-        """Make the last backup, and wait until it is written."""
+        """Write the last backup, and wait until it is written."""
         try:
             if not self._over:
                 self._save()
@@ -115,24 +110,22 @@ class BackupAndRestore(Callback):
             self._writer.close()
 
     def _save(self) -> None:
-        from noterl.training import state as agent_state
-
-        self._writer.drain()
-        document = agent_state.document(self.agent, replay=True)
+        self._writer.wait()
+        document = self.agent.get_document()
         document["state"]["callbacks"][self.state_key] = self._part()
         if not self.background:
             saving.write(self.path, document)
             return
-        replay = self._writer.copied(document["state"]["replay"])
+        replay = self._writer.copy(document["state"]["replay"])
         if replay is None:
-            self.agent.say(f"a copy of the memory does not fit in what is free: {self.path} is written at once")
+            self.agent.show_message(f"a copy of the replay memory does not fit in memory: writing {self.path} at once")
             saving.write(self.path, document)
             return
         document["state"]["replay"] = replay
         self._writer.write(lambda: saving.write(self.path, document), undo=lambda: None)
 
     def _part(self) -> dict[str, Any]:
-        """Return what the backup says beside the agent's state, and no other file does."""
+        """Return what the backup holds in addition to what `Agent.save` writes."""
         history = self.agent.history
         columns = {} if history is None else {name: list(column) for name, column in history.history.items()}
         return {
@@ -147,7 +140,7 @@ class BackupAndRestore(Callback):
             part = document["state"]["callbacks"][self.state_key]
             number, columns = part["fit"]["number"], part["columns"]
         except (KeyError, TypeError) as error:
-            raise saving.FileError(f"cannot read {str(self.path)!r}: it is no backup, {error!r} is missing") from error
+            raise saving.FileError(f"cannot read {str(self.path)!r}: not a backup, {error!r} is missing") from error
         if type(number) is not int or not isinstance(columns, dict):
-            raise saving.FileError(f"cannot read {str(self.path)!r}: what it says of its fit is malformed")
+            raise saving.FileError(f"cannot read {str(self.path)!r}: its description of the fit is malformed")
         return dict(part)

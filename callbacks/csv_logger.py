@@ -1,4 +1,4 @@
-"""A table of episodes as comma-separated values."""
+"""Logging episodes to a CSV file."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 from noterl.utils.files import replacing
 from noterl.utils.tables import Row, columns_of, csv_text, read_csv
 
-from .row_logger import RowLogger
+from .support.row_logger import RowLogger
 
 
 class CSVLogger(RowLogger):
-    """Write a row for each finished episode: what its logs hold, callbacks' additions included.
+    """Write a row for each finished episode with the metrics in its logs, also those that callbacks add.
 
-    A quantity that comes later than the first row gets a column then, empty for the rows before. A run that goes on
-    appends and repeats no row, one that begins anew replaces the file; see `RowLogger`.
+    A metric that appears after the first row gets a new column, which is empty in earlier rows. A run that continues
+    appends rows without duplicates; a new run replaces the file. See `RowLogger`.
 
     Args:
         path: the file.
-        flush_every: finished episodes between writes; a crash loses those since the last.
+        flush_every: finished episodes between writes; a crash loses those since the last one.
 
     Raises:
-        ValueError: if `flush_every` is no positive int; as training begins, if the file holds something else.
-        OSError: as training begins, if the file cannot be written.
+        ValueError: if `flush_every` is not a positive int; when training begins, if the file holds something else.
+        OSError: when training begins, if the file cannot be written.
 
     Example:
     >>> import noterl
@@ -40,17 +40,17 @@ class CSVLogger(RowLogger):
         self._columns: list[str] = []
 
     def read(self) -> list[Row]:
-        """Return the rows that the file holds."""
+        """Return the rows of the file."""
         return read_csv(self.path)
 
     def rewrite(self, rows: list[Row]) -> None:
-        """Write a file of these rows in the place of the old one."""
+        """Replace the file by one with these rows."""
         self._columns = columns_of(rows)
         with replacing(self.path) as file:
             file.write(csv_text(rows, self._columns, header=bool(rows)).encode())
 
     def append(self, rows: list[Row]) -> None:
-        """Write further rows; the whole file if they bring a new column."""
+        """Append rows; write the whole file again if they have a new column."""
         if set(columns_of(rows)) <= set(self._columns):
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 file.write(csv_text(rows, self._columns, header=False))

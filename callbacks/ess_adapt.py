@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from noterl.learning.schedule import batch_size_of
 from noterl.types import Logs
 from noterl.utils.checks import check_number
 
-from .adapting import Adapting
+from .support.adaptive_callback import AdaptiveCallback
 
 
-class ESSAdapt(Adapting):
-    """Move what it is given by the effective sample size of a prioritized memory, ESS = 1 / sum of p^2.
+class ESSAdapt(AdaptiveCallback):
+    """Adapt tunables to the effective sample size of a prioritized memory, ESS = 1 / sum of p^2.
 
-    ESS is the number of transitions that, drawn uniformly, would vary as those that the memory draws. It is smoothed,
-    `ema = smooth * ESS + (1 - smooth) * ema`, and its ratio to `target_ess` moves the rest, by the table of `Adapting`.
+    ESS is the number of uniformly sampled transitions that have the same variance as those that the memory samples. It
+    is smoothed, `ema = smooth * ESS + (1 - smooth) * ema`. Its ratio to `target_ess` changes the tunables by the table
+    of `AdaptiveCallback`.
 
-    Without a `target_ess` it is compared with itself: with the smoothed ESS of the first look, both per transition in
-    the memory, since a memory that fills has a growing one. That baseline is measured anew, and everything adjusted set
-    back to its first value, when the memory has been filled with other transitions once.
+    Without `target_ess`, the target is the first smoothed ESS, divided by the transitions in the memory at that time
+    and multiplied by those in it now. After as many environment steps as the memory's capacity, this baseline is
+    measured again, and every tunable is set to its first value.
 
     Args:
-        target_ess: transitions; None to compare with what it was at first.
-        smooth: weight of the new value in the moving average, above 0 and up to 1 (no smoothing).
-        every: how often it looks.
-        unit: of `every`: "episodes", "steps" (of the environment), "updates" or "seconds".
-        **adjusted: by name, a `Rate` or `Scale` for each; see `Adapting` for the names.
+        target_ess: a number of transitions; None to compare with the first measurement.
+        smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
+        every: number of `unit` between measurements.
+        unit: "episodes", "steps" (of the environment), "updates" or "seconds".
+        **adjusted: by name, a `Rate` or `Scale` for each tunable; see `AdaptiveCallback` for the names.
 
     Raises:
-        ValueError: if an argument is not what it may be; as training begins, if the agent has no such number, or no
-            replay memory.
+        ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no such
+            tunable, or no replay memory.
 
     Example:
     >>> import noterl
@@ -60,20 +60,20 @@ class ESSAdapt(Adapting):
         self._baseline: float | None = None  # per transition
         self._measured_at = 0
 
-    def begin(self, logs: Logs) -> None:
-        """Find out whether there is a memory, and everything can be adjusted."""
+    def on_train_begin(self, logs: Logs) -> None:
+        """Check that the agent has a replay memory and every tunable."""
         if not hasattr(self.agent.replay, "effective_sample_size"):
-            raise ValueError(f"ESSAdapt looks at a replay memory, which {type(self.agent).__name__} has not")
-        super().begin(logs)
+            raise ValueError(f"callbacks: ESSAdapt needs a replay memory; {type(self.agent).__name__} has none")
+        super().on_train_begin(logs)
 
-    def measured(self) -> float | None:
-        """Return the ESS, once there is a batch."""
-        if len(self.agent.replay) < batch_size_of(self.agent):
+    def _measure(self) -> float | None:
+        """Return the ESS; None if the memory holds less than a batch."""
+        if len(self.agent.replay) < self.agent.batch_size:
             return None
         return float(self.agent.replay.effective_sample_size())
 
-    def target(self) -> float:
-        """Return the target, or what the baseline is for as many transitions as there are."""
+    def _target(self) -> float:
+        """Return the target, or the baseline for the present number of transitions."""
         if self.target_ess is not None:
             return self.target_ess
         agent = self.agent
@@ -84,10 +84,10 @@ class ESSAdapt(Adapting):
         return self._baseline * len(agent.replay)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what all have, and the baseline."""
+        """Return the state of the base class, and the baseline."""
         return {**super().get_state(), "baseline": self._baseline, "measured_at": self._measured_at}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         super().set_state(state)
         self._baseline, self._measured_at = state["baseline"], state["measured_at"]

@@ -1,4 +1,4 @@
-"""Forgetting what a replay memory no longer draws from, as its effective sample size says."""
+"""Trimming a replay memory to its effective sample size."""
 
 from __future__ import annotations
 
@@ -6,47 +6,45 @@ from typing import Any
 
 import numpy as np
 
-from noterl.callback import Callback
-from noterl.learning.schedule import batch_size_of
+from noterl.callback import Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_number, check_positive, check_word
 
-from .cadence import Cadence
 from .window import replay_of
 
 
 class ESSWindow(Callback):
-    """Fit a prioritized memory's window to its effective sample size, 1 / sum of p^2.
+    """Trim a prioritized memory by its effective sample size, ESS = 1 / sum of p^2.
 
-    Where priorities are all alike, ESS is the number N of transitions; where few have most of the chance, it is small,
-    and the rest of the memory costs little to lose. At each look ESS is smoothed, `smooth` being the weight of the
-    new value, and then
+    If all priorities are equal, ESS is the number N of transitions. If few transitions have most of the probability,
+    ESS is small and the others can be dropped at little cost. Each measurement is smoothed, and then
 
     - mode "target" keeps ESS * scale transitions;
-    - mode "baseline" forgets (1 - ESS / ESS0) * scale * N, where ESS0 is the ESS after the last trim, or the largest
+    - mode "baseline" drops (1 - ESS / ESS0) * scale * N, where ESS0 is the ESS after the last trim, or the largest
       smoothed one since.
 
-    Both are Note_rl's rules, an earlier and a later one. There ESS0 is measured whenever collecting ends and learning
-    begins; here, where both go on side by side, it is the largest that was seen.
+    These are two rules of Note_rl, an earlier and a later one. Note_rl measures ESS0 whenever collecting ends and
+    learning begins. Here both alternate all the time, so ESS0 is the largest value.
 
-    The logs of each episode tell the last ESS as `ess` and the number of transitions that can be sampled as `window`.
+    The logs of each episode hold the last ESS as `ess`, and the number of transitions that can be sampled as `window`.
 
     Args:
-        scale: "target": above 1 keeps more; "baseline": above 1 forgets more.
-        smooth: weight of the new value in the moving average, above 0 and up to 1 (no smoothing).
+        scale: for "target", above 1 keeps more; for "baseline", above 1 drops more.
+        smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
         mode: "target" or "baseline".
-        trim: "oldest" forgets the oldest transitions; "sampled" chooses those that stay by chance, in proportion to
-            their scores, and masks the others.
-        min_size: transitions that always stay, and below which nothing is looked at; None for a batch.
-        every: how often it looks.
-        unit: of `every`: "episodes", "steps" (of the environment), "updates" or "seconds".
+        trim: "oldest" drops the oldest transitions; "sampled" samples those to keep in proportion to their scores, and
+            masks the others.
+        min_size: transitions that are always kept. Memories of at most this size are not measured. None is a batch.
+        every: number of `unit` between measurements.
+        unit: "episodes", "steps" (of the environment), "updates" or "seconds".
 
     Raises:
-        ValueError: if an argument is not what it may be; as training begins, for an agent without a replay memory.
+        ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no replay
+            memory.
 
     Attributes:
-        ess: the smoothed ESS, None before the first look.
-        baseline: ESS0, None before the first look.
+        ess: the smoothed ESS; None before the first measurement.
+        baseline: ESS0; None before the first measurement.
 
     Example:
     >>> import noterl
@@ -58,6 +56,8 @@ class ESSWindow(Callback):
     >>> 50 <= history.history["window"][-1] < 500
     True
     """
+
+    every: Every
 
     def __init__(
         self,
@@ -75,71 +75,72 @@ class ESSWindow(Callback):
         self.mode = check_word("mode", mode, ("target", "baseline"))
         self.trim = check_word("trim", trim, ("oldest", "sampled"))
         self.min_size = check_positive("min_size", min_size, none=True)
-        self._cadence = Cadence("every", every, unit)
+        self.every = Every(every, unit, name="every")
         self.ess: float | None = None
         self.baseline: float | None = None
-        self._last: float | None = None  # the newest ESS as it was measured
-        if unit != "episodes":
-            self.between_steps = self._look  # type: ignore[method-assign]
+        self._last: float | None = None  # the newest ESS, not smoothed
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Count from here; there must be a memory."""
+        """Check that the agent has a replay memory."""
         replay_of(self.agent, "ESSWindow")
-        self._cadence.begin(self.agent)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Look, if it is time, before others save what there is; tell what was found."""
-        if not logs.get("complete", True):
-            return
-        self._look()
-        logs["window"] = self._size
-        if self._last is not None:
-            logs["ess"] = self._last
+        """Log the last ESS and the size of the window."""
+        if logs.get("complete", True):
+            self._log(logs)
+
+    def on_due(self, logs: Logs) -> None:
+        """Measure, trim and log."""
+        least = max(self.min_size or 0, self.agent.batch_size)
+        size = self._size
+        if size > least:
+            self._trim(size, least)
+            self._log(logs)
 
     def get_state(self) -> dict[str, Any]:
         """Return the smoothed ESS, ESS0 and the last ESS."""
         return {"ess": self.ess, "baseline": self.baseline, "last": self._last}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self.ess, self.baseline, self._last = state["ess"], state["baseline"], state["last"]
+
+    def _log(self, logs: Logs) -> None:
+        logs["window"] = self._size
+        if self._last is not None:
+            logs["ess"] = self._last
 
     @property
     def _size(self) -> int:
-        """How many transitions there are to trim."""
+        """How many transitions can be trimmed."""
         replay = self.agent.replay
         return int(replay.sampler.storage.num_unmasked) if self.trim == "sampled" else len(replay)
 
-    def _look(self) -> None:
-        """Measure and forget, if it is time."""
-        least = max(self.min_size or 0, batch_size_of(self.agent))
-        size = self._size
-        if not self._cadence.due(self.agent) or size <= least:
-            return
+    def _trim(self, size: int, least: int) -> None:
         ess = self._last = self.agent.replay.effective_sample_size()
         self.ess = ess if self.ess is None else self.smooth * ess + (1 - self.smooth) * self.ess
         self.baseline = self.ess if self.baseline is None else max(self.baseline, self.ess)
         if self.mode == "target":
-            kept = _whole(self.ess * self.scale)
+            kept = _floor(self.ess * self.scale)
         else:
-            kept = size - _whole((1 - self.ess / self.baseline) * self.scale * size)
+            kept = size - _floor((1 - self.ess / self.baseline) * self.scale * size)
         kept = min(max(kept, least), size)
         if kept < size:
-            self._forget(size - kept, kept)
+            self._drop(size - kept, kept)
             self.baseline = self.agent.replay.effective_sample_size()
 
-    def _forget(self, dropped: int, kept: int) -> None:
+    def _drop(self, dropped: int, kept: int) -> None:
         replay = self.agent.replay
         if self.trim == "oldest":
             replay.drop_oldest(dropped)
             return
-        # Exponential numbers over the scores: the smallest are a draw without replacement (Efraimidis, Spirakis 2006).
+        # The smallest exponential variates divided by scores are a sample without replacement (Efraimidis, Spirakis 2006).
         chances = replay.sampler.probabilities(alpha=False)
         keys = self.agent.generators("window").exponential(size=len(chances)) / chances
-        rows = replay.sampler.storage.unmasked_indices()
-        replay.keep(rows[np.sort(np.argpartition(keys, kept - 1)[:kept])])
+        indices = replay.sampler.storage.unmasked_indices()
+        replay.keep(indices[np.sort(np.argpartition(keys, kept - 1)[:kept])])
 
 
-def _whole(number: float) -> int:
-    """Round down, but not for what rounding has taken away: N equal chances have an ESS of just below N."""
+def _floor(number: float) -> int:
+    """Return the floor, with a tolerance for rounding errors: N equal probabilities have an ESS of just below N."""
     return int(number * (1 + 1e-9))

@@ -1,4 +1,4 @@
-"""Evaluating while training goes on."""
+"""Evaluating during training."""
 
 from __future__ import annotations
 
@@ -9,47 +9,45 @@ from pathlib import Path
 from typing import Any
 
 from noterl import saving
-from noterl.callback import Callback
+from noterl.callback import Callback, Every
 from noterl.random import check_seed
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 from noterl.utils.files import replacing
 from noterl.utils.tables import plain_row
 
-from .cadence import Cadence
-from .evaluator import Evaluator
+from .support.evaluator import Evaluator
 
 MEASURED = ("reward_mean", "reward_std", "reward_iqm", "length_mean", "success_rate")
 
 
 class Evaluate(Callback):
-    """Play whole episodes without learning, every so often; training is left exactly as it was.
+    """Play whole episodes without learning at a fixed frequency. Training is not affected.
 
-    What `Agent.evaluate` finds stands in the logs of the episode after which it was played, each number under its name
-    with `evaluation_` before it: in `History`, for loggers, and for a `Checkpoint` or `EarlyStopping` that monitors it.
+    The logs of the episode after which the evaluation was played hold its numbers, with the prefix `evaluation_`.
+    `History` and loggers record them, and a `Checkpoint` or `EarlyStopping` may monitor them.
 
     Args:
-        env: where to play, as `Agent.evaluate` takes it; a fresh copy of the training environment by default.
-        every: how often, at the end of the first episode that reaches or passes a multiple.
-        unit: of `every`: "episodes", "steps", "updates" or "seconds".
-        episodes: how many to play.
-        num_envs: environments stepped side by side.
+        env: where to play, as in `Agent.evaluate`; by default a new copy of the training environment.
+        every: number of `unit` between evaluations, at the end of the first episode that reaches or passes a multiple.
+        unit: "episodes", "steps", "updates" or "seconds".
+        episodes: number of episodes to play.
+        num_envs: environments that are stepped side by side.
         seed: of the evaluation; by default one of the agent's own, the same each time.
-        deterministic: act by the head alone; otherwise explore as in training.
-        on_best: what to do when the mean reward is higher than ever, the first time included: a path where the agent
-            is saved (without its memory), or a function of the agent and of what `Agent.evaluate` returned.
-        background: play in a process of its own, on a copy of the agent, while training goes on. It finds the same; the
-            logs hold it at the end of the first episode after it is known, `results` in any case. An evaluation that
-            falls due while one is running waits for it. `env` must be something that can be pickled, `on_best` a path,
-            and a script keeps its work under `if __name__ == "__main__":`.
+        deterministic: act without exploration; otherwise explore as in training.
+        on_best: called for a mean reward that is higher than all before, also for the first one: a path where the
+            agent is saved (without its memory), or a function of the agent and of what `Agent.evaluate` returned.
+        background: evaluate a copy of the agent in a separate process while training continues. The result is the
+            same. It is logged at the end of the first episode after it is known, and always kept in `results`. If an
+            evaluation is due while another one runs, training waits for that one. `env` must be picklable, `on_best`
+            must be a path, and a script needs `if __name__ == "__main__":`.
 
     Raises:
-        ValueError: if an argument is not what it may be.
-        OSError: as training begins, if the path `on_best` cannot be written.
+        ValueError: if an argument is not one of the allowed values.
+        OSError: when training begins, if the path `on_best` cannot be written.
 
     Attributes:
-        results: one list per quantity, an entry for each evaluation: `episodes` and `steps` played before it, and
-            what it found.
+        results: one list per number, with one entry per evaluation: `episodes` and `steps` before it, and its results.
         best: the highest mean reward.
 
     Example:
@@ -88,31 +86,30 @@ class Evaluate(Callback):
         self.seed, self.on_best, self.background = seed, on_best, background
         self.results: dict[str, list[float]] = {}
         self.best: float | None = None
-        self._cadence = Cadence("every", every, unit)
+        self.every = Every(every, unit, at="episode", name="every")
         self._evaluator: Evaluator | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Count from here, and find out now whether the best agent can be saved."""
-        self._cadence.go_on(self.agent)
+        """Check that the best agent can be saved, and start the process of the background."""
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
         if self.background:
             self._evaluator = Evaluator(self.agent, self.env, self._arguments())
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Evaluate if it is time; in the background, tell what has been found since."""
-        if not logs.get("complete", True):
-            return
-        due = self._cadence.due(self.agent)
-        about = {"episodes": self.agent.episodes, "steps": self.agent.steps}
+        """Log the result of the background if it is ready."""
+        if logs.get("complete", True) and self._evaluator is not None and self._evaluator.is_ready():
+            logs.update(self._record_result(*self._evaluator.result()))
+
+    def on_due(self, logs: Logs) -> None:
+        """Evaluate, or start an evaluation in the background."""
+        counts = {"episodes": self.agent.episodes, "steps": self.agent.steps}
         if self._evaluator is None:
-            if due:
-                logs.update(self._judge(about, self.agent.evaluate(self.env, **self._arguments())))
+            logs.update(self._record_result(counts, self.agent.evaluate(self.env, **self._arguments())))
             return
-        if self._evaluator.is_ready() or (due and self._evaluator.pending):
-            logs.update(self._judge(*self._evaluator.take()))
-        if due:
-            self._evaluator.ask(self.agent, about)
+        if self._evaluator.pending:
+            logs.update(self._record_result(*self._evaluator.result()))
+        self._evaluator.start(self.agent, counts)
 
     def on_train_end(self, logs: Logs) -> None:
         """Wait for the evaluation in progress."""
@@ -121,22 +118,21 @@ class Evaluate(Callback):
             return
         try:
             if evaluator.pending:
-                self._judge(*evaluator.take())
+                self._record_result(*evaluator.result())
         finally:
             self._evaluator = None
             evaluator.close()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the results, the best, and since when it counts; an evaluation in progress is waited for."""
+        """Wait for the evaluation in progress; return the results and the best mean."""
         if self._evaluator is not None and self._evaluator.pending:
-            self._judge(*self._evaluator.take())
-        results = {name: list(values) for name, values in self.results.items()}
-        return {"results": results, "best": self.best, "mark": self._cadence.saved_mark}
+            self._record_result(*self._evaluator.result())
+        return {"results": {name: list(values) for name, values in self.results.items()}, "best": self.best}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self.results = {name: list(values) for name, values in state["results"].items()}
-        self.best, self._cadence.mark = state["best"], state["mark"]
+        self.best = state["best"]
 
     def _arguments(self) -> dict[str, Any]:
         return {
@@ -146,12 +142,12 @@ class Evaluate(Callback):
             "num_envs": self.num_envs,
         }
 
-    def _judge(self, about: dict[str, Any], result: dict[str, Any]) -> Logs:
-        """Remember what was found, tell of a new best, and return what the logs shall hold."""
-        found = plain_row(result)
-        self._note({**about, **found})
-        if self.best is None or found["reward_mean"] > self.best:
-            self.best = found["reward_mean"]
+    def _record_result(self, counts: dict[str, Any], result: dict[str, Any]) -> Logs:
+        """Append a result, call `on_best` for a new best, and return the metrics to log."""
+        metrics = plain_row(result)
+        self._append({**counts, **metrics})
+        if self.best is None or metrics["reward_mean"] > self.best:
+            self.best = metrics["reward_mean"]
             if callable(self.on_best):
                 self.on_best(self.agent, result)
             elif self.on_best is not None and self._evaluator is None:
@@ -159,9 +155,9 @@ class Evaluate(Callback):
             elif self.on_best is not None and self._evaluator is not None:
                 with self._evaluator.file.open("rb") as evaluated, replacing(self.on_best) as file:
                     shutil.copyfileobj(evaluated, file)
-        return {f"evaluation_{name}": value for name, value in found.items()}
+        return {f"evaluation_{name}": value for name, value in metrics.items()}
 
-    def _note(self, row: dict[str, float]) -> None:
+    def _append(self, row: dict[str, float]) -> None:
         before = len(self.results.get("steps", []))
         for name in row:
             self.results.setdefault(name, [math.nan] * before)

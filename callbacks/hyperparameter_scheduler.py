@@ -1,4 +1,4 @@
-"""A live number that follows a function of how far training is."""
+"""Setting a hyperparameter by a schedule."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
 
 
 class HyperparameterScheduler(Callback):
-    """Set a live number of the agent to a function of the steps, updates or episodes so far.
+    """Set a hyperparameter of the agent to a function of the steps, updates or episodes so far.
 
-    It is set as training begins and as each episode ends; with `live`, before each single gradient update too, which
-    then runs as a call of its own. It goes by the run's totals; a run that goes on within an episode keeps the value
-    that the episode had. The value that an episode ended with stands in its logs under the name.
+    The value is set when training begins and when each episode ends. With `live`, it is also set before each gradient
+    update, and each update then runs as a separate call. The counts are the agent's totals. If a run continues within
+    an episode, the value stays until the episode ends. The logs of each episode hold the value that it ended with,
+    under the name.
 
     Args:
         name: one of `agent.hyperparameters`, or a rule of the optimizer: "learning_rate", "beta_1", "beta_2" or
             "weight_decay".
-        schedule: a function of an int that gives the value; those of `noterl.schedules` are such.
-        unit: what the int counts: environment "steps", gradient "updates" or finished "episodes".
-        live: set it before each single update.
-        optimizer: whose rule, by name, where the agent has several; None for all.
+        schedule: a function of the count that returns the value, such as one of `noterl.schedules`.
+        unit: the count: environment "steps", gradient "updates" or finished "episodes".
+        live: set the value before each update.
+        optimizer: the name of the optimizer whose rule is set; None for all.
 
     Raises:
-        ValueError: if an argument is not what it may be; as training begins, if the agent has no such number, or when
-            the schedule gives a value that it may not have.
+        ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no such
+            hyperparameter; if the schedule returns a value that is not allowed.
 
     Example:
     >>> import noterl
@@ -52,21 +53,21 @@ class HyperparameterScheduler(Callback):
         optimizer: str | None = None,
     ) -> None:
         if not callable(schedule):
-            raise ValueError(f"schedule must be a function of the {unit} so far, got {schedule!r}")
+            raise ValueError(f"schedule must be a function of the number of {unit}, got {schedule!r}")
         self.name, self.schedule, self.optimizer = name, schedule, optimizer
         self.unit = check_word("unit", unit, UNITS)
-        self._at: int | None = None  # the count that the value is of
+        self._at: int | None = None  # the count of the present value
         if live:
             self.needs_live_updates = True
             self.on_batch_begin = self._before_update  # type: ignore[method-assign]
 
     @property
     def state_key(self) -> str:
-        """The class, the number's name and, where it is one of several, the optimizer's."""
+        """The class, the name, and the optimizer if one is given."""
         return ":".join([type(self).__name__, self.name, *([self.optimizer] if self.optimizer else [])])
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Find out whether there is such a number, and set it."""
+        """Check that the hyperparameter exists, and set it."""
         if self.name not in RULES and self.name not in self.agent.hyperparameters:
             known = ", ".join([*self.agent.hyperparameters, *RULES])
             raise ValueError(f"name must be one of {known}, got {self.name!r}")
@@ -74,26 +75,24 @@ class HyperparameterScheduler(Callback):
         self._set(now if self._at is None or self._at > now else self._at)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Log the value, and set the next."""
+        """Log the value and set the next one."""
         logs[self.name] = self.value
         self._set(self._now)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the count that the value is of."""
+        """Return the count of the present value."""
         return {"at": self._at}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self._at = state["at"]
 
     @property
     def value(self) -> float:
-        """The present value; of several optimizers that of the first."""
+        """The present value; if it is set in several optimizers, that of the first."""
         if self.name in self.agent.hyperparameters:
             return float(self.agent.hyperparameters[self.name])
-        from noterl.learning.optimizers import get_rule
-
-        return get_rule(self.agent.optimizers[self.optimizer or self.agent.optimizer_names[0]], self.name)
+        return self.agent.get_rule(self.name, self.optimizer)
 
     @property
     def _now(self) -> int:

@@ -1,4 +1,4 @@
-"""A table of episodes as JSON lines."""
+"""Logging episodes to a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 from noterl.utils.files import replacing
 from noterl.utils.tables import Row, json_text, read_json_lines
 
-from .row_logger import RowLogger
+from .support.row_logger import RowLogger
 
 
 class JSONLogger(RowLogger):
-    """Write a JSON object on a line of its own for each finished episode: what its logs hold, NaN as null.
+    """Write a line with a JSON object for each finished episode: the metrics in its logs, NaN as null.
 
-    A run that goes on appends and repeats no row, one that begins anew replaces the file; see `RowLogger`.
+    A run that continues appends rows without duplicates; a new run replaces the file. See `RowLogger`.
 
     Args:
         path: the file.
-        flush_every: finished episodes between writes; a crash loses those since the last.
+        flush_every: finished episodes between writes; a crash loses those since the last one.
 
     Raises:
-        ValueError: if `flush_every` is no positive int; as training begins, if the file holds something else.
-        OSError: as training begins, if the file cannot be written.
+        ValueError: if `flush_every` is not a positive int; when training begins, if the file holds something else.
+        OSError: when training begins, if the file cannot be written.
 
     Example:
     >>> import json, noterl
@@ -38,15 +38,15 @@ class JSONLogger(RowLogger):
         super().__init__(path, flush_every)
 
     def read(self) -> list[Row]:
-        """Return the rows that the file holds."""
+        """Return the rows of the file."""
         return read_json_lines(self.path)
 
     def rewrite(self, rows: list[Row]) -> None:
-        """Write a file of these rows in the place of the old one."""
+        """Replace the file by one with these rows."""
         with replacing(self.path) as file:
             file.write(json_text(rows).encode())
 
     def append(self, rows: list[Row]) -> None:
-        """Write further rows."""
+        """Append rows."""
         with self.path.open("a", encoding="utf-8", newline="\n") as file:
             file.write(json_text(rows))

@@ -1,4 +1,4 @@
-"""A learning rate that follows a function of how far training is."""
+"""Setting the learning rate by a schedule."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .hyperparameter_scheduler import HyperparameterScheduler
 class LearningRateScheduler(HyperparameterScheduler):
     """Set the learning rate to a function of the steps, updates or episodes so far.
 
-    See `HyperparameterScheduler` for when; the rate that an episode ended with stands in its logs as `learning_rate`.
+    `HyperparameterScheduler` describes when it is set. The logs of each episode hold the rate as `learning_rate`.
 
     Args:
-        schedule: a function of an int that gives the rate; those of `noterl.schedules` are such.
-        unit: what the int counts: environment "steps", gradient "updates" or finished "episodes".
-        live: set it before each single update, which then runs as a call of its own.
-        optimizer: whose, by name, where the agent has several; None for all.
+        schedule: a function of the count that returns the rate, such as one of `noterl.schedules`.
+        unit: the count: environment "steps", gradient "updates" or finished "episodes".
+        live: set the rate before each update, which then runs as a separate call.
+        optimizer: the name of the optimizer; None for all.
 
     Raises:
-        ValueError: if an argument is not what it may be.
+        ValueError: if an argument is not one of the allowed values.
 
     Example:
     >>> import noterl

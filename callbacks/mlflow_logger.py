@@ -1,4 +1,4 @@
-"""Charts in MLflow."""
+"""Logging episodes to MLflow."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from noterl.utils.tables import agent_row, plain_row
 
 
 class MLflowLogger(Callback):
-    """Log the numbers of each finished episode to a run of MLflow, against environment steps.
+    """Log the metrics of each finished episode to an MLflow run, by environment steps.
 
-    The agent's arguments are the run's parameters. A restored agent goes on in the same run, in which steps that are
-    played again are not logged twice. No run is made the active one, so it goes along with what a script logs itself.
+    The agent's arguments are the run's parameters. A restored agent continues the same run; steps that are played again
+    are not logged twice. The active run is not changed, so a script may log to its own.
 
     Args:
-        experiment: the name; made if need be.
-        name: of the run; one of MLflow's if not given.
-        parameters: further parameters of the run, beside the agent's arguments.
-        tracking_uri: where runs are kept, such as "sqlite:///runs.db" or a server; None for what MLflow is set to.
-        flush_every: finished episodes between writes; a crash loses those since the last.
+        experiment: the name; it is created if necessary.
+        name: of the run; by default MLflow chooses one.
+        parameters: further parameters of the run, besides the agent's arguments.
+        tracking_uri: where runs are kept, such as "sqlite:///runs.db" or a server; None for MLflow's setting.
+        flush_every: finished episodes between writes; a crash loses those since the last one.
 
     Raises:
-        ValueError: if `flush_every` is no positive int.
-        ImportError: without the extra `mlflow`.
+        ValueError: if `flush_every` is not a positive int.
+        ImportError: if the extra `mlflow` is not installed.
 
     Example:
     >>> from noterl.callbacks import MLflowLogger
@@ -54,7 +54,7 @@ class MLflowLogger(Callback):
         self._id: str | None = None
         self._pending: list[Any] = []
         self._unwritten = 0
-        self._logged = -1  # the last step that the run knows of
+        self._logged = -1  # the last step in the run
         self._failed = False
 
     @property
@@ -63,18 +63,18 @@ class MLflowLogger(Callback):
         return f"{type(self).__name__}:{self.experiment}"
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Make the run, or go on with it."""
+        """Create the run, or continue it."""
         self._failed, self._pending, self._unwritten = False, [], 0
         self._client = self._mlflow.MlflowClient(tracking_uri=self.tracking_uri)
         if self._id is None:
             self._id = self._new_run()
         else:
             self._client.update_run(self._id, status="RUNNING")
-        known = self._client.get_metric_history(self._id, "steps")
-        self._logged = max((point.step for point in known), default=-1)
+        logged = self._client.get_metric_history(self._id, "steps")
+        self._logged = max((point.step for point in logged), default=-1)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Note the episode; one that the end of training cut short is passed over."""
+        """Log a complete episode."""
         if self._client is None or not logs.get("complete", True) or logs["steps"] <= self._logged:
             return
         now = int(time.time() * 1000)
@@ -90,7 +90,7 @@ class MLflowLogger(Callback):
             self._flush()
 
     def on_exception(self, error: BaseException) -> None:
-        """Note that training failed."""
+        """Mark the run as failed."""
         self._failed = True
 
     def on_train_end(self, logs: Logs) -> None:
@@ -101,32 +101,32 @@ class MLflowLogger(Callback):
             self._client = None
 
     def get_state(self) -> dict[str, Any]:
-        """Return which run it is; what is not written yet is written, for a saved agent goes on after it."""
+        """Write the remaining metrics, since a restored agent continues after them; return the id of the run."""
         if self._client is not None:
             self._flush()
         return {"id": self._id}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self._id = state["id"]
 
     def _new_run(self) -> str:
         found = self._client.get_experiment_by_name(self.experiment)
         number = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
         run = self._client.create_run(number, run_name=self.name)
-        given = {**agent_row(self.agent), **self.parameters}
+        parameters = {**agent_row(self.agent), **self.parameters}
         self._client.log_batch(
             run.info.run_id,
-            params=[self._mlflow.entities.Param(_allowed(name), str(value)) for name, value in given.items()],
+            params=[self._mlflow.entities.Param(_allowed(name), str(value)) for name, value in parameters.items()],
         )
         return str(run.info.run_id)
 
     def _flush(self) -> None:
-        for start in range(0, len(self._pending), 1000):  # MLflow takes no more at once
+        for start in range(0, len(self._pending), 1000):  # the most that MLflow accepts at once
             self._client.log_batch(self._id, metrics=self._pending[start : start + 1000])
         self._pending, self._unwritten = [], 0
 
 
 def _allowed(name: str) -> str:
-    """Return a name without the characters that MLflow refuses."""
+    """Return a name without the characters that MLflow rejects."""
     return "".join(character if character.isalnum() or character in "_-. /" else "_" for character in name)

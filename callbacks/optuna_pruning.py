@@ -1,34 +1,34 @@
-"""Telling an Optuna trial how training goes, and ending it where the study has seen enough."""
+"""Reporting to an Optuna trial, and stopping if the trial is pruned."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from noterl.callback import Callback
+from noterl.callback import Callback, Every
 from noterl.types import Logs
 from noterl.utils.optional import require
 
-from .cadence import Cadence
-from .monitor import Monitor
+from .support.monitor import Monitor
 
 
 class OptunaPruning(Callback):
-    """Report a mean to an Optuna trial every so often; where the study prunes the trial, end training.
+    """Report a mean to an Optuna trial at a fixed frequency; if the study prunes the trial, end training.
 
-    The trial hears of the multiple of `every` that was reached or passed, so that trials are compared at the same
-    points. When it is pruned, training ends as by `Agent.stop`, every callback hears that, and then `fit` raises
-    `optuna.TrialPruned`, which the study expects.
+    The reported step is the multiple of `every` that was reached or passed, so trials are compared at the same points.
+    If the trial is pruned, training ends as by `Agent.stop`, and then `fit` raises `optuna.TrialPruned`, which the
+    study expects.
 
     Args:
-        trial: what Optuna hands to the objective.
-        monitor: the quantity in an episode's logs.
-        window: finished episodes in the mean, fewer at the start.
-        every: how often it is reported, at the end of the first episode that reaches or passes a multiple.
-        unit: of `every`: "episodes", "steps" or "updates".
+        trial: the argument of Optuna's objective.
+        monitor: the metric, a name in an episode's logs.
+        window: finished episodes in the mean; there are fewer at the start.
+        every: number of `unit` between reports, at the end of the first episode that reaches or passes a multiple.
+        unit: "episodes", "steps" or "updates".
 
     Raises:
-        ValueError: if an argument is not what it may be; at an episode's end if its logs have no `monitor`.
-        ImportError: without the extra `tune`.
+        ValueError: if an argument is not one of the allowed values; at an episode's end, if its logs do not hold
+            `monitor`.
+        ImportError: if the extra `tune` is not installed.
         optuna.TrialPruned: when training has ended, if the trial was pruned.
 
     Example:
@@ -41,6 +41,8 @@ class OptunaPruning(Callback):
     >>> # optuna.create_study(direction="maximize").optimize(objective, n_trials=20)
     """
 
+    every: Every
+
     def __init__(
         self, trial: Any, *, monitor: str = "reward", window: int = 10, every: int = 10, unit: str = "episodes"
     ) -> None:
@@ -49,38 +51,38 @@ class OptunaPruning(Callback):
         self._optuna = require("optuna", "tune", "OptunaPruning")
         if unit == "seconds":
             raise ValueError("unit must be 'episodes', 'steps' or 'updates', got 'seconds'")
-        self.trial, self._cadence, self._monitor = trial, Cadence("every", every, unit), Monitor(monitor, window)
+        self.trial, self._monitor = trial, Monitor(monitor, window)
+        self.every = Every(every, unit, at="episode", name="every")
         self._pruned = False
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Count from here."""
+        """Forget that an earlier trial was pruned."""
         self._pruned = False
-        self._cadence.go_on(self.agent)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Report if it is time, and stop if the study says so."""
-        if not logs.get("complete", True):
+        """Add the episode to the mean."""
+        if logs.get("complete", True):
+            self._monitor.update(logs, self.agent)
+
+    def on_due(self, logs: Logs) -> None:
+        """Report the mean, and stop if the study prunes the trial."""
+        if not self._monitor.recent:
             return
-        self._monitor.hear(logs, self.agent)
-        if not self._cadence.due(self.agent) or not self._monitor.recent:
-            return
-        count = getattr(self.agent, self._cadence.unit)
-        point = int(count // self._cadence.every * self._cadence.every)
+        point = int(self.every.now(self.agent) // self.every.count * self.every.count)
         self.trial.report(self._monitor.mean, point)
         if self.trial.should_prune():
             self._pruned = True
-            self.agent.stop(f"the trial was pruned at {point} {self._cadence.unit}")
+            self.agent.stop(f"the trial was pruned at {point} {self.every.unit}")
 
     def on_train_end(self, logs: Logs) -> None:
-        """Tell the study that the trial was pruned."""
+        """Raise `optuna.TrialPruned` if the trial was pruned."""
         if self._pruned:
             raise self._optuna.TrialPruned(self.agent.stop_reason)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the recent values, and since when it counts."""
-        return {"recent": list(self._monitor.recent), "mark": self._cadence.saved_mark}
+        """Return the recent values."""
+        return {"recent": list(self._monitor.recent)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self._monitor.set_recent(state["recent"])
-        self._cadence.mark = state["mark"]

@@ -1,4 +1,4 @@
-"""A table of episodes as one Parquet file."""
+"""Logging episodes to a Parquet file."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from noterl.utils.checks import check_positive
 from noterl.utils.optional import require
 from noterl.utils.tables import Row, read_parquet, write_parquet
 
-from .row_logger import RowLogger
+from .support.row_logger import RowLogger
 
 
 class ParquetLogger(RowLogger):
     """Write a row for each finished episode into one Parquet file, which can be read at any time.
 
     The columns are those of the logs, and the five that xagents writes: `mean_reward` (of the last `window` episodes,
-    this one included), `best_reward` (the best such mean so far), `episode_reward`, `step` and `time` (seconds of
-    training, over all fits). Parquet cannot be appended to, so each write replaces the file, all at once; hence the
-    longer interval. A run that goes on repeats no row, one that begins anew replaces the file; see `RowLogger`.
+    with this one), `best_reward` (the best such mean so far), `episode_reward`, `step` and `time` (seconds of
+    training, over all fits). Rows cannot be appended to a Parquet file, so each write replaces the file atomically, and
+    the default interval is longer. A run that continues writes no duplicates; a new run replaces the file. See
+    `RowLogger`.
 
     Args:
         path: the file.
-        flush_every: finished episodes between writes; a crash loses those since the last.
+        flush_every: finished episodes between writes; a crash loses those since the last one.
         window: finished episodes in the mean.
 
     Raises:
-        ValueError: if `flush_every` or `window` is no positive int; as training begins, if the file holds something
-            else.
-        OSError: as training begins, if the file cannot be written.
-        ImportError: without the extra `parquet`.
+        ValueError: if `flush_every` or `window` is not a positive int; when training begins, if the file holds
+            something else.
+        OSError: when training begins, if the file cannot be written.
+        ImportError: if the extra `parquet` is not installed.
 
     Example:
     >>> import noterl
@@ -50,7 +51,7 @@ class ParquetLogger(RowLogger):
         self._rows: list[Row] = []
 
     def read(self) -> list[Row]:
-        """Return the rows that the file holds."""
+        """Return the rows of the file."""
         return read_parquet(self.path)
 
     def complete_row(self, row: Row) -> Row:
@@ -68,7 +69,7 @@ class ParquetLogger(RowLogger):
         return {**five, **row}
 
     def rewrite(self, rows: list[Row]) -> None:
-        """Write a file of these rows in the place of the old one, and go on from them."""
+        """Replace the file by one with these rows, and continue from them."""
         self._rows = list(rows)
         self._recent.clear()
         self._recent.extend(row["episode_reward"] for row in rows)
@@ -76,6 +77,6 @@ class ParquetLogger(RowLogger):
         write_parquet(self.path, self._rows)
 
     def append(self, rows: list[Row]) -> None:
-        """Write further rows, and all before them."""
+        """Write the file again with further rows."""
         self._rows += rows
         write_parquet(self.path, self._rows)

@@ -1,41 +1,41 @@
-"""Lowering the learning rate when training gets no better."""
+"""Reducing the learning rate when training no longer improves."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from noterl.callback import Callback
-from noterl.learning import optimizers
+from noterl.callback import Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_int, check_number, check_positive
 
-from .monitor import Monitor
+from .support.monitor import Monitor
 
 
 class ReduceLROnPlateau(Callback):
-    """Lower the learning rate of every optimizer on a plateau, and end training after so many plateaus.
+    """Reduce the learning rate of every optimizer on a plateau, and end training after a number of plateaus.
 
-    A plateau is `patience` looks in a row at the mean of `monitor` that found none better than the best. Nothing counts
-    before `starts_at` environment steps but the best. The rates that an episode ended with stand in its logs as
-    `learning_rate`, or `learning_rate/<optimizer>` where there are several.
+    The mean of `monitor` is checked every `every` episodes. A plateau is `patience` checks in a row without a better
+    mean than the best. Before `starts_at` environment steps, only the best mean is updated. The logs of each episode
+    hold the rates as `learning_rate`, or as `learning_rate/<optimizer>` if there are several optimizers.
 
-    With `stop_after` this is the divergence monitoring of xagents: a better mean forgets the plateaus so far.
+    With `stop_after`, this is the divergence monitoring of xagents: a better mean resets the number of plateaus.
 
     Args:
         factor: the rate is multiplied by it.
-        patience: looks without improvement that make a plateau.
-        monitor: the quantity in an episode's logs.
-        window: finished episodes in its mean, fewer at the start.
-        mode: "max" if more is better, "min" if less.
-        every: finished episodes between looks.
-        min_delta: what a mean must exceed the best by to be better.
-        cooldown: looks after a plateau that do not count.
-        min_lr: the lowest rate.
-        starts_at: environment steps before which nothing is a plateau.
-        stop_after: plateaus without improvement between them that end training; None for never.
+        patience: checks without improvement in a plateau.
+        monitor: the metric, a name in an episode's logs.
+        window: finished episodes in its mean; there are fewer at the start.
+        mode: "max" if higher is better, "min" if lower is better.
+        every: finished episodes between checks.
+        min_delta: the least difference to the best mean that counts as an improvement.
+        cooldown: checks after a plateau that are not counted.
+        min_lr: the lower bound of the rate.
+        starts_at: environment steps before the first plateau.
+        stop_after: plateaus in a row that end training; None for never.
 
     Raises:
-        ValueError: if an argument is not what it may be; at an episode's end if its logs have no `monitor`.
+        ValueError: if an argument is not one of the allowed values; at an episode's end, if its logs do not hold
+            `monitor`.
 
     Example:
     >>> import noterl
@@ -64,10 +64,10 @@ class ReduceLROnPlateau(Callback):
     ) -> None:
         self.factor = check_number("factor", factor, low=0, high=1, above=True)
         if self.factor == 1.0:
-            raise ValueError(f"factor must be below 1, or the rate would stay, got {factor!r}")
+            raise ValueError(f"factor must be below 1, got {factor!r}")
         self.patience = check_positive("patience", patience)
         self._monitor = Monitor(monitor, window, mode)
-        self.every = check_positive("every", every)
+        self.every = Every(check_positive("every", every), "episodes")
         self.min_delta = check_number("min_delta", min_delta, low=0)
         self.cooldown = check_int("cooldown", cooldown, least=0)
         self.min_lr = check_number("min_lr", min_lr, low=0)
@@ -78,18 +78,25 @@ class ReduceLROnPlateau(Callback):
         self._waited = self._plateaus = self._cooling = 0
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Look at the mean if it is time; log the rates."""
-        if not logs.get("complete", True):
-            return
-        if self._monitor.hear(logs, self.agent) and self.agent.episodes % self.every == 0:
-            self._look(self._monitor.mean)
+        """Update the mean and log the rates."""
+        if logs.get("complete", True):
+            self._monitor.update(logs, self.agent)
+            self._log(logs)
+
+    def on_due(self, logs: Logs) -> None:
+        """Check the mean and log the rates."""
+        if self._monitor.name in logs:
+            self._check(self._monitor.mean)
+            self._log(logs)
+
+    def _log(self, logs: Logs) -> None:
         names = self.agent.optimizer_names
         for name in names:
-            rate = optimizers.get_rule(self.agent.optimizers[name], "learning_rate")
-            logs["learning_rate" if len(names) == 1 else f"learning_rate/{name}"] = rate
+            key = "learning_rate" if len(names) == 1 else f"learning_rate/{name}"
+            logs[key] = self.agent.get_rule("learning_rate", name)
 
-    def _look(self, mean: float) -> None:
-        if self._monitor.better(mean, self._best, self.min_delta):
+    def _check(self, mean: float) -> None:
+        if self._monitor.is_better(mean, self._best, self.min_delta):
             self._best, self._waited, self._plateaus = mean, 0, 0
             return
         if self._cooling:
@@ -105,17 +112,17 @@ class ReduceLROnPlateau(Callback):
         self._waited, self._cooling = 0, self.cooldown
         self._plateaus += 1
         for name in self.agent.optimizer_names:
-            before = optimizers.get_rule(self.agent.optimizers[name], "learning_rate")
+            before = self.agent.get_rule("learning_rate", name)
             after = max(before * self.factor, self.min_lr)
             if after < before:
                 self.agent.set_rule("learning_rate", after, name)
-                self.agent.say(f"the learning rate of {name} goes from {before:.4g} to {after:.4g}")
+                self.agent.show_message(f"reducing the learning rate of {name} from {before:.4g} to {after:.4g}")
         if self.stop_after is not None and self._plateaus >= self.stop_after:
             self._plateaus = 0
             self.agent.stop(f"{self._monitor.name} has not improved for {self.stop_after} plateaus")
 
     def get_state(self) -> dict[str, Any]:
-        """Return the recent values, the best mean, and what has been counted since."""
+        """Return the recent values, the best mean, and the counts since then."""
         return {
             "recent": list(self._monitor.recent),
             "best": self._best,
@@ -125,7 +132,7 @@ class ReduceLROnPlateau(Callback):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self._monitor.set_recent(state["recent"])
         self._best, self._waited = state["best"], state["waited"]
         self._plateaus, self._cooling = state["plateaus"], state["cooling"]

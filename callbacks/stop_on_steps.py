@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from noterl.callback import Budget, Callback
+from noterl.callback import AgentView, Budget, Callback
 from noterl.utils.checks import check_positive
-
-if TYPE_CHECKING:
-    from noterl.agent import Agent
 
 
 class StopOnSteps(Callback):
-    """End training at exactly so many environment steps of the agent, over all its `fit`s.
+    """End training at exactly this number of environment steps of the agent, over all `fit` calls.
 
-    `fit(steps=)` adds steps; this counts those that were made before, too, in whatever process. An agent that has
-    made them already is not trained.
+    `fit(steps=)` adds steps; this callback counts earlier ones too, also those before a restored file was saved. An
+    agent that has made them already is not trained.
 
     Args:
-        steps: in all, over all environments.
+        steps: the total over all environments.
 
     Raises:
-        ValueError: unless `steps` is a positive int.
+        ValueError: if `steps` is not a positive int.
 
     Example:
     >>> import noterl
@@ -38,6 +33,6 @@ class StopOnSteps(Callback):
     def __init__(self, steps: int) -> None:
         self.steps = check_positive("steps", steps)
 
-    def before_fit(self, agent: Agent, budget: Budget) -> None:
-        """Let the budget of the fit end there at the latest."""
+    def before_fit(self, agent: AgentView, budget: Budget) -> None:
+        """Limit the budget of the fit."""
         budget.last_step = min(budget.last_step, self.steps)

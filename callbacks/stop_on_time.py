@@ -1,4 +1,4 @@
-"""Stopping after a time."""
+"""Stopping after a number of seconds."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from noterl.utils.checks import check_number
 
 
 class StopOnTime(Callback):
-    """End training after so many seconds of it, at the step in progress.
+    """End training after a number of seconds, when the step in progress is complete.
 
-    Time between two `fit`s does not count; that of earlier `fit`s and of processes that were resumed does.
+    The time of all `fit` calls counts, also of those before a restored file was saved; time between them does not.
 
     Args:
-        seconds: of training.
+        seconds: the training time.
 
     Raises:
-        ValueError: unless `seconds` is a finite number above 0.
+        ValueError: if `seconds` is not a finite number above 0.
 
     Example:
     >>> import noterl
@@ -33,29 +33,29 @@ class StopOnTime(Callback):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = check_number("seconds", seconds, low=0, above=True)
-        self._spent = 0.0  # up to the last fit's end
+        self._spent = 0.0  # in earlier fits
         self._began: float | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Let the clock run."""
+        """Start the clock."""
         self._began = perf_counter()
 
-    def between_steps(self) -> None:
-        """Stop if the time is over."""
+    def on_step_end(self) -> None:
+        """Stop if the time has passed."""
         if self._elapsed() >= self.seconds:
             self.agent.stop(f"trained for {self.seconds:g} seconds")
 
     def on_train_end(self, logs: Logs) -> None:
-        """Halt the clock."""
+        """Stop the clock."""
         self._spent, self._began = self._elapsed(), None
 
     def _elapsed(self) -> float:
         return self._spent if self._began is None else self._spent + perf_counter() - self._began
 
     def get_state(self) -> dict[str, Any]:
-        """Return the seconds trained so far."""
+        """Return the training time so far."""
         return {"seconds": self._elapsed()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self._spent, self._began = state["seconds"], None

@@ -1,4 +1,4 @@
-"""Ending training, instead of failing, when a loss is not finite."""
+"""Ending training without an error when a loss is not finite."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from noterl.types import Logs
 
 
 class TerminateOnNaN(Callback):
-    """End training at the first loss or gradient that is not finite, and keep the last good state.
+    """End training at the first loss or gradient that is not finite, and keep the last finite state.
 
-    Without it `fit` raises `NonFiniteError` then. Either way the agent holds the state before the offending update;
-    with this, training ends as a budget ends it, with `stop_reason` naming the update and the step. It hears every
-    gradient update, which costs a fetch from the device for each group of them.
+    Without this callback, `fit` raises `NonFiniteError`. In both cases the agent holds the state before that update.
+    With it, training ends normally, and `stop_reason` names the update and the step. It handles every gradient update,
+    which costs a fetch from the device for each group of updates.
 
     Example:
     >>> import noterl
@@ -26,7 +26,7 @@ class TerminateOnNaN(Callback):
     """
 
     def on_batch_end(self, batch: int, logs: Logs) -> None:
-        """Stop if the update was not applied; what was finite before it stays."""
+        """Stop if the update was not applied."""
         applied = self.agent.updates > batch
         loss = logs.get("loss", math.nan)
         if not applied:

@@ -1,4 +1,4 @@
-"""Charts in Weights & Biases."""
+"""Logging episodes to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from noterl.utils.tables import agent_row, plain_row
 
 
 class WandbLogger(Callback):
-    """Log the numbers of each finished episode to a run of Weights & Biases, against environment steps.
+    """Log the metrics of each finished episode to a Weights & Biases run, by environment steps.
 
-    A restored agent goes on in the same run, in which steps that are played again are not logged twice. What was
-    logged lies on the disk at once and is sent in the background.
+    A restored agent continues the same run; steps that are played again are not logged twice. wandb writes to the disk
+    at once and uploads in the background.
 
     Args:
         project: of the run.
-        name: of the run; one of wandb's if not given.
-        config: further entries of the run's configuration, beside the agent's arguments.
-        mode: "online", "offline" or "disabled", as wandb has it; None for what its environment variable says.
-        folder: where wandb keeps its files.
+        name: of the run; by default wandb chooses one.
+        config: further entries of the run's configuration, besides the agent's arguments.
+        mode: "online", "offline" or "disabled", as in wandb; None for its environment variable.
+        folder: of wandb's files.
 
     Raises:
-        ImportError: without the extra `wandb`.
+        ImportError: if the extra `wandb` is not installed.
 
     Example:
     >>> from noterl.callbacks import WandbLogger
@@ -58,7 +58,7 @@ class WandbLogger(Callback):
         return f"{type(self).__name__}:{self.project}"
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Open the run, or go on with it."""
+        """Open the run, or continue it."""
         self._failed = False
         self.run = self._wandb.init(
             project=self.project,
@@ -72,14 +72,14 @@ class WandbLogger(Callback):
         self._id = self.run.id
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Log the episode; one that the end of training cut short is passed over."""
+        """Log a complete episode."""
         if self.run is not None and logs.get("complete", True):
             row = plain_row(logs)
             row.pop("complete", None)
             self.run.log({"episode": episode, **row}, step=logs["steps"])
 
     def on_exception(self, error: BaseException) -> None:
-        """Note that training failed."""
+        """Mark the run as failed."""
         self._failed = True
 
     def on_train_end(self, logs: Logs) -> None:
@@ -89,9 +89,9 @@ class WandbLogger(Callback):
             self.run = None
 
     def get_state(self) -> dict[str, Any]:
-        """Return which run it is."""
+        """Return the id of the run."""
         return {"id": self._id}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self._id = state["id"]

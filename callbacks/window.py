@@ -1,4 +1,4 @@
-"""Forgetting the oldest transitions of a replay memory."""
+"""Dropping the oldest transitions of a replay memory."""
 
 from __future__ import annotations
 
@@ -7,33 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from noterl.callback import Callback
-from noterl.learning.schedule import batch_size_of
+from noterl.callback import AgentView, Callback, Every
 from noterl.replay import Replay
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
-
-from .cadence import Cadence
 
 Size = int | float | Callable[[Any], int | float]
 
 
 class Window(Callback):
-    """Keep a window of the newest transitions, and forget what is older.
+    """Keep a window of the newest transitions and drop the older ones.
 
-    A memory forgets one transition for each new one when it is full. This forgets many at once: when the memory is
-    full, down to `size`, or every so often, whatever is beyond `size`. What stays in the window is never less than a
-    batch. The number of transitions held stands in the logs of each episode as `window`.
+    A full memory evicts one transition for each new one. This callback drops many at once, down to `size`: when the
+    memory is full, or at a fixed frequency. At least a batch is kept. The logs of each episode hold the number of
+    stored transitions as `window`.
 
     Args:
-        size: what stays: an int, of transitions; a float below 1, the share of those that are held; or a function of
-            the agent that returns either.
-        every: how often; None for when the memory is full, looked at as episodes end.
-        unit: of `every`: "steps" (of the environment), "episodes", "updates" or "seconds".
+        size: what is kept: an int is a number of transitions, a float below 1 a share of those that are stored. A
+            function of the agent returns either.
+        every: number of `unit` between trims; None to trim when the memory is full, checked when episodes end.
+        unit: "steps" (of the environment), "episodes", "updates" or "seconds".
 
     Raises:
-        ValueError: if an argument is not what it may be; as training begins, for an agent without a replay memory; when
-            a function returns no such size.
+        ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no replay
+            memory; if the function `size` returns another value.
 
     Example:
     >>> import noterl
@@ -48,42 +45,38 @@ class Window(Callback):
     def __init__(self, size: Size, every: float | None = None, unit: str = "steps") -> None:
         if not callable(size):
             _check_size("size", size)
-        self.size = size
-        self._cadence = None if every is None else Cadence("every", every, unit)
-        if self._cadence is not None and unit != "episodes":
-            self.between_steps = self._look  # type: ignore[method-assign]
+        self.size, self._when_full = size, every is None
+        self.every = Every(1, "episodes") if every is None else Every(every, unit, name="every")
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Count from here; there must be a memory."""
+        """Check that the agent has a replay memory."""
         replay_of(self.agent, "Window")
-        if self._cadence is not None:
-            self._cadence.begin(self.agent)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Forget, if it is time, before others save what there is; tell how much is held."""
-        if not logs.get("complete", True):
-            return
-        self._look()
-        logs["window"] = len(self.agent.replay)
+        """Log the number of stored transitions."""
+        if logs.get("complete", True):
+            logs["window"] = len(self.agent.replay)
 
-    def _look(self) -> None:
+    def on_due(self, logs: Logs) -> None:
+        """Drop the oldest transitions and log the number of those left."""
         replay = self.agent.replay
-        full = len(replay) == replay.capacity
-        if full if self._cadence is None else self._cadence.due(self.agent):
-            size = self.size(self.agent) if callable(self.size) else self.size
-            wanted = _check_size("what the function size returns", size)
-            kept = int(wanted * len(replay)) if isinstance(wanted, float) else wanted
-            replay.drop_oldest(max(len(replay) - max(kept, batch_size_of(self.agent)), 0))
+        if len(replay) < replay.capacity and self._when_full:
+            return
+        size = self.size(self.agent) if callable(self.size) else self.size
+        size = _check_size("the return value of size", size)
+        kept = int(size * len(replay)) if isinstance(size, float) else size
+        replay.drop_oldest(max(len(replay) - max(kept, self.agent.batch_size), 0))
+        logs["window"] = len(replay)
 
 
-def replay_of(agent: Any, name: str) -> Replay:
+def replay_of(agent: AgentView, name: str) -> Replay:
     """Return the agent's replay memory.
 
     Raises:
-        ValueError: if it has another kind, or none.
+        ValueError: if it has none.
     """
     if not isinstance(agent.replay, Replay):
-        raise ValueError(f"callbacks: {name} needs an agent with a replay memory, {type(agent).__name__} has none")
+        raise ValueError(f"callbacks: {name} needs a replay memory; {type(agent).__name__} has none")
     return agent.replay
 
 

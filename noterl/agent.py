@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ from noterl import backends, registry, saving
 from noterl.acting.actor import Actor
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
+from noterl.callback import Callback
 from noterl.envs import EnvSource
 from noterl.heads import one_of
 from noterl.history import History
 from noterl.learning import optimizers
 from noterl.learning.dry_run import naming_network
+from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.learner import Learner
 from noterl.learning.schedule import LossMean
@@ -31,6 +33,7 @@ from noterl.training.evaluation import Evaluation
 from noterl.training.fit_arguments import budget_of, check_fit_arguments, progress_callbacks
 from noterl.training.loop import Loop, StopRequest
 from noterl.training.session import Session, matching_source
+from noterl.utils import console
 from noterl.utils.checks import check_bool
 
 __all__ = ["Agent", "Defaults", "load"]
@@ -305,7 +308,7 @@ class Agent(Algorithm):
         Raises:
             OSError: if the file cannot be written; an older file at `path` stays.
         """
-        saving.write(path, agent_state.document(self._parts(), replay=replay))
+        saving.write(path, self.get_document(replay=replay))
 
     def restore(self, path: str | Path) -> None:
         """Restore everything from a file of an agent of this class; training continues as if never interrupted.
@@ -316,7 +319,19 @@ class Agent(Algorithm):
             ValueError: if it does not fit this agent; nothing has changed then.
         """
         self._refuse_while_training("restore")
-        self._restore(saving.read(path))
+        self.set_document(saving.read(path))
+
+    def get_document(self, *, replay: bool = True) -> dict[str, Any]:
+        """Return what `save` writes, for `noterl.saving.write`; the arrays of the memory are views."""
+        return agent_state.document(self._parts(), replay=replay)
+
+    def set_document(self, document: Any) -> None:
+        """Restore what `noterl.saving.read` returned; errors are those of `restore`."""
+        self._refuse_while_training("set_document")
+        agent_state.check_document(document)
+        if document["class"] != type(self).__name__:
+            raise ValueError(f"the file holds an agent of the class {document['class']}, not {type(self).__name__}")
+        agent_state.set_state(self._parts(), document["state"], malformed=saving.FileError)
 
     def save_weights(self, path: str | Path) -> None:
         """Write the weights and the statistics of normalisers as a `.safetensors` file in Keras's layout."""
@@ -401,6 +416,27 @@ class Agent(Algorithm):
         """Return a meter of the spread of gradients over `samples` batches, for callbacks that adapt the batch size."""
         return GradientNoise(self._build()[0], samples)
 
+    def get_rule(self, rule: str, optimizer: str | None = None) -> float:
+        """Return a rule of one optimizer, by default of the first; `set_rule` names the rules.
+
+        Raises:
+            ValueError: if the optimizer has no such rule.
+        """
+        return optimizers.get_rule(self.optimizers[optimizer or self.optimizer_names[0]], rule)
+
+    def gradient_noise(self, samples: int) -> GradientNoise:
+        """Return what measures how much gradients differ between `samples` batches.
+
+        Raises:
+            ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
+        """
+        return GradientNoise(self._build()[0], samples)
+
+    def show_message(self, message: str) -> None:
+        """Write a line to the standard error, unless `fit` was called with `verbose=0`."""
+        if self._session.verbose:
+            console.say(f"noterl: {message}")
+
     @property
     def optimizers(self) -> dict[str, Any]:
         """The optimizers by name."""
@@ -415,7 +451,7 @@ class Agent(Algorithm):
     @property
     def learning_rate(self) -> float:
         """The first optimizer's learning rate; `set_rule("learning_rate", value)` changes it."""
-        return optimizers.get_rule(self.optimizer, "learning_rate")
+        return self.get_rule("learning_rate")
 
     @property
     def policy(self) -> Policy | None:
@@ -436,6 +472,16 @@ class Agent(Algorithm):
     def schedule(self) -> Any:
         """When updates and hard copies to the target are due; None if the agent is not compiled."""
         return None if self._settings is None else self._settings.schedule
+
+    @property
+    def batch_size(self) -> int:
+        """Transitions of one gradient update."""
+        return self._compiled().batch_size
+
+    @property
+    def callbacks(self) -> Sequence[Callback]:
+        """The callbacks of the fit in progress, else of the last one, in the order in which they run."""
+        return self._session.callbacks.callbacks
 
     @property
     def history(self) -> History | None:
@@ -525,13 +571,6 @@ class Agent(Algorithm):
         assert self._settings is not None
         return agent_state.Parts(self, self._settings, learner, actor, self._session, self._counters, self._loss_mean)
 
-    def _restore(self, file: Any) -> None:
-        """Restore the state in a document."""
-        agent_state.check_document(file)
-        if file["class"] != type(self).__name__:
-            raise ValueError(f"the file holds an agent of the class {file['class']}, not {type(self).__name__}")
-        agent_state.set_state(self._parts(), file["state"], malformed=saving.FileError)
-
     def _reseed(self, seed: int | None) -> None:
         """Restart every generator from a seed: the agent's own, and those of Keras's layers."""
         learner, actor = self._build()
@@ -572,7 +611,7 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
     document = saving.read(path)
     agent = _agent_of(document, custom_objects)
     try:
-        agent._restore(document)
+        agent.set_document(document)
     except BaseException:
         agent.close()
         raise

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from noterl.types import Logs
-from noterl.utils.checks import check_positive, check_word
+from noterl.utils.checks import check_number, check_positive, check_word
 
 Handlers = tuple[Callable[..., None], ...]
 
@@ -40,9 +41,10 @@ USER, HISTORY, LOGGER, CHECKPOINT = range(4)
 class AgentView(Protocol):
     """What a callback may use of the agent that it is attached to."""
 
-    history: Any
-    stop_training: bool
+    memory: str
     optimizer_names: tuple[str, ...]
+    generators: Callable[[str], np.random.Generator]
+    stop_training: bool
 
     @property
     def steps(self) -> int:
@@ -57,8 +59,20 @@ class AgentView(Protocol):
         """Finished episodes so far."""
 
     @property
+    def fits(self) -> int:
+        """Number of `fit` calls in this process that started training."""
+
+    @property
     def stop_reason(self) -> str | None:
         """Why training was asked to stop, or None."""
+
+    @property
+    def history(self) -> Any:
+        """The `History` of the fit in progress, else of the last one."""
+
+    @property
+    def callbacks(self) -> Sequence[Callback]:
+        """The callbacks of the fit in progress, else of the last one, in the order in which they run."""
 
     @property
     def replay(self) -> Any:
@@ -67,6 +81,14 @@ class AgentView(Protocol):
     @property
     def policy(self) -> Any:
         """The exploration policy, or None."""
+
+    @property
+    def schedule(self) -> Any:
+        """When updates are due, with `batch_size`, `update_every` and `updates`, which may be set."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The first optimizer."""
 
     @property
     def optimizers(self) -> Mapping[str, Any]:
@@ -80,11 +102,24 @@ class AgentView(Protocol):
     def learning_rate(self) -> float:
         """The learning rate of the first optimizer."""
 
+    @property
+    def batch_size(self) -> int:
+        """Transitions of one gradient update."""
+
+    def get_rule(self, rule: str, optimizer: str | None = None) -> float:
+        """Return a rule of one optimizer, by default of the first, such as `learning_rate`."""
+
+    def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
+        """Set a rule of one optimizer, or of all."""
+
+    def gradient_noise(self, samples: int) -> Any:
+        """Return what measures how much gradients differ between `samples` batches."""
+
     def stop(self, reason: str) -> None:
         """End training after the step in progress."""
 
-    def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
-        """Set a rule of one optimizer or of all, such as `learning_rate`."""
+    def show_message(self, message: str) -> None:
+        """Write a line to the standard error, unless `fit` was called with `verbose=0`."""
 
     def evaluate(self, env: Any = None, episodes: int = 10, **arguments: Any) -> dict[str, Any]:
         """Play whole episodes without learning."""
@@ -92,11 +127,25 @@ class AgentView(Protocol):
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation or a batch."""
 
+    def animate(
+        self, path: str | Path, env: Any = None, max_steps: int | None = None, fps: int = 30, *, seed: int | None = None
+    ) -> float:
+        """Play an episode and write it as an animation; return its reward."""
+
     def save(self, path: str | Path, *, replay: bool = True) -> None:
         """Write everything into one file."""
 
+    def get_document(self, *, replay: bool = True) -> dict[str, Any]:
+        """Return what `save` writes; the arrays of the memory are views."""
+
+    def set_document(self, document: Any) -> None:
+        """Restore what `save` wrote and `noterl.saving.read` returned."""
+
     def save_weights(self, path: str | Path) -> None:
         """Write the weights into a file."""
+
+    def load_weights(self, path: str | Path) -> None:
+        """Load the weights from a file."""
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return the weights and the statistics of the normalisers."""
@@ -106,6 +155,12 @@ class AgentView(Protocol):
 
     def networks(self) -> dict[str, Any]:
         """Return the networks by the names of their attributes."""
+
+    def trained_variables(self) -> list[Any]:
+        """Return the variables that the default `update` trains."""
+
+    def summary(self) -> None:
+        """Print backend, device, spaces, networks and memory."""
 
 
 @dataclass
@@ -123,27 +178,51 @@ class Budget:
     resumed: bool = False
 
 
-UNITS = ("steps", "episodes", "updates")
+UNITS = ("episodes", "steps", "updates", "seconds")
 
 
-@dataclass
 class Every:
-    """How often a callback acts: `Every(10, "steps")`, `Every(5, "episodes")` or `Every(100, "updates")`.
+    """How often a callback acts, such as `Every(10, "steps")`; set it as `Callback.every`.
+
+    The counts are the agent's totals, so a resumed run acts at the same counts as an uninterrupted one. Seconds count
+    from the start of `fit`. A callback acts once if several multiples of `count` are passed at once.
 
     Args:
-        count: how many units lie between two actions.
-        unit: "steps", "episodes" or "updates".
+        count: a positive int; for seconds any positive number.
+        unit: "episodes" (finished ones), "steps" (of the environment), "updates" (of gradients) or "seconds".
+        at: when it is checked: at the end of an "episode", after a "step", or "both". By default "episode" for
+            episodes, otherwise "both".
+        name: how error messages call `count`.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
+
+    Example:
+    >>> from types import SimpleNamespace
+    >>> from noterl.callback import Every
+    >>> every, mark = Every(10, "steps"), 0.0
+    >>> for steps in (9, 10, 11, 32, 39, 40):
+    ...     agent = SimpleNamespace(steps=steps)
+    ...     due, mark = every.is_due(agent, mark), steps
+    ...     print(due, end=" ")
+    False True False True False True
     """
 
-    count: int
-    unit: str
+    def __init__(self, count: float, unit: str, *, at: str | None = None, name: str = "count") -> None:
+        self.unit = check_word("unit", unit, UNITS)
+        self.count: float = (
+            check_number(name, count, low=0, above=True) if unit == "seconds" else check_positive(name, count)
+        )
+        self.at = check_word("at", at or ("episode" if unit == "episodes" else "both"), ("episode", "step", "both"))
 
-    def __post_init__(self) -> None:
-        self.count = check_positive("count", self.count)
-        check_word("unit", self.unit, UNITS)
+    def now(self, agent: AgentView) -> float:
+        """Return the present count of the unit."""
+        return perf_counter() if self.unit == "seconds" else getattr(agent, self.unit)
+
+    def is_due(self, agent: AgentView, mark: float) -> bool:
+        """Return whether a multiple of `count` was reached or passed since the count was `mark`."""
+        now = self.now(agent)
+        return now - mark >= self.count if self.unit == "seconds" else now // self.count > mark // self.count
 
 
 class Callback:
@@ -159,6 +238,7 @@ class Callback:
             compiled call. Otherwise the hooks of a group's updates run after the call that made all of them.
         stops_training: True for a callback that can end training, so that `fit` needs no budget.
         adds: the names that the callback adds to some episodes' logs, so that monitors of them wait instead of failing.
+        every: how often `on_due` is called.
 
     Example:
     >>> from noterl.callbacks import Callback
@@ -171,7 +251,9 @@ class Callback:
     needs_live_updates: bool = False
     stops_training: bool = False
     adds: Sequence[str] = ()
+    every: Every | None = None
     agent: AgentView
+    _every_mark: float | None = None  # the count at which `on_due` was last called, or training began
 
     @property
     def state_key(self) -> str:
@@ -197,6 +279,30 @@ class Callback:
         The agent is consistent here and can be saved. The event is not logged. It runs after every step, so a
         microsecond here is a noticeable part of a run.
         """
+
+    def on_due(self, logs: Logs) -> bool | None:
+        """Called when `every` is due: after `on_episode_end` of a complete episode, or after a step.
+
+        `logs` are those of the episode; after a step they are empty and are not logged. If the method returns False,
+        `every` stays due and the method is called again at the next opportunity.
+        """
+        return None
+
+    def start_counting(self) -> None:
+        """Called by `fit`: count from the present, or from the restored count of a run that continues."""
+        assert self.every is not None
+        now = self.every.now(self.agent)
+        if self.every.unit == "seconds" or self._every_mark is None or self._every_mark > now:
+            self._every_mark = now
+
+    def call_if_due(self, episode: int = -1, logs: Logs | None = None) -> None:
+        """Call `on_due` if `every` is due; handles the events that `every.at` names."""
+        every, mark = self.every, self._every_mark
+        assert every is not None and mark is not None
+        if (logs is None or logs.get("complete", True)) and every.is_due(self.agent, mark):
+            self._every_mark = every.now(self.agent)  # before the call, which may save the state
+            if self.on_due({} if logs is None else logs) is False:
+                self._every_mark = mark
 
     def on_train_begin(self, logs: Logs) -> None:
         """Called when `fit` begins, before the first step."""

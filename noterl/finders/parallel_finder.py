@@ -106,7 +106,7 @@ def _finished(jobs: list[tuple[str, Any]], processes: int) -> Iterator[tuple[str
         while waiting or running:
             while waiting and len(running) < processes:
                 name, job = waiting.pop()
-                process, pipe = spawn(_try, job, name=f"finder-{name}", environment=environment)
+                process, pipe = spawn(_try, job, name=f"finder-{name}")
                 running[pipe] = name, process, perf_counter()
             for ready in wait(list(running)):
                 name, process, started = running.pop(ready)

@@ -11,6 +11,7 @@ from noterl import backends
 from noterl.backends import keras
 from noterl.backends.common import NonFiniteError
 from noterl.learning.learner import Learner
+from noterl.learning.rollout_learner import RolloutLearner
 from noterl.learning.update import call_update
 from noterl.random import Generators
 from noterl.types import Batch
@@ -59,12 +60,20 @@ class GradientNoise:
         learner: built.
         samples: the number of batches, K.
 
+    Raises:
+        ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
+
     Attributes:
         generator: samples the batches. It is seeded by the agent's seed but is not one of the agent's generators.
     """
 
     def __init__(self, learner: Learner, samples: int) -> None:
         self._learner, self._samples = learner, samples
+        if isinstance(learner, RolloutLearner) and learner.replay is None and learner.batch_size == learner.num_rows:
+            raise ValueError(
+                f"gradient noise compares minibatches, but {type(learner.algorithm).__name__} learns from whole "
+                f"rollouts of {learner.num_rows} transitions: compile with a smaller batch_size"
+            )
         self.generator = Generators(learner.algorithm.generators.seed)("gradient_noise")
         self._compiled: Any = None
 
@@ -74,11 +83,7 @@ class GradientNoise:
         return self._learner.batch_size
 
     def __call__(self) -> Spread | None:
-        """Return the spread; None if there are no data at this step, or a loss is not finite.
-
-        Raises:
-            ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
-        """
+        """Return the spread; None if there are no data at this step, or a loss is not finite."""
         batch = self._learner.noise_batch(self._samples, self.generator)
         if batch is None:
             return None

@@ -181,16 +181,7 @@ class RolloutLearner(Learner):
         return result
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
-        """Return minibatches of the rollout that was learned from at this step; None at other steps.
-
-        Raises:
-            ValueError: if a minibatch is a whole rollout, so that there is nothing to compare.
-        """
-        if self.batch_size == self.num_rows:
-            raise ValueError(
-                f"gradient noise compares minibatches, but {type(self.algorithm).__name__} learns from whole rollouts "
-                f"of {self.num_rows} transitions: compile with a smaller batch_size"
-            )
+        """Return minibatches of the rollout that was learned from at this step; None at other steps."""
         if self._data is None or not self.rollout.is_full:
             return None
         fetch = backends.current().fetch

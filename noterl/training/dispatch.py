@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from noterl.callback import Callback, Events, Handlers
+from noterl.callback import Callback, Events, Every, Handlers
+
+# For each value of `Every.at`, the events that check whether a callback is due.
+_CHECKED = {"episode": ("on_episode_end",), "step": ("on_step_end",), "both": ("on_episode_end", "on_step_end")}
 
 
 class CallbackList:
@@ -32,11 +35,28 @@ class CallbackList:
             callback.agent = agent
 
     def bind(self) -> Events:
-        """Return, for each event, the bound methods of the callbacks that override it."""
-        bound = {}
+        """Return, for each event, the bound methods of the callbacks that handle it; `Every` counts from here."""
+        bound: dict[str, Handlers] = {}
+        for callback in self._periodic():
+            callback.start_counting()
         for name in Events._fields:
-            bound[name] = tuple(getattr(callback, name) for callback in self.callbacks if _overrides(callback, name))
+            bound[name] = tuple(handler for callback in self.callbacks for handler in _handlers(callback, name))
         return Events(**bound)
+
+    def _periodic(self) -> list[Callback]:
+        """Return the callbacks that `Every` calls.
+
+        Raises:
+            ValueError: if a callback overrides `on_due` and its `every` is not an `Every`.
+        """
+        found = [callback for callback in self.callbacks if _overrides(callback, "on_due")]
+        for callback in found:
+            if not isinstance(callback.every, Every | None):
+                raise ValueError(
+                    f"every of {type(callback).__name__} must be an Every, such as Every(10, 'steps'), "
+                    f"got {callback.every!r}"
+                )
+        return [callback for callback in found if callback.every is not None]
 
     @property
     def needs_live_updates(self) -> bool:
@@ -49,14 +69,22 @@ class CallbackList:
         return any(callback.stops_training for callback in self.callbacks)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of each callback by its key."""
-        states = ((key, callback.get_state()) for key, callback in self.keyed())
-        return {key: state for key, state in states if state}
+        """Return the state of each callback by its key, with the count that its `Every` counts from."""
+        periodic, states = self._periodic(), {}
+        for key, callback in self.keyed():
+            states[key] = callback.get_state()
+            if callback in periodic and callback.every.unit != "seconds":  # another process has another clock
+                states[key] = {**states[key], "mark": callback._every_mark}
+        return {key: state for key, state in states.items() if state}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of each callback whose key is in `state`."""
+        periodic = self._periodic()
         for key, callback in self.keyed():
             if key in state:
+                if callback in periodic:
+                    mark = state[key].get("mark")
+                    callback._every_mark = mark if isinstance(mark, int) else None
                 callback.set_state(state[key])
 
     def keyed(self) -> list[tuple[str, Callback]]:
@@ -78,6 +106,15 @@ class CallbackList:
 def _overrides(callback: Callback, name: str) -> bool:
     """Return whether the class overrides the method, or the instance has its own."""
     return name in vars(callback) or getattr(type(callback), name) is not getattr(Callback, name)
+
+
+def _handlers(callback: Callback, event: str) -> Iterator[Callable[..., None]]:
+    """Return the bound methods of a callback that handle an event."""
+    if _overrides(callback, event):
+        yield getattr(callback, event)
+    if isinstance(callback.every, Every) and _overrides(callback, "on_due"):
+        if event in _CHECKED[callback.every.at]:
+            yield callback.call_if_due
 
 
 def _adapt(callback: Any) -> Callback:

@@ -1,4 +1,4 @@
-"""A line of text every so many episodes: what `fit(verbose=2)` prints."""
+"""A line of text for a number of episodes: what `fit(verbose=2)` prints."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from noterl.utils.checks import check_positive
 class EpisodePrinter(Callback):
     """Print a line every `every` finished episodes.
 
-    It says episode, steps, mean reward since the last line, loss, and steps per second.
+    The line holds episode, steps, mean reward since the last line, loss, and steps per second.
 
     Args:
         every: finished episodes between lines.
 
     Raises:
-        ValueError: unless `every` is a positive int.
+        ValueError: if `every` is not a positive int.
 
     Example:
     >>> from noterl.callbacks import EpisodePrinter
@@ -31,27 +31,27 @@ class EpisodePrinter(Callback):
     order = LOGGER
 
     def __init__(self, every: int = 10) -> None:
-        self.every = check_positive("every", every)
+        self._every = check_positive("every", every)
         self._rewards: list[float] = []
         self._finished = 0
-        self._mark = (0, 0.0)  # steps and time at the last line
+        self._last_line = (0, 0.0)  # steps and time at the last line
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Start counting for this fit."""
+        """Start the counts of this fit."""
         self._rewards.clear()
         self._finished = 0
-        self._mark = (self.agent.steps, 0.0)
+        self._last_line = (self.agent.steps, 0.0)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Print if it is time."""
+        """Count the episode, and print a line if one is due."""
         if not logs.get("complete", True):
             return
         self._finished += 1
         self._rewards.append(logs["reward"])
-        if self._finished % self.every:
+        if self._finished % self._every:
             return
         steps, seconds = logs["steps"], logs["time"]
-        rate = (steps - self._mark[0]) / max(seconds - self._mark[1], 1e-9)
+        rate = (steps - self._last_line[0]) / max(seconds - self._last_line[1], 1e-9)
         parts: list[Any] = [
             f"episode {self._finished}",
             f"steps {steps}",
@@ -61,4 +61,4 @@ class EpisodePrinter(Callback):
             parts.append(f"loss {logs['loss']:.4g}")
         print(" | ".join([*parts, f"{rate:,.0f} steps/s"]), flush=True)
         self._rewards.clear()
-        self._mark = (steps, seconds)
+        self._last_line = (steps, seconds)

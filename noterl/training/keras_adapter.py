@@ -1,8 +1,7 @@
-"""Keras callbacks, unmodified, in `Agent.fit`.
+"""Using unmodified Keras callbacks in `Agent.fit`.
 
-Owns: the adapter and the facade. A Keras callback talks to a model and counts epochs; here its model is a facade of the
-agent, its epochs are completed episodes in the order they end, its train batches are gradient updates, and its tests
-are evaluations.
+The model of a Keras callback is a facade of the agent, its epochs are completed episodes in the order of their ends,
+its train batches are gradient updates, and its tests are evaluations.
 """
 
 from __future__ import annotations
@@ -11,23 +10,19 @@ import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from noterl import backends, networks
 from noterl.backends import keras
-from noterl.callback import CHECKPOINT, LOGGER, USER, Callback
-from noterl.learning import optimizers
+from noterl.callback import CHECKPOINT, LOGGER, USER, AgentView, Callback
 from noterl.types import Logs
-
-if TYPE_CHECKING:
-    from noterl.agent import Agent
 
 _LOGGERS = ("CSVLogger", "TensorBoard", "RemoteMonitor", "ProgbarLogger", "History")
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore", "OrbaxCheckpoint")
 
-# Which of Keras's hooks each of our events becomes. Older names are aliases that Keras itself forwards to.
+# The hooks of Keras for each event. The second is an older name, which Keras also calls.
 _BATCH_HOOKS = {
     "on_batch_begin": ("on_train_batch_begin", "on_batch_begin"),
     "on_batch_end": ("on_train_batch_end", "on_batch_end"),
@@ -35,9 +30,9 @@ _BATCH_HOOKS = {
 
 
 class KerasCallback(Callback):
-    """A `keras.callbacks.Callback` in the place of one of ours.
+    """Adapts a `keras.callbacks.Callback` to noterl's events.
 
-    Batch events are heard only if the callback overrides them: they cost a fetch from the device per update.
+    Batch events are handled only if the callback overrides them, because they cost a fetch from the device per update.
 
     Args:
         callback: an instance of a Keras callback.
@@ -52,70 +47,69 @@ class KerasCallback(Callback):
         self._epoch, self._epoch_open, self._failed = 0, False, False
         self._keeps_backup = "BackupAndRestore" in kind
         for event, hooks in _BATCH_HOOKS.items():
-            heard = [hook for hook in hooks if _overrides(callback, hook)]
-            if heard:
-                setattr(self, event, self._batch_hook(heard[0]))
+            overridden = [hook for hook in hooks if _overrides(callback, hook)]
+            if overridden:
+                setattr(self, event, self._batch_hook(overridden[0]))
         if self._keeps_backup:
             warnings.warn(
-                "keras.callbacks.BackupAndRestore restores weights only: the optimizer, the replay memory and the "
-                "environments start afresh. noterl.callbacks.BackupAndRestore brings "
-                "back all of them, as Agent.restore does with a file of noterl.callbacks.Checkpoint(save_replay=True).",
+                "keras.callbacks.BackupAndRestore restores only the weights: the optimizer, the replay memory and the "
+                "environments start again. noterl.callbacks.BackupAndRestore restores all of them, and so does "
+                "Agent.restore with a file of noterl.callbacks.Checkpoint(save_replay=True).",
                 UserWarning,
-                stacklevel=6,  # whoever calls fit
+                stacklevel=6,  # the caller of fit
             )
 
     @property
     def state_key(self) -> str:
-        """The name of the class that is adapted."""
+        """The name of the adapted class."""
         return type(self.callback).__name__
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Hand the callback its facade, then tell it."""
+        """Give the callback its facade and forward the event."""
         self._epoch, self._epoch_open, self._failed = 0, False, False
         self.callback.set_params({"epochs": None, "steps": None, "verbose": 0})
         self.callback.set_model(Facade(self.agent))
         self.callback.on_train_begin({})
 
     def on_train_end(self, logs: Logs) -> None:
-        """Tell the callback; an epoch that no completed episode ended stays open, as in an interrupted `Model.fit`.
+        """Forward the event. An epoch without a completed episode stays open, as in an interrupted `Model.fit`.
 
-        Keras says nothing when training fails. All but one callback do well to hear of it, and close their files; that
-        one deletes the backup, which is there for this very case.
+        Keras does not call the hook when training fails. Here it is called, so that callbacks close their files; except
+        for BackupAndRestore, which would delete the backup.
         """
         if not (self._failed and self._keeps_backup):
             self.callback.on_train_end({})
 
     def on_exception(self, error: BaseException) -> None:
-        """Note that training failed."""
+        """Remember that training failed."""
         self._failed = True
 
     def on_episode_begin(self, episode: int, logs: Logs) -> None:
-        """Open the next epoch, unless one is open: with several lanes episodes overlap, epochs do not."""
+        """Begin an epoch unless one is open: with several lanes, episodes overlap, but epochs do not."""
         self._open_epoch()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Close the epoch with the completed episode's logs; what the callback adds to them is passed on.
+        """End the epoch with the logs of the completed episode; metrics that the callback adds are passed on.
 
-        A logger hears of a loss from the start, NaN before the first update: the columns of a table are those of its
-        first row.
+        Loggers always receive a loss, NaN before the first update, because a table has the columns of its first row.
         """
         if not logs.get("complete", True):
             return
         self._open_epoch()
-        heard = {name: value for name, value in logs.items() if name != "complete"}
+        metrics = {name: value for name, value in logs.items() if name != "complete"}
         if self.order == LOGGER:
-            heard.setdefault("loss", math.nan)
-        known = set(heard)
+            metrics.setdefault("loss", math.nan)
+        known = set(metrics)
         epoch, self._epoch, self._epoch_open = self._epoch, self._epoch + 1, False
-        self.callback.on_epoch_end(epoch, heard)
-        logs.update({name: value for name, value in heard.items() if name not in known})
+        self.callback.on_epoch_end(epoch, metrics)
+        logs.update({name: value for name, value in metrics.items() if name not in known})
 
     def on_evaluate_begin(self, logs: Logs) -> None:
-        """Tell the callback that a test begins."""
+        """Forward the event."""
         self.callback.on_test_begin({})
 
     def on_evaluate_end(self, logs: Logs) -> None:
-        """Tell the callback that a test ended; arrays are left out."""
+        """Forward the event, without the arrays."""
         self.callback.on_test_end({name: value for name, value in logs.items() if np.ndim(value) == 0})
 
     def _open_epoch(self) -> None:
@@ -126,38 +120,38 @@ class KerasCallback(Callback):
     def _batch_hook(self, name: str) -> Callable[[int, Logs], None]:
         hook = getattr(self.callback, name)
 
-        def told(batch: int, logs: Logs) -> None:
+        def forward(batch: int, logs: Logs) -> None:
             hook(batch, dict(logs))
 
-        told.__name__ = f"{self.state_key}.{name}"  # what an error says of it
-        return told
+        forward.__name__ = f"{self.state_key}.{name}"  # for error messages
+        return forward
 
 
 def _overrides(callback: Any, hook: str) -> bool:
-    """Whether the hook does anything: overridden in the class, or set on the instance, as by Keras's LambdaCallback."""
+    """Return whether the class overrides the hook, or the instance has its own, as in Keras's LambdaCallback."""
     own = getattr(type(callback), hook, None) is not getattr(keras.callbacks.Callback, hook)
     return own or hook in vars(callback)
 
 
 class Facade:
-    """What a Keras callback sees as its model: what Keras's own callbacks ask of one, and no more.
+    """The model of a Keras callback, with the attributes that Keras's own callbacks use.
 
     Args:
-        agent: the agent behind it.
+        agent: the agent.
     """
 
     built = True
     _is_graph_network = False
+    train_function = None
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentView) -> None:
         self.agent = agent
         self.name = type(agent).__name__
-        self.train_function = agent.run_updates
         self._history: Any = None
 
     @property
     def optimizer(self) -> Any:
-        """The agent's optimizer; of several, something whose `optimizers` they are."""
+        """The agent's optimizer; if there are several, an object with the attribute `optimizers`."""
         if len(self.agent.optimizer_names) > 1:
             return _Optimizers(self.agent)
         optimizer = self.agent.optimizer
@@ -166,7 +160,7 @@ class Facade:
 
     @property
     def stop_training(self) -> bool:
-        """Whether training is to stop; setting it stops the agent."""
+        """Whether training was asked to end; setting it stops the agent."""
         return self.agent.stop_training
 
     @stop_training.setter
@@ -174,11 +168,11 @@ class Facade:
         if stop:
             self.agent.stop("a Keras callback set stop_training")
         else:
-            self.agent.stop_training, self.agent.stop_reason = False, None
+            self.agent.stop_training = False
 
     @property
     def history(self) -> Any:
-        """The History of the running fit, or what a Keras callback put in its place; the agent keeps its own."""
+        """The `History` of the running fit, or what a Keras callback assigned; the agent keeps its own."""
         return self.agent.history if self._history is None else self._history
 
     @history.setter
@@ -214,14 +208,13 @@ class Facade:
         return [variable for variable in self.variables if id(variable) not in trained]
 
     def get_weights(self) -> list[np.ndarray]:
-        """Return every network's weights as arrays."""
+        """Return the weights of all networks as arrays."""
         return [backends.current().fetch(variable) for variable in self.variables]
 
     def set_weights(self, weights: list[np.ndarray]) -> None:
         """Set what `get_weights` returned."""
         for variable, weight in zip(self.variables, weights, strict=True):
             variable.assign(weight)
-        self.agent.mark_stale()
 
     def save(self, filepath: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
         """Save the agent, without its memory."""
@@ -229,12 +222,12 @@ class Facade:
         self.agent.save(filepath, replay=False)
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
-        """Save the weights, in noterl's format whatever the ending."""
+        """Save the weights, in noterl's format for every ending."""
         self._refuse_existing(filepath, overwrite)
         self.agent.save_weights(filepath)
 
     def load_weights(self, filepath: str | Path, **kwargs: Any) -> None:
-        """Load what `save_weights` saved."""
+        """Load the file of `save_weights`."""
         self.agent.load_weights(filepath)
 
     def summary(self, *args: Any, **kwargs: Any) -> None:
@@ -243,21 +236,21 @@ class Facade:
 
     def _refuse_existing(self, filepath: str | Path, overwrite: bool) -> None:
         if not overwrite and Path(filepath).exists():
-            raise FileExistsError(f"{filepath} exists, and overwrite is False")
+            raise FileExistsError(f"{filepath} exists and overwrite is False")
 
 
 class _Optimizer:
-    """One optimizer of the agent, behind the few names that Keras's callbacks use."""
+    """One optimizer of the agent, with the attributes that Keras's callbacks use."""
 
     built = True
 
-    def __init__(self, agent: Agent, name: str) -> None:
+    def __init__(self, agent: AgentView, name: str) -> None:
         self._agent, self.name = agent, name
 
     @property
     def learning_rate(self) -> float:
         """The learning rate; setting it takes effect with the next update."""
-        return optimizers.get_rule(self._agent.optimizers[self.name], "learning_rate")
+        return self._agent.get_rule("learning_rate", self.name)
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
@@ -267,9 +260,9 @@ class _Optimizer:
 
 
 class _Optimizers:
-    """Several optimizers, as Keras's callbacks find those of a model."""
+    """Several optimizers, in the form that Keras's callbacks expect of a model."""
 
     built = True
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentView) -> None:
         self.optimizers = [_Optimizer(agent, name) for name in agent.optimizer_names]

@@ -13,21 +13,21 @@ from noterl.callback import LOGGER, Callback
 from noterl.types import Logs
 from noterl.utils.console import can_show_progress_bar
 
-# Seconds between two drawings: one costs a third of a millisecond.
+# Seconds between two refreshes; one takes a third of a millisecond.
 _INTERVAL = 0.25
 
 
 class ProgressBar(Callback):
     """Show episode, reward, loss, steps per second, the time left and where the time goes.
 
-    The reward is the mean of the last ten finished episodes, the loss that of the last. The shares are those of the
-    environment, of acting, of learning (with sampling) and of callbacks in the time since train begin. Where there is
-    neither a terminal nor a notebook, as in a log file, it stays quiet.
+    The reward is the mean of the last ten finished episodes, the loss is that of the last one. The time is split into
+    environment, acting, learning (with sampling) and callbacks, since training began. If the output is neither a
+    terminal nor a notebook, nothing is shown.
 
     Args:
-        episodes: the budget that the bar fills towards, or None.
-        steps: the budget if it is in steps; it wins where both are given.
-        always: show it also where there is no terminal, as `fit(verbose=1)` does.
+        episodes: the budget in episodes, or None.
+        steps: the budget in steps; used if both are given.
+        always: show the bar without a terminal too, as `fit(verbose=1)` does.
 
     Example:
     >>> from noterl.callbacks import ProgressBar
@@ -73,7 +73,7 @@ class ProgressBar(Callback):
             self._show()
 
     def on_train_end(self, logs: Logs) -> None:
-        """Show the last state and close the bar."""
+        """Show the final values and close the bar."""
         if self._bar is not None:
             self._move()
             self._show()
@@ -81,8 +81,8 @@ class ProgressBar(Callback):
             self._bar = None
 
     def _move(self) -> None:
-        spent = self.agent.steps - self._first_step if self._unit == "step" else self._finished
-        self._bar.n = spent if self._total is None else min(spent, self._total)
+        done = self.agent.steps - self._first_step if self._unit == "step" else self._finished
+        self._bar.n = done if self._total is None else min(done, self._total)
 
     def _show(self) -> None:
         self._shown = perf_counter()

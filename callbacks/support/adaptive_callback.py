@@ -1,23 +1,22 @@
-"""What callbacks share that change an agent by what they measure."""
+"""The base of callbacks that adapt an agent to a measured quantity."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from noterl.callback import Callback
+from noterl.callback import Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_number
 
-from .adjustables import QUANTITIES, Rate, Scale, Values
-from .cadence import Cadence
+from .tunables import TUNABLES, Rate, Scale, Values
 
 
-class Adapting(Callback):
-    """Measures, compares with a target, and moves what it was given by the ratio; a base class.
+class AdaptiveCallback(Callback):
+    """Base class: measure a quantity, compare it with a target, and adapt tunables by the ratio.
 
-    What may be adjusted, and which way it goes as the measure's ratio to its target rises above 1 (- where it does not
-    follow that measure):
+    The tunables, and their direction if the ratio of the measured quantity to its target is above 1 (- if a tunable
+    does not depend on that quantity):
 
     | name | by | effective sample size | gradient noise |
     | --- | --- | --- | --- |
@@ -30,104 +29,96 @@ class Adapting(Callback):
     | `eps` (of the policy), `weight_decay`, `beta` (the agent's, else the sampler's) | `Rate` | down | up |
     | `beta1`, `beta2` (of every optimizer) | `Rate` | up | up |
 
-    Every value is clipped, stands in the episodes' logs under its name (`lr/<optimizer>` where there are several), and
-    holds on when training ends. Formulas: Note_rl, `adjust_*`.
+    Every value is clipped. The logs of each episode hold it under its name (`lr/<optimizer>` if there are several
+    optimizers). The values stay when training ends. Formulas: Note_rl, `adjust_*`.
 
     Attributes:
-        ema: the smoothed measure, None before the first look.
-        ratio: the smoothed measure over its target at the last look.
+        ema: the moving average of the measured quantity; None before the first measurement.
+        ratio: the moving average divided by the target, at the last measurement.
     """
 
-    measure = ""  # what the measure is called in logs
-    follows = ""  # which column of the table
+    measure = ""  # the name of the measured quantity in logs
+    follows = ""  # the column of the table, a field of `Tunable`
 
     def __init__(self, smooth: float, every: float, unit: str, adjusted: dict[str, Any]) -> None:
         self.smooth = check_number("smooth", smooth, low=0, high=1, above=True)
-        self._cadence = Cadence("every", every, unit)
+        self.every = Every(every, unit, name="every")
         self._adjusted = {name: how for name, how in adjusted.items() if how is not None}
         for name, how in self._adjusted.items():
             self._check(name, how)
         if {"collect", "update_every"} <= self._adjusted.keys():
-            raise ValueError("collect and update_every move the same number: adjust one of them")
+            raise ValueError("collect and update_every change the same number: give one of them")
         self.adds = (self.measure, f"{self.measure}_ratio")
         self.ema: float | None = None
         self.ratio: float | None = None
         self._last: float | None = None
         self._values: dict[str, Values] = {}  # not rounded
         self._first: dict[str, Values] = {}
-        if unit != "episodes":
-            self.between_steps = self._look  # type: ignore[method-assign]
 
     def _check(self, name: str, how: Any) -> None:
-        known = [other for other, quantity in QUANTITIES.items() if getattr(quantity, self.follows)]
+        known = [other for other, tunable in TUNABLES.items() if getattr(tunable, self.follows)]
         if name not in known:
-            raise ValueError(f"{type(self).__name__} adjusts {', '.join(known)}; got {name!r}")
-        wanted = Scale if QUANTITIES[name].scaled else Rate
-        if not isinstance(how, wanted):
-            raise ValueError(f"{name} must be a {wanted.__name__}, got {how!r}")
+            raise ValueError(f"{type(self).__name__} adapts {', '.join(known)}; got {name!r}")
+        kind = Scale if TUNABLES[name].is_count else Rate
+        if not isinstance(how, kind):
+            raise ValueError(f"{name} must be a {kind.__name__}, got {how!r}")
 
-    def measured(self) -> float | None:
-        """Measure; None if there is nothing to measure yet."""
+    def _measure(self) -> float | None:
+        """Return the measured quantity; None if there is nothing to measure yet."""
         raise NotImplementedError
 
-    def smoothed(self, new: float, old: float | None) -> float:
-        """Return the moving average that follows."""
+    def _average(self, new: float, old: float | None) -> float:
+        """Return the next moving average."""
         return new if old is None else self.smooth * new + (1.0 - self.smooth) * old
 
-    def target(self) -> float:
-        """Return what the smoothed measure is compared with."""
+    def _target(self) -> float:
+        """Return what the moving average is divided by."""
         raise NotImplementedError
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Begin."""
-        self.begin(logs)
-
-    def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Look if it is time, and log."""
-        self.look(logs)
-
-    def begin(self, logs: Logs) -> None:
-        """Find out whether everything can be adjusted, and go on with the values of a run that was restored."""
-        self._cadence.go_on(self.agent)
+        """Check that the agent has every tunable, and set the values of a restored run."""
         for name, how in self._adjusted.items():
-            quantity = QUANTITIES[name]
-            present = quantity.read(self.agent)
+            tunable = TUNABLES[name]
+            present = tunable.read(self.agent)
             if name not in self._first:
                 self._first[name] = self._values[name] = present
-            if quantity.scaled:
+            if tunable.is_count:
                 (first,) = self._first[name].values()
-                self._adjusted[name] = how.fit(int(first), batch=name == "batch")
+                self._adjusted[name] = how.with_defaults(int(first), batch=name == "batch")
             self._write(name)
 
-    def look(self, logs: Logs) -> None:
-        """Look if it is time, before others save what there is; log what was measured and what holds now."""
-        if not logs.get("complete", True):
-            return
-        self._look()
-        if self._last is not None:
-            logs[self.measure] = self._last
-            logs[f"{self.measure}_ratio"] = self.ratio
-        for name in self._adjusted:
-            logs.update(self._settled(name))
+    def on_episode_end(self, episode: int, logs: Logs) -> None:
+        """Log the last measurement and the present values."""
+        if logs.get("complete", True):
+            self._log(logs)
 
-    def _look(self) -> None:
-        """Measure and adjust, if it is time."""
-        if not self._cadence.due(self.agent):
-            return
-        measured = self.measured()
+    def on_due(self, logs: Logs) -> bool | None:
+        """Measure, adapt and log."""
+        self._adapt(self._measure())
+        self._log(logs)
+        return None
+
+    def _adapt(self, measured: float | None) -> None:
         if measured is None or not math.isfinite(measured):
             return
         self._last = measured
-        self.ema = self.smoothed(measured, self.ema)
-        target = self.target()
+        self.ema = self._average(measured, self.ema)
+        target = self._target()
         self.ratio = self.ema / target if target > 0 else math.inf
         if math.isfinite(self.ratio):
             for name in self._adjusted:
                 self._adjust(name, self.ratio)
 
+    def _log(self, logs: Logs) -> None:
+        if self._last is not None:
+            logs[self.measure] = self._last
+            logs[f"{self.measure}_ratio"] = self.ratio
+        for name in self._adjusted:
+            logs.update(self._rounded(name))
+
     def _adjust(self, name: str, ratio: float) -> None:
-        quantity, how = QUANTITIES[name], self._adjusted[name]
-        direction = getattr(quantity, self.follows)
+        tunable, how = TUNABLES[name], self._adjusted[name]
+        direction = getattr(tunable, self.follows)
         if name == "collect":
             room = 1.0 - len(self.agent.replay) / self.agent.replay.capacity
             ratio = ratio / room if room > 0 else ratio
@@ -135,34 +126,32 @@ class Adapting(Callback):
         self._write(name)
 
     def _reset(self) -> None:
-        """Bring everything back to its first value."""
+        """Set every tunable to its first value."""
         for name in self._adjusted:
             self._values[name] = dict(self._first[name])
             self._write(name)
 
-    def _settled(self, name: str) -> Values:
+    def _rounded(self, name: str) -> Values:
         how, values = self._adjusted[name], self._values[name]
         if isinstance(how, Scale):
             return {part: how.rounded(value, batch=name == "batch") for part, value in values.items()}
         return values
 
     def _write(self, name: str) -> None:
-        QUANTITIES[name].write(self.agent, self._settled(name))
+        TUNABLES[name].write(self.agent, self._rounded(name))
 
     def get_state(self) -> dict[str, Any]:
-        """Return what was measured, and the values now and at first."""
+        """Return the measurements, and the present and first values."""
         return {
             "ema": self.ema,
             "ratio": self.ratio,
             "last": self._last,
-            "mark": self._cadence.saved_mark,
             "values": {name: dict(values) for name, values in self._values.items()},
             "first": {name: dict(values) for name, values in self._first.items()},
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self.ema, self.ratio, self._last = state["ema"], state["ratio"], state["last"]
-        self._cadence.mark = state["mark"]
         self._values = {name: dict(values) for name, values in state["values"].items() if name in self._adjusted}
         self._first = {name: dict(values) for name, values in state["first"].items() if name in self._adjusted}

@@ -1,4 +1,4 @@
-"""What loggers of one row per episode share: when rows are written, and which stay when a run goes on."""
+"""The base of loggers that write one row per episode."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from noterl.utils.tables import Row, plain_row
 
 
 class RowLogger(Callback):
-    """Base of the loggers that write a table: a row for each finished episode, a column for each quantity.
+    """Base of the loggers that write a table: a row for each finished episode, a column for each metric.
 
-    A run that goes on, in a second `fit` or restored, keeps the rows up to the step at which it goes on and drops later
-    ones, which a crash left and which it is about to play again; rows that a crash lost, but which were noted when the
-    agent was saved, come back. So no row is there twice, and a run that begins anew replaces the file. `time` goes on
-    counting. A subclass says how rows are read and written.
+    If a run continues, in a second `fit` or restored, the rows up to its step are kept. Later rows, which a crash left
+    and whose episodes are played again, are removed. Rows that were saved with the agent but not yet written are
+    restored. So no row is duplicated. A new run replaces the file. `time` continues to count. A subclass defines how
+    rows are read and written.
 
     Args:
         path: the file.
-        flush_every: finished episodes between writes; a crash loses those since the last.
+        flush_every: finished episodes between writes; a crash loses those since the last one.
 
     Raises:
-        ValueError: if `flush_every` is no positive int; as training begins, if the file holds something else.
-        OSError: as training begins, if the file cannot be written.
+        ValueError: if `flush_every` is not a positive int; when training begins, if the file holds something else.
+        OSError: when training begins, if the file cannot be written.
     """
 
     order = LOGGER
@@ -48,21 +48,21 @@ class RowLogger(Callback):
         raise NotImplementedError
 
     def rewrite(self, rows: list[Row]) -> None:
-        """Write a file of these rows in the place of the old one."""
+        """Replace the file by one with these rows."""
         raise NotImplementedError
 
     def append(self, rows: list[Row]) -> None:
-        """Write further rows."""
+        """Append rows."""
         raise NotImplementedError
 
     def complete_row(self, row: Row) -> Row:
-        """Return the row with what a subclass adds to it."""
+        """Return the row with the columns that a subclass adds."""
         return row
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Keep the rows that were written before the step at which training goes on."""
+        """Keep the rows up to the step at which training continues."""
         saving.check_writable(self.path)
-        kept = [row for row in self._known() if row["steps"] <= self.agent.steps]
+        kept = [row for row in self._written_rows() if row["steps"] <= self.agent.steps]
         known = {row["episode"] for row in kept}
         kept += [row for row in self._pending if row["episode"] not in known]
         self._seconds = float(kept[-1]["time"]) if kept else 0.0
@@ -70,7 +70,7 @@ class RowLogger(Callback):
         self.rewrite(kept)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Note the episode; one that the end of training cut short is passed over."""
+        """Add a row for a complete episode."""
         if not logs.get("complete", True):
             return
         row = {"episode": episode, **dict.fromkeys(COLUMNS), **plain_row(logs)}
@@ -81,15 +81,15 @@ class RowLogger(Callback):
             self._flush()
 
     def on_train_end(self, logs: Logs) -> None:
-        """Write what is not written yet."""
+        """Write the remaining rows."""
         self._flush()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the rows that are not written yet."""
+        """Return the rows that are not yet written."""
         return {"pending": [dict(row) for row in self._pending]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self._pending = [dict(row) for row in state["pending"]]
 
     def _flush(self) -> None:
@@ -97,7 +97,7 @@ class RowLogger(Callback):
             self.append(self._pending)
             self._pending = []
 
-    def _known(self) -> list[Row]:
+    def _written_rows(self) -> list[Row]:
         if not self.path.exists() or (self.path.is_file() and not self.path.stat().st_size):
             return []
         try:
@@ -105,5 +105,5 @@ class RowLogger(Callback):
             if all(isinstance(row["steps"], int) and row["episode"] >= 0 for row in rows):
                 return rows
         except (KeyError, OSError, TypeError, ValueError) as error:
-            raise ValueError(f"path: {self.path} exists, and is no log of {type(self).__name__}: {error!r}") from error
-        raise ValueError(f"path: {self.path} exists, and is no log of {type(self).__name__}: its steps are no numbers")
+            raise ValueError(f"path: {self.path} exists and is not a log of {type(self).__name__}: {error!r}") from error
+        raise ValueError(f"path: {self.path} exists and is not a log of {type(self).__name__}: its steps are not ints")

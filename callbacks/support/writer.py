@@ -1,4 +1,4 @@
-"""Files that are written while training goes on, one after another."""
+"""Writing files in a thread during training."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from noterl.utils.memory import available_bytes
 
-# Arrays begin at multiples of it, so that copying is as fast as it may be.
+# Arrays in a copy begin at multiples of this, so that copying is fast.
 _ALIGNMENT = 64
 
 
 class Writer:
-    """Writes in a thread of its own; a second job waits for the first, so that none overtakes another.
+    """Runs jobs in a separate thread; each waits for the previous one, so files are written in order.
 
-    A job that fails is remembered, and raised by the next `write` or by `drain`.
+    An error of a job is raised by the next call of `write` or `wait`.
 
     Example:
-    >>> from noterl.callbacks.writer import Writer
+    >>> from noterl.callbacks.support.writer import Writer
     >>> writer, written = Writer(), []
     >>> writer.write(lambda: written.append(1), undo=written.clear)
     >>> writer.close()
@@ -34,22 +34,22 @@ class Writer:
         self._arena = np.empty(0, np.uint8)
 
     def write(self, job: Callable[[], None], *, undo: Callable[[], None]) -> None:
-        """Start a job; the one before is waited for.
+        """Wait for the previous job and start another.
 
         Args:
-            job: what to do, in the thread.
-            undo: what to do, in the caller's thread, once the job is known to have failed.
+            job: called in the thread.
+            undo: called in the caller's thread if the job has failed.
 
         Raises:
-            BaseException: what the job before raised; this one is not started then.
+            BaseException: what the previous job raised; this one is not started then.
         """
-        self.drain()
+        self.wait()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "noterl-writer")
         self._pending = self._pool.submit(job), undo
 
-    def drain(self) -> None:
-        """Wait until everything is written, and raise what went wrong."""
+    def wait(self) -> None:
+        """Wait until everything is written; raise the error of a failed job."""
         if self._pending is not None:
             (future, undo), self._pending = self._pending, None
             try:
@@ -59,43 +59,42 @@ class Writer:
                 raise
 
     def close(self) -> None:
-        """Wait until everything is written, end the thread and let the memory go; `write` would begin anew."""
+        """Wait until everything is written, end the thread and release the memory; `write` starts again."""
         try:
-            self.drain()
+            self.wait()
         finally:
             self._arena = np.empty(0, np.uint8)
             if self._pool is not None:
                 self._pool.shutdown()
                 self._pool = None
 
-    def copied(self, tree: Any) -> Any | None:
-        """Return a copy of a state tree that later steps do not change, or None if there is no memory for one.
+    def copy(self, tree: Any) -> Any | None:
+        """Return a copy of a state tree, valid until the next one is made; None if it does not fit in memory.
 
-        It is there until the next copy is made. All arrays lie in one piece of memory that is used again: fresh memory
-        costs several times what copying does.
+        All arrays are in one block of memory, which is used again: fresh memory costs several times as much as copying.
         """
-        self.drain()
-        needed = sum(_room(array) for array in _arrays(tree))
+        self.wait()
+        needed = sum(_aligned_size(array) for array in _arrays(tree))
         if needed > len(self._arena):
             self._arena = np.empty(0, np.uint8)
             available = available_bytes()
             if needed > 0.8 * available:
                 return None
             spare = needed // 2 if 2 * needed < available else 0
-            self._arena = np.empty(needed + spare, np.uint8)  # what is not touched takes no memory
-        return self._put(tree, [0])
+            self._arena = np.empty(needed + spare, np.uint8)  # untouched pages take no memory
+        return self._place(tree, [0])
 
-    def _put(self, tree: Any, position: list[int]) -> Any:
+    def _place(self, tree: Any, position: list[int]) -> Any:
         if isinstance(tree, dict):
-            return {key: self._put(part, position) for key, part in tree.items()}
+            return {key: self._place(part, position) for key, part in tree.items()}
         if isinstance(tree, list):
-            return [self._put(part, position) for part in tree]
+            return [self._place(part, position) for part in tree]
         if not isinstance(tree, np.ndarray):
             return tree
-        place = self._arena[position[0] : position[0] + tree.nbytes].view(tree.dtype).reshape(tree.shape)
-        np.copyto(place, tree)
-        position[0] += _room(tree)
-        return place
+        array = self._arena[position[0] : position[0] + tree.nbytes].view(tree.dtype).reshape(tree.shape)
+        np.copyto(array, tree)
+        position[0] += _aligned_size(tree)
+        return array
 
 
 def _arrays(tree: Any) -> Iterator[np.ndarray]:
@@ -105,5 +104,5 @@ def _arrays(tree: Any) -> Iterator[np.ndarray]:
         yield from _arrays(part)
 
 
-def _room(array: np.ndarray) -> int:
+def _aligned_size(array: np.ndarray) -> int:
     return -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT

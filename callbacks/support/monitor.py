@@ -1,76 +1,74 @@
-"""What callbacks watch that judge training: the mean of a quantity over the last finished episodes."""
+"""The mean of a metric over the last finished episodes."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING
 
+from noterl.callback import AgentView
 from noterl.types import Logs
 from noterl.utils.checks import check_positive, check_word
 
-if TYPE_CHECKING:
-    from noterl.agent import Agent
-
 
 class Monitor:
-    """The mean of a quantity in the episodes' logs over the last `window` of them that had it.
+    """The mean of a metric over the last `window` finished episodes whose logs hold it.
 
     Args:
-        name: the quantity.
-        window: how many episodes; fewer at the start.
-        mode: "max" if more is better, "min" if less.
-        window_name: what messages call `window`.
+        name: the metric, a name in an episode's logs.
+        window: number of episodes; there are fewer at the start.
+        mode: "max" if higher is better, "min" if lower is better.
+        window_name: how error messages call `window`.
 
     Raises:
-        ValueError: if an argument is not what it may be.
+        ValueError: if an argument is not one of the allowed values.
 
     Attributes:
         recent: the last values.
 
     Example:
-    >>> from noterl.callbacks.monitor import Monitor
+    >>> from noterl.callbacks.support.monitor import Monitor
     >>> monitor = Monitor("reward", window=2)
     >>> for reward in (1.0, 3.0, 5.0):
-    ...     heard = monitor.hear({"reward": reward}, None)
+    ...     updated = monitor.update({"reward": reward}, None)
     >>> monitor.mean
     4.0
     """
 
     def __init__(self, name: str, window: int, mode: str = "max", *, window_name: str = "window") -> None:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"monitor must be the name of a quantity in an episode's logs, got {name!r}")
+            raise ValueError(f"monitor must be the name of a metric in an episode's logs, got {name!r}")
         self.name, self.mode = name, check_word("mode", mode, ("max", "min"))
         self.recent: deque[float] = deque(maxlen=check_positive(window_name, window))
 
-    def hear(self, logs: Logs, agent: Agent | None) -> bool:
-        """Take the value out of an episode's logs; say whether there is one.
+    def update(self, logs: Logs, agent: AgentView | None) -> bool:
+        """Add the metric of an episode; return whether its logs hold the metric.
 
-        A loss is there from the first update on, and what a callback adds comes when it comes: these are waited for.
+        The loss may be missing before the first update, and a metric that another callback adds may be missing in some
+        episodes.
 
         Raises:
-            ValueError: if the quantity is missing and nobody is known to add it; the message names those there are.
+            ValueError: if the metric is missing and no callback adds it.
         """
         if self.name in logs:
             self.recent.append(float(logs[self.name]))
             return True
-        others = agent._callbacks.callbacks if agent is not None else ()
+        others = agent.callbacks if agent is not None else ()
         if self.name != "loss" and not any(self.name in other.adds for other in others):
             raise ValueError(f"monitor: the episode's logs have no {self.name!r}; they have {', '.join(sorted(logs))}")
         return False
 
     @property
-    def full(self) -> bool:
-        """Whether the mean is one of as many episodes as were asked for."""
+    def is_full(self) -> bool:
+        """Whether there are `window` values."""
         return len(self.recent) == self.recent.maxlen
 
     @property
     def mean(self) -> float:
-        """The mean, NaN before the first value."""
+        """The mean; NaN before the first value."""
         return math.fsum(self.recent) / len(self.recent) if self.recent else math.nan
 
-    def better(self, value: float, than: float | None, by: float = 0.0) -> bool:
-        """Say whether a value is better than another by more than so much; any number is better than none."""
+    def is_better(self, value: float, than: float | None, by: float = 0.0) -> bool:
+        """Return whether a value is better than another by more than `by`; any number is better than None or NaN."""
         if math.isnan(value):
             return False
         if than is None or math.isnan(than):
@@ -78,5 +76,5 @@ class Monitor:
         return value > than + by if self.mode == "max" else value < than - by
 
     def set_recent(self, values: list[float]) -> None:
-        """Take the values of a saved state."""
+        """Restore the last values from a saved state."""
         self.recent = deque(values, maxlen=self.recent.maxlen)

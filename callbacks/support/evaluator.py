@@ -1,0 +1,88 @@
+"""A process that evaluates copies of an agent while training continues."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from noterl.callback import AgentView
+from noterl.utils.processes import end, spawn
+
+
+class Evaluator:
+    """Evaluates agents one after another in a separate process, which receives them as files.
+
+    Args:
+        agent: the agent; its class is registered in the process.
+        env: where to play; it must be picklable, or None.
+        arguments: arguments of `Agent.evaluate`.
+
+    Attributes:
+        pending: the description of the evaluation in progress, as passed to `start`; None if there is none.
+        file: the file of the agent that was evaluated last.
+    """
+
+    def __init__(self, agent: AgentView, env: Any, arguments: dict[str, Any]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="noterl-evaluate-")
+        self.file = Path(self._folder.name) / "agent.noterl"
+        self.pending: dict[str, Any] | None = None
+        classes: dict[str, type] = {type(agent).__name__: type(agent)}
+        try:
+            self._process, self._pipe = spawn(_serve, str(self.file), classes, env, arguments, name="evaluate")
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def start(self, agent: AgentView, description: dict[str, Any]) -> None:
+        """Start an evaluation of the agent as it is now; no evaluation may be in progress."""
+        agent.save(self.file, replay=False)
+        self.pending = description
+        self._pipe.send(None)
+
+    def is_ready(self) -> bool:
+        """Return whether an evaluation has ended, so that `result` does not wait."""
+        return self.pending is not None and self._pipe.poll()
+
+    def result(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Wait for the evaluation in progress; return its description and what `Agent.evaluate` returned.
+
+        Raises:
+            RuntimeError: if the evaluation failed.
+        """
+        description, self.pending = self.pending or {}, None
+        try:
+            result = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self._process.join()
+            raise RuntimeError(f"the evaluation process ended with exit code {self._process.exitcode}") from error
+        if isinstance(result, str):
+            raise RuntimeError(f"the evaluation failed in its process:\n{result}")
+        return description, result
+
+    def close(self) -> None:
+        """End the process; an evaluation in progress is lost."""
+        end(self._process, self._pipe)
+        self._folder.cleanup()
+
+
+def _serve(pipe: Connection, path: str, classes: dict[str, type], env: Any, arguments: dict[str, Any]) -> None:
+    """Evaluate the agent in the file for each message in the pipe, until the pipe is closed."""
+    from noterl.agent import load
+
+    agent = None
+    with contextlib.suppress(EOFError, OSError):  # the other end was closed
+        while True:
+            pipe.recv()
+            try:
+                if agent is None:
+                    agent = load(path, classes)
+                else:
+                    agent.restore(path)
+                result: Any = agent.evaluate(env, **arguments)
+            except Exception:
+                result = traceback.format_exc()
+            pipe.send(result)

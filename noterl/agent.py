@@ -20,7 +20,6 @@ from noterl.history import History
 from noterl.learning import optimizers
 from noterl.learning.dry_run import naming_network
 from noterl.learning.gradient_noise import GradientNoise
-from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.learner import Learner
 from noterl.learning.schedule import LossMean
 from noterl.learning.settings import Settings
@@ -412,10 +411,6 @@ class Agent(Algorithm):
         for name in found if optimizer is None else (optimizer,):
             optimizers.set_rule(found[name], rule, float(value))
 
-    def gradient_noise(self, samples: int) -> GradientNoise:
-        """Return a meter of the spread of gradients over `samples` batches, for callbacks that adapt the batch size."""
-        return GradientNoise(self._build()[0], samples)
-
     def get_rule(self, rule: str, optimizer: str | None = None) -> float:
         """Return a rule of one optimizer, by default of the first; `set_rule` names the rules.
 
@@ -435,7 +430,7 @@ class Agent(Algorithm):
     def show_message(self, message: str) -> None:
         """Write a line to the standard error, unless `fit` was called with `verbose=0`."""
         if self._session.verbose:
-            console.say(f"noterl: {message}")
+            console.print_message(f"noterl: {message}")
 
     @property
     def optimizers(self) -> dict[str, Any]:

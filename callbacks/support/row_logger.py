@@ -105,5 +105,7 @@ class RowLogger(Callback):
             if all(isinstance(row["steps"], int) and row["episode"] >= 0 for row in rows):
                 return rows
         except (KeyError, OSError, TypeError, ValueError) as error:
-            raise ValueError(f"path: {self.path} exists and is not a log of {type(self).__name__}: {error!r}") from error
+            raise ValueError(
+                f"path: {self.path} exists and is not a log of {type(self).__name__}: {error!r}"
+            ) from error
         raise ValueError(f"path: {self.path} exists and is not a log of {type(self).__name__}: its steps are not ints")

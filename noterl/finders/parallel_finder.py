@@ -100,7 +100,7 @@ def _save(agent: Agent, optimizer: Any, path: str) -> None:
 
 def _finished(jobs: list[tuple[str, Any]], processes: int) -> Iterator[tuple[str, Trial]]:
     """Run jobs, so many at a time, and yield what each gave as it ends."""
-    environment, waiting = {"KERAS_BACKEND": backends.choose()}, list(reversed(jobs))
+    waiting = list(reversed(jobs))
     running: dict[Any, tuple[str, Any, float]] = {}
     try:
         while waiting or running:

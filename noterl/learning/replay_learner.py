@@ -34,8 +34,8 @@ class ReplayLearner(Learner):
     def build_memory(self) -> None:
         """Allocate the replay memory."""
         source = self.algorithm._source
-        several = {} if source.team is None else {"agents": len(source.team)}
-        self.replay.build(source.observation_space, source.action_space, **several)
+        agents = 0 if source.team is None else len(source.team)
+        self.replay.build(source.observation_space, source.action_space, agents=agents)
 
     def compile_programs(self, report: Sequence[Any]) -> None:
         """Compile the updates on sampled batches."""
@@ -98,6 +98,7 @@ class ReplayLearner(Learner):
     def gather(self, sample: Sample) -> Batch:
         """Return the batches `[K, B, ...]` of a sample, encoded and normalised as networks receive them."""
         algorithm = self.algorithm
+        assert sample.gamma is not None
         batch = self.replay.gather(sample, gamma=sample.gamma)
         if not algorithm._encoder.is_identity:
             encoded = {name: algorithm._encoder(getattr(batch, name)) for name in ("observation", "next_observation")}

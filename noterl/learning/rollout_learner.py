@@ -132,7 +132,7 @@ class RolloutLearner(Learner):
 
     def add(self, transition: Transition) -> None:
         """Store a lane's transition in the round in progress."""
-        self.rollout.add(*transition)
+        self.rollout.add(*transition[:7])
 
     def interrupt(self, lane: int) -> None:
         """End a lane's episode in the rollout."""
@@ -257,7 +257,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         sample.gamma = self.gamma
         return sample
 
-    def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Any]]:
+    def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
         """Return an iterator over the batches `[K, B, ...]` of each part of a sample."""
         return self.replay.gather_ahead(lambda part: pad(self.replay.gather(part, gamma=part.gamma), size), samples)
 

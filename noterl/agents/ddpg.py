@@ -69,9 +69,9 @@ class DDPG(Agent):
     ) -> None:
         super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
         inputs, outputs = self.observation_size, self.action_size
-        actor, critic = networks.parts(network, "actor", "critic")
-        self.actor = networks.given(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
-        self.critic = networks.given(critic, lambda: networks.mlp(inputs + outputs, hidden, 1))
+        actor, critic = networks.split_networks(network, "actor", "critic")
+        self.actor = networks.network_or_default(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
+        self.critic = networks.network_or_default(critic, lambda: networks.mlp(inputs + outputs, hidden, 1))
         self.target_actor = networks.clone(self.actor)
         self.target_critic = networks.clone(self.critic)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

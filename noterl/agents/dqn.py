@@ -75,7 +75,7 @@ class DQN(Agent):
         check_word("loss", loss, tuple(_LOSSES))
         self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
         self.error_loss = _LOSSES[loss]
-        self.q = networks.given(network, lambda: self._network(hidden, dueling))
+        self.q = networks.network_or_default(network, lambda: self._network(hidden, dueling))
         self.target_q = networks.clone(self.q)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 

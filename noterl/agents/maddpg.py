@@ -18,7 +18,7 @@ from noterl import heads, losses, networks
 from noterl.agent import Defaults
 from noterl.backends import keras, ops
 from noterl.multi_agent import MultiAgent
-from noterl.networks.critics import column
+from noterl.networks.critics import scalar_values
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
 from noterl.schedules import Schedule
@@ -90,7 +90,7 @@ class MADDPG(MultiAgent):
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]
         chosen = self.groups if check_bool("shared", shared) else list(range(len(self.names)))
         sizes = [observed + acted for observed, acted in zip(self.observation_size, self.action_size, strict=True)]
-        actors, critics = networks.parts(network, "actors", "critics")
+        actors, critics = networks.split_networks(network, "actors", "critics")
         self.actors, self.actor_of = self._each(
             actors, chosen, lambda i: networks.mlp(self.observation_shape[i], hidden, self.action_size[i])
         )
@@ -125,7 +125,7 @@ class MADDPG(MultiAgent):
                 )
             chosen = [[id(network) for network in given].index(id(network)) for network in given]
         first = sorted(set(chosen))
-        return [build(i) if given is None else networks.checked("network", given[i]) for i in first], [
+        return [build(i) if given is None else networks.check_network("network", given[i]) for i in first], [
             first.index(i) for i in chosen
         ]
 
@@ -232,4 +232,4 @@ class MADDPG(MultiAgent):
             for values, sizes in kinds
             for other in self.inputs[agent]
         ]
-        return column(critics[self.critic_of[agent]](ops.concatenate(parts, axis=-1)))
+        return scalar_values(critics[self.critic_of[agent]](ops.concatenate(parts, axis=-1)))

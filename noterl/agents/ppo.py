@@ -22,7 +22,7 @@ from gymnasium import spaces
 from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
 from noterl.backends import keras, ops
-from noterl.networks.critics import column
+from noterl.networks.critics import scalar_values
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
@@ -69,7 +69,7 @@ class ActorCritic(Agent):
         continuous = isinstance(self.action_space, spaces.Box)
         head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
         self.head = head
-        actor, critic = networks.parts(network, "actor", "critic")
+        actor, critic = networks.split_networks(network, "actor", "critic")
         shared = self.is_image and actor is None if shared is None else check_bool("shared", shared)
         rules: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
         means = head.size // 2 if continuous else head.size
@@ -80,10 +80,10 @@ class ActorCritic(Agent):
             return networks.mlp(self.observation_shape, hidden, outputs, activation=activation, **rules)
 
         def beside() -> Any:
-            return networks.beside(self.actor, 1, gain=1.0) if shared else built(1, gain=1.0)
+            return networks.share_trunk(self.actor, 1, gain=1.0) if shared else built(1, gain=1.0)
 
-        self.actor = networks.given(actor, lambda: built(means, **rules))
-        self.critic = networks.given(critic, beside)
+        self.actor = networks.network_or_default(actor, lambda: built(means, **rules))
+        self.critic = networks.network_or_default(critic, beside)
 
     def forward(self, observation: Any) -> Any:
         """Return what the head takes: logits, or means and logarithms of standard deviations."""
@@ -91,7 +91,7 @@ class ActorCritic(Agent):
 
     def value(self, observation: Any) -> Any:
         """Return the values `[B]` of observations `[B, ...]`."""
-        return column(self.critic(observation))
+        return scalar_values(self.critic(observation))
 
     def log_prob(self, observation: Any, action: Any) -> Any:
         """Return the log-probabilities `[B]` of actions `[B, ...]` for observations `[B, ...]`."""

@@ -20,7 +20,7 @@ from gymnasium import spaces
 from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
 from noterl.backends import keras, ops
-from noterl.networks.critics import q_values, rows, twins
+from noterl.networks.critics import action_values, critic_pair, q_values
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
@@ -88,9 +88,9 @@ class SAC(Agent):
         self.head: Any = head.bind(self.action_space)
         self.random_spec = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
         outputs, inputs = (size, self.observation_size) if self.discrete else (2 * size, self.observation_size + size)
-        actor, *critics = networks.parts(network, "actor", "critic", "critic")
-        self.actor = networks.given(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
-        self.critics = twins(critics, lambda: networks.mlp(inputs, hidden, size if self.discrete else 1))
+        actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
+        self.actor = networks.network_or_default(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
+        self.critics = critic_pair(critics, lambda: networks.mlp(inputs, hidden, size if self.discrete else 1))
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self._make_temperature(temperature, initial_temperature, target_entropy)
@@ -169,7 +169,7 @@ class SAC(Agent):
             return ops.minimum(*q_values(critics, observation, action)), log_probability
         log_policy = ops.log_softmax(values, axis=-1)  # [B, A]
         policy = ops.exp(log_policy)
-        q = ops.minimum(*(rows(critic(observation), self.action_size) for critic in critics))
+        q = ops.minimum(*(action_values(critic(observation), self.action_size) for critic in critics))
         return ops.sum(policy * q, axis=-1), ops.sum(policy * log_policy, axis=-1)
 
     def _taken(self, batch: Batch) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from noterl import heads, losses, networks
 from noterl.agent import Agent, Defaults
 from noterl.backends import ops
-from noterl.networks.critics import q_values, twins
+from noterl.networks.critics import critic_pair, q_values
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
 from noterl.schedules import Schedule
@@ -76,9 +76,9 @@ class TD3(Agent):
     ) -> None:
         super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
         inputs, outputs = self.observation_size, self.action_size
-        actor, *critics = networks.parts(network, "actor", "critic", "critic")
-        self.actor = networks.given(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
-        self.critics = twins(critics, lambda: networks.mlp(inputs + outputs, hidden, 1))
+        actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
+        self.actor = networks.network_or_default(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
+        self.critics = critic_pair(critics, lambda: networks.mlp(inputs + outputs, hidden, 1))
         self.target_actor = networks.clone(self.actor)
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -1,4 +1,4 @@
-"""The few things one can do to any network: its variables, copies and weights."""
+"""Access to any network: its variables, weights and copies."""
 
 from __future__ import annotations
 
@@ -18,79 +18,81 @@ from noterl.utils.checks import probability
 
 Network = Any
 
+# Polyak's coefficient that `copy` uses for a `tau` of 1.
 _coefficient: ContextVar[Any] = ContextVar("coefficient", default=1.0)
 
-_known: WeakKeyDictionary[keras.layers.Layer, tuple[ref[Any], list, list]] = WeakKeyDictionary()
+# For each source network: its target, and the variables of both in matching order.
+_matches: WeakKeyDictionary[keras.layers.Layer, tuple[ref[Any], list, list]] = WeakKeyDictionary()
 
 
 def variables(network: Network) -> list[keras.Variable]:
-    """Return a network's variables, trained or not, as `keras.Variable`s: the one way to them.
+    """Return all variables of a network as `keras.Variable`s, trainable or not.
 
-    Parameters and buffers of a torch module are adopted: the variable shares their storage.
+    Those of a torch module share the storage of its parameters and buffers.
 
     Raises:
-        ValueError: if it is no network, or a Keras model that has not been built.
+        ValueError: if it is not a network, or a Keras model that has not been built.
     """
     if isinstance(network, keras.Variable):
         return [network]
     if isinstance(network, keras.layers.Layer):
         if not network.built:
             raise ValueError(
-                f"network {network.name!r} has no variables yet: give it an Input, or call it on an observation once"
+                f"network {network.name!r} has no variables yet: add an Input, or call it on an observation once"
             )
         return list(network.variables)
     if isinstance(network, keras.random.SeedGenerator):
         return [network.state]
     if is_module(network):
         return _modules().adopt(network)
-    raise ValueError(f"a network is a Keras model or, with the torch backend, a torch.nn.Module; got {network!r}")
+    raise ValueError(f"network must be a Keras model or, with the torch backend, a torch.nn.Module, got {network!r}")
 
 
 def trainable_variables(network: Network) -> list[keras.Variable]:
-    """Return those of `variables` that gradients are taken for."""
+    """Return the variables of a network that are trained."""
     if isinstance(network, keras.layers.Layer):
         variables(network)
         return list(network.trainable_variables)
-    if is_module(network):  # a parameter may have been frozen since it was adopted
+    if is_module(network):  # parameters may be frozen at any time
         return [variable for variable in variables(network) if variable.value.requires_grad]
     return [variable for variable in variables(network) if variable.trainable]
 
 
 def is_network(value: Any) -> bool:
-    """Whether `value` holds variables: a Keras layer, variable or seed generator, or a torch module."""
+    """Whether a value has variables: a Keras layer, variable or seed generator, or a torch module."""
     return isinstance(value, keras.layers.Layer | keras.Variable | keras.random.SeedGenerator) or is_module(value)
 
 
-def parts(network: Any, *roles: str) -> list[Any]:
-    """Return what an agent's argument `network` says for each role, None where a network is to be built.
+def split_networks(network: Any, *roles: str) -> list[Any]:
+    """Split an agent's argument `network` into one entry for each role; None for networks to be built.
 
     Args:
-        network: the first role's, or a list or tuple of all.
-        roles: what the agent's networks are for, such as "actor" and "critic".
+        network: the network of the first role, or a list or tuple with all of them.
+        roles: the roles of the agent's networks, such as "actor" and "critic".
 
     Raises:
-        ValueError: if there is not one for each role.
+        ValueError: if a list does not have one entry for each role.
     """
     if not isinstance(network, list | tuple):
         return [network, *[None for _ in roles[1:]]]
     if len(network) != len(roles):
         raise ValueError(
-            f"network must be the {roles[0]}, or ({', '.join(roles)}) with None for what is to be built, "
+            f"network must be the {roles[0]}, or ({', '.join(roles)}) with None for networks to be built, "
             f"got {network!r}"
         )
     return list(network)
 
 
-def given(network: Any, build: Callable[[], Network]) -> Network:
-    """Return the network that was given as the argument `network`, or where that is None the one that `build` makes."""
-    return build() if network is None else checked("network", network)
+def network_or_default(network: Any, build: Callable[[], Network]) -> Network:
+    """Return the argument `network`, or the result of `build` if it is None."""
+    return build() if network is None else check_network("network", network)
 
 
-def checked(name: str, network: Any) -> Network:
-    """Return a network that was given as the argument `name`.
+def check_network(name: str, network: Any) -> Network:
+    """Return the argument `name`, a network.
 
     Raises:
-        ValueError: naming the argument, if it is no network.
+        ValueError: naming the argument, if it is not a network.
     """
     if not is_network(network):
         raise ValueError(f"{name} must be a Keras model or, with the torch backend, a torch.nn.Module, got {network!r}")
@@ -98,24 +100,24 @@ def checked(name: str, network: Any) -> Network:
 
 
 def is_module(value: Any) -> bool:
-    """Whether `value` is a `torch.nn.Module` (of any process; frameworks are not imported to find out)."""
+    """Whether a value is a `torch.nn.Module`; decided without importing torch."""
     return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__) and not isinstance(
         value, keras.layers.Layer
     )
 
 
 def clone(network: Network) -> Network:
-    """Return a copy with the same weights that is not trained: a target network.
+    """Return an untrainable copy with the same weights: a target network.
 
     Raises:
-        ValueError: for a Keras model that cannot be copied (neither Sequential, Functional nor with a `get_config`).
+        ValueError: for a Keras model that is neither Sequential nor Functional and has no `get_config`.
     """
-    variables(network)  # refuses what is no network, or none yet
+    variables(network)  # raises unless it is a built network
     if is_module(network):
         return _modules().clone_module(network)
     recipe = getattr(network, "noterl_recipe", None)
     if recipe is not None:
-        # Without a draw: the networks that are built after it are the same on every backend.
+        # Draws no random numbers, so that networks built later are the same on every backend.
         copied = keras_network(*recipe)
         copied.noterl_recipe = recipe
     elif isinstance(network, keras.Sequential) or type(network).__name__ == "Functional":
@@ -129,7 +131,7 @@ def clone(network: Network) -> Network:
 
 @contextmanager
 def averaging(coefficient: Any) -> Iterator[None]:
-    """Let what `copy` is asked for as a whole step be one of this length: Polyak's coefficient."""
+    """Within this context, `copy` with a `tau` of 1 uses this coefficient instead: Polyak averaging."""
     token = _coefficient.set(coefficient)
     try:
         yield
@@ -140,33 +142,33 @@ def averaging(coefficient: Any) -> Iterator[None]:
 def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
     """Move `target` towards `source`: `target <- tau * source + (1 - tau) * target`.
 
-    A plain `tau` of 1 is a hard copy, or under `compile(target_update=0.005)`, where the loop asks for `update_target`
-    after every gradient update, the move by that coefficient. Works on the host and inside a compiled update.
+    A `tau` of 1 is a hard copy. With `compile(target_update=0.005)`, `update_target` is called after every gradient
+    update, and a `tau` of 1 means that coefficient. Works on the host and inside a compiled update.
 
     Raises:
-        ValueError: if one of them is no network, they differ in the shapes of their weights, or a plain `tau` is not
+        ValueError: if one of them is not a network, their weights have different shapes, or a number `tau` is not
             between 0 and 1.
     """
     if isinstance(tau, np.generic) or not hasattr(tau, "dtype"):
         probability("tau", tau)
     if isinstance(tau, int | float) and tau == 1.0:
         tau = _coefficient.get()
-    sources, targets = paired(source, target, lambda name, network: variables(checked(name, network)))
+    sources, targets = matching_variables(source, target)
     backends.current().copy_variables(sources, targets, tau)
 
 
 def get_weights(network: Network) -> list[np.ndarray]:
-    """Return the weights as arrays in Keras's layout (kernels `[in, out]`, convolutions `[H, W, in, out]`)."""
+    """Return the weights as arrays in Keras's layout: kernels `[in, out]`, convolutions `[H, W, in, out]`."""
     if is_module(network):
         return _modules().module_weights(network)
     return [backends.current().fetch(variable) for variable in variables(network)]
 
 
 def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
-    """Set what `get_weights` returned; from any backend, for a network of the same build.
+    """Set weights of `get_weights`, from any backend, on a network of the same architecture.
 
     Raises:
-        ValueError: if number or shapes differ; nothing is changed then.
+        ValueError: if their number or shapes differ; nothing is changed then.
     """
     expected = [weight.shape for weight in get_weights(network)]
     received = [np.shape(weight) for weight in weights]
@@ -180,7 +182,7 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
 
 
 def _modules() -> Any:
-    """Return the torch backend, which alone knows what to do with a torch module."""
+    """Return the torch backend, which handles torch modules."""
     if backends.name() != "torch":
         raise ValueError(
             f"network: a torch.nn.Module needs the torch backend, but this process runs on {backends.name()}: set "
@@ -194,8 +196,8 @@ def _rebuilt(network: keras.Model) -> keras.Model:
         copied = type(network).from_config(network.get_config())
         copied.build_from_config(network.get_build_config())
         if [weight.shape for weight in copied.weights] != [weight.shape for weight in network.weights]:
-            raise ValueError("what get_config and get_build_config say builds other weights")
-        copied.built = True  # Keras has built the parts, but may have left the whole unmarked
+            raise ValueError("get_config and get_build_config describe other weights")
+        copied.built = True  # Keras builds the parts, but may not mark the whole
     except (NotImplementedError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"network {network.name!r} cannot be copied: make it Sequential or Functional, or give it get_config"
@@ -203,26 +205,21 @@ def _rebuilt(network: keras.Model) -> keras.Model:
     return copied
 
 
-def paired(source: Any, target: Any, variables: Callable[[str, Any], list]) -> tuple[list, list]:
-    """Return the variables of two networks, in an order in which they belong together.
-
-    Args:
-        source: a network.
-        target: another of the same build.
-        variables: finds those of a network, given whether it is the "source" or the "target".
+def matching_variables(source: Any, target: Any) -> tuple[list, list]:
+    """Return the variables of two networks of the same architecture, in the same order.
 
     Raises:
-        ValueError: if the networks differ in the shapes of their weights.
+        ValueError: if one of them is not a network, or their weights have different shapes.
     """
-    is_layer = isinstance(source, keras.layers.Layer)  # a torch module may be given other parameters at any time
-    if is_layer and source in _known and _known[source][0]() is target:
-        return _known[source][1:]
-    sources, targets = variables("source", source), variables("target", target)
+    is_layer = isinstance(source, keras.layers.Layer)  # the parameters of a torch module may be replaced at any time
+    if is_layer and source in _matches and _matches[source][0]() is target:
+        return _matches[source][1:]
+    sources, targets = variables(check_network("source", source)), variables(check_network("target", target))
     shapes = [[tuple(variable.shape) for variable in found] for found in (sources, targets)]
     if shapes[0] != shapes[1]:
-        raise ValueError(f"source and target must be of one build, their weights have the shapes {shapes}")
+        raise ValueError(f"source and target must have the same architecture, their weights have the shapes {shapes}")
     if is_layer:
-        _known[source] = ref(target), sources, targets
+        _matches[source] = ref(target), sources, targets
     return sources, targets
 
 

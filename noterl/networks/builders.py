@@ -1,9 +1,8 @@
-"""Networks: the default builders, and the few things one can do to any network.
+"""Builders of the default networks.
 
-A network is a Keras model, or with the torch backend a `torch.nn.Module`. The builders return Keras models on
-TensorFlow and JAX and native modules on torch, where a Keras layer call costs two to three times a native one. Initial
-weights are drawn in NumPy from the agent's own generator, so one seed gives the same network on every backend: uniform
-as of Lillicrap et al. (2016), which is what PyTorch's layers do; on-policy agents take orthogonal kernels.
+They return Keras models on TensorFlow and JAX, and native modules on torch, where a Keras layer call costs two to three
+times a native one. Initial weights are sampled in NumPy from the agent's generator, so that a seed gives the same
+network on every backend: uniform (Lillicrap et al., 2016), as in PyTorch's layers, or orthogonal for on-policy agents.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from noterl.utils.checks import finite, non_negative
 
 _DENSE = ("Dense", "Linear")
 
-# The height and width that the convolutions of `nature_cnn` leave one pixel of.
+# The smallest height and width from which the convolutions of `nature_cnn` leave one pixel.
 LEAST_PIXELS = 36
 
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "elu", "silu", "gelu", "linear")
@@ -42,19 +41,20 @@ def mlp(
 
     Args:
         inputs: the number of features, or the shape of an observation, which is flattened.
-        hidden: the number of units of each hidden layer; may be empty.
+        hidden: the units of each hidden layer; may be empty.
         outputs: the number of outputs.
         activation: of the hidden layers, one of `ACTIVATIONS`.
-        gain: of the last layer, for orthogonal kernels (Saxe et al., 2014) with the gain sqrt(2) in hidden layers;
-            None for `fan_in_uniform`.
-        log_std: where the trained numbers start that `heads.Gaussian` takes for the logarithms of standard deviations
-            whatever the observation is; None for none.
+        gain: the last layer's gain of orthogonal kernels (Saxe et al., 2014), with sqrt(2) in hidden layers; None for
+            `fan_in_uniform`.
+        log_std: the initial log standard deviations for `heads.Gaussian`, trained and independent of the observation;
+            None for none.
 
     Returns:
-        A network `[B, inputs] -> [B, outputs]`; with `log_std` `[B, 2 * outputs]`.
+        A network `[B, inputs] -> [B, outputs]`; with `log_std`, `[B, 2 * outputs]`.
 
     Raises:
-        ValueError: if a size is not a positive int, the activation unknown, or `gain` or `log_std` no such number.
+        ValueError: if a size is not a positive int, the activation is unknown, `gain` is negative or `log_std` is not
+            finite.
 
     Example:
     >>> from noterl import networks
@@ -64,12 +64,12 @@ def mlp(
     shape = _shape(inputs)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     _check_activation(activation)
-    _check_last(gain, log_std)
+    _check_last_layer(gain, log_std)
     layers: list[tuple] = [("flatten",)] if len(shape) > 1 else []
     layers += [("dense", int(units), activation, _hidden_gain(gain)) for units in hidden]
     layers += [("dense", int(outputs), "linear", gain)]
     layers += [] if log_std is None else [("log_std", float(log_std))]
-    return _built(("sequential", layers), shape)
+    return _build(("sequential", layers), shape)
 
 
 def dueling_mlp(
@@ -77,8 +77,8 @@ def dueling_mlp(
 ) -> Network:
     """Build the dueling network of Wang et al. (2016), equation 9, on dense layers.
 
-    All but the last hidden layer are shared; the value and the advantage stream have one hidden layer each, of the
-    last size: `q = value + advantage - mean(advantage)`. Arguments, shapes and errors as in `mlp`.
+    `q = value + advantage - mean(advantage)`. All hidden layers but the last are shared. The value and the advantage
+    stream have one hidden layer each, of the last size. Arguments, shapes and errors as in `mlp`.
     """
     shape = _shape(inputs)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
@@ -86,7 +86,7 @@ def dueling_mlp(
     trunk: list[tuple] = [("flatten",)] if len(shape) > 1 else []
     trunk += [("dense", int(units), activation) for units in hidden[:-1]]
     stream = [("dense", int(units), activation) for units in hidden[-1:]]
-    return _built(("dueling", trunk, stream, int(outputs)), shape)
+    return _build(("dueling", trunk, stream, int(outputs)), shape)
 
 
 def nature_cnn(
@@ -99,30 +99,30 @@ def nature_cnn(
 ) -> Network:
     """Build the convolutional network of Mnih et al. (2015).
 
-    Three convolutions (32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1), then 512 units, ReLU throughout.
-    Observations are `[B, height, width, channels]` with values 0 to 255; the network divides by 255. Those of a `shape`
-    (channels, height, width), as `gymnasium.wrappers.FrameStackObservation` makes them, are transposed first. `gain`
+    Three convolutions (32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1), then 512 units, all with ReLU.
+    Observations are `[B, height, width, channels]` with values 0 to 255; the network divides by 255. Observations of
+    shape (channels, height, width), as from `gymnasium.wrappers.FrameStackObservation`, are transposed first. `gain`
     and `log_std` are those of `mlp`, for a network that is not dueling.
 
     Raises:
-        ValueError: if the images are smaller than 36x36, the least these convolutions leave a pixel of.
+        ValueError: if the images are smaller than 36x36.
     """
     _check_sizes(shape=shape, outputs=(outputs,))
     if not is_image_shape(shape):
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
-    _check_last(gain, log_std)
+    _check_last_layer(gain, log_std)
     trunk: list[tuple] = [("scale", 1 / 255)]
     trunk += [("channels_last",)] if shape[0] < LEAST_PIXELS else []
     trunk += [("convolution", *sizes, "relu", _hidden_gain(gain)) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
     trunk += [("flatten",)]
     if dueling:
-        return _built(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
+        return _build(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
     layers = [*trunk, ("dense", 512, "relu", _hidden_gain(gain)), ("dense", int(outputs), "linear", gain)]
-    return _built(("sequential", layers + ([] if log_std is None else [("log_std", float(log_std))])), tuple(shape))
+    return _build(("sequential", layers + ([] if log_std is None else [("log_std", float(log_std))])), tuple(shape))
 
 
 def is_image_shape(shape: tuple[int, ...]) -> bool:
-    """Whether observations of this shape are images that `nature_cnn` takes, their channels last or else first.
+    """Whether `nature_cnn` accepts observations of this shape, with channels last or first.
 
     Example:
     >>> from noterl import networks
@@ -132,16 +132,16 @@ def is_image_shape(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3 and max(min(shape[:2]), min(shape[1:])) >= LEAST_PIXELS
 
 
-def beside(network: Network, outputs: int, *, gain: float | None = None) -> Network:
-    """Build a network that shares all layers of another but the last: a critic beside an actor.
+def share_trunk(network: Network, outputs: int, *, gain: float | None = None) -> Network:
+    """Build a network that shares all layers of another one except the last, such as a critic for an actor.
 
     Args:
-        network: of `mlp` or `nature_cnn`.
+        network: a network of `mlp` or `nature_cnn`.
         outputs: the number of outputs.
         gain: of the last layer, as in `mlp`.
 
     Raises:
-        ValueError: if `network` is no stack of layers.
+        ValueError: if `network` is not a stack of layers.
     """
     layers = stacked_layers(network)
     while layers and _kind(layers[-1]) not in _DENSE:
@@ -156,7 +156,7 @@ def beside(network: Network, outputs: int, *, gain: float | None = None) -> Netw
 
 
 def _hidden_gain(gain: float | None) -> float | None:
-    """Return the gain of hidden layers below a last one of this gain: that of He et al. (2015)."""
+    """Return the gain of hidden layers (He et al., 2015), if the last layer has a gain."""
     return None if gain is None else 2**0.5
 
 
@@ -164,8 +164,8 @@ def _kind(layer: Any) -> str:
     return type(layer).__name__
 
 
-def _built(plan: tuple, shape: tuple[int, ...]) -> Network:
-    """Build the network that `plan` describes, on this backend, with weights from the agent's generator."""
+def _build(plan: tuple, shape: tuple[int, ...]) -> Network:
+    """Build the network of a plan on this backend, with weights from the agent's generator."""
     native = getattr(backends.current(), "build_module", None)
     network = keras_network(plan, shape) if native is None else native(plan, shape)
     set_weights(network, initial_weights(plan, get_weights(network), network_generator()))
@@ -187,7 +187,7 @@ def _shape(inputs: Any) -> tuple[int, ...]:
     return tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
 
 
-def _check_last(gain: Any, log_std: Any) -> None:
+def _check_last_layer(gain: Any, log_std: Any) -> None:
     if gain is not None:
         non_negative("gain", gain)
     if log_std is not None:

@@ -1,4 +1,4 @@
-"""Critics: networks that value actions: one `[B, D + A] -> [B, 1]`, or all that are Discrete `[B, D] -> [B, A]`."""
+"""Critics: networks `[B, D + A] -> [B, 1]`, or `[B, D] -> [B, A]` for all Discrete actions."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ Tensor = Any
 
 
 def q_values(critics: Sequence[networks.Network], observation: Tensor, action: Tensor) -> list[Tensor]:
-    """Return every critic's value of the actions, `[B]` each.
+    """Return each critic's values of the actions, `[B]` each.
 
     Args:
         critics: networks `[B, D + A] -> [B, 1]`.
-        observation: `[B, ...]`, of D numbers each.
+        observation: `[B, ...]` with D values per row.
         action: `[B, A]`.
 
     Example:
     >>> import numpy as np
     >>> from noterl import networks
-    >>> from noterl.networks import critics
-    >>> twins = critics.twins([None, None], lambda: networks.mlp(3 + 2, [8], 1))
-    >>> first, second = critics.q_values(twins, np.zeros((4, 3), "float32"), np.ones((4, 2), "float32"))
-    >>> first.shape == second.shape == (4,), bool(np.any(np.asarray(first == second)))
-    (True, False)
+    >>> from noterl.networks.critics import critic_pair, q_values
+    >>> critics = critic_pair([None, None], lambda: networks.mlp(3 + 2, [8], 1))
+    >>> first, second = q_values(critics, np.zeros((4, 3), "float32"), np.ones((4, 2), "float32"))
+    >>> first.shape == second.shape == (4,)
+    True
     """
     size = int(np.prod(observation.shape[1:]))
     flat = ops.reshape(ops.cast(observation, "float32"), (-1, size))
     inputs = ops.concatenate([flat, ops.cast(action, "float32")], axis=-1)  # [B, D + A]
-    return [column(critic(inputs)) for critic in critics]
+    return [scalar_values(critic(inputs)) for critic in critics]
 
 
-def column(values: Tensor) -> Tensor:
-    """Return a critic's values `[B]` of its outputs `[B, 1]`.
-
-    Raises:
-        ValueError: if it has other outputs, of which the rest would be dropped.
-    """
-    return _of_width(values, 1, "one number for each row, [B, 1]")[:, 0]
-
-
-def rows(values: Tensor, actions: int) -> Tensor:
-    """Return a critic's values of all Discrete actions, `[B, A]`, as they are.
+def scalar_values(values: Tensor) -> Tensor:
+    """Return a critic's outputs `[B, 1]` as values `[B]`.
 
     Raises:
-        ValueError: if it has other outputs, which would be broadcast.
+        ValueError: if the outputs have another width.
     """
-    return _of_width(values, actions, f"a number for each action, [B, {actions}]")
+    return _check_width(values, 1, "one number for each row, [B, 1]")[:, 0]
 
 
-def _of_width(values: Tensor, width: int, expected: str) -> Tensor:
+def action_values(values: Tensor, actions: int) -> Tensor:
+    """Return a critic's values of all Discrete actions, `[B, A]`, unchanged.
+
+    Raises:
+        ValueError: if the outputs have another width, because they would be broadcast.
+    """
+    return _check_width(values, actions, f"a number for each action, [B, {actions}]")
+
+
+def _check_width(values: Tensor, width: int, expected: str) -> Tensor:
     if len(values.shape) != 2 or values.shape[1] != width:
         raise ValueError(f"a critic must return {expected}, got {tuple(values.shape)}")
     return values
 
 
-def twins(given: Sequence[Any], build: Callable[[], networks.Network]) -> list[networks.Network]:
-    """Return two critics that differ in their weights: those given, built where that is None.
+def critic_pair(critics: Sequence[Any], build: Callable[[], networks.Network]) -> list[networks.Network]:
+    """Return two critics with different weights; `build` builds those that are None.
 
     Raises:
-        ValueError: if the weights are equal: the lesser of both would be no better than either.
+        ValueError: if their weights are equal, because the minimum of both would be no better than one.
     """
-    both = [networks.given(critic, build) for critic in given]
-    first, second = map(networks.get_weights, both)
+    pair = [networks.network_or_default(critic, build) for critic in critics]
+    first, second = map(networks.get_weights, pair)
     if len(first) == len(second) and all(map(np.array_equal, first, second)):
-        raise ValueError("network must have critics of different initial weights, but the two given are equal")
-    return both
+        raise ValueError("network must have critics with different initial weights, but the two are equal")
+    return pair

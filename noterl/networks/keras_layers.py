@@ -1,4 +1,4 @@
-"""The Keras models that `noterl.networks` builds on TensorFlow and JAX; on torch they are native modules."""
+"""The Keras models of `noterl.networks` on TensorFlow and JAX; on torch they are native modules."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from noterl.backends import keras
 
 
 def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
-    """Build the network with kernels of zeros: the agent draws them, and Keras's own draws would be compiled on JAX."""
+    """Build the network of a plan with kernels of zeros.
+
+    The builders set the weights. Keras's own initializers would be compiled on JAX.
+    """
     made: list[keras.layers.Layer] = []
 
-    def stacked(shape: tuple[int, ...], layers: Sequence[tuple]) -> keras.Sequential:
-        some = [_keras_layer(layer) for layer in layers]
-        made.extend(some)
-        return keras.Sequential([keras.Input(shape), *some])
+    def stack(shape: tuple[int, ...], layers: Sequence[tuple]) -> keras.Sequential:
+        built = [_keras_layer(layer) for layer in layers]
+        made.extend(built)
+        return keras.Sequential([keras.Input(shape), *built])
 
     if plan[0] == "sequential":
-        network = stacked(shape, plan[1])
+        network = stack(shape, plan[1])
     else:
         _, trunk_layers, stream, outputs = plan
-        trunk = stacked(shape, trunk_layers or [("flatten",)])
-        heads = [stacked(trunk.output_shape[1:], [*stream, ("dense", units, "linear")]) for units in (1, outputs)]
+        trunk = stack(shape, trunk_layers or [("flatten",)])
+        heads = [stack(trunk.output_shape[1:], [*stream, ("dense", units, "linear")]) for units in (1, outputs)]
         network = Dueling(trunk, *heads)
         network(np.zeros((1, *shape), "float32"))
     for layer in made:
-        if hasattr(layer, "kernel_initializer"):  # for whoever builds the network again from its config
+        if hasattr(layer, "kernel_initializer"):  # so that a network that is rebuilt from the config is not all zeros
             layer.kernel_initializer = keras.initializers.GlorotUniform()
     return network
 
@@ -53,7 +56,7 @@ def _keras_layer(layer: tuple) -> keras.layers.Layer:
 
 @keras.saving.register_keras_serializable("noterl")
 class Dueling(keras.Model):
-    """The dueling head as a Keras model: `value + advantage - mean(advantage)` over a shared trunk."""
+    """A dueling network: `value + advantage - mean(advantage)` on a shared trunk."""
 
     def __init__(self, trunk: keras.Sequential, value: keras.Sequential, advantage: keras.Sequential) -> None:
         super().__init__()
@@ -68,10 +71,10 @@ class Dueling(keras.Model):
 
 @keras.saving.register_keras_serializable("noterl")
 class LogStd(keras.layers.Layer):
-    """Puts trained numbers `[A]` beside its inputs `[B, A]`, the same in every row: outputs `[B, 2 A]`."""
+    """Appends trained values `[A]` to every row of the inputs `[B, A]`: outputs `[B, 2 A]`."""
 
     def build(self, input_shape: tuple) -> None:
-        """Make the numbers."""
+        """Add the trained values."""
         self.log_std = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="log_std")
 
     def call(self, mean: Any) -> Any:

@@ -144,7 +144,7 @@ class TestNetworks:
         np.testing.assert_allclose(program(observations, weights), fetched(self.actor(tensor(observations))), atol=1e-6)
 
     def test_a_network_beside_another_shares_all_but_the_last_layer(self) -> None:
-        critic = networks.beside(self.actor, 1, gain=1.0)
+        critic = networks.share_trunk(self.actor, 1, gain=1.0)
         shared, own = networks.variables(critic)[:4], networks.variables(critic)[4:]
         assert all(ours is theirs for ours, theirs in zip(shared, networks.variables(self.actor)[:4], strict=True))
         assert sorted(np.prod(variable.shape) for variable in own) == [1, 4]
@@ -152,4 +152,4 @@ class TestNetworks:
 
     def test_a_network_without_layers_has_nothing_beside_it(self) -> None:
         with pytest.raises(ValueError, match="network must be a Sequential stack"):
-            networks.beside(networks.dueling_mlp(4, [8], 2), 1)
+            networks.share_trunk(networks.dueling_mlp(4, [8], 2), 1)

@@ -126,7 +126,7 @@ def test_images_with_their_channels_first_are_the_same_images(dueling: bool) -> 
 
 def test_a_critic_beside_an_actor_transposes_too() -> None:
     actor = networks.nature_cnn((3, 44, 37), 2, gain=0.01)
-    assert shapes(networks.beside(actor, 1, gain=1.0)) == [*shapes(actor)[:-2], (512, 1), (1,)]
+    assert shapes(networks.share_trunk(actor, 1, gain=1.0)) == [*shapes(actor)[:-2], (512, 1), (1,)]
 
 
 def test_initial_weights_are_uniform_by_the_inputs_of_their_layer() -> None:

@@ -107,7 +107,7 @@ class TreeDecoder(codec.Decoder):
         return Description(kind, *self.call(content, keys))
 
     def _tensor(self, content: Any, keys: Keys) -> Array:
-        name = codec.expect(content, str, keys)
+        name = codec.expect(content, str)
         if name not in self._tensors:
             raise FileError(f"the tensor {name!r:.80} is missing or used twice")
         return self._tensors.pop(name)

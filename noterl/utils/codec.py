@@ -26,7 +26,7 @@ _PACKED_LENGTH = 64
 # The numbers in one value of each space of a file, in total. Four stacked Atari frames have 28,224.
 _MAX_SPACE_SIZE = 2**26
 _DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16)")
-_HEXADECIMAL = re.compile(r"-?0x[0-9a-f]+")
+_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
 
 
@@ -158,17 +158,18 @@ class Decoder:
     def __init__(self, load: Callable[[str], Array]) -> None:
         self._load = load
         self._space_size = 0
+        # Each may raise anything for malformed content.
         self._decoders: dict[str, Callable[[Any, Keys], Any]] = {
-            "$int": _decode_int,
-            "$float": _decode_float,
+            "$int": lambda content, keys: int(content, 16),
+            "$float": lambda content, keys: _FLOATS[content],
             "$scalar": _decode_scalar,
-            "$npy": lambda content, keys: self._load(expect(content, str, keys)),
+            "$npy": lambda content, keys: self._load(expect(content, str)),
             "$packed": self._packed,
-            "$bytes": lambda content, keys: self._load(expect(content, str, keys)).tobytes(),
-            "$tuple": lambda content, keys: tuple(expect(self.decode(content, keys), list, keys)),
-            "$deque": self._deque,
+            "$bytes": lambda content, keys: self._load(expect(content, str)).tobytes(),
+            "$tuple": lambda content, keys: tuple(expect(self.decode(content, keys), list)),
+            "$deque": lambda content, keys: deque(expect(self.decode(content[0], keys), list), *content[1:]),
             "$dict": self._dict,
-            "$generator": self._generator,
+            "$generator": lambda content, keys: generator(self.decode(content, keys)),
             "$space": self._space,
         }
 
@@ -188,49 +189,42 @@ class Decoder:
             return {key: self.decode(item, (*keys, key)) for key, item in value.items()}
         ((kind, content), *others) = value.items()
         if others or kind not in self._decoders:
-            raise malformed(f"noterl does not write {kind!r:.40}", keys)
-        return self._decoders[kind](content, keys)
+            raise FileError(f"its {key_path(keys, 'tree')} holds {kind!r:.40}, which noterl does not write")
+        try:
+            return self._decoders[kind](content, keys)
+        except FileError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error!s:.200}"
+            raise FileError(f"its {key_path(keys, 'tree')} holds a malformed {kind[1:]} ({reason})") from error
 
     def call(self, content: Any, keys: Keys) -> tuple[str, dict[str, Any]]:
         """Return the name and the decoded arguments of `[name, {argument: value}]`."""
-        if not isinstance(content, list) or len(content) != 2:
-            raise malformed("an object must be a name and its arguments", keys)
-        return expect(content[0], str, keys), expect(self.decode(content[1], keys), dict, keys)
+        name, arguments = content
+        return expect(name, str), expect(self.decode(arguments, keys), dict)
 
     def _packed(self, content: Any, keys: Keys) -> list[Any]:
-        array = self._load(expect(content, str, keys))
+        array = self._load(expect(content, str))
         if array.ndim != 1 or array.dtype not in (np.float64, np.int64):
-            raise malformed("a list is stored as an array of another kind", keys)
+            raise ValueError(f"got {array.dtype}{list(array.shape)}")
         return array.tolist()
 
-    def _deque(self, content: Any, keys: Keys) -> deque[Any]:
-        if not isinstance(content, list) or len(content) != 2 or not isinstance(content[1], int | None):
-            raise malformed("a deque must be a list and its maxlen", keys)
-        return construct(lambda: deque(expect(self.decode(content[0], keys), list, keys), content[1]), "a deque", keys)
-
     def _dict(self, content: Any, keys: Keys) -> dict[Any, Any]:
-        pairs = [expect(pair, list, keys) for pair in expect(content, list, keys)]
-        if not all(len(pair) == 2 for pair in pairs):
-            raise malformed("a dict must be a list of pairs", keys)
-        decoded = [(self.decode(key, keys), self.decode(item, (*keys, str(key)))) for key, item in pairs]
-        result: dict[Any, Any] = construct(lambda: dict(decoded), "a dict", keys)
-        if len(result) != len(pairs):
-            raise malformed("a dict has a key twice", keys)
-        return result
-
-    def _generator(self, content: Any, keys: Keys) -> Any:
-        state = self.decode(content, keys)
-        return construct(lambda: generator(state), "a generator", keys)
+        pairs = [(self.decode(key, keys), self.decode(item, (*keys, str(key)))) for key, item in expect(content, list)]
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError("it has a key twice")
+        return dict(pairs)
 
     def _space(self, content: Any, keys: Keys) -> Any:
         name, fields = self.call(content, keys)
-        build = next((build for cls, (_, build) in _SPACES.items() if cls.__name__ == name), None)
-        if build is None:
-            raise malformed(f"there is no space {name!r:.40}", keys)
-        self._space_size += construct(lambda: _size(fields.get("shape", [])), name, keys)
+        build = {cls.__name__: build for cls, (_, build) in _SPACES.items()}[name]
+        shape = expect(fields.get("shape", []), list)
+        if not all(type(length) is int and length >= 0 for length in shape):
+            raise ValueError(f"shape must be a list of non-negative ints, got {shape!r:.80}")
+        self._space_size += math.prod(shape)
         if self._space_size > _MAX_SPACE_SIZE:
-            raise malformed(f"its spaces have more than {_MAX_SPACE_SIZE} numbers", keys)
-        return construct(lambda: build(**fields), name, keys)
+            raise ValueError(f"the spaces have more than {_MAX_SPACE_SIZE} numbers")
+        return build(**fields)
 
 
 def type_name(value: object) -> str:
@@ -239,26 +233,11 @@ def type_name(value: object) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def malformed(reason: str, keys: Keys) -> FileError:
-    """Return the error for a malformed value at a place."""
-    return FileError(f"{key_path(keys, 'tree')} is malformed: {reason}")
-
-
-def expect(value: Any, kind: type, keys: Keys) -> Any:
-    """Return the value; raise a FileError if it is of another type."""
+def expect(value: Any, kind: type) -> Any:
+    """Return the value; raise a TypeError if it is of another type."""
     if not isinstance(value, kind):
-        raise malformed(f"expected {kind.__name__}, got {type_name(value)}", keys)
+        raise TypeError(f"expected {kind.__name__}, got {type_name(value)}")
     return value
-
-
-def construct(build: Callable[[], Any], name: str, keys: Keys) -> Any:
-    """Return what `build` returns; raise a FileError if it fails, since arguments from a file may cause any error."""
-    try:
-        return build()
-    except FileError:
-        raise
-    except Exception as error:
-        raise malformed(f"{name} cannot be built: {type(error).__name__}: {error!s:.200}", keys) from error
 
 
 def _same(value: Any, keys: Keys) -> Any:
@@ -270,34 +249,13 @@ def _encode_int(value: int, keys: Keys) -> Any:
     return value if -(2**63) <= value < 2**64 else {"$int": hex(value)}
 
 
-def _decode_int(content: Any, keys: Keys) -> int:
-    if not _HEXADECIMAL.fullmatch(expect(content, str, keys)):
-        raise malformed("an int must have hexadecimal digits", keys)
-    return int(content, 16)
-
-
-def _decode_float(content: Any, keys: Keys) -> float:
-    if content not in ("nan", "inf", "-inf"):
-        raise malformed("a float must be nan, inf or -inf", keys)
-    return float(content)
-
-
 def _decode_scalar(content: Any, keys: Keys) -> np.generic:
-    dtype, digits = content if isinstance(content, list) and len(content) == 2 else ("", "")
-    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
-        raise malformed(f"there is no scalar of dtype {dtype!r:.40}", keys)
-    data = construct(lambda: bytearray.fromhex(digits), "a scalar", keys)
-    if len(data) != np.dtype(dtype).itemsize:
-        raise malformed("a scalar has another length than its dtype", keys)
-    scalar: np.generic = check_bools(np.frombuffer(data, np.uint8).view(dtype))[0]
+    dtype, digits = content
+    if not _DTYPE.fullmatch(dtype):
+        raise ValueError(f"there is no scalar of dtype {dtype!r:.40}")
+    array = np.frombuffer(bytearray.fromhex(digits), np.uint8).view(dtype)
+    (scalar,) = check_bools(array)
     return scalar
-
-
-def _size(shape: Any) -> int:
-    """Return how many numbers one value of a space of this shape has, without allocating anything."""
-    if not isinstance(shape, list) or not all(type(length) is int and length >= 0 for length in shape):
-        raise ValueError(f"shape must be a list of non-negative ints, got {shape!r:.80}")
-    return math.prod(shape)
 
 
 def _uniform(array: Array) -> Any:
@@ -306,24 +264,15 @@ def _uniform(array: Array) -> Any:
     return first[0] if array.size > 1 and data == first.tobytes() * array.size else array
 
 
-def _full(value: Any, shape: list[int], dtype: Any) -> Array:
-    """Return the array of which `_uniform` returned `value`."""
-    if not isinstance(value, np.ndarray | np.generic) or value.dtype != dtype:
-        raise ValueError(f"a bound must be an array of dtype {dtype}")
-    if isinstance(value, np.ndarray) and value.shape != tuple(shape):
-        raise ValueError(f"a bound must have the shape {shape}, not {value.shape}")
-    return np.full(shape, value)
-
-
 def _box_fields(space: spaces.Box) -> dict[str, Any]:
     arrays = {"low": space.low, "high": space.high, "below": space.bounded_below, "above": space.bounded_above}
     return {"shape": list(space.shape), **{name: _uniform(array) for name, array in arrays.items()}}
 
 
 def _box(shape: list[int], low: Any, high: Any, below: Any, above: Any) -> spaces.Box:
-    box = spaces.Box(_full(low, shape, low.dtype), _full(high, shape, low.dtype), dtype=low.dtype)
+    box = spaces.Box(np.full(shape, low), np.full(shape, high), dtype=low.dtype)
     # An open side of an integer box has the smallest or greatest int as its bound: only these tell that it is open.
-    box.bounded_below, box.bounded_above = _full(below, shape, np.bool_), _full(above, shape, np.bool_)
+    box.bounded_below, box.bounded_above = np.full(shape, below, np.bool_), np.full(shape, above, np.bool_)
     return box
 
 

@@ -169,10 +169,10 @@ class TestCalls:
         )
         agent.feedback = lambda batch: {"td_error": batch.index * 10.0, "ratio": batch.index}
         agent.fit(steps=8, verbose=0)
-        for index, feedback in memory.heard:
-            assert index.shape == (7, 2)
+        for sample, feedback in memory.heard:
+            assert sample.indices.shape == (7, 2)
             assert list(feedback) == ["td_error"]
-            np.testing.assert_array_equal(feedback["td_error"], index * 10.0)
+            np.testing.assert_array_equal(feedback["td_error"], sample.indices * 10.0)
         assert len(memory.heard) == 2
 
     def test_a_group_is_one_call(self) -> None:

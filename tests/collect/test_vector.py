@@ -44,7 +44,7 @@ def vector_of(factories: Factories, mode: AutoresetMode) -> TogetherVectorEnv:
     return TogetherVectorEnv(factories, autoreset_mode=mode)
 
 
-def lanes_of(factories: Factories) -> Callable[[], gymnasium.Env]:
+def factory_of(factories: Factories) -> Callable[[], gymnasium.Env]:
     """Return a factory whose environments are those of the factories, in order."""
     left = iter(factories)
     return lambda: next(left)()
@@ -98,7 +98,7 @@ class TestMemories:
         factories: Factories = [lambda shape=shape: BranchingEnv(*shape) for shape in shapes]
         vector = build(kind(factories, autoreset_mode=mode), act)
         interrupted(vector, steps=40)
-        scalar = build(lanes_of(factories), act)
+        scalar = build(factory_of(factories), act)
         scalar.fit(steps=40 * num_envs, num_envs=num_envs, verbose=0)
         vector.replay.check()
         stored, expected = memories(vector, num_envs), memories(scalar, num_envs)
@@ -240,7 +240,7 @@ class TestInvalidValues:
     def test_scalar_lane_names_the_step_and_restarts(self, where: str, num_envs: int) -> None:
         last = num_envs - 1
         factories: Factories = [*[lambda: CountingEnv(5)] * last, lambda: NotANumberEnv(at=3, where=where)]
-        agent = build(lanes_of(factories), lambda o: np.zeros(len(o), int))
+        agent = build(factory_of(factories), lambda o: np.zeros(len(o), int))
         message = rf"^{where} of environment {last} at step {3 * num_envs} is not finite: .*nan"
         with pytest.raises(InvalidStepError, match=message):
             agent.fit(steps=50, num_envs=num_envs, verbose=0)

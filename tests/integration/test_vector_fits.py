@@ -273,7 +273,7 @@ def test_sync_has_the_episodes_of_scalar_lanes(mode: AutoresetMode) -> None:
     agents = [build(sync(cartpole, mode)), build(cartpole)]
     for agent, options in zip(agents, ({}, {"num_envs": 3}), strict=True):
         agent.fit(steps=91, verbose=0, **options)
-    assert type(agents[0].lanes) is Lanes
+    assert type(lanes_of(agents[0])) is Lanes
     assert memories(agents[0], 3) == memories(agents[1], 3)
 
 

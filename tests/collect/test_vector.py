@@ -18,6 +18,7 @@ from noterl.callbacks import LambdaCallback
 from noterl.collect.checks import InvalidStepError
 from noterl.policies import GreedyQPolicy
 from tests.support.doubles import BranchingEnv, CountingEnv, NotANumberEnv, TogetherVectorEnv
+from tests.support.parts import actor_of
 from tests.support.tape import Tape, TapeAgent
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
@@ -36,7 +37,7 @@ def build(env: Any, act: Callable[[np.ndarray], np.ndarray] | None = None) -> Ta
         update_every=10**9,
     )
     if act is not None:
-        agent.select = lambda observations, *_: act(observations)
+        actor_of(agent).select = lambda observations, *_, **__: act(observations)
     return agent
 
 

@@ -158,8 +158,8 @@ class TestSurplus:
 
     @MODES
     def test_memory_has_a_gap_and_an_episode_that_ended_in_it_is_not_counted(self, mode: AutoresetMode) -> None:
-        agent = build(TogetherVectorEnv([lambda: CountingEnv(2)] * 2, autoreset_mode=mode), lambda o: 0 * o[:, 0])
-        agent.select = lambda observations, *_: np.zeros(len(observations), int)
+        vector = TogetherVectorEnv([lambda: CountingEnv(2)] * 2, autoreset_mode=mode)
+        agent = build(vector, lambda observations: np.zeros(len(observations), int))
         interrupted(agent, steps=3)
         assert (agent.steps, agent.episodes) == (3, 1)
         agent.replay.check()

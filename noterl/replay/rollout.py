@@ -186,7 +186,7 @@ class Rollout:
         if length != self.length:
             raise ValueError(f"state of a rollout: length must be that of the agent's, {self.length}, got {length}")
         restored = Rollout(length)
-        restored._view, restored._action = self._encoder, self._action
+        restored._encoder, restored._action = self._encoder, self._action
         restored.open(num_envs)
         restored._begun = np.shape(state["arrays"].get("valid"))[:1] == (rounds + 1,)
         rows = rounds + restored._begun if rounds < length else 0

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from noterl import envs
 from noterl.collect.checks import Checker
 from noterl.collect.ledger import Ledger, is_owner, restore_episode, set_owner, warn_restarted
-from noterl.envs.observation import View, present
+from noterl.envs.observation import ObservationEncoder, current_observations
 from noterl.types import Transition
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Lanes:
         self._steps = [environment.step for environment in self._environments]
         self._checker = Checker(source.observation_space)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
-        self._observations, self._seen = present(View(source.observation_space), num_envs)
+        self._observations, self._encoded = current_observations(ObservationEncoder(source.observation_space), num_envs)
         self._seeds: list[int] = [0] * num_envs
         self._past: list[list[Any]] = [[] for _ in range(num_envs)]
         self.claim()
@@ -74,7 +74,7 @@ class Lanes:
 
     def observations(self) -> np.ndarray:
         """Return the current observations as networks see them, `[N, ...]`."""
-        return self._seen
+        return self._encoded
 
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.collect.vector import MAX_HISTORY
-from noterl.envs.observation import fits
+from noterl.envs.observation import has_layout
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -33,7 +33,7 @@ def check_state(state: Any, source: EnvSource) -> None:
         for lane in over:
             valid &= type(lane) is int and 0 <= lane < len(lanes) and not ledger["running"][lane]
             valid &= ledger["numbers"][lane] >= 0
-        valid &= all(fits(source.observation_space, lane["observation"]) for lane in lanes)
+        valid &= all(has_layout(source.observation_space, lane["observation"]) for lane in lanes)
         if "vector" in state:
             valid &= _is_vector(state["vector"], len(lanes), source)
         else:

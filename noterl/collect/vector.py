@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 from noterl import envs
 from noterl.collect.checks import Checker
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
-from noterl.envs.observation import View, at, own
+from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.types import Transition
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class VectorLanes:
         self._before = (self.ledger.returns, self.ledger.lengths)  # as they were before the last tick
         self._generators = generators
         self._checker = Checker(source.observation_space)
-        self._view = View(source.observation_space)
+        self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
         self._forget()
         set_owner(self._env, self)
@@ -92,7 +92,7 @@ class VectorLanes:
     def observations(self) -> np.ndarray:
         """Return the current observations as networks see them, `[N, ...]`."""
         assert self._observations is not None, "a reset comes first"
-        return self._view(self._observations)
+        return self._encoder(self._observations)
 
     def idle(self) -> list[int]:
         """Return the lanes whose next episode can start."""
@@ -114,7 +114,7 @@ class VectorLanes:
     def _reset_all(self, seed: int) -> None:
         self._seed, self._history = seed, _History(self.source.action_space, self.num_envs)
         observations, _ = self._env.reset(seed=seed)
-        self._observations = own(self._batch_space, observations)
+        self._observations = copy_observation(self._batch_space, observations)
 
     def _reset_lane(self, lane: int) -> None:
         observations, _ = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
@@ -149,7 +149,7 @@ class VectorLanes:
         for lane in np.flatnonzero(alive).tolist():
             last = at(self._observations, lane)
             if self._mode is AutoresetMode.SAME_STEP and (terminated[lane] or truncated[lane]):
-                last = own(self.source.observation_space, info["final_obs"][lane])
+                last = copy_observation(self.source.observation_space, info["final_obs"][lane])
             self._checker.observation(last, lane, step + len(transitions))
             self._checker.reward(rewards[lane], lane, step + len(transitions))
             ends = bool(terminated[lane]), bool(truncated[lane])
@@ -162,7 +162,7 @@ class VectorLanes:
         if self._history is not None and not self._history.append(actions):
             self._history = None
         over = ~self.waiting & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
-        self._observations = own(self._batch_space, observations)
+        self._observations = copy_observation(self._batch_space, observations)
         if self._mode is AutoresetMode.NEXT_STEP:
             self.waiting = over
         elif self._mode is AutoresetMode.DISABLED:
@@ -203,7 +203,9 @@ class VectorLanes:
         space = self.source.observation_space
         return {
             "ledger": self.ledger.get_state(),
-            "lanes": [{"observation": own(space, at(self._observations, lane))} for lane in range(self.num_envs)],
+            "lanes": [
+                {"observation": copy_observation(space, at(self._observations, lane))} for lane in range(self.num_envs)
+            ],
             "vector": {
                 "mode": self._mode.value,
                 "seed": self._seed,

@@ -1,9 +1,8 @@
-"""What networks see of an observation.
+"""How networks see observations: a Box as it is, everything else as one float32 vector.
 
-Owns: the one rule by which observations become arrays, for acting and for batches alike. A Box is seen as it is. All
-else is seen as one float32 vector, its parts one after the other, flattened as `gymnasium.spaces.flatten` does it:
-discrete values are one-hot. Of a goal environment the parts are "observation" and "desired_goal", in this order; the
-achieved goal is remembered, to relabel with, but seen by no network.
+The vector holds the parts one after the other, as `gymnasium.spaces.flatten` orders them; discrete values are one-hot.
+Of a goal environment it holds "observation" and "desired_goal", in this order. The achieved goal is stored for
+relabelling, but no network sees it.
 """
 
 from __future__ import annotations
@@ -18,48 +17,50 @@ from gymnasium import Space, spaces
 Array = np.ndarray[Any, Any]
 
 GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
-_SEEN_OF_GOALS = ("observation", "desired_goal")
+_ENCODED_GOAL_KEYS = ("observation", "desired_goal")
 
 
 class Part(NamedTuple):
-    """One space within a space: the keys that lead to it, and which columns of the vector it fills."""
+    """One space within a space: the keys that lead to it, and the columns of the vector that it fills."""
 
     path: tuple[str, ...]
     space: Any
     columns: slice
 
 
-class View:
-    """The rule for one observation space.
+class ObservationEncoder:
+    """Encodes observations of a space as the arrays that networks see.
 
     Args:
-        space: a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict of such.
+        space: a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict of these.
 
     Attributes:
-        space: the Box that networks see.
-        plain: whether observations are seen as they are.
+        original_space: `space`.
+        space: the Box of encoded observations.
+        is_identity: whether observations are encoded as themselves.
+        parts: where each part lies in the vector; empty if `is_identity`.
 
     Raises:
-        ValueError: for another space, or a Dict with an image in it.
+        ValueError: for another space, or a Dict that holds an image.
 
     Example:
     >>> import numpy as np
     >>> from gymnasium.spaces import Box, Dict, Discrete
-    >>> from noterl.envs.observation import View
-    >>> view = View(Dict({"gear": Discrete(3), "speed": Box(0, 9, (2,))}))
-    >>> view({"gear": 1, "speed": np.array([5.0, 6.0])}).tolist()
+    >>> from noterl.envs.observation import ObservationEncoder
+    >>> encoder = ObservationEncoder(Dict({"gear": Discrete(3), "speed": Box(0, 9, (2,))}))
+    >>> encoder({"gear": 1, "speed": np.array([5.0, 6.0])}).tolist()
     [0.0, 1.0, 0.0, 5.0, 6.0]
-    >>> view({"gear": np.array([1, 2]), "speed": np.ones((2, 2))}).shape
+    >>> encoder({"gear": np.array([1, 2]), "speed": np.ones((2, 2))}).shape
     (2, 5)
     """
 
     def __init__(self, space: Space[Any]) -> None:
-        self.whole = space
-        self.plain = isinstance(space, spaces.Box) and space.shape != ()
+        self.original_space = space
+        self.is_identity = isinstance(space, spaces.Box) and space.shape != ()
         self.parts: tuple[Part, ...] = ()
         if isinstance(space, spaces.Box) and math.prod(space.shape) == 0:
-            raise ValueError(f"env: observation_space holds nothing: {space}")
-        if isinstance(space, spaces.Box) and self.plain:
+            raise ValueError(f"env: observation_space is empty: {space}")
+        if isinstance(space, spaces.Box) and self.is_identity:
             self.space = space
         else:
             self.parts = _parts(space)
@@ -67,78 +68,81 @@ class View:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type observations have when networks see them: bytes stay bytes, all else is float32."""
+        """The type in which networks receive observations: bytes stay bytes, everything else becomes float32."""
         return np.dtype(np.uint8) if self.space.dtype == np.uint8 else np.dtype(np.float32)
 
     def __call__(self, observation: Any) -> Array:
-        """Return what is seen of one observation or, with leading axes on every part, of many: `[..., *shape]`."""
-        if self.plain:
+        """Encode one observation or, if every part has leading axes, many: `[..., *shape]`."""
+        if self.is_identity:
             return np.asarray(observation)
         first = self.parts[0]
-        value = np.asarray(_at(observation, first.path))
-        seen = np.empty((*value.shape[: value.ndim - len(first.space.shape)], *self.space.shape), np.float32)
-        self.write(observation, seen)
-        return seen
+        value = np.asarray(_get(observation, first.path))
+        encoded = np.empty((*value.shape[: value.ndim - len(first.space.shape)], *self.space.shape), np.float32)
+        self.write(observation, encoded)
+        return encoded
 
-    def write(self, observation: Any, seen: Array) -> None:
-        """Write what is seen of observations into `seen [..., D]`; only for what is not `plain`."""
+    def write(self, observation: Any, encoded: Array) -> None:
+        """Encode observations into `encoded [..., D]`; not for `is_identity`."""
         for path, space, columns in self.parts:
-            value = np.asarray(_at(observation, path))
+            value = np.asarray(_get(observation, path))
             if isinstance(space, spaces.Discrete):
-                seen[..., columns] = value[..., None] == np.arange(space.n)
+                encoded[..., columns] = value[..., None] == np.arange(space.n)
             elif isinstance(space, spaces.MultiDiscrete):
-                seen[..., columns] = _one_hot(value, space)
+                encoded[..., columns] = _one_hot(value, space)
             elif len(space.shape) == 1:
-                seen[..., columns] = value
+                encoded[..., columns] = value
             else:
-                seen[..., columns] = value.reshape(*seen.shape[:-1], -1)
+                encoded[..., columns] = value.reshape(*encoded.shape[:-1], -1)
 
     def stack(self, observations: Sequence[Any]) -> Array:
-        """Return what is seen of several observations `[N, *shape]`."""
+        """Encode several observations as `[N, *shape]`."""
         return np.stack([self(observation) for observation in observations])
 
     def axes(self, observation: Any, argument: str = "observation") -> int:
-        """Return how many axes lie before an observation's own, in all its parts: 0 for one, 1 for a batch.
+        """Return the number of leading axes of an observation, equal in all its parts: 0 for one, 1 for a batch.
 
         Raises:
-            ValueError: naming the argument, if it has not the form of one or of a batch.
+            ValueError: naming the argument, if it is neither one observation nor a batch.
         """
-        axes = _axes(self.whole, observation)
+        axes = _leading_axes(self.original_space, observation)
         if axes is None:
-            shape, got = _shapes(self.whole), _shapes_of(observation)
+            shape, got = _space_shapes(self.original_space), _shapes(observation)
             raise ValueError(f"{argument} must have the shape {shape} or (N, *{shape}), got {got}")
         return axes
 
 
-class Present:
-    """The present observations of N lanes, where they are more than an array: a list of copies, and what is seen.
+class CurrentObservations:
+    """The current observations of N lanes whose encoding is not the identity: a copy of each, and all encoded.
 
     Args:
-        view: of the space.
+        encoder: of the space.
         lanes: N.
+
+    Attributes:
+        encoded: what networks see, `[N, ...]`.
     """
 
-    def __init__(self, view: View, lanes: int) -> None:
-        self._view = view
-        self._whole = [zeros(view.whole)] * lanes
-        self.seen = view.stack(self._whole)
+    def __init__(self, encoder: ObservationEncoder, lanes: int) -> None:
+        self._encoder = encoder
+        self._observations = [zeros(encoder.original_space)] * lanes
+        self.encoded = encoder.stack(self._observations)
 
     def __getitem__(self, lane: int) -> Any:
-        """Return a lane's observation; it is replaced, never changed."""
-        return self._whole[lane]
+        """Return a lane's observation, which is replaced but never changed in place."""
+        return self._observations[lane]
 
     def __setitem__(self, lane: int, observation: Any) -> None:
-        self._whole[lane] = own(self._view.whole, observation)
-        self._view.write(observation, self.seen[lane])
+        self._observations[lane] = copy_observation(self._encoder.original_space, observation)
+        self._encoder.write(observation, self.encoded[lane])
 
 
-def present(view: View, lanes: int) -> tuple[Any, Array]:
-    """Return where the present observations of N lanes lie by lane, and what is seen of them `[N, ...]`, always."""
-    if not view.plain:
-        kept = Present(view, lanes)
-        return kept, kept.seen
-    whole = np.zeros((lanes, *view.space.shape), view.space.dtype)
-    return whole, whole
+def current_observations(encoder: ObservationEncoder, lanes: int) -> tuple[Any, Array]:
+    """Return storage for the current observations of N lanes, by lane, and its encoded view `[N, ...]`."""
+    if not encoder.is_identity:
+        stored = CurrentObservations(encoder, lanes)
+        return stored, stored.encoded
+    array = np.zeros((lanes, *encoder.space.shape), encoder.space.dtype)
+    return array, array
 
 
 def zeros(space: Space[Any]) -> Any:
@@ -148,41 +152,41 @@ def zeros(space: Space[Any]) -> Any:
     return np.zeros(space.shape or (), space.dtype)
 
 
-def own(space: Space[Any], observation: Any) -> Any:
-    """Return a copy of an observation in the types of its space: an array, or a dict of them."""
+def copy_observation(space: Space[Any], observation: Any) -> Any:
+    """Return a copy of an observation in the types of its space: an array, or a dict of arrays."""
     if isinstance(space, spaces.Dict):
-        return {name: own(part, observation[name]) for name, part in space.spaces.items()}
+        return {name: copy_observation(part, observation[name]) for name, part in space.spaces.items()}
     return np.array(observation, space.dtype)
 
 
-def fits(space: Space[Any], value: Any) -> bool:
-    """Tell whether a value has the shapes and types that `own` gives; what it holds is not looked at."""
+def has_layout(space: Space[Any], value: Any) -> bool:
+    """Return whether a value has the shapes and types that `copy_observation` returns; values are not checked."""
     if isinstance(space, spaces.Dict):
         same = isinstance(value, Mapping) and value.keys() == space.spaces.keys()
-        return same and all(fits(part, value[name]) for name, part in space.spaces.items())
+        return same and all(has_layout(part, value[name]) for name, part in space.spaces.items())
     return isinstance(value, np.ndarray) and value.shape == space.shape and value.dtype == space.dtype
 
 
 def at(observations: Any, index: int) -> Any:
-    """Return one of a batch of observations."""
+    """Return one observation of a batch."""
     if isinstance(observations, Mapping):
         return {name: at(part, index) for name, part in observations.items()}
     return observations[index]
 
 
 def is_goal_space(space: Space[Any]) -> bool:
-    """Tell whether observations are those of a goal environment."""
+    """Return whether observations are those of a goal environment."""
     return isinstance(space, spaces.Dict) and set(space.spaces) == set(GOAL_KEYS)
 
 
 def _parts(space: Space[Any]) -> tuple[Part, ...]:
     found: list[Part] = []
-    names = _SEEN_OF_GOALS if is_goal_space(space) else ()
+    names = _ENCODED_GOAL_KEYS if is_goal_space(space) else ()
     for path, leaf in _leaves(space, (), names):
         start = found[-1].columns.stop if found else 0
         found.append(Part(path, leaf, slice(start, start + _width(leaf, path))))
     if not found:
-        raise ValueError(f"env: observation_space holds nothing: {space}")
+        raise ValueError(f"env: observation_space is empty: {space}")
     return tuple(found)
 
 
@@ -193,7 +197,7 @@ def _leaves(space: Space[Any], path: tuple[str, ...], names: Sequence[str] = ())
 
 
 def _width(space: Space[Any], path: tuple[str, ...]) -> int:
-    """Return how many numbers are seen of a value."""
+    """Return the number of columns of a part."""
     name = "observation_space" + "".join(f"[{key!r}]" for key in path)
     if isinstance(space, spaces.Discrete):
         return int(space.n)
@@ -203,8 +207,8 @@ def _width(space: Space[Any], path: tuple[str, ...]) -> int:
         raise ValueError(f"env: {name} must be a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these: {space}")
     if space.dtype == np.uint8 and len(space.shape) > 1:
         raise ValueError(
-            f"env: {name} is an image within a Dict, which networks cannot be given as numbers among others; use a "
-            f"wrapper that gives the image alone, or its features: {space}"
+            f"env: {name} is an image within a Dict, which cannot be part of a vector; use a wrapper that returns the "
+            f"image alone, or its features: {space}"
         )
     return math.prod(space.shape)
 
@@ -217,28 +221,28 @@ def _one_hot(value: Array, space: spaces.MultiDiscrete) -> Array:
     return np.repeat(flat, sizes, axis=-1) == counted
 
 
-def _axes(space: Space[Any], value: Any) -> int | None:
+def _leading_axes(space: Space[Any], value: Any) -> int | None:
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or not set(space.spaces) <= set(value):
             return None
-        found = {_axes(part, value[name]) for name, part in space.spaces.items()}
+        found = {_leading_axes(part, value[name]) for name, part in space.spaces.items()}
         return found.pop() if len(found) == 1 else None
     shape, own_shape = np.shape(value), space.shape or ()
     extra = len(shape) - len(own_shape)
     return extra if extra in (0, 1) and shape[extra:] == own_shape else None
 
 
-def _shapes(space: Space[Any]) -> Any:
-    return (
-        {name: _shapes(part) for name, part in space.spaces.items()} if isinstance(space, spaces.Dict) else space.shape
-    )
+def _space_shapes(space: Space[Any]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {name: _space_shapes(part) for name, part in space.spaces.items()}
+    return space.shape
 
 
-def _shapes_of(value: Any) -> Any:
-    return {name: _shapes_of(part) for name, part in value.items()} if isinstance(value, Mapping) else np.shape(value)
+def _shapes(value: Any) -> Any:
+    return {name: _shapes(part) for name, part in value.items()} if isinstance(value, Mapping) else np.shape(value)
 
 
-def _at(observation: Any, path: tuple[str, ...]) -> Any:
+def _get(observation: Any, path: tuple[str, ...]) -> Any:
     for name in path:
         observation = observation[name]
     return observation

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.envs.observation import View
+from noterl.envs.observation import ObservationEncoder
 from noterl.replay.columns import Array, action_layout
 from noterl.types import Batch
 from noterl.utils.checks import check_positive
@@ -59,7 +59,7 @@ class Rollout:
         self.round = 0
         self.num_envs = 0
         self._begun = False  # whether a round is in progress
-        self._view: View | None = None
+        self._encoder: ObservationEncoder | None = None
 
     @property
     def is_full(self) -> bool:
@@ -77,14 +77,14 @@ class Rollout:
 
     def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         """Set the spaces."""
-        self._view, self._action = View(observation_space), action_layout(action_space)
+        self._encoder, self._action = ObservationEncoder(observation_space), action_layout(action_space)
 
     def open(self, num_envs: int) -> None:
         """Allocate for this many lanes; a rollout of another number of lanes is discarded."""
         if num_envs == self.num_envs:
             return
-        assert self._view is not None, "call build first"
-        rows, shape, dtype = (self.length, num_envs), self._view.space.shape, self._view.dtype
+        assert self._encoder is not None, "call build first"
+        rows, shape, dtype = (self.length, num_envs), self._encoder.space.shape, self._encoder.dtype
         self.observation, self.next_observation = np.zeros((*rows, *shape), dtype), np.zeros((*rows, *shape), dtype)
         self.action = np.zeros((*rows, *self._action.shape), self._action.batch_dtype)
         self.reward = np.zeros(rows, np.float32)
@@ -117,7 +117,7 @@ class Rollout:
         if not self._begun:
             return
         row = self.round
-        self.next_observation[row, lane] = self._view(next_observation)  # type: ignore[misc]
+        self.next_observation[row, lane] = self._encoder(next_observation)  # type: ignore[misc]
         self.reward[row, lane] = reward
         self.terminated[row, lane] = terminated
         self.ended[row, lane] = terminated or truncated
@@ -186,7 +186,7 @@ class Rollout:
         if length != self.length:
             raise ValueError(f"state of a rollout: length must be that of the agent's, {self.length}, got {length}")
         restored = Rollout(length)
-        restored._view, restored._action = self._view, self._action
+        restored._encoder, restored._action = self._encoder, self._action
         restored.open(num_envs)
         restored._begun = np.shape(state["arrays"].get("valid"))[:1] == (rounds + 1,)
         rows = rounds + restored._begun if rounds < length else 0

@@ -18,6 +18,7 @@ from noterl.callbacks import LambdaCallback
 from noterl.collect.checks import InvalidStepError
 from noterl.policies import GreedyQPolicy
 from tests.support.doubles import BranchingEnv, CountingEnv, NotANumberEnv, TogetherVectorEnv
+from tests.support.parts import actor_of
 from tests.support.tape import Tape, TapeAgent
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
@@ -36,7 +37,7 @@ def build(env: Any, act: Callable[[np.ndarray], np.ndarray] | None = None) -> Ta
         update_every=10**9,
     )
     if act is not None:
-        agent.select = lambda observations, *_: act(observations)
+        actor_of(agent).select = lambda observations, *_, **__: act(observations)
     return agent
 
 
@@ -44,7 +45,7 @@ def vector_of(factories: Factories, mode: AutoresetMode) -> TogetherVectorEnv:
     return TogetherVectorEnv(factories, autoreset_mode=mode)
 
 
-def lanes_of(factories: Factories) -> Callable[[], gymnasium.Env]:
+def factory_of(factories: Factories) -> Callable[[], gymnasium.Env]:
     """Return a factory whose environments are those of the factories, in order."""
     left = iter(factories)
     return lambda: next(left)()
@@ -98,7 +99,7 @@ class TestMemories:
         factories: Factories = [lambda shape=shape: BranchingEnv(*shape) for shape in shapes]
         vector = build(kind(factories, autoreset_mode=mode), act)
         interrupted(vector, steps=40)
-        scalar = build(lanes_of(factories), act)
+        scalar = build(factory_of(factories), act)
         scalar.fit(steps=40 * num_envs, num_envs=num_envs, verbose=0)
         vector.replay.check()
         stored, expected = memories(vector, num_envs), memories(scalar, num_envs)
@@ -240,7 +241,7 @@ class TestInvalidValues:
     def test_scalar_lane_names_the_step_and_restarts(self, where: str, num_envs: int) -> None:
         last = num_envs - 1
         factories: Factories = [*[lambda: CountingEnv(5)] * last, lambda: NotANumberEnv(at=3, where=where)]
-        agent = build(lanes_of(factories), lambda o: np.zeros(len(o), int))
+        agent = build(factory_of(factories), lambda o: np.zeros(len(o), int))
         message = rf"^{where} of environment {last} at step {3 * num_envs} is not finite: .*nan"
         with pytest.raises(InvalidStepError, match=message):
             agent.fit(steps=50, num_envs=num_envs, verbose=0)

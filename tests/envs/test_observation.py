@@ -1,4 +1,4 @@
-"""What networks see of observations: the rule alone, and agents on spaces that are no Box."""
+"""The encoding of observations for networks, and the checks of what environments return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from noterl.collect.checks import Checker, InvalidStepError
 from noterl.envs import BitFlip
-from noterl.envs.observation import Present, View, at, fits, own, zeros
+from noterl.envs.observation import CurrentObservations, ObservationEncoder, at, copy_observation, has_layout, zeros
 
 pytestmark = pytest.mark.backend_free
 
@@ -33,39 +33,39 @@ SPACES = [
 
 
 def batched(samples: list[Any]) -> Any:
-    """Put observations together as a vector environment does: a batch of each part."""
+    """Return observations as a vector environment does: a batch of each part."""
     if isinstance(samples[0], dict):
         return {name: batched([sample[name] for sample in samples]) for name in samples[0]}
     return np.stack([np.asarray(sample) for sample in samples])
 
 
-class TestView:
+class TestObservationEncoder:
     @pytest.mark.parametrize("space", SPACES, ids=str)
-    def test_it_is_what_gymnasium_flattens(self, space: Any) -> None:
+    def test_vector_equals_that_of_gymnasiums_flatten(self, space: Any) -> None:
         space.seed(3)
-        view, samples = View(space), [space.sample() for _ in range(6)]
+        encoder, samples = ObservationEncoder(space), [space.sample() for _ in range(6)]
         expected = np.stack([spaces.flatten(space, sample) for sample in samples]).astype(np.float32)
-        assert np.array_equal(view.stack(samples), expected)
-        assert np.array_equal(view(batched(samples)), expected)
-        assert view(batched(samples)).dtype == np.float32 and view.dtype == np.float32
+        assert np.array_equal(encoder.stack(samples), expected)
+        assert np.array_equal(encoder(batched(samples)), expected)
+        assert encoder(batched(samples)).dtype == np.float32 and encoder.dtype == np.float32
         twice = batched([batched(samples[:3]), batched(samples[3:])])  # [K, B, ...], as from a memory
-        assert np.array_equal(view(twice), expected.reshape(2, 3, -1))
-        assert view.space.shape == expected.shape[1:] and not view.plain
-        assert [view.axes(samples[0]), view.axes(batched(samples))] == [0, 1]
+        assert np.array_equal(encoder(twice), expected.reshape(2, 3, -1))
+        assert encoder.space.shape == expected.shape[1:] and not encoder.is_identity
+        assert [encoder.axes(samples[0]), encoder.axes(batched(samples))] == [0, 1]
 
-    def test_of_a_goal_environment_the_achieved_goal_is_not_seen(self) -> None:
+    def test_achieved_goal_is_left_out(self) -> None:
         env = BitFlip(3)
-        view = View(env.observation_space)
+        encoder = ObservationEncoder(env.observation_space)
         observation = {"observation": [1, 0, 1], "achieved_goal": [1, 1, 1], "desired_goal": [0, 0, 1]}
-        assert view(own(env.observation_space, observation)).tolist() == [1, 0, 1, 0, 0, 1]
+        assert encoder(copy_observation(env.observation_space, observation)).tolist() == [1, 0, 1, 0, 0, 1]
 
     @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
-    def test_a_box_is_seen_as_it_is(self, dtype: Any) -> None:
+    def test_box_is_encoded_as_itself(self, dtype: Any) -> None:
         space = spaces.Box(0, 9, (2, 3), dtype)
-        view, sample = View(space), space.sample()
-        assert view.plain and view(sample) is sample
-        assert view.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
-        assert view.stack([sample, sample]).shape == (2, 2, 3)
+        encoder, sample = ObservationEncoder(space), space.sample()
+        assert encoder.is_identity and encoder(sample) is sample
+        assert encoder.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
+        assert encoder.stack([sample, sample]).shape == (2, 2, 3)
 
     @pytest.mark.parametrize(
         ("observation", "got"),
@@ -75,47 +75,51 @@ class TestView:
             ({**NESTED.sample(), "pair": np.ones((4, 2), np.int64)}, r"'pair': \(4, 2\)"),
         ],
     )
-    def test_another_form_is_refused(self, observation: Any, got: str) -> None:
+    def test_wrong_shape_is_refused(self, observation: Any, got: str) -> None:
         with pytest.raises(ValueError, match=rf"sight must have the shape \{{'gear': \(\), .*, got .*{got}"):
-            View(NESTED).axes(observation, "sight")
+            ObservationEncoder(NESTED).axes(observation, "sight")
 
     @pytest.mark.parametrize(
         ("space", "message"),
         [
             (spaces.Dict({"eye": spaces.Box(0, 255, (8, 8, 3), np.uint8)}), r"\['eye'\] is an image within a Dict"),
             (spaces.Dict({"a": spaces.Dict({"b": spaces.Text(3)})}), r"\['a'\]\['b'\] must be a Box"),
-            (spaces.Dict({}), "holds nothing"),
-            (spaces.Box(0, 1, (3, 0)), "holds nothing"),
+            (spaces.Dict({}), "is empty"),
+            (spaces.Box(0, 1, (3, 0)), "is empty"),
         ],
     )
-    def test_what_cannot_be_seen_is_refused_by_name(self, space: Any, message: str) -> None:
+    def test_unsupported_space_is_refused_by_name(self, space: Any, message: str) -> None:
         with pytest.raises(ValueError, match=f"env: observation_space.*{message}"):
-            View(space)
+            ObservationEncoder(space)
 
 
-class TestPresent:
-    def test_it_keeps_copies_and_what_is_seen(self) -> None:
-        view = View(NESTED)
-        present, sample = Present(view, 2), NESTED.sample()
-        present[1] = sample
-        kept, expected = present[1], view(sample)
+class TestCurrentObservations:
+    def test_observations_are_copied_and_encoded(self) -> None:
+        encoder = ObservationEncoder(NESTED)
+        current, sample = CurrentObservations(encoder, 2), NESTED.sample()
+        current[1] = sample
+        kept, expected = current[1], encoder(sample)
         sample["inner"]["on"][:] = 7
-        assert np.array_equal(view(kept), expected) and np.array_equal(present.seen[1], expected)
-        present[1] = zeros(NESTED)
-        assert np.array_equal(view(kept), expected)
-        assert np.array_equal(present.seen, view(batched([zeros(NESTED)] * 2)))
+        assert np.array_equal(encoder(kept), expected) and np.array_equal(current.encoded[1], expected)
+        current[1] = zeros(NESTED)
+        assert np.array_equal(encoder(kept), expected)
+        assert np.array_equal(current.encoded, encoder(batched([zeros(NESTED)] * 2)))
 
-    def test_own_gives_the_types_of_the_space_and_fits_tells_them(self) -> None:
+    def test_copy_has_the_layout_of_the_space(self) -> None:
         sample = NESTED.sample()
-        mine = own(NESTED, {**sample, "gear": 2})
+        mine = copy_observation(NESTED, {**sample, "gear": 2})
         assert mine["gear"].dtype == np.int64 and mine["inner"]["grid"].dtype == np.float64
-        assert fits(NESTED, mine) and fits(NESTED, zeros(NESTED))
-        assert not fits(NESTED, {**mine, "pair": mine["pair"][:1]}) and not fits(NESTED, {"gear": mine["gear"]})
-        assert not fits(NESTED, None) and not fits(NESTED, {**mine, "gear": mine["gear"].astype(np.int32)})
+        assert has_layout(NESTED, mine) and has_layout(NESTED, zeros(NESTED))
+        assert not has_layout(NESTED, {**mine, "pair": mine["pair"][:1]}) and not has_layout(
+            NESTED, {"gear": mine["gear"]}
+        )
+        assert not has_layout(NESTED, None) and not has_layout(NESTED, {**mine, "gear": mine["gear"].astype(np.int32)})
 
-    def test_at_takes_one_of_a_batch(self) -> None:
-        samples = [own(NESTED, NESTED.sample()) for _ in range(3)]
-        assert np.array_equal(View(NESTED)(at(batched(samples), 1)), View(NESTED)(samples[1]))
+    def test_at_returns_one_of_a_batch(self) -> None:
+        samples = [copy_observation(NESTED, NESTED.sample()) for _ in range(3)]
+        assert np.array_equal(
+            ObservationEncoder(NESTED)(at(batched(samples), 1)), ObservationEncoder(NESTED)(samples[1])
+        )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ class TestPresent:
         ({"inner": {}}, r"observation\['inner'\] of environment 3 at step 9 has no key 'grid'"),
     ],
 )
-def test_a_part_that_is_not_finite_or_of_another_form_is_named(change: Any, message: str) -> None:
+def test_invalid_part_is_named(change: Any, message: str) -> None:
     checker = Checker(NESTED)
     sample = NESTED.sample()
     checker.observation(sample, 3, 9)
@@ -137,8 +141,8 @@ def test_a_part_that_is_not_finite_or_of_another_form_is_named(change: Any, mess
         checker.observation({**sample, **change}, 3, 9)
 
 
-def test_five_bits_make_ten_numbers() -> None:
-    assert View(functools.partial(BitFlip, 5)().observation_space).space.shape == (10,)
+def test_bit_flip_is_encoded_as_bits_and_goal() -> None:
+    assert ObservationEncoder(functools.partial(BitFlip, 5)().observation_space).space.shape == (10,)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_five_bits_make_ten_numbers() -> None:
         (spaces.Discrete(3), 2, 7, r"is not in Discrete\(3\): 7"),
     ],
 )
-def test_what_is_no_float_must_be_of_its_space_too(space: Any, good: Any, bad: Any, said: str) -> None:
+def test_value_of_another_space_is_refused(space: Any, good: Any, bad: Any, said: str) -> None:
     for whole, wrap in ((space, lambda value: value), (spaces.Dict({"a": space}), lambda value: {"a": value})):
         checker = Checker(whole)
         checker.observation(wrap(good), 3, 9)
@@ -160,6 +164,6 @@ def test_what_is_no_float_must_be_of_its_space_too(space: Any, good: Any, bad: A
 
 
 @pytest.mark.parametrize("reward", [None, "1", np.array([1.0]), np.ones(2)])
-def test_a_reward_that_is_no_number_is_named(reward: Any) -> None:
+def test_reward_that_is_not_a_number_is_refused(reward: Any) -> None:
     with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 must be a number, got "):
         Checker(spaces.Discrete(2)).reward(reward, 3, 9)

@@ -33,7 +33,7 @@ class TestTeam:
         team, box = mixed_team(), np.arange(4.0).reshape(2, 2)
         vector = team.joined_observations([2, box, np.array([1, 0])])
         assert vector.tolist() == [0, 0, 1, 0, 1, 2, 3, 0, 1, 1, 0]
-        parts = team.seen(vector[None])
+        parts = team.split_observations(vector[None])
         assert [part.shape for part in parts] == [(1, 3), (1, 2, 2), (1, 4)]
         np.testing.assert_array_equal(parts[1][0], box)
         many = team.joined_observations([np.array([2, 2]), np.stack([box, box]), np.array([[1, 0], [1, 0]])])
@@ -57,7 +57,7 @@ class TestTeam:
         ("names", "seen", "message"),
         [
             (["a"], [spaces.Discrete(2)] * 2, "an observation space and an action space for each agent"),
-            (["a", "a"], [spaces.Discrete(2)] * 2, "agents must have names of their own"),
+            (["a", "a"], [spaces.Discrete(2)] * 2, "the names of agents must differ"),
             (["a", "b"], [spaces.Discrete(2), spaces.Text(3)], "observation_space of agent 'b' must be a Box"),
         ],
     )

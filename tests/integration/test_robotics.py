@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from noterl import envs
-from noterl.envs.observation import View
+from noterl.envs.observation import ObservationEncoder
 from noterl.replay import Hindsight, Replay
 
 pytestmark = [
@@ -60,4 +60,4 @@ def test_rewards_are_what_fetch_reach_gives_for_the_goal_that_is_delivered(sourc
         assert batch.reward[place] == np.float32(total)
     # Fetch never terminates, whatever is achieved.
     assert (batch.discount > 0).all() and (batch.reward == 0).any() and (batch.reward < 0).any()
-    assert View(source.observation_space)(batch.observation).shape == (4, 64, 13)
+    assert ObservationEncoder(source.observation_space)(batch.observation).shape == (4, 64, 13)

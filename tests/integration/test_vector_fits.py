@@ -158,8 +158,8 @@ class TestSurplus:
 
     @MODES
     def test_memory_has_a_gap_and_an_episode_that_ended_in_it_is_not_counted(self, mode: AutoresetMode) -> None:
-        agent = build(TogetherVectorEnv([lambda: CountingEnv(2)] * 2, autoreset_mode=mode), lambda o: 0 * o[:, 0])
-        agent.select = lambda observations, *_: np.zeros(len(observations), int)
+        vector = TogetherVectorEnv([lambda: CountingEnv(2)] * 2, autoreset_mode=mode)
+        agent = build(vector, lambda observations: np.zeros(len(observations), int))
         interrupted(agent, steps=3)
         assert (agent.steps, agent.episodes) == (3, 1)
         agent.replay.check()
@@ -273,7 +273,7 @@ def test_sync_has_the_episodes_of_scalar_lanes(mode: AutoresetMode) -> None:
     agents = [build(sync(cartpole, mode)), build(cartpole)]
     for agent, options in zip(agents, ({}, {"num_envs": 3}), strict=True):
         agent.fit(steps=91, verbose=0, **options)
-    assert type(agents[0].lanes) is Lanes
+    assert type(lanes_of(agents[0])) is Lanes
     assert memories(agents[0], 3) == memories(agents[1], 3)
 
 
@@ -358,11 +358,11 @@ def raising(vector: Any) -> VectorEnv:
 )
 def test_changed_vector_environment_restarts(make: Callable[[Any], VectorEnv], reason: str) -> None:
     agent = restored(acting(together(cartpole), steps=30), make(together))
-    begun, lanes = agent.episodes_begun, 2 if make is other_number else 3
+    begun, lanes = agent._counters.episodes_begun, 2 if make is other_number else 3
     with pytest.warns(RuntimeWarning, match=RESTARTED.format(reason)) as caught:
         interrupted(agent, steps=6)
     assert len(caught) == 1
-    assert agent.episodes_begun == begun + lanes
+    assert agent._counters.episodes_begun == begun + lanes
     agent.replay.check()
 
 
@@ -380,10 +380,10 @@ def test_changed_sync_restarts() -> None:
     with pytest.warns(RuntimeWarning, match=r"environments \(the state is of 3 environments\). Their episodes restart"):
         agent.fit(steps=7, verbose=0)
     agent = restored(acting(sync(cartpole), steps=31), outlives_reset(sync))
-    begun = agent.episodes_begun
+    begun = agent._counters.episodes_begun
     with pytest.warns(RuntimeWarning, match=r"environment . \(observations differ\). Its episode restarts") as caught:
         agent.fit(steps=7, verbose=0)
-    assert len(caught) == 3 and agent.episodes_begun == begun + 3
+    assert len(caught) == 3 and agent._counters.episodes_begun == begun + 3
 
 
 @pytest.mark.parametrize("turn", [1, -1])
@@ -415,10 +415,10 @@ def test_after_an_error_all_lanes_of_a_vector_environment_restart(mode: Autorese
     with pytest.raises(EnvironmentBroke):
         agent.fit(steps=20, verbose=0)
     assert isinstance(lanes_of(agent), VectorLanes)
-    stored, begun = agent.steps, agent.episodes_begun
+    stored, begun = agent.steps, agent._counters.episodes_begun
     assert lanes_of(agent).get_state() is None
     agent.fit(steps=4, verbose=0)
-    assert agent.episodes_begun == begun + 2
+    assert agent._counters.episodes_begun == begun + 2
     agent.replay.check()
     found = memories(agent, 2)
     assert sum(map(len, found)) == stored + 4
@@ -533,8 +533,8 @@ def test_scalar_environment_that_another_agent_has_stepped_is_reset() -> None:
     first, second = (noterl.DQN(shared, hidden=(4,), seed=seed) for seed in (1, 2))
     for agent in (first, first, second):  # a warning is an error
         agent.fit(steps=30, verbose=0)
-    begun = first.episodes_begun
+    begun = first._counters.episodes_begun
     with pytest.warns(RuntimeWarning, match="another agent has stepped") as warned:
         first.fit(steps=1, verbose=0)
-    assert len(warned) == 1 and first.episodes_begun == begun + 1
+    assert len(warned) == 1 and first._counters.episodes_begun == begun + 1
     first.replay.check()

@@ -1,7 +1,6 @@
-"""Several agents in one environment: who they are, and how their observations and actions lie in one vector each.
+"""Teams: the agents of one environment, and how their observations and actions lie in one vector each.
 
-Owns: that layout. Everything between the environment and an algorithm (lanes, memory, files, compiled calls) handles
-the one vector of observations and the one of actions; an algorithm for several agents takes them apart again.
+Lanes, memories, files and compiled calls handle the two vectors; an algorithm for several agents splits them again.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from noterl.envs.observation import View
+from noterl.envs.observation import ObservationEncoder
 from noterl.envs.spaces import convert
 
 Array = np.ndarray[Any, Any]
@@ -22,23 +21,23 @@ Array = np.ndarray[Any, Any]
 class Team:
     """The agents of an environment, in order.
 
-    An agent's part of the observation vector is what its network sees (`noterl.envs.observation`); its part of the
-    action vector holds the numbers of its action; for a Discrete space, its index, which starts at zero.
+    An agent's part of the observation vector is its encoded observation (`noterl.envs.observation`). Its part of the
+    action vector holds the numbers of its action; for a Discrete space, its index.
 
     Args:
         names: of the agents.
-        observation_spaces: one for each, as the environment has them.
-        action_spaces: likewise.
+        observation_spaces: one for each agent.
+        action_spaces: one for each agent.
 
     Attributes:
         observation_space: the agents' spaces as a Tuple.
-        action_space: likewise.
-        joined_observation_space: the Box of all observations side by side.
-        joined_action_space: the Box of all actions side by side.
-        seen_shapes: the shape of what each agent's network sees.
+        action_space: the agents' spaces as a Tuple.
+        joined_observation_space: the Box of the observation vector.
+        joined_action_space: the Box of the action vector.
+        network_shapes: the shape of each agent's encoded observation.
 
     Raises:
-        ValueError: if there are not as many spaces as names, or a space is of a kind that is not supported.
+        ValueError: if the numbers of names and spaces differ, or a space is of an unsupported kind.
 
     Example:
     >>> import numpy as np
@@ -61,13 +60,13 @@ class Team:
                 f"{len(observation_spaces)} and {len(action_spaces)} for the agents {list(self.names)}"
             )
         if len(set(self.names)) < len(self.names):
-            raise ValueError(f"env: agents must have names of their own, got {list(self.names)}")
+            raise ValueError(f"env: the names of agents must differ, got {list(self.names)}")
         self.observation_space = _tuple("observation_space", self.names, observation_spaces)
         self.action_space = _tuple("action_space", self.names, action_spaces)
-        self._views = tuple(map(View, self.observation_space))
-        self.seen_shapes = tuple(tuple(view.space.shape) for view in self._views)
-        self._seen = columns([int(np.prod(shape)) for shape in self.seen_shapes])
-        self._acted = columns([int(np.prod(space.shape or ())) for space in self.action_space])
+        self._encoders = tuple(map(ObservationEncoder, self.observation_space))
+        self.network_shapes = tuple(tuple(encoder.space.shape) for encoder in self._encoders)
+        self._observation_columns = columns([int(np.prod(shape)) for shape in self.network_shapes])
+        self._action_columns = columns([int(np.prod(space.shape or ())) for space in self.action_space])
         self.joined_observation_space = self._joined_observation_space()
         self.joined_action_space = self._joined_action_space()
 
@@ -84,50 +83,53 @@ class Team:
         return f"Team({', '.join(self.names)})"
 
     def write_observations(self, observations: Mapping[int, Any], vector: Array) -> None:
-        """Write the observations of some agents, as the environment gave them, into `vector [D]`.
+        """Write the observations of some agents, by index, into `vector [D]`.
 
         Raises:
-            ValueError: naming the agent, if its observation has not the shape of its space.
+            ValueError: naming the agent, if its observation does not have the shape of its space.
         """
         for index, observation in observations.items():
-            view = self._views[index]
-            if view.axes(observation, f"the observation of agent {self.names[index]!r}"):
-                raise ValueError(
-                    f"the observation of agent {self.names[index]!r} must have the shape {view.whole.shape}, got "
-                    f"{np.shape(observation)}"
-                )
-            vector[self._seen[index]] = view(observation).reshape(-1)
+            encoder, name = self._encoders[index], f"the observation of agent {self.names[index]!r}"
+            if encoder.axes(observation, name):
+                shape = encoder.original_space.shape
+                raise ValueError(f"{name} must have the shape {shape}, got {np.shape(observation)}")
+            vector[self._observation_columns[index]] = encoder(observation).reshape(-1)
 
     def joined_observations(self, observations: Sequence[Any]) -> Array:
-        """Return the vectors `[N, D]` of a batch of each agent's observations, or `[D]` of one.
+        """Return the vectors `[N, D]` of a batch of each agent's observations, or `[D]` of one of each.
 
         Raises:
-            ValueError: if they are not so many as there are agents, or not of their shapes.
+            ValueError: if there is not one for each agent, or a shape is wrong.
         """
         if not isinstance(observations, tuple | list) or len(observations) != len(self):
             raise ValueError(
                 f"observation must hold one for each of the agents {list(self.names)}, got {observations!r}"
             )
-        named = list(zip(self._views, observations, self.names, strict=True))
-        axes = {view.axes(observation, f"observation of agent {name!r}") for view, observation, name in named}
+        named = list(zip(self._encoders, observations, self.names, strict=True))
+        axes = {encoder.axes(observation, f"observation of agent {name!r}") for encoder, observation, name in named}
         if len(axes) > 1:
             raise ValueError("observation must be one of every agent, or a batch of every agent, not some of each")
-        seen = [view(observation) for view, observation in zip(self._views, observations, strict=True)]
-        parts = [part.reshape(*part.shape[: axes.copy().pop()], -1) for part in seen]
+        encoded = [encoder(observation) for encoder, observation, _ in named]
+        parts = [part.reshape(*part.shape[: axes.copy().pop()], -1) for part in encoded]
         return np.concatenate(parts, axis=-1, dtype=self.joined_observation_space.dtype)
 
-    def seen(self, vectors: Any, reshape: Callable[[Any, tuple[int, ...]], Any] = np.reshape) -> tuple[Any, ...]:
-        """Return what each agent's network sees `[B, *shape]` of vectors `[B, D]`, tensors or arrays."""
+    def split_observations(
+        self, vectors: Any, reshape: Callable[[Any, tuple[int, ...]], Any] = np.reshape
+    ) -> tuple[Any, ...]:
+        """Return each agent's encoded observations `[B, *shape]` from vectors `[B, D]`, tensors or arrays."""
+        parts = (vectors[:, place] for place in self._observation_columns)
         return tuple(
             part if len(shape) == 1 else reshape(part, (-1, *shape))
-            for part, shape in zip((vectors[:, place] for place in self._seen), self.seen_shapes, strict=True)
+            for part, shape in zip(parts, self.network_shapes, strict=True)
         )
 
-    def acted(self, vectors: Any, reshape: Callable[[Any, tuple[int, ...]], Any] = np.reshape) -> tuple[Any, ...]:
-        """Return each agent's actions `[B, *shape]` of vectors `[B, W]`, all as the vectors' type."""
+    def split_actions(
+        self, vectors: Any, reshape: Callable[[Any, tuple[int, ...]], Any] = np.reshape
+    ) -> tuple[Any, ...]:
+        """Return each agent's actions `[B, *shape]` from vectors `[B, W]`, in the type of the vectors."""
         return tuple(
             reshape(vectors[:, place], (-1, *(space.shape or ())))
-            for place, space in zip(self._acted, self.action_space, strict=True)
+            for place, space in zip(self._action_columns, self.action_space, strict=True)
         )
 
     def joined_actions(self, actions: Sequence[Array]) -> Array:
@@ -135,19 +137,22 @@ class Team:
         return np.concatenate([np.reshape(part, (len(part), -1)) for part in actions], axis=-1, dtype=np.float32)
 
     def actions(self, vector: Array) -> tuple[Any, ...]:
-        """Return the agents' actions, as the environment has them, of one vector `[W]`."""
-        return tuple(_action(vector[place], space) for place, space in zip(self._acted, self.action_space, strict=True))
+        """Return the agents' actions, each a member of its space, from one vector `[W]`."""
+        return tuple(
+            _action(vector[place], space) for place, space in zip(self._action_columns, self.action_space, strict=True)
+        )
 
     def batched_actions(self, vectors: Array) -> tuple[Array, ...]:
-        """Return each agent's actions `[N, *shape]`, as the environment has them, of vectors `[N, W]`."""
-        return tuple(_within(part, space) for part, space in zip(self.acted(vectors), self.action_space, strict=True))
+        """Return each agent's actions `[N, *shape]`, in the type of its space, from vectors `[N, W]`."""
+        parts = zip(self.split_actions(vectors), self.action_space, strict=True)
+        return tuple(_cast(part, space) for part, space in parts)
 
     def _key(self) -> tuple[Any, ...]:
         return self.names, self.observation_space, self.action_space
 
     def _joined_observation_space(self) -> spaces.Box:
-        size = self._seen[-1].stop
-        if all(view.dtype == np.uint8 for view in self._views):
+        size = self._observation_columns[-1].stop
+        if all(encoder.dtype == np.uint8 for encoder in self._encoders):
             return spaces.Box(0, 255, (size,), np.uint8)
         return spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
@@ -159,22 +164,23 @@ class Team:
 
 
 def numbered(observation_space: Any, action_space: Any) -> Team:
-    """Return the team of agents that have no names but their numbers."""
+    """Return the team of two Tuple spaces; its agents are named by their numbers."""
     names = [str(number) for number in range(len(observation_space))]
     return Team(names, list(observation_space), list(action_space))
+
+
+def columns(sizes: Sequence[int]) -> list[slice]:
+    """Return the places of parts of these sizes that lie side by side."""
+    ends = list(itertools.accumulate(sizes))
+    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
 def _tuple(role: str, names: Sequence[str], parts: Sequence[Any]) -> spaces.Tuple:
     return spaces.Tuple([convert(part, f"{role} of agent {name!r}") for name, part in zip(names, parts, strict=True)])
 
 
-def columns(sizes: Sequence[int]) -> list[slice]:
-    """Return where parts of these sizes lie that stand side by side."""
-    ends = list(itertools.accumulate(sizes))
-    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-
-
 def _bound(space: Space[Any], side: int) -> Any:
+    """Return the lower (0) or upper (1) bounds of a space."""
     if isinstance(space, spaces.Box):
         return (space.low, space.high)[side]
     if isinstance(space, spaces.MultiBinary):
@@ -186,10 +192,10 @@ def _bound(space: Space[Any], side: int) -> Any:
 def _action(numbers: Array, space: Space[Any]) -> Any:
     if isinstance(space, spaces.Discrete):
         return int(numbers[0])
-    return _within(numbers.reshape(space.shape or ()), space)
+    return _cast(numbers.reshape(space.shape or ()), space)
 
 
-def _within(actions: Array, space: Space[Any]) -> Array:
-    """Return actions as the space's type: a bound of float64 may lie next to the float32 that stands for it."""
+def _cast(actions: Array, space: Space[Any]) -> Array:
+    """Return actions in the space's type; float32 may lie just outside of a float64 bound, so they are clipped."""
     typed = actions.astype(space.dtype)
     return np.clip(typed, space.low, space.high) if isinstance(space, spaces.Box) else typed

@@ -7,7 +7,7 @@ The loop uses one protocol: `add` a transition, ask what is `due`, `sample`, get
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ from noterl.types import Batch, Transition
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
     from noterl.envs import EnvSource
-    from noterl.learning.settings import Settings
     from noterl.replay import Replay
     from noterl.replay.rollout import Rollout
 
@@ -38,13 +37,15 @@ class Learner(ABC):
 
     Args:
         algorithm: the agent.
-        settings: what `compile` decided.
+        schedule: when updates and hard copies to the target are due.
+        optimizers: by name, not built yet.
+        jit_compile: as `Agent.compile` takes it.
+        steps_per_execution: as `Agent.compile` takes it.
 
     Attributes:
         replay: the replay memory; None for an agent that forgets each rollout.
         rollout: the rollout in progress; None for an agent that learns from a replay memory.
-        schedule: when updates and hard copies to the target fall due.
-        optimizers: by name.
+        optimizers: by name; built ones after `build`.
         trained: the variables that the default `update` trains.
         variables: every variable of networks, hyperparameters and optimizers, each once.
         trace: notes of a dry run while it is in progress, else None.
@@ -53,11 +54,18 @@ class Learner(ABC):
     replay: Replay | None = None
     rollout: Rollout | None = None
 
-    def __init__(self, algorithm: Algorithm, settings: Settings) -> None:
-        self.algorithm = algorithm
-        self.schedule: UpdateSchedule = settings.schedule
-        self.optimizers: dict[str, Any] = dict(settings.optimizers)
-        self.jit_compile, self.steps_per_execution = settings.jit_compile, settings.steps_per_execution
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        schedule: UpdateSchedule,
+        optimizers: Mapping[str, Any],
+        *,
+        jit_compile: bool | str = "auto",
+        steps_per_execution: int | str = "auto",
+    ) -> None:
+        self.algorithm, self.schedule = algorithm, schedule
+        self.optimizers: dict[str, Any] = dict(optimizers)
+        self.jit_compile, self.steps_per_execution = jit_compile, steps_per_execution
         self.trained: list[Any] = []
         self.variables: list[Any] = []
         self.trace: dry_run.Trace | None = None

@@ -18,18 +18,22 @@ from noterl.types import Batch, Transition
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
     from noterl.envs import EnvSource
-    from noterl.learning.settings import Settings
 
 
 class ReplayLearner(Learner):
-    """Stores each transition in a replay memory and samples batches from it; arguments as in `Learner`."""
+    """Stores each transition in a replay memory and samples batches from it.
+
+    Args:
+        algorithm: the agent.
+        replay: the memory.
+        **settings: see `Learner`.
+    """
 
     replay: Replay
 
-    def __init__(self, algorithm: Algorithm, settings: Settings) -> None:
-        super().__init__(algorithm, settings)
-        assert settings.replay is not None
-        self.replay = settings.replay
+    def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
+        super().__init__(algorithm, **settings)
+        self.replay = replay
 
     def build_memory(self) -> None:
         """Allocate the replay memory."""
@@ -102,7 +106,7 @@ class ReplayLearner(Learner):
         batch = self.replay.gather(sample, gamma=sample.gamma)
         if not algorithm._encoder.is_identity:
             encoded = {name: algorithm._encoder(getattr(batch, name)) for name in ("observation", "next_observation")}
-            batch = batch._replace(**encoded)
+            batch = batch._replace(**encoded)  # type: ignore[arg-type]
         return batch if algorithm._normalizers is None else algorithm._normalizers.normalize_batch(batch)
 
     def update(self, batch: Batch, count: int) -> GroupResult:

@@ -26,7 +26,6 @@ from noterl.utils.checks import check_positive
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
-    from noterl.learning.settings import Settings
 
 FieldSpec = dict[str, tuple[tuple[int, ...], Any]]
 
@@ -36,7 +35,7 @@ class RolloutLearner(Learner):
 
     Args:
         algorithm: the agent, with `rollout_steps` and `epochs`.
-        settings: what `compile` decided.
+        **settings: see `Learner`.
 
     Raises:
         ValueError: if `rollout_steps` or `epochs` is not a positive int, or the agent declares something that only a
@@ -45,8 +44,8 @@ class RolloutLearner(Learner):
 
     rollout: Rollout
 
-    def __init__(self, algorithm: Algorithm, settings: Settings) -> None:
-        super().__init__(algorithm, settings)
+    def __init__(self, algorithm: Algorithm, **settings: Any) -> None:
+        super().__init__(algorithm, **settings)
         self.rollout = Rollout(algorithm.rollout_steps)
         check_positive("epochs", algorithm.epochs)
         if algorithm.update_period != 1 or algorithm.random_spec:
@@ -208,7 +207,8 @@ class ReplayedRolloutLearner(RolloutLearner):
 
     Args:
         algorithm: the agent.
-        settings: what `compile` decided, with a replay memory.
+        replay: the memory.
+        **settings: see `Learner`.
 
     Raises:
         ValueError: if the memory relabels or has n-step returns, or the agent may stop the epochs of a rollout early.
@@ -216,10 +216,8 @@ class ReplayedRolloutLearner(RolloutLearner):
 
     replay: Replay
 
-    def __init__(self, algorithm: Algorithm, settings: Settings) -> None:
-        super().__init__(algorithm, settings)
-        replay = settings.replay
-        assert replay is not None
+    def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
+        super().__init__(algorithm, **settings)
         if replay.relabel is not None:
             raise ValueError(f"replay must not relabel transitions that are prepared already, got {replay!r}")
         if replay.n_step > 1:

@@ -61,11 +61,18 @@ class Settings:
         Raises:
             ValueError: if the replay memory does not fit the agent, or belongs to another one.
         """
-        if algorithm.memory == "replay":
-            learner: Learner = ReplayLearner(algorithm, self)
+        settings: dict[str, Any] = {
+            "schedule": self.schedule,
+            "optimizers": self.optimizers,
+            "jit_compile": self.jit_compile,
+            "steps_per_execution": self.steps_per_execution,
+        }
+        learner: Learner
+        if self.replay is None:
+            learner = RolloutLearner(algorithm, **settings)
         else:
-            learner = (RolloutLearner if self.replay is None else ReplayedRolloutLearner)(algorithm, self)
-        if self.replay is not None:
+            kind = ReplayLearner if algorithm.memory == "replay" else ReplayedRolloutLearner
+            learner = kind(algorithm, replay=self.replay, **settings)
             source = algorithm._source
             self.replay.set_owner(algorithm, source.observation_space, source.action_space)
         return learner

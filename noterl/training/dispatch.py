@@ -73,7 +73,9 @@ class CallbackList:
         periodic, states = self._periodic(), {}
         for key, callback in self.keyed():
             states[key] = callback.get_state()
-            if callback in periodic and callback.every is not None and callback.every.unit != "seconds":  # another process has another clock
+            if (
+                callback in periodic and callback.every is not None and callback.every.unit != "seconds"
+            ):  # another process has another clock
                 states[key] = {**states[key], "mark": callback._every_mark}
         return {key: state for key, state in states.items() if state}
 

@@ -128,7 +128,9 @@ class TapeAgent(noterl.Agent):
         if self._actor is None:
             self._compiled()
             settings: Any = self._settings
-            learner = TapeLearner(self, settings)
+            learner = TapeLearner(
+                self, replay=settings.replay, schedule=settings.schedule, optimizers=settings.optimizers
+            )
             learner.build_memory()
             learner._schedules = []
             dtype, generators = self.observation_dtype, self.generators

@@ -50,6 +50,7 @@ test-%: test-backend-free $(VENV)/.installed-dev $(VENV)/.installed-%
 lint: $(VENV)/.installed-dev
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
+	$(VENV)/bin/lint-imports --no-cache
 
 type: $(VENV)/.installed-dev
 	$(python) -m mypy

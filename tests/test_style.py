@@ -129,18 +129,6 @@ def frameworks_are_leaves(file: File) -> list[str]:
     ]
 
 
-def core_without_catalogue(file: File) -> list[str]:
-    """Core modules do without noterl.callbacks when they are imported."""
-    if not file.path.startswith("noterl/"):
-        return []
-    return [
-        f"{node.lineno}: imports {name} at module level"
-        for node in _import_time_nodes(file.tree)
-        for name in _imported(node)
-        if name.startswith("noterl.callbacks")
-    ]
-
-
 def algorithms_read_as_papers(file: File) -> list[str]:
     """An algorithm's file names its paper and where it differs, and is short."""
     if not file.algorithm:
@@ -220,7 +208,6 @@ CHECKS = (
     bound_once,
     scalars_cross_once,
     frameworks_are_leaves,
-    core_without_catalogue,
     algorithms_read_as_papers,
     narrow_signatures,
     short,
@@ -255,13 +242,6 @@ PLANTED: dict[Callable[[File], list[str]], tuple[list[tuple[str, str]], list[tup
             ("callbacks/a.py", "import tensorflow.summary"),
         ],
         [("noterl/backends/jax/core.py", "import jax"), ("callbacks/a.py", "def f():\n    import torch")],
-    ),
-    core_without_catalogue: (
-        [("noterl/a.py", "from noterl import callbacks"), ("noterl/a.py", "class A:\n    import noterl.callbacks.b")],
-        [
-            ("noterl/a.py", "def f():\n    from noterl.callbacks import B"),
-            ("noterl/a.py", "if TYPE_CHECKING:\n    from noterl import callbacks"),
-        ],
     ),
     algorithms_read_as_papers: (
         [

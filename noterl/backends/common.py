@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from noterl.types import Batch
@@ -51,6 +51,60 @@ class GroupResult(NamedTuple):
     applied: int
     stopped_early: bool = False
     weights: Any = None
+
+
+Rows = Batch | GatheredRows
+
+
+class UpdateProgram:
+    """Compiled gradient updates, called as `program(rows, count, first=0)`.
+
+    The program takes the batches of K updates and makes the first `count <= K` of them. `rows` is a `Batch` of host
+    arrays `[K, B, ...]`, or `GatheredRows` of data on the device. `first` is the number of the first update; only its
+    remainder by `period` matters. `count` and `first` do not change the compiled code, so splitting updates into calls
+    cannot change a result.
+
+    Args:
+        step: makes one update, `step(batch, index) -> (logs, feedback)`, on tensors `[B, ...]`. `index` is the number
+            of the update modulo `period`, a Python int.
+        variables: all variables that `step` may read or assign.
+        period: number of updates after which `index` starts again from 0.
+        stop: returns, given the logs of an update, whether it was one too many. That update is undone, and the
+            remaining ones are skipped. None if this never happens.
+        report: variables whose flat float32 weights are returned as `GroupResult.weights`. Not used on torch, where
+            weights on the CPU are read without a copy.
+        jit_compile: False runs the updates eagerly. True compiles traces with inductor on torch.
+        on_trace: called for each program that is traced, on torch for each loss.
+        log_names: the names of everything that `step` logs. On torch an update that is not finite logs NaN under them.
+        torch_seed: on torch, the seed of the global generator during an update. `torch_seed(advance)` is called with
+            False before an update, and with True after an update that drew random numbers.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        variables: Sequence[Any],
+        *,
+        period: int = 1,
+        stop: Callable[[dict[str, Any]], Any] | None = None,
+        report: Sequence[Any] = (),
+        jit_compile: bool | str = "auto",
+        on_trace: Callable[[], None] = lambda: None,
+        log_names: Collection[str] = ("loss",),
+        torch_seed: Callable[[bool], int] | None = None,
+    ) -> None:
+        self._step, self._variables, self._period, self._stop, self._report = step, variables, period, stop, report
+        self._jit_compile, self._on_trace = jit_compile, on_trace
+        self._log_names, self._torch_seed = log_names, torch_seed
+
+    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
+        """Make `count` updates, of which the first has the number `first`."""
+        raise NotImplementedError
+
+
+def num_updates(rows: Rows) -> int:
+    """Return K."""
+    return int((rows.indices if isinstance(rows, GatheredRows) else rows.reward).shape[0])
 
 
 def split_loss(result: Any) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from noterl.backends.common import Step, UpdateProgram
 from noterl.backends.jax.scope import (
     Scope,
     dry_run,
@@ -20,7 +21,7 @@ from noterl.backends.jax.scope import (
     minimize,
     read_values,
 )
-from noterl.backends.jax.updates import compile_updates
+from noterl.backends.jax.updates import Updates
 
 __all__ = [
     "HostWeights",
@@ -86,6 +87,11 @@ def _polyak(source: Any, target: Any, tau: Any) -> Any:
     if not jnp.issubdtype(jnp.result_type(target), jnp.floating):
         return source
     return jnp.where(tau == 1.0, source, target + tau * (source - target))
+
+
+def compile_updates(step: Step, variables: Sequence[keras.Variable], **options: Any) -> UpdateProgram:
+    """Compile gradient updates; the arguments are those of `UpdateProgram`."""
+    return Updates(step, variables, **options)
 
 
 def compile_call(

@@ -6,92 +6,52 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 
-from noterl.backends.common import GatheredRows, GroupResult, Step, apply_finite_prefix, must_loop
+from noterl.backends.common import (
+    GatheredRows,
+    GroupResult,
+    Rows,
+    UpdateProgram,
+    apply_finite_prefix,
+    must_loop,
+    num_updates,
+)
 from noterl.backends.finite import finiteness_probes
 from noterl.backends.jax.scope import Scope, interpreted, read_values
 from noterl.backends.transfer import HostReport
 from noterl.types import Batch
 
-Rows = Batch | GatheredRows
-
 # (state, batch, index) -> (state, whether to go on, results)
 _Once = Callable[[list[Any], Batch, int], tuple[list[Any], Any, Any]]
 
 
-def compile_updates(
-    step: Step,
-    variables: Sequence[keras.Variable],
-    *,
-    period: int = 1,
-    stop: Callable[[dict[str, Any]], Any] | None = None,
-    report: Sequence[keras.Variable] = (),
-    jit_compile: bool | str = "auto",
-    on_trace: Callable[[], None] = lambda: None,
-    log_names: Collection[str] = ("loss",),
-    torch_seed: Callable[[bool], int] | None = None,
-) -> Callable[..., GroupResult]:
-    """Compile gradient updates into one program, `program(rows, count, first=0) -> GroupResult`.
-
-    The program takes the batches of K updates and makes the first `count <= K` of them. `rows` is a `Batch` of host
-    arrays `[K, B, ...]`, or `GatheredRows` of data on the device. `first` is the number of the first update; only its
-    remainder by `period` matters. `count` and `first` do not change the compiled code, so splitting updates into calls
-    cannot change a result.
-
-    Args:
-        step: makes one update, `step(batch, index) -> (logs, feedback)`, on tensors `[B, ...]`. `index` is the number
-            of the update modulo `period`, a Python int.
-        variables: all variables that `step` may read or assign.
-        period: number of updates after which `index` starts again from 0.
-        stop: returns, given the logs of an update, whether it was one too many. That update is undone, and the
-            remaining ones are skipped. None if this never happens.
-        report: variables whose flat float32 weights are returned as `GroupResult.weights`.
-        jit_compile: False runs the updates operation by operation.
-        on_trace: called for each program that is traced.
-        log_names: used on torch only.
-        torch_seed: used on torch only.
-    """
-    return _Updates(step, variables, period, stop, report, jit_compile, on_trace)
-
-
-class _Updates:
-    """The compiled programs of one `step`.
+class Updates(UpdateProgram):
+    """Updates as a jitted while loop; see `UpdateProgram`.
 
     Whether all updates of a call are finite is checked once, from their losses and the state that they leave: a
     gradient that is not finite leaves a state that is not finite. Checking every gradient costs a fifth of a small
     update, so a second program does it only to find the first update that failed.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        variables: Sequence[keras.Variable],
-        period: int,
-        stop: Callable[[dict[str, Any]], Any] | None,
-        report: Sequence[keras.Variable],
-        jit_compile: bool | str,
-        on_trace: Callable[[], None],
-    ) -> None:
-        self._step, self._variables, self._period, self._stop = step, variables, period, stop
-        self._on_trace = on_trace
-        places = {id(variable): position for position, variable in enumerate(variables)}
-        self._reported = [places[id(variable)] for variable in report]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        positions = {id(variable): position for position, variable in enumerate(self._variables)}
+        self._reported = [positions[id(variable)] for variable in self._report]
         self._assigned: list[int] | None = None  # positions of the variables that updates assign
         self._host_report = HostReport(jnp.concatenate)
-        compiled = interpreted if jit_compile is False else jax.jit
+        compiled = interpreted if self._jit_compile is False else jax.jit
         self._run_all, self._run_until_non_finite = compiled(self._all), compiled(self._until_non_finite)
         self._run_until_stop = compiled(self._until_stop)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
-        """Make `count` updates; see `compile_updates`."""
+        """Make `count` updates, of which the first has the number `first`."""
         start = np.int32(first % self._period)
         if self._stop is not None:
             return self._apply_until_stop(rows, count, start)
@@ -202,7 +162,7 @@ class _Updates:
         """
         once = self._switched(once)
         shapes = jax.eval_shape(once, state, _row(rows, 0), start)[2]
-        results = jax.tree.map(lambda shape: jnp.zeros((_num_updates(rows), *shape.shape), shape.dtype), shapes)
+        results = jax.tree.map(lambda shape: jnp.zeros((num_updates(rows), *shape.shape), shape.dtype), shapes)
 
         def unfinished(carry: tuple) -> Any:
             return (carry[0] < count) & carry[2] if until_false else carry[0] < count
@@ -225,17 +185,13 @@ class _Updates:
 
     def _is_single(self, rows: Rows) -> bool:
         """Whether the rows are one batch, which needs no loop."""
-        stacked = isinstance(rows, Batch) and _num_updates(rows) == 1
+        stacked = isinstance(rows, Batch) and num_updates(rows) == 1
         return stacked and not rows.extra and not must_loop(self._variables)  # type: ignore[union-attr]
 
 
 def _all_finite(values: Sequence[Any]) -> Any:
     """Return whether all floating-point values are finite, by one reduction: each has a fixed cost."""
     return jnp.isfinite(jnp.concatenate([value.ravel() for value in finiteness_probes(values)])).all()
-
-
-def _num_updates(rows: Rows) -> int:
-    return (rows.indices if isinstance(rows, GatheredRows) else rows.reward).shape[0]
 
 
 def _row(rows: Rows, k: Any) -> Batch:

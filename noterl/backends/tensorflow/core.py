@@ -9,8 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from noterl.backends.common import Step, UpdateProgram
 from noterl.backends.tensorflow.gradients import gradients, isolated, minimize
-from noterl.backends.tensorflow.updates import compile_updates
+from noterl.backends.tensorflow.updates import EagerUpdates, Updates
 
 __all__ = [
     "HostWeights",
@@ -92,6 +93,12 @@ def dry_run(
 ) -> None:
     """Call `function` for its side effects in Python."""
     function()
+
+
+def compile_updates(step: Step, variables: Sequence[keras.Variable], **options: Any) -> UpdateProgram:
+    """Compile gradient updates; the arguments are those of `UpdateProgram`."""
+    kind = EagerUpdates if options.get("jit_compile") is False else Updates
+    return kind(step, variables, **options)
 
 
 def compile_call(

@@ -2,78 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import GatheredRows, GroupResult, Step, apply_finite_prefix, must_loop
+from noterl.backends.common import (
+    GatheredRows,
+    GroupResult,
+    Rows,
+    UpdateProgram,
+    apply_finite_prefix,
+    must_loop,
+    num_updates,
+)
 from noterl.backends.finite import finiteness_probes
 from noterl.backends.tensorflow.gradients import tracking_finite
 from noterl.backends.transfer import HostReport, pack, unpack
 from noterl.types import Batch
 
-Rows = Batch | GatheredRows
-
 # (batch, index) -> (whether to go on, results)
 _Once = Callable[..., tuple[Any, Any]]
 
 
-def compile_updates(
-    step: Step,
-    variables: Sequence[keras.Variable],
-    *,
-    period: int = 1,
-    stop: Callable[[dict[str, Any]], Any] | None = None,
-    report: Sequence[keras.Variable] = (),
-    jit_compile: bool | str = "auto",
-    on_trace: Callable[[], None] = lambda: None,
-    log_names: Collection[str] = ("loss",),
-    torch_seed: Callable[[bool], int] | None = None,
-) -> Callable[..., GroupResult]:
-    """Compile gradient updates into one program, `program(rows, count, first=0) -> GroupResult`.
+class EagerUpdates(UpdateProgram):
+    """Updates one by one, without compilation; see `UpdateProgram`."""
 
-    The program takes the batches of K updates and makes the first `count <= K` of them. `rows` is a `Batch` of host
-    arrays `[K, B, ...]`, or `GatheredRows` of data on the device. `first` is the number of the first update; only its
-    remainder by `period` matters. `count` and `first` do not change the compiled code, so splitting updates into calls
-    cannot change a result.
-
-    Args:
-        step: makes one update, `step(batch, index) -> (logs, feedback)`, on tensors `[B, ...]`. `index` is the number
-            of the update modulo `period`, a Python int.
-        variables: all variables that `step` may read or assign.
-        period: number of updates after which `index` starts again from 0.
-        stop: returns, given the logs of an update, whether it was one too many. That update is undone, and the
-            remaining ones are skipped. None if this never happens.
-        report: variables whose flat float32 weights are returned as `GroupResult.weights`.
-        jit_compile: False runs the updates eagerly.
-        on_trace: called for each program that is traced.
-        log_names: used on torch only.
-        torch_seed: used on torch only.
-    """
-    if jit_compile is False:
-        return _Eager(step, variables, period, stop)
-    return _Updates(step, variables, period, stop, report, on_trace)
-
-
-class _Eager:
-    """Updates one by one, without compilation."""
-
-    def __init__(
-        self,
-        step: Step,
-        variables: Sequence[keras.Variable],
-        period: int,
-        stop: Callable[[dict[str, Any]], Any] | None,
-    ) -> None:
-        self._step, self._period, self._stop = step, period, stop
-        self._variables = [variable.value for variable in variables]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._state = [variable.value for variable in self._variables]
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
-        """Make `count` updates; see `compile_updates`."""
+        """Make `count` updates, of which the first has the number `first`."""
         results: list[tuple[dict, dict]] = []
         applied, stopped = True, False
         while applied and len(results) < count:
@@ -93,47 +55,37 @@ class _Eager:
         old = self._read_state()
         with tracking_finite(losses_only=False) as flag:
             result = self._step(batch, index)
-        finite = flag.value & _all_finite(self._variables)
+        finite = flag.value & _all_finite(self._state)
         stop = finite & (False if self._stop is None else self._stop(result[0]))
         applied = finite & ~stop
         self._write_state(old, keep=applied)
         return applied, (result, stop)
 
     def _read_state(self) -> list[Any]:
-        return [variable.read_value() for variable in self._variables]
+        return [variable.read_value() for variable in self._state]
 
     def _write_state(self, old: Sequence[Any], *, keep: Any) -> None:
         """Return the variables to their old values, unless `keep` is true."""
-        for variable, value in zip(self._variables, old, strict=True):
+        for variable, value in zip(self._state, old, strict=True):
             variable.assign(tf.where(keep, variable, value))
 
 
-class _Updates(_Eager):
-    """The compiled programs of one `step`.
+class Updates(EagerUpdates):
+    """Updates compiled by XLA.
 
     Whether all updates of a call are finite is checked once, from their losses and the state that they leave: a
     gradient that is not finite leaves a state that is not finite. Checking every gradient costs a fifth of a small
     update, so a second program does it only to find the first update that failed.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        variables: Sequence[keras.Variable],
-        period: int,
-        stop: Callable[[dict[str, Any]], Any] | None,
-        report: Sequence[keras.Variable],
-        on_trace: Callable[[], None],
-    ) -> None:
-        super().__init__(step, variables, period, stop)
-        self._on_trace = on_trace
-        self._reported = [variable.value for variable in report]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._host_report = HostReport(lambda parts: tf.concat(parts, 0))
         self._run_all, self._run_until_non_finite = _Compiled(self._all), _Compiled(self._until_non_finite)
         self._run_until_stop = _Compiled(self._until_stop)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
-        """Make `count` updates; see `compile_updates`."""
+        """Make `count` updates, of which the first has the number `first`."""
         start = first % self._period
         if self._stop is not None:
             applied, stopped, (logs, feedback) = self._run_until_stop(rows, count, start)
@@ -160,9 +112,9 @@ class _Updates(_Eager):
             result = tf.nest.map_structure(lambda value: value[None], result)
         else:
             _, finite, result = self._repeat(once, rows, count, start, until_false=False)
-        finite &= _all_finite(self._variables)
+        finite &= _all_finite(self._state)
         self._write_state(old, keep=finite)
-        weights = [tf.reshape(variable, [-1]) for variable in self._reported]
+        weights = [tf.reshape(variable.value, [-1]) for variable in self._report]
         vector, logs = self._host_report.write(tf.cast(finite, tf.float32)[None], result[0], weights)
         return vector, logs, result[1]
 
@@ -170,7 +122,7 @@ class _Updates(_Eager):
         """Return the number of updates before the first that is not finite, and the results; change nothing."""
         old, once = self._read_state(), partial(self._once, losses_only=False)
         ran, finite, result = self._repeat(once, rows, count, start, until_false=True)
-        for variable, value in zip(self._variables, old, strict=True):
+        for variable, value in zip(self._state, old, strict=True):
             variable.assign(value)
         return tf.where(finite, ran, ran - 1), result
 
@@ -192,7 +144,7 @@ class _Updates(_Eager):
         Returns:
             the number of updates that ran, whether all returned True, and the results `[K, ...]`.
         """
-        size = _num_updates(rows)
+        size = num_updates(rows)
         traced = tf.function(self._switched(once), autograph=False).get_concrete_function(_row(rows, 0), start)
         # XLA fuses the lookup of a batch and the storing of results into the update, and then rounding depends on K.
         # So the loop carries both: an iteration receives its batch, and stores the results of the one before.
@@ -222,7 +174,7 @@ class _Updates(_Eager):
 
     def _is_single(self, rows: Rows) -> bool:
         """Whether the rows are one batch, which needs no loop."""
-        return isinstance(rows, Batch) and _num_updates(rows) == 1 and not must_loop(self._variables)
+        return isinstance(rows, Batch) and num_updates(rows) == 1 and not must_loop(self._variables)
 
 
 class _Compiled:
@@ -278,10 +230,6 @@ def _all_finite(variables: Sequence[Any]) -> Any:
     for value in finiteness_probes(variables):
         finite &= tf.reduce_all(tf.math.is_finite(value))
     return finite
-
-
-def _num_updates(rows: Rows) -> int:
-    return int((rows.indices if isinstance(rows, GatheredRows) else rows.reward).shape[0])
 
 
 def _row(rows: Rows, k: Any) -> Batch:

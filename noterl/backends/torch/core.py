@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import torch
 
+from noterl.backends.common import Step, UpdateProgram
 from noterl.backends.torch.gradients import calling, gradients, minimize
 from noterl.backends.torch.modules import (
     adopt,
@@ -23,7 +24,7 @@ from noterl.backends.torch.modules import (
 from noterl.backends.torch.seeding import SeededCalls
 from noterl.backends.torch.tensors import device_name, fetch, to_device
 from noterl.backends.torch.tracing import is_tracing, traced_gradients
-from noterl.backends.torch.updates import compile_updates
+from noterl.backends.torch.updates import Updates
 
 __all__ = [
     "HostWeights",
@@ -102,6 +103,11 @@ def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> 
             for tensor, version, value in zip(tensors, versions, saved, strict=True):
                 if tensor._version != version:
                     tensor.copy_(value)
+
+
+def compile_updates(step: Step, variables: Sequence[keras.Variable], **options: Any) -> UpdateProgram:
+    """Compile gradient updates; the arguments are those of `UpdateProgram`."""
+    return Updates(step, variables, **options)
 
 
 def compile_call(

@@ -32,13 +32,13 @@ class VPG(noterl.Agent):
 
     def prepare(self, rollout):  # fields are [T, N, ...]; the results are in batch.extra
         observations = rollout.observation, rollout.next_observation
-        value, next_value = (losses.by_rows(self.critic, part)[..., 0] for part in observations)
+        value, next_value = (losses.map_rows(self.critic, part)[..., 0] for part in observations)
         decay = rollout.discount * rollout.extra["continues"] * self.decay
         advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
         return {"advantage": advantage, "target": advantage + value}
 
     def policy_loss(self, batch):
-        advantage = losses.normalized(batch.extra["advantage"], batch.weight)
+        advantage = losses.normalize(batch.extra["advantage"], batch.weight)
         return -ops.mean(batch.weight * advantage * self.head.log_prob(self.actor(batch.observation), batch.action))
 
     def value_loss(self, batch):

@@ -1,4 +1,4 @@
-"""Pure maths of the losses, on `keras.ops`: exact on every backend, inside a compiled update or outside."""
+"""Functions of losses, on `keras.ops`, for use inside and outside of compiled updates."""
 
 from __future__ import annotations
 
@@ -26,84 +26,84 @@ def take(values: Tensor, action: Tensor) -> Tensor:
     >>> [float(value) for value in losses.take(np.array([[1.0, 2.0], [3.0, 4.0]], "float32"), np.array([1, 0]))]
     [2.0, 3.0]
     """
-    # A select and a sum: the gradient of a gather is a scatter, which costs more on every backend.
+    # The gradient of a gather is a scatter, which costs more than select and sum on every backend.
     index = ops.expand_dims(ops.cast(action, "int32"), axis=-1)
     taken = ops.equal(index, ops.arange(values.shape[-1], dtype="int32"))  # [B, A]
     return ops.sum(ops.where(taken, values, ops.zeros_like(values)), axis=-1)
 
 
 def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
-    """Return `reward + discount * next_value`, which takes no gradient; all `[B]`.
+    """Return `reward + discount * next_value` without a gradient; all `[B]`.
 
-    `discount` is gamma^n * (1 - terminated), as batches hold it.
+    `discount` is gamma^n * (1 - terminated), as in batches.
     """
     return ops.stop_gradient(reward + discount * next_value)
 
 
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:
-    """Return the Huber loss of each error (Huber, 1964): quadratic up to `delta`, linear beyond.
+    """Return the Huber loss of each error (Huber, 1964): quadratic up to `delta`, then linear.
 
-    `0.5 e^2` where `|e| <= delta`, else `delta (|e| - 0.5 delta)`. Value and gradient are exact; a second derivative is
+    `0.5 e^2` if `|e| <= delta`, else `delta (|e| - 0.5 delta)`. Value and gradient are exact; second derivatives are
     not.
     """
-    # c e - c^2 / 2 with c = clip(e) held fixed has this value and c, Huber's derivative, as its gradient.
+    # With a constant c = clip(e), c e - c^2 / 2 has Huber's value, and its gradient c.
     clipped = ops.stop_gradient(ops.clip(error, -delta, delta))
     return clipped * (error - 0.5 * clipped)
 
 
 def squared(error: Tensor) -> Tensor:
-    """Return `0.5 e^2` of each error: its gradient is that of `huber` near zero."""
+    """Return `0.5 e^2` of each error, which equals `huber` near zero."""
     return 0.5 * ops.square(error)
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Return the mean over the batch of `weight * values`, as importance sampling wants it."""
+    """Return the mean of `weight * values` over the batch, for importance sampling."""
     return ops.mean(weight * values)
 
 
-def by_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
-    """Return what a function of rows, such as a network, gives for arrays `[T, N, ...]`: `[T, N, ...]`."""
+def map_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
+    """Call a function of rows, such as a network, on arrays `[T, N, ...]`; return `[T, N, ...]`."""
     steps, lanes = arrays[0].shape[:2]
     rows = function(*(ops.reshape(array, (steps * lanes, *array.shape[2:])) for array in arrays))
     return ops.reshape(rows, (steps, lanes, *rows.shape[1:]))
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Return `sum(weight * values) / sum(weight)`: the mean over the rows that count."""
+    """Return `sum(weight * values) / sum(weight)`: the mean over rows of weight 1."""
     return ops.sum(weight * values) / ops.maximum(ops.sum(weight), 1e-8)
 
 
-def normalized(values: Tensor, weight: Tensor, epsilon: float = 1e-8) -> Tensor:
-    """Return the values `[B]` shifted and scaled to a mean of 0 and a standard deviation of 1, over rows that count.
+def normalize(values: Tensor, weight: Tensor, epsilon: float = 1e-8) -> Tensor:
+    """Return values `[B]` shifted and scaled to a mean of 0 and a standard deviation of 1, over rows of weight 1.
 
-    One row has no deviation and is returned as it is, as in Stable-Baselines3.
+    A single row is returned unchanged, as in Stable-Baselines3.
     """
     if values.shape[0] == 1:
         return values
-    centred = values - masked_mean(values, weight)
-    return centred / (ops.sqrt(masked_mean(ops.square(centred), weight)) + epsilon)
+    centered = values - masked_mean(values, weight)
+    return centered / (ops.sqrt(masked_mean(ops.square(centered), weight)) + epsilon)
 
 
 def gae(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, decay: Tensor) -> Tensor:
-    """Return the generalised advantages of a rollout.
+    """Return the generalized advantages of a rollout.
 
     Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016, equation 16:
-    `A_t = delta_t + decay_t A_{t+1}` with `delta_t = reward_t + discount_t V(s_{t+1}) - V(s_t)`. With lambda = 1 and
-    the value added this is the n-step return of the rest of the rollout.
+    `A_t = delta_t + decay_t A_{t+1}` with `delta_t = reward_t + discount_t V(s_{t+1}) - V(s_t)`. With lambda = 1, the
+    advantage plus the value is the n-step return of the rest of the rollout.
 
     Args:
         reward: `[T, N]`.
         discount: `[T, N]`, gamma * (1 - terminated).
         value: `[T, N]`, of the observations.
-        next_value: `[T, N]`, of the true next observations: what a truncated episode is bootstrapped from.
-        decay: `[T, N]`, gamma * lambda where the lane's next row follows from this one, else 0.
+        next_value: `[T, N]`, of the true next observations, from which truncated episodes are bootstrapped.
+        decay: `[T, N]`, gamma * lambda if the lane's next row follows from this one, else 0.
 
     Returns:
-        `[T, N]`; takes no gradient.
+        `[T, N]`, without a gradient.
     """
     delta = reward + discount * next_value - value
 
-    # A_t summed up over 1, 2, 4, ... steps: log(T) vector operations, where a loop would take T.
+    # Sum over 1, 2, 4, ... steps: log(T) vector operations instead of a loop of T.
     advantage, span, length = delta, 1, reward.shape[0]
     while span < length:
         none = ops.zeros_like(delta[:span])
@@ -126,19 +126,19 @@ def clipped_surrogate(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor,
 def value_error(value: Tensor, target: Tensor, old_value: Tensor | None = None, clip: Tensor | None = None) -> Tensor:
     """Return the squared error of each value; all `[B]`.
 
-    With `clip` that of OpenAI's baselines: the larger of this and of the error of the value clipped to
-    `old_value ± clip`, so that values move no further than that from where they were.
+    With `clip`, the loss of OpenAI's baselines: the maximum of this error and the error of the value clipped to
+    `old_value ± clip`, which limits changes of the value.
     """
-    plain = ops.square(value - target)
+    error = ops.square(value - target)
     if old_value is None or clip is None:
-        return plain
+        return error
     bound = ops.convert_to_tensor(clip)
     clipped = old_value + ops.clip(value - old_value, -bound, bound)
-    return ops.maximum(plain, ops.square(clipped - target))
+    return ops.maximum(error, ops.square(clipped - target))
 
 
 def approximate_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
-    """Return an estimate of KL(old, new) for each row, `(r - 1) - log r`, unbiased and never negative.
+    """Return an unbiased, non-negative estimate of KL(old, new) for each row, `(r - 1) - log r`.
 
     Schulman, "Approximating KL divergence", 2020.
     """

@@ -65,7 +65,7 @@ def test_rows_without_weight_do_not_count() -> None:
     values, weight = tensor([1.0, 2.0, 3.0, 1000.0]), tensor([1.0, 1.0, 1.0, 0.0])
     assert float(fetched(losses.masked_mean(values, weight))) == 2.0
     assert float(fetched(losses.masked_mean(values, tensor(np.zeros(4))))) == 0.0
-    found = fetched(losses.normalized(values, weight))[:3]
+    found = fetched(losses.normalize(values, weight))[:3]
     np.testing.assert_allclose(found, np.array([-1.0, 0.0, 1.0]) / np.sqrt(2 / 3), rtol=1e-6)
 
 
@@ -78,5 +78,5 @@ def test_the_estimate_of_the_divergence() -> None:
 def test_the_advantage_of_a_single_row_is_left_as_it_is() -> None:
     one, several = np.array([3.0], np.float32), np.array([1.0, 3.0], np.float32)
     fetch = ops.convert_to_numpy
-    assert fetch(losses.normalized(ops.convert_to_tensor(one), ops.ones((1,)))).tolist() == [3.0]
-    np.testing.assert_allclose(fetch(losses.normalized(ops.convert_to_tensor(several), ops.ones((2,)))), [-1.0, 1.0])
+    assert fetch(losses.normalize(ops.convert_to_tensor(one), ops.ones((1,)))).tolist() == [3.0]
+    np.testing.assert_allclose(fetch(losses.normalize(ops.convert_to_tensor(several), ops.ones((2,)))), [-1.0, 1.0])

@@ -52,7 +52,7 @@ class File:
 
     @property
     def algorithm(self) -> bool:
-        return self.path.startswith("noterl/agents/") and not self.path.endswith("__init__.py")
+        return self.path.startswith("noterl/agents/") and not self.path.endswith(("__init__.py", "actor_critic.py"))
 
     @property
     def backend(self) -> bool:

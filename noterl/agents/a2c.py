@@ -1,11 +1,11 @@
 """Advantage actor-critic, synchronous.
 
-Paper: Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016, algorithm S3, with the environments
-side by side instead of asynchronous ones.
+Paper: Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016, algorithm S3, with synchronous
+environments.
 
-Differs: with `gae_lambda` below 1 advantages are those of Schulman et al. (2016), equation 16; with 1, the default,
-they are the paper's n-step returns less the value. RMSProp's epsilon lies inside of the root in Keras, outside of it in
-Stable-Baselines3, whose 1e-5 is therefore 1e-10 here.
+Differs: if `gae_lambda` is below 1, advantages are those of Schulman et al. (2016), equation 16; with 1, the default,
+they are the paper's n-step returns minus the value. RMSProp's epsilon is inside the root in Keras and outside in
+Stable-Baselines3, so its 1e-5 is 1e-10 here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 
 from noterl import losses
 from noterl.agent import Defaults
-from noterl.agents.ppo import ActorCritic, Number
+from noterl.agents.actor_critic import ActorCritic
 from noterl.backends import keras
 from noterl.registry import register
+from noterl.schedules import Schedule
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_positive
 
@@ -25,20 +26,20 @@ from noterl.utils.checks import check_bool, check_positive
 class A2C(ActorCritic):
     """Advantage actor-critic for Discrete, MultiDiscrete and Box actions, on vectors and images.
 
-    One update is made on each rollout of all environments. The arguments of `ActorCritic`, and:
+    It makes one update on each rollout of all environments. The default optimizer is RMSProp with
+    `global_clipnorm=0.5`; `compile(optimizer="adam")` replaces it.
 
-    Args:
-        gamma: discount factor, 0 to 1; near 1 for long tasks. Live.
-        gae_lambda: 1 takes n-step returns, less takes generalised advantages: less variance, more bias. Live.
+    Args: those of `ActorCritic`, and:
+        gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
+        gae_lambda: 1 gives n-step returns, less gives generalized advantages: less variance, more bias. Can be changed
+            during training.
         rollout_steps: steps of each environment between updates, n.
-        entropy_coefficient: weight of the entropy in the loss; more keeps exploring. Live.
-        value_coefficient: weight of the value loss. Live.
+        entropy_coefficient: weight of the entropy in the loss; higher explores more. Can be changed during training.
+        value_coefficient: weight of the value loss. Can be changed during training.
         normalize_advantage: whether advantages are shifted and scaled within the rollout.
 
-    The default optimizer is RMSProp with gradients clipped to a norm of 0.5; `compile(optimizer="adam")` takes another.
-
     Raises:
-        ValueError: for another kind of space or a bad argument.
+        ValueError: if the space is not supported or an argument is bad.
 
     Example:
     >>> import noterl
@@ -48,17 +49,17 @@ class A2C(ActorCritic):
     4
     """
 
-    supports_replay = False  # its policy gradient is of actions of the present policy
+    supports_replay = False  # the policy gradient needs actions of the current policy
 
     def __init__(
         self,
         env: Any,
         *,
-        gamma: Number = 0.99,
-        gae_lambda: Number = 1.0,
+        gamma: float | Schedule = 0.99,
+        gae_lambda: float | Schedule = 1.0,
         rollout_steps: int = 5,
-        entropy_coefficient: Number = 0.0,
-        value_coefficient: Number = 0.5,
+        entropy_coefficient: float | Schedule = 0.0,
+        value_coefficient: float | Schedule = 0.5,
         normalize_advantage: bool = False,
         seed: int | None = None,
         **architecture: Any,
@@ -72,15 +73,15 @@ class A2C(ActorCritic):
         self.value_coefficient = self.hyperparameter("value_coefficient", value_coefficient, minimum=0.0)
 
     def defaults(self) -> Defaults:
-        """Return the settings of Stable-Baselines3."""
+        """Return Stable-Baselines3's settings."""
         optimizer = keras.optimizers.RMSprop(7e-4, rho=0.99, epsilon=1e-10, global_clipnorm=0.5)
         return Defaults(batch_size="rollout", optimizer=optimizer)
 
     def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """Return the loss of policy, values and entropy, and each of them."""
+        """Return the combined loss of policy, values and entropy, and its metrics."""
         values, advantage, weight = self.forward(batch.observation), batch.extra["advantage"], batch.weight
         if self.normalize_advantage:
-            advantage = losses.normalized(advantage, weight)
+            advantage = losses.normalize(advantage, weight)
         policy = -losses.masked_mean(self.head.log_prob(values, batch.action) * advantage, weight)
         entropy = losses.masked_mean(self.head.entropy(values), weight)
         error = losses.value_error(self.value(batch.observation), batch.extra["target"])
@@ -89,6 +90,6 @@ class A2C(ActorCritic):
         return loss, {"policy_loss": policy, "value_loss": value, "entropy": entropy}
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Take one step on a rollout."""
-        loss, logs = self.minimize(self.combined_loss, [self.actor, self.critic], "optimizer", batch)
-        return {"loss": loss, **logs}, {}
+        """Make one gradient step on a rollout."""
+        loss, metrics = self.minimize(self.combined_loss, [self.actor, self.critic], "optimizer", batch)
+        return {"loss": loss, **metrics}, {}

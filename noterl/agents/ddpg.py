@@ -2,10 +2,11 @@
 
 Paper: Lillicrap et al., "Continuous control with deep reinforcement learning" (2016), algorithm 1.
 
-Differs: white noise instead of an Ornstein-Uhlenbeck process (Fujimoto et al., 2018, found no benefit in the latter; it
-is `noise=noterl.noise.OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.2, size=...)`), no batch normalisation, no weight
-decay, and every layer is initialised alike. Learning rate and Polyak's coefficient are those of Fujimoto et al.'s
-experiments, the batch size that of their later code, as in Stable-Baselines3; 1,000 random steps come first.
+Differs: white noise instead of an Ornstein-Uhlenbeck process, in which Fujimoto et al. (2018) found no benefit; it is
+`noise=noterl.noise.OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.2, size=...)`. No batch normalization, no weight decay,
+and the same initialization for every layer. Learning rate and Polyak's coefficient are those of Fujimoto et al.'s
+experiments, and the batch size is that of their later code, as in Stable-Baselines3. Training starts with 1,000 random
+steps.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from noterl.types import Batch
 class DDPG(Agent):
     """Deterministic actor and one critic, for Box actions with finite bounds.
 
-    Actions are scaled to [-1, 1]: noise is added there (a `noise` of sigma 0.1 moves an action by a twentieth of the
-    width of its bounds) and the critic sees them so.
+    Actions are scaled to [-1, 1]: the critic receives scaled actions, and noise is added to them (a `noise` with sigma
+    0.1 moves an action by 5 % of the width of its bounds).
 
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critic.
-        network: an actor `[B, observation] -> [B, A]` of your own instead, the tanh comes after it; or a pair of it and
-            a critic `[B, observation + A] -> [B, 1]`, with None for the one that is to be built.
-        gamma: discount factor, 0 to 1. Live.
-        normalize_observation: whether networks see observations shifted and scaled by their running moments.
-        normalize_reward: whether rewards are scaled by the running deviation of the discounted return.
+        network: your own actor `[B, observation] -> [B, A]`, before the tanh; or a pair of it and a critic
+            `[B, observation + A] -> [B, 1]`, with None for a network to be built.
+        gamma: discount factor, 0 to 1. Can be changed during training.
+        normalize_observation: see `noterl.Agent`.
+        normalize_reward: see `noterl.Agent`.
         seed: see `noterl.Agent`.
 
     Raises:
-        ValueError: for another kind of space or a bad argument.
+        ValueError: if the space is not supported or an argument is bad.
 
     Example:
     >>> import noterl
@@ -77,7 +78,7 @@ class DDPG(Agent):
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
     def defaults(self) -> Defaults:
-        """Return the settings of Fujimoto et al. (2018), whose baseline this is."""
+        """Return the settings of the baseline of Fujimoto et al. (2018)."""
         return Defaults(
             learning_rate=1e-3,
             capacity=1_000_000,
@@ -98,7 +99,7 @@ class DDPG(Agent):
         return {"loss": loss, "actor_loss": actor_loss}, feedback
 
     def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """Return the mean squared temporal-difference error (equations 4 and 5), and the errors."""
+        """Return the mean squared temporal-difference error (equations 4 and 5), and the errors `[B]`."""
         next_action = self.head.act(self.target_actor(batch.next_observation))  # [B, A]
         (next_q,) = q_values([self.target_critic], batch.next_observation, next_action)  # [B]
         (q,) = q_values([self.critic], batch.observation, self.head.scale(batch.action))
@@ -106,12 +107,12 @@ class DDPG(Agent):
         return losses.weighted_mean(losses.squared(td_error), batch.weight), {"td_error": td_error}
 
     def actor_loss(self, batch: Batch) -> Any:
-        """Return minus the mean value of the actor's own actions (equation 6)."""
+        """Return the negated mean value of the actor's actions (equation 6)."""
         action = self.head.act(self.actor(batch.observation))
         (q,) = q_values([self.critic], batch.observation, action)
         return -ops.mean(q)
 
     def update_target(self) -> None:
-        """Move the target networks."""
+        """Update the target networks."""
         networks.copy(self.actor, self.target_actor, self.tau)
         networks.copy(self.critic, self.target_critic, self.tau)

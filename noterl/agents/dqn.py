@@ -1,12 +1,12 @@
 """Deep Q-learning.
 
-Paper: Mnih et al., "Human-level control through deep reinforcement learning", Nature 518 (2015). `double=True` is van
-Hasselt, Guez and Silver, "Deep reinforcement learning with double Q-learning" (2016), equation 4; `dueling=True` is
-Wang et al., "Dueling network architectures" (2016), equation 9.
+Paper: Mnih et al., "Human-level control through deep reinforcement learning", Nature 518 (2015). `double=True`: van
+Hasselt, Guez and Silver, "Deep reinforcement learning with double Q-learning" (2016), equation 4. `dueling=True`: Wang
+et al., "Dueling network architectures" (2016), equation 9.
 
-Differs: Adam instead of RMSProp, as in Stable-Baselines3 and CleanRL. For vector observations the network is a
-multi-layer perceptron and the schedule is scaled down to small tasks (see `defaults`). Rewards are not clipped and
-gradients not either: the Huber loss bounds the error's own gradient, which is what the paper's clipping does.
+Differs: Adam instead of RMSProp, as in Stable-Baselines3 and CleanRL. For vector observations, the network is a
+multi-layer perceptron, and `defaults` returns settings for small tasks. Rewards and gradients are not clipped: the
+Huber loss bounds the gradient of the error, as the paper's clipping does.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ _LOSSES = {"huber": losses.huber, "squared": losses.squared}
 
 @register
 class DQN(Agent):
-    """Deep Q-network agent for Discrete actions; observations are vectors, images, discrete values or a Dict of them.
+    """Deep Q-learning for Discrete actions, on vectors, images, discrete values or a Dict of them.
 
     Args:
         env: see `noterl.Agent`.
-        double: choose the next action by the online network, value it by the target network. Less overestimation.
-        dueling: split the network into a value and an advantage stream.
-        hidden: units of each hidden layer, for vector observations; images (bytes, channels
-            last or first) get the network of the Nature paper.
-        network: a network `[B, observation] -> [B, actions]` of your own, instead of `hidden`.
-        gamma: discount factor, 0 to 1; near 1 for long tasks. Live.
+        double: whether the online network chooses the next action that the target network evaluates, which reduces
+            overestimation.
+        dueling: whether the network has a value and an advantage stream.
+        hidden: units of each hidden layer for vector observations; images of bytes, with channels last or first, use
+            the network of the Nature paper.
+        network: your own network `[B, observation] -> [B, actions]`.
+        gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
         loss: "huber", or "squared" for 0.5 e^2.
-        normalize_observation: whether networks see observations shifted and scaled by their running moments.
-        normalize_reward: whether rewards are scaled by the running deviation of the discounted return.
+        normalize_observation: see `noterl.Agent`.
+        normalize_reward: see `noterl.Agent`.
         seed: see `noterl.Agent`.
 
     Raises:
-        ValueError: for another kind of space or a bad argument.
+        ValueError: if the space is not supported or an argument is bad.
 
     Example:
     >>> import noterl
@@ -75,18 +76,18 @@ class DQN(Agent):
         check_word("loss", loss, tuple(_LOSSES))
         self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
         self.error_loss = _LOSSES[loss]
-        self.q = networks.network_or_default(network, lambda: self._network(hidden, dueling))
+        self.q = networks.network_or_default(network, lambda: self._build_network(hidden, dueling))
         self.target_q = networks.clone(self.q)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
-    def _network(self, hidden: Sequence[int], dueling: bool) -> Any:
+    def _build_network(self, hidden: Sequence[int], dueling: bool) -> Any:
         if self.is_image:
             return networks.nature_cnn(self.observation_shape, self.action_size, dueling=dueling)
         build = networks.dueling_mlp if dueling else networks.mlp
         return build(self.observation_shape, hidden, self.action_size)
 
     def defaults(self) -> Defaults:
-        """Return the Nature paper's schedule for images, a small task's for vectors."""
+        """Return the Nature paper's settings for images, and settings for small tasks for vectors."""
         if self.is_image:
             return Defaults(
                 learning_rate=1e-4,
@@ -113,7 +114,7 @@ class DQN(Agent):
         return self.q(observation)
 
     def loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """Return the mean loss of the temporal-difference errors, and the errors."""
+        """Return the mean loss of the temporal-difference errors, and the errors `[B]`."""
         q = losses.take(self.q(batch.observation), batch.action)  # [B]
         next_q = self.target_q(batch.next_observation)  # [B, A]
         if self.double:
@@ -125,5 +126,5 @@ class DQN(Agent):
         return losses.weighted_mean(self.error_loss(td_error), batch.weight), {"td_error": td_error}
 
     def update_target(self) -> None:
-        """Move the target network towards the online one: a hard copy, or by Polyak's coefficient."""
+        """Update the target network: a hard copy, or Polyak averaging."""
         networks.copy(self.q, self.target_q, self.tau)

@@ -3,9 +3,8 @@
 Paper: Haarnoja et al., "Soft actor-critic algorithms and applications" (2018), algorithm 1, with a learned temperature.
 For discrete actions Christodoulou, "Soft actor-critic for discrete action settings" (2019), algorithm 1.
 
-Differs: what is learned is the temperature's logarithm, by the gradient of `-log(temperature) (log pi + target)`, as in
-the authors' code; 1,000 random steps come first, in every environment. Discrete actions differ in nothing else than the
-paper on them says.
+Differs: the logarithm of the temperature is learned, with the gradient of `-log(temperature) (log pi + target)`, as in
+the authors' code. Training starts with 1,000 random steps in every environment.
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ from noterl.utils.checks import check_number
 class SAC(Agent):
     """Stochastic actor and two critics, for Box actions with finite bounds or Discrete ones.
 
-    Box actions are scaled to [-1, 1]: the critics see them so, and log-probabilities are those of the scaled action.
-    The memory is fed back the mean of the two absolute errors.
+    Box actions are scaled to [-1, 1]: the critics receive scaled actions, and log-probabilities are densities of them.
+    The feedback for the memory is the mean of the two absolute errors.
 
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics.
-        network: an actor of your own instead: `[B, observation] -> [B, 2 A]`, mean and log standard deviation before
-            the tanh, for Discrete actions logits `[B, A]`; or (actor, critic, critic), with None for what is to be
-            built. Critics are `[B, observation + A] -> [B, 1]`, for Discrete actions `[B, observation] -> [B, A]`, and
-            their initial weights differ.
-        gamma: discount factor, 0 to 1. Live.
-        temperature: weight of the entropy, at least 0: "auto" learns it, a number or schedule (live) fixes it. The
-            higher, the more random the policy.
-        initial_temperature: what a learned temperature begins with, above 0. Where rewards are small, as those of
-            `normalize_reward` are, about 0.01: at 1 the entropy outweighs them for tens of thousands of updates.
-        target_entropy: that the learned temperature holds; minus the number of values in an action by default, for
-            Discrete actions 0.98 of the greatest entropy there is.
-        normalize_observation: whether networks see observations shifted and scaled by their running moments.
-        normalize_reward: whether rewards are scaled by the running deviation of the discounted return.
+        network: your own actor `[B, observation] -> [B, 2 A]`, mean and log standard deviation before the tanh, or
+            logits `[B, A]` for Discrete actions; or (actor, critic, critic), with None for a network to be built.
+            Critics are `[B, observation + A] -> [B, 1]`, or `[B, observation] -> [B, A]` for Discrete actions. Their
+            initial weights must differ.
+        gamma: discount factor, 0 to 1. Can be changed during training.
+        temperature: weight of the entropy, at least 0; higher makes the policy more random. "auto" learns it. A number
+            or schedule sets it, and a number can be changed during training.
+        initial_temperature: the initial value of a learned temperature, above 0. For small rewards, such as those of
+            `normalize_reward`, about 0.01: with 1, the entropy outweighs them for tens of thousands of updates.
+        target_entropy: the entropy to which the temperature is adjusted; by default minus the number of values in an
+            action, or 0.98 times the maximum entropy for Discrete actions.
+        normalize_observation: see `noterl.Agent`.
+        normalize_reward: see `noterl.Agent`.
         seed: see `noterl.Agent`.
 
     Raises:
-        ValueError: for another kind of space or a bad argument.
+        ValueError: if the space is not supported or an argument is bad.
 
     Example:
     >>> import noterl
@@ -98,12 +97,12 @@ class SAC(Agent):
     def _make_temperature(
         self, temperature: float | Schedule | str, initial: float, target_entropy: float | None
     ) -> None:
-        begins_with = math.log(check_number("initial_temperature", initial, low=0, above=True))
-        usual = 0.98 * math.log(self.action_size) if self.discrete else -float(self.action_size)
-        self.target_entropy = usual if target_entropy is None else check_number("target_entropy", target_entropy)
+        log_initial = math.log(check_number("initial_temperature", initial, low=0, above=True))
+        default = 0.98 * math.log(self.action_size) if self.discrete else -float(self.action_size)
+        self.target_entropy = default if target_entropy is None else check_number("target_entropy", target_entropy)
         self.learns_temperature = temperature == "auto"
         if self.learns_temperature:
-            self.log_temperature = keras.Variable(np.float32(begins_with), name="log_temperature")
+            self.log_temperature = keras.Variable(np.float32(log_initial), name="log_temperature")
         elif isinstance(temperature, str):
             raise ValueError(f"temperature must be 'auto' or a number, got {temperature!r}")
         else:
@@ -130,27 +129,27 @@ class SAC(Agent):
         return logs, feedback
 
     def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """Return the sum of both critics' mean squared errors to their common target, and the mean absolute error."""
-        next_q, log_probability = self._evaluated(self.target_critics, batch.next_observation, batch, "next_noise")
+        """Return the sum of both critics' mean squared errors, and the mean of the absolute errors `[B]`."""
+        next_q, log_probability = self._evaluate(self.target_critics, batch.next_observation, batch, "next_noise")
         soft_value = next_q - self.entropy_weight() * log_probability  # equation 3
         target = losses.td_target(batch.reward, batch.discount, soft_value)  # [B]
-        errors = [q - target for q in self._taken(batch)]
+        errors = [q - target for q in self._taken_values(batch)]
         loss = sum(losses.weighted_mean(losses.squared(error), batch.weight) for error in errors)
         return loss, {"td_error": 0.5 * (ops.abs(errors[0]) + ops.abs(errors[1]))}
 
     def actor_loss(self, batch: Batch) -> tuple[Any, Any]:
-        """Return the mean of `temperature * log pi - Q` (equation 7), and the log-probabilities."""
-        q, log_probability = self._evaluated(self.critics, batch.observation, batch, "noise")
+        """Return the mean of `temperature * log pi - Q` (equation 7), and the log-probabilities `[B]`."""
+        q, log_probability = self._evaluate(self.critics, batch.observation, batch, "noise")
         return ops.mean(ops.stop_gradient(self.entropy_weight()) * log_probability - q), ops.stop_gradient(
             log_probability
         )
 
     def temperature_loss(self, log_probability: Any) -> Any:
-        """Return the loss that holds the entropy at its target (equation 18)."""
+        """Return the loss that moves the entropy to its target (equation 18)."""
         return -ops.mean(self.log_temperature * (log_probability + self.target_entropy))
 
     def update_target(self) -> None:
-        """Move the target networks."""
+        """Update the target networks."""
         for critic, target in zip(self.critics, self.target_critics, strict=True):
             networks.copy(critic, target, self.tau)
 
@@ -158,10 +157,10 @@ class SAC(Agent):
         """Return the temperature as a tensor."""
         return ops.exp(self.log_temperature) if self.learns_temperature else ops.convert_to_tensor(self.temperature)
 
-    def _evaluated(self, critics: Sequence[Any], observation: Any, batch: Batch, noise: str) -> tuple[Any, Any]:
-        """Return the lesser critic's value of the policy and its log-probability, `[B]` each.
+    def _evaluate(self, critics: Sequence[Any], observation: Any, batch: Batch, noise: str) -> tuple[Any, Any]:
+        """Return the minimum of both critics' values of the policy, and its log-probability, `[B]` each.
 
-        Of continuous actions one is sampled; over discrete ones both are means under the policy.
+        A continuous action is sampled. For discrete actions, both are expectations under the policy.
         """
         values = self.actor(observation)
         if not self.discrete:
@@ -172,8 +171,8 @@ class SAC(Agent):
         q = ops.minimum(*(action_values(critic(observation), self.action_size) for critic in critics))
         return ops.sum(policy * q, axis=-1), ops.sum(policy * log_policy, axis=-1)
 
-    def _taken(self, batch: Batch) -> list[Any]:
-        """Return both critics' values of the actions taken, `[B]` each."""
+    def _taken_values(self, batch: Batch) -> list[Any]:
+        """Return each critic's values of the taken actions, `[B]` each."""
         if self.discrete:
             return [losses.take(critic(batch.observation), batch.action) for critic in self.critics]
         return q_values(self.critics, batch.observation, self.head.scale(batch.action))

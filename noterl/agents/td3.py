@@ -3,8 +3,8 @@
 Paper: Fujimoto, van Hoof and Meger, "Addressing function approximation error in actor-critic methods" (2018),
 algorithm 1.
 
-Differs: learning rate and network are those of the authors' own later code (256x256, 3e-4); 1,000 random steps come
-first, in every environment. Of each `policy_delay` updates the last one updates the actor and the targets.
+Differs: learning rate and network are those of the authors' later code (256x256, 3e-4). Training starts with 1,000
+random steps in every environment. The last of each `policy_delay` updates also updates the actor and the targets.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from noterl.utils.checks import check_positive
 class TD3(Agent):
     """Deterministic actor and two critics, for Box actions with finite bounds.
 
-    Actions are scaled to [-1, 1]: noise is added there (a `noise` of sigma 0.1 moves an action by a twentieth of the
-    width of its bounds) and the critics see them so. The memory is fed back the mean of the two absolute errors.
+    Actions are scaled to [-1, 1]: the critics receive scaled actions, and noise is added to them (a `noise` with sigma
+    0.1 moves an action by 5 % of the width of its bounds). The feedback for the memory is the mean of the two absolute
+    errors.
 
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics.
-        network: an actor `[B, observation] -> [B, A]` of your own instead, the tanh comes after it; or (actor, critic,
-            critic) with critics `[B, observation + A] -> [B, 1]` whose initial weights differ, and None for what is
-            to be built.
-        gamma: discount factor, 0 to 1. Live.
+        network: your own actor `[B, observation] -> [B, A]`, before the tanh; or (actor, critic, critic) with critics
+            `[B, observation + A] -> [B, 1]` whose initial weights differ, and None for a network to be built.
+        gamma: discount factor, 0 to 1. Can be changed during training.
         policy_delay: critic updates for each update of the actor.
-        target_noise: standard deviation of the noise on the target's action, in scaled actions. Live.
-        target_noise_clip: the most that this noise may be. Live.
-        normalize_observation: whether networks see observations shifted and scaled by their running moments.
-        normalize_reward: whether rewards are scaled by the running deviation of the discounted return.
+        target_noise: standard deviation of the noise on the target's scaled action. Can be changed during training.
+        target_noise_clip: the largest absolute value of this noise. Can be changed during training.
+        normalize_observation: see `noterl.Agent`.
+        normalize_reward: see `noterl.Agent`.
         seed: see `noterl.Agent`.
 
     Raises:
-        ValueError: for another kind of space or a bad argument.
+        ValueError: if the space is not supported or an argument is bad.
 
     Example:
     >>> import noterl
@@ -88,7 +88,7 @@ class TD3(Agent):
         self.random_spec = {"target_noise": ((outputs,), "normal")}
 
     def defaults(self) -> Defaults:
-        """Return the authors' settings."""
+        """Return the settings of the authors' code."""
         return Defaults(
             learning_rate=3e-4,
             capacity=1_000_000,
@@ -103,7 +103,7 @@ class TD3(Agent):
         return self.actor(observation)
 
     def update(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[override]
-        """Update the critics, and at the last of each `policy_delay` updates the actor."""
+        """Update the critics; the last of each `policy_delay` updates also updates the actor."""
         loss, feedback = self.minimize(self.critic_loss, self.critics, "critic", batch)
         logs = {"loss": loss}
         if index == self.update_period - 1:
@@ -111,7 +111,7 @@ class TD3(Agent):
         return logs, feedback
 
     def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """Return the sum of both critics' mean squared errors to their common target, and the mean absolute error."""
+        """Return the sum of both critics' mean squared errors, and the mean of the absolute errors `[B]`."""
         noise = self.target_noise * batch.extra["target_noise"]  # [B, A]
         noise = ops.maximum(ops.minimum(noise, self.target_noise_clip), -self.target_noise_clip)
         next_action = ops.clip(self.head.act(self.target_actor(batch.next_observation)) + noise, -1.0, 1.0)
@@ -122,12 +122,12 @@ class TD3(Agent):
         return loss, {"td_error": 0.5 * (ops.abs(errors[0]) + ops.abs(errors[1]))}
 
     def actor_loss(self, batch: Batch) -> Any:
-        """Return minus the mean value of the actor's own actions, of which the first critic is the judge."""
+        """Return the negated mean value of the actor's actions, according to the first critic."""
         action = self.head.act(self.actor(batch.observation))
         (q,) = q_values(self.critics[:1], batch.observation, action)
         return -ops.mean(q)
 
     def update_target(self) -> None:
-        """Move the target networks."""
+        """Update the target networks."""
         for network, target in zip([self.actor, *self.critics], [self.target_actor, *self.target_critics], strict=True):
             networks.copy(network, target, self.tau)

@@ -1,0 +1,91 @@
+"""What PPO and A2C share: an actor, a critic, and generalized advantages of rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gymnasium import spaces
+
+from noterl import heads, losses, networks
+from noterl.agent import Agent
+from noterl.networks.critics import scalar_values
+from noterl.types import Batch
+from noterl.utils.checks import check_bool, check_number
+
+
+class ActorCritic(Agent):
+    """Base of the actor-critics that learn from rollouts.
+
+    Args:
+        env: see `noterl.Agent`.
+        hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
+        network: your own actor `[B, observation] -> [B, outputs of the head]`, or a pair of actor and critic
+            (`-> [B, 1]`), with None for a network to be built.
+        shared: whether actor and critic share all layers but the last; by default only for images.
+        activation: of the hidden layers.
+        log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
+        normalize_observation: see `noterl.Agent`.
+        normalize_reward: see `noterl.Agent`.
+        seed: see `noterl.Agent`.
+    """
+
+    memory = "rollout"
+    action_spaces = ("Discrete", "MultiDiscrete", "Box")
+    head: heads.Categorical | heads.Gaussian
+    gae_lambda: Any
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        network: Any = None,
+        shared: bool | None = None,
+        activation: str = "tanh",
+        log_std: float = 0.0,
+        normalize_observation: bool = False,
+        normalize_reward: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
+        continuous = isinstance(self.action_space, spaces.Box)
+        head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
+        self.head = head
+        actor, critic = networks.split_networks(network, "actor", "critic")
+        shared = self.is_image and actor is None if shared is None else check_bool("shared", shared)
+        last_layer: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
+        outputs = head.size // 2 if continuous else head.size
+
+        def build(outputs: int, **last_layer: Any) -> Any:
+            if self.is_image:
+                return networks.nature_cnn(self.observation_shape, outputs, **last_layer)
+            return networks.mlp(self.observation_shape, hidden, outputs, activation=activation, **last_layer)
+
+        def build_critic() -> Any:
+            return networks.share_trunk(self.actor, 1, gain=1.0) if shared else build(1, gain=1.0)
+
+        self.actor = networks.network_or_default(actor, lambda: build(outputs, **last_layer))
+        self.critic = networks.network_or_default(critic, build_critic)
+
+    def forward(self, observation: Any) -> Any:
+        """Return the input of the head: logits, or means and log standard deviations."""
+        return self.actor(observation)
+
+    def value(self, observation: Any) -> Any:
+        """Return the values `[B]` of observations `[B, ...]`."""
+        return scalar_values(self.critic(observation))
+
+    def log_prob(self, observation: Any, action: Any) -> Any:
+        """Return the log-probabilities `[B]` of actions `[B, ...]` for observations `[B, ...]`."""
+        return self.head.log_prob(self.forward(observation), action)
+
+    def prepare(self, rollout: Batch) -> dict[str, Any]:
+        """Return values, log-probabilities, advantages and value targets of a rollout; all `[T, N]`."""
+        value = losses.map_rows(self.value, rollout.observation)
+        # True next observations: the return of a truncated episode is bootstrapped from its last one.
+        next_value = losses.map_rows(self.value, rollout.next_observation)
+        log_prob = losses.map_rows(self.log_prob, rollout.observation, rollout.action)
+        decay = rollout.discount * rollout.extra["continues"] * self.gae_lambda
+        advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
+        return {"value": value, "log_prob": log_prob, "advantage": advantage, "target": advantage + value}

@@ -17,6 +17,7 @@ from noterl import backends
 from noterl.backends import keras
 from noterl.hyperparameters import Hyperparameter
 from noterl.schedules import Schedule
+from noterl.utils.schema import Array, Constant, check
 
 # For each variable, the axes that bring it into Keras's layout, or None where it lies so.
 Layout = Callable[[Sequence[keras.Variable]], list[tuple[int, ...] | None]]
@@ -264,7 +265,7 @@ def get_state(optimizer: Any, layout: Layout) -> dict[str, Any]:
 
 
 def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
-    """Raise a ValueError if `set_state` could not take this state: one of another optimizer, or of other variables."""
+    """Raise a ValueError if the state is of another optimizer, or of other variables."""
     if _is_torch(optimizer) != ("torch" in state):
         raise ValueError("the state is of an optimizer of another framework (Keras or torch.optim)")
     saved, kind = state.get("torch", state)["class"], type(optimizer).__name__
@@ -273,21 +274,17 @@ def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
     if _is_torch(optimizer):
         return
     axes = layout(optimizer._trainable_variables)
-    expected: dict[str, Any] = {
-        name: [
-            tuple(v.shape) if order is None else tuple(v.shape[axis] for axis in order)
-            for v, order in zip(found, axes, strict=True)
-        ]
-        for name, found in _slots(optimizer).items()
+    slots = {
+        name: [Array(shape=v.shape if order is None else [v.shape[axis] for axis in order]) for v, order in pairs]
+        for name, pairs in ((name, zip(found, axes, strict=True)) for name, found in _slots(optimizer).items())
     }
-    received: dict[str, Any] = {name: [np.shape(value) for value in values] for name, values in state["slots"].items()}
-    expected["scalars"] = [tuple(v.shape) for v in _scalars(optimizer)]
-    received["scalars"] = [np.shape(value) for value in state["scalars"]]
-    if expected != received:
-        raise ValueError(f"the state of the optimizer {kind} holds variables of the shapes {received}, here {expected}")
-    rules = [rule for rule in _LIVE_RULES if getattr(optimizer, rule, None) is not None]
-    if sorted(state["rules"]) != sorted(rules) or not all(type(value) is float for value in state["rules"].values()):
-        raise ValueError(f"the state of the optimizer {kind} holds the rules {sorted(state['rules'])}, here {rules}")
+    schema = {
+        "class": Constant(kind),
+        "scalars": [Array(shape=v.shape) for v in _scalars(optimizer)],
+        "slots": slots,
+        "rules": {rule: float for rule in _LIVE_RULES if getattr(optimizer, rule, None) is not None},
+    }
+    check(state, schema, f"the state of the optimizer {kind}")
 
 
 def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:

@@ -23,7 +23,10 @@ from noterl.utils.files import FileError, Keys, key_path
 
 @dataclass(frozen=True)
 class Arguments:
-    """Constructor arguments in a tree; of a value that a file cannot hold it gets the type, which `build` refuses."""
+    """Constructor arguments in a tree.
+
+    If a file cannot hold one of the values, the name of its type is written instead, and `build` raises.
+    """
 
     values: dict[str, Any]
 

@@ -199,7 +199,7 @@ def test_junk_for_callback_is_refused_by_fit_with_that_callback(victim: Any, fil
     )
     victim.restore(tmp_path / "a.noterl")
     steps = victim.steps
-    with pytest.raises(ValueError, match=r"callbacks: the state that was restored does not fit them"):
+    with pytest.raises(ValueError, match=r"^callbacks: "):
         victim.fit(steps=2, callbacks=[EarlyStopping(2, criterion=1e9)], verbose=0)
     assert victim.steps == steps
     victim.fit(steps=2, verbose=0)

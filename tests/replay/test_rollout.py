@@ -166,12 +166,12 @@ def damaged(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"length": 5}, "of rollouts of 5 steps, the agent's are of 4"),
-        ({"round": -1}, "the state of the rollout is malformed"),
-        ({"num_envs": 3}, "does not fit: observation is float32"),
-        ({"arrays": {"reward": np.zeros((2, 2), np.float64)}}, "does not fit: reward is float64"),
-        ({"arrays": {"valid": None}}, "must hold observation, action, .*, it holds"),
-        ({"arrays": {"other": np.zeros(3)}}, "does not fit: other"),
+        ({"length": 5}, r"\['length'\] must be 4, got 5"),
+        ({"round": -1}, r"\['round'\]"),
+        ({"num_envs": 3}, r"\['observation'\]"),
+        ({"arrays": {"reward": np.zeros((2, 2), np.float64)}}, r"\['reward'\] .* got float64"),
+        ({"arrays": {"valid": None}}, r"\['arrays'\] must be a dict with the keys"),
+        ({"arrays": {"other": np.zeros(3)}}, r"\['arrays'\] must be a dict with the keys"),
     ],
 )
 def test_a_state_that_does_not_fit_changes_nothing(changes: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.backend_free
 
 
 @pytest.mark.parametrize("count", [0, 5, 20, 33])
-def test_a_restored_memory_goes_on_as_the_first_would(count, tmp_path):
+def test_restored_memory_continues_exactly(count, tmp_path):
     first, second = filled(20, count, lanes=2), built(20)
     second.set_state(through_a_file(first.get_state(), tmp_path))
     generators = [np.random.default_rng(1), np.random.default_rng(1)]
@@ -41,7 +41,7 @@ def through_a_file(tree, folder):
     return tree
 
 
-def test_state_holds_live_rows_only_and_copies_no_big_array():
+def test_state_holds_views_of_the_stored_transitions_only():
     replay = filled(20, 33)
     columns = replay.get_state()["columns"]
     assert [sum(map(len, segments)) for segments in columns.values()] == [20] * len(columns)
@@ -50,7 +50,7 @@ def test_state_holds_live_rows_only_and_copies_no_big_array():
     assert [len(piece) for piece in replay.get_state()["columns"]["observation"]] == [3]
 
 
-def test_a_state_says_nothing_of_what_is_formed_at_sampling():
+def test_state_does_not_contain_n_step():
     far, near = Replay(20, n_step=3), built(20)
     far.build(SPACES["vector"], spaces.Discrete(5))
     for step in range(33):
@@ -60,7 +60,7 @@ def test_a_state_says_nothing_of_what_is_formed_at_sampling():
     assert_same(list(plain), list(same))
 
 
-def test_an_unbuilt_memory_has_an_empty_state():
+def test_memory_before_build_has_an_empty_state():
     assert Replay(5).get_state() == {}
     replay = filled(20, 7)
     replay.set_state({})
@@ -136,7 +136,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_state_is_refused_and_changes_nothing(name):
+def test_damaged_state_is_refused_and_changes_nothing(name):
     apply, message = DAMAGES[name]
     state = filled(20, 33).get_state()
     apply(state)
@@ -147,7 +147,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(name):
     assert_same(replay.get_state(), before)
 
 
-def test_check_names_what_is_broken():
+def test_check_names_the_broken_invariant():
     def broken(change):
         replay = filled(20, 33)
         replay.check()
@@ -170,7 +170,7 @@ def test_check_names_what_is_broken():
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 7, 8, 9, 12, 14, 15, 17, 18])
-def test_ctrl_c_on_any_line_of_add_leaves_a_right_memory(count):
+def test_ctrl_c_on_any_line_of_add_leaves_a_consistent_memory(count):
     for stop_at in range(100):
         replay = filled(6, count, lanes=2)
         storage = replay._storage

@@ -16,6 +16,7 @@ from noterl.replay.columns import Array
 from noterl.replay.samplers import Sampler
 from noterl.replay.storage import Storage
 from noterl.replay.sum_tree import SumTree
+from noterl.utils import schema
 from noterl.utils.checks import check_number, check_positive
 
 # Added to every score, so that a transition without error can be sampled again.
@@ -245,18 +246,12 @@ class Prioritized(Sampler):
         Raises:
             ValueError: that names what is wrong.
         """
-        expected = {"scores", "largest", "alpha", "beta"}
-        if state.keys() != expected:
-            raise ValueError(f"state['sampler'] must have the keys {sorted(expected)}, got {sorted(state)}")
-        scores = state["scores"]
-        if not isinstance(scores, np.ndarray) or scores.dtype != np.float32 or scores.shape != (length,):
-            raise ValueError(f"scores must be an array float32[{length}], got {scores!r}")
-        if not np.isfinite(scores).all() or (scores < 0).any():
-            raise ValueError("scores must be finite and at least 0")
-        if state["largest"] is not None:
-            check_number("largest", state["largest"], low=0)
-        for name in ("alpha", "beta"):
-            check_number(name, state[name], low=0, high=1)
+        number = schema.Float(0, 1)
+        scores = schema.Array(np.float32, (length,))
+        expected = {"scores": scores, "largest": (None, schema.Float(0)), "alpha": number, "beta": number}
+        schema.check(state, expected, "state['sampler']")
+        if not np.isfinite(state["scores"]).all() or (state["scores"] < 0).any():
+            raise ValueError("state['sampler']['scores'] must be finite and at least 0")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `get_state`; the storage is restored already."""

@@ -445,13 +445,10 @@ class Replay(Configurable):
             return
         storage = self._built()
         storage_state.check_state(storage, state)
-        sampler = storage_state.entry(state, "sampler")
-        if not isinstance(sampler, Mapping):
-            raise ValueError(f"state['sampler'] must be a dict, got {type(sampler).__name__}")
-        self._sampler.check_state(sampler, state["count"] - state["begin"])
+        self._sampler.check_state(state["sampler"], state["count"] - state["begin"])
         storage_state.set_state(storage, state)
         self._sampler.clear()
-        self._sampler.set_state(sampler)
+        self._sampler.set_state(state["sampler"])
 
     def _built(self) -> Storage:
         if self._storage is None:

@@ -12,9 +12,9 @@ from gymnasium import spaces
 from noterl.envs.observation import ObservationEncoder
 from noterl.replay.columns import Array, action_layout
 from noterl.types import Batch
+from noterl.utils import schema
 from noterl.utils.checks import check_positive
 
-_ARRAYS = ("observation", "action", "reward", "next_observation", "terminated", "ended", "valid")
 # Fields that a step writes; without a step they are undefined.
 _STEP_FIELDS = ("reward", "next_observation", "terminated", "ended")
 
@@ -53,13 +53,20 @@ class Rollout:
     """
 
     feedback_fields: tuple[str, ...] = ()
+    observation: Array
+    action: Array
+    reward: Array
+    next_observation: Array
+    terminated: Array
+    ended: Array
+    valid: Array
 
     def __init__(self, length: int) -> None:
         self.length: int = check_positive("rollout_steps", length)
         self.round = 0
         self.num_envs = 0
         self._begun = False  # whether a round is in progress
-        self._encoder: ObservationEncoder | None = None
+        self._fields: dict[str, tuple[tuple[int, ...], Any]] = {}  # name -> shape and dtype of a lane's step
 
     @property
     def is_full(self) -> bool:
@@ -69,7 +76,7 @@ class Rollout:
     @property
     def nbytes(self) -> int:
         """Bytes allocated."""
-        return sum(getattr(self, name).nbytes for name in _ARRAYS) if self.num_envs else 0
+        return sum(getattr(self, name).nbytes for name in self._fields) if self.num_envs else 0
 
     def __len__(self) -> int:
         """Return how many transitions are stored."""
@@ -77,18 +84,23 @@ class Rollout:
 
     def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         """Set the spaces."""
-        self._encoder, self._action = ObservationEncoder(observation_space), action_layout(action_space)
+        self._encoder, action = ObservationEncoder(observation_space), action_layout(action_space)
+        observation = self._encoder.space.shape, self._encoder.dtype
+        self._fields = {
+            "observation": observation,
+            "action": (action.shape, action.batch_dtype),
+            "reward": ((), np.float32),
+            "next_observation": observation,
+            **dict.fromkeys(("terminated", "ended", "valid"), ((), np.bool_)),
+        }
 
     def open(self, num_envs: int) -> None:
         """Allocate for this many lanes; a rollout of another number of lanes is discarded."""
         if num_envs == self.num_envs:
             return
-        assert self._encoder is not None, "call build first"
-        rows, shape, dtype = (self.length, num_envs), self._encoder.space.shape, self._encoder.dtype
-        self.observation, self.next_observation = np.zeros((*rows, *shape), dtype), np.zeros((*rows, *shape), dtype)
-        self.action = np.zeros((*rows, *self._action.shape), self._action.batch_dtype)
-        self.reward = np.zeros(rows, np.float32)
-        self.terminated, self.ended, self.valid = (np.zeros(rows, bool) for _ in range(3))
+        assert self._fields, "call build first"
+        for name, (shape, dtype) in self._fields.items():
+            setattr(self, name, np.zeros((self.length, num_envs, *shape), dtype))
         self.num_envs, self.round, self._begun = num_envs, 0, False
 
     def begin_round(self, observations: Array, actions: Array) -> None:
@@ -117,7 +129,7 @@ class Rollout:
         if not self._begun:
             return
         row = self.round
-        self.next_observation[row, lane] = self._encoder(next_observation)  # type: ignore[misc]
+        self.next_observation[row, lane] = self._encoder(next_observation)
         self.reward[row, lane] = reward
         self.terminated[row, lane] = terminated
         self.ended[row, lane] = terminated or truncated
@@ -167,7 +179,7 @@ class Rollout:
     def get_state(self) -> dict[str, Any]:
         """Return the rounds so far, with the one in progress; a complete rollout is not needed any more."""
         rows = 0 if self.is_full else self.round + self._begun
-        arrays = {name: getattr(self, name)[:rows].copy() for name in _ARRAYS} if self.num_envs and rows else {}
+        arrays = {name: getattr(self, name)[:rows].copy() for name in self._fields} if self.num_envs and rows else {}
         for name in _STEP_FIELDS if arrays else ():
             arrays[name][~arrays["valid"]] = 0
         return {"length": self.length, "num_envs": self.num_envs, "round": self.round, "arrays": arrays}
@@ -178,25 +190,17 @@ class Rollout:
         Raises:
             ValueError: if it is of another length or other spaces; nothing is changed then.
         """
-        length, num_envs, rounds = (state[name] for name in ("length", "num_envs", "round"))
-        if any(type(value) is not int or value < 0 for value in (length, num_envs, rounds)):
-            raise ValueError(
-                f"state of a rollout: length, num_envs, round must be ints, got {length}, {num_envs}, {rounds}"
-            )
-        if length != self.length:
-            raise ValueError(f"state of a rollout: length must be that of the agent's, {self.length}, got {length}")
-        restored = Rollout(length)
-        restored._encoder, restored._action = self._encoder, self._action
-        restored.open(num_envs)
-        restored._begun = np.shape(state["arrays"].get("valid"))[:1] == (rounds + 1,)
-        rows = rounds + restored._begun if rounds < length else 0
-        arrays = state["arrays"] if num_envs and rows else {}
+        round_schema = schema.Int(0, self.length)
+        numbers = {"length": schema.Constant(self.length), "num_envs": schema.Int(0), "round": round_schema}
+        schema.check(state, {**numbers, "arrays": dict}, "rollout")
+        num_envs, rounds, arrays = state["num_envs"], state["round"], state["arrays"]
+        begun = np.shape(arrays.get("valid"))[:1] == (rounds + 1,)
+        rows = rounds + begun if num_envs and rounds < self.length else 0
+        fields = self._fields.items() if rows else ()
+        shapes = {name: schema.Array(dtype, (rows, num_envs, *shape)) for name, (shape, dtype) in fields}
+        schema.check(arrays, shapes, "rollout['arrays']")
+        self.num_envs = 0
+        self.open(num_envs)
+        self.round, self._begun = rounds, begun
         for name, array in arrays.items():
-            target = getattr(restored, name)[:rows] if name in _ARRAYS else None
-            if target is None or target.shape != array.shape or target.dtype != array.dtype:
-                raise ValueError(f"state of a rollout: {name} does not fit, it is {array.dtype} {array.shape}")
-            target[...] = array
-        if num_envs and rows and set(arrays) != set(_ARRAYS):
-            raise ValueError(f"state of a rollout: arrays must be {', '.join(_ARRAYS)}, got {sorted(arrays)}")
-        restored.round = rounds
-        self.__dict__.update(restored.__dict__)
+            getattr(self, name)[:rows] = array

@@ -238,7 +238,7 @@ class Selection:
             flat[wrong] = self._sampler.sample_indices(1, wrong.size, generator).reshape(-1)
             wrong = wrong[self._wrong(flat[wrong])]
         if wrong.size:
-            candidates, chance = self._storage.unmasked_indices(), self._sampler.probabilities()
+            candidates, chance = self._storage.unmasked_indices(), self._sampler.probabilities().copy()
             chance[self._wrong(candidates)] = 0.0
             flat[wrong] = generator.choice(candidates, wrong.size, p=chance / chance.sum())
         return indices

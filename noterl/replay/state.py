@@ -14,6 +14,7 @@ import numpy as np
 from noterl.replay.columns import Array, Layout, Leaf, Leaves, Table
 from noterl.replay.storage import Storage
 from noterl.saving.arrays import pieces
+from noterl.utils import schema
 
 
 def get_state(storage: Storage) -> dict[str, Any]:
@@ -39,28 +40,36 @@ def get_state(storage: Storage) -> dict[str, Any]:
     }
 
 
-def check_state(storage: Storage, state: Mapping[str, Any]) -> None:
+def check_state(storage: Storage, state: Any) -> None:
     """Check that `set_state` can restore a state.
 
     Raises:
         ValueError: if the state is of another capacity or other spaces, or inconsistent.
     """
-    capacity, begin, count = (entry(state, name) for name in ("capacity", "begin", "count"))
-    if capacity != storage.capacity:
-        raise ValueError(f"state['capacity'] must be that of this replay memory, {storage.capacity}, got {capacity!r}")
-    if type(begin) is not int or type(count) is not int or not 0 <= begin <= count <= begin + capacity:
-        raise ValueError(f"state['begin'] and state['count'] of a replay memory are {begin!r} and {count!r}")
-    length = count - begin
-    columns, distance = entry(state, "columns"), entry(state, "distance")
-    _check_table("columns", columns, _layouts(storage), length)
-    _check_array("distance", distance, np.int64, length)
-    _check_table("apart", entry(state, "apart"), storage.observation_layout, int((distance == 0).sum()))
-    lanes, ages, hidden = entry(state, "heads", "lane"), entry(state, "heads", "age"), entry(state, "hidden")
-    _check_array("heads.lane", lanes, np.int32)
-    _check_array("heads.age", ages, np.int64, len(lanes))
-    _check_array("hidden", hidden, np.int64)
+    vector = schema.Array(np.int64, (None,))
+    expected = {
+        "capacity": schema.Constant(storage.capacity),
+        "begin": schema.Int(0),
+        "count": schema.Int(0),
+        "columns": _schema(_layouts(storage)),
+        "hidden": vector,
+        "distance": vector,
+        "apart": _schema(storage.observation_layout),
+        "heads": {"lane": schema.Array(np.int32, (None,)), "age": vector},
+        "sampler": dict,
+    }
+    schema.check(state, expected)
+    columns, distance, heads = state["columns"], state["distance"], state["heads"]
+    length = state["count"] - state["begin"]
+    if not 0 <= length <= storage.capacity:
+        raise ValueError(f"state['count'] must be begin to begin + capacity, got {state['begin']}, {state['count']}")
+    _check_rows("state['columns']", columns, length)
+    _check_rows("state['distance']", [distance], length)
+    _check_rows("state['apart']", state["apart"], int((distance == 0).sum()))
+    _check_rows("state['heads']['age']", [heads["age"]], len(heads["lane"]))
     ended = np.concatenate(columns["terminated"]) | np.concatenate(columns["truncated"])
-    fault = broken_link(distance, np.concatenate(columns["lane"]), ended, lanes, ages) or broken_mask(hidden, length)
+    fault = broken_link(distance, np.concatenate(columns["lane"]), ended, heads["lane"], heads["age"])
+    fault = fault or broken_mask(state["hidden"], length)
     if fault:
         raise ValueError(f"the state of a replay memory is inconsistent: {fault}")
 
@@ -158,19 +167,6 @@ def broken_mask(masked: Array, length: int) -> str | None:
     return None
 
 
-def entry(state: Any, *path: str) -> Any:
-    """Return the entry of a state at `path`.
-
-    Raises:
-        ValueError: that names the missing entry.
-    """
-    for depth, name in enumerate(path):
-        if not isinstance(state, Mapping) or name not in state:
-            raise ValueError(f"the state of a replay memory lacks {'.'.join(path[: depth + 1])}")
-        state = state[name]
-    return state
-
-
 def _distances(storage: Storage, successor: Array) -> Array:
     """Return the age difference to each stored transition's successor, in order of age `[n]`; 0 if there is none."""
     distance = storage.stored_indices()
@@ -241,32 +237,17 @@ def _put(table: Table, segments: Any) -> None:
     table[: len(content)] = content
 
 
-def _check_table(path: str, value: Any, layout: Layout, length: int) -> None:
-    """Check segments with `length` rows in all, of the layout's shape and dtype; a dict of them for a mapping."""
-    if not isinstance(layout, Leaf):
-        if not isinstance(value, Mapping) or value.keys() != layout.keys():
-            keys = sorted(value) if isinstance(value, Mapping) else type(value).__name__
-            raise ValueError(f"state {path} must be a dict with the keys {sorted(layout)}, got {keys}")
-        for name, part in layout.items():
-            _check_table(f"{path}.{name}", value[name], part, length)
-        return
-    form = f"a list of arrays with {length} rows of {layout.dtype}{list(layout.shape)} in all"
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"state {path} must be {form}, got {type(value).__name__}")
-    for segment in value:
-        array = isinstance(segment, np.ndarray) and segment.ndim
-        if not array or segment.dtype != layout.dtype or segment.shape[1:] != layout.shape:
-            raise ValueError(f"state {path} must be {form}, got {_described(segment)}")
-    if sum(len(segment) for segment in value) != length:
-        raise ValueError(f"state {path} must be {form}, got {sum(len(segment) for segment in value)} rows")
+def _schema(layout: Layout) -> Any:
+    """Return the schema of a column's segments; for a mapping, a dict of them."""
+    if isinstance(layout, Leaf):
+        return schema.ListOf(schema.Array(layout.dtype, (None, *layout.shape)))
+    return {name: _schema(part) for name, part in layout.items()}
 
 
-def _check_array(path: str, value: Any, dtype: Any, length: int | None = None) -> None:
-    array = isinstance(value, np.ndarray) and value.ndim == 1
-    if not array or value.dtype != dtype or length not in (None, len(value)):
-        size = "n" if length is None else length
-        raise ValueError(f"state {path} must be an array {np.dtype(dtype)}[{size}], got {_described(value)}")
-
-
-def _described(value: Any) -> str:
-    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+def _check_rows(name: str, segments: Any, length: int) -> None:
+    """Raise a ValueError unless the segments have `length` rows in all; a dict of them is checked by item."""
+    if isinstance(segments, Mapping):
+        for key, part in segments.items():
+            _check_rows(f"{name}[{key!r}]", part, length)
+    elif not segments or sum(map(len, segments)) != length:
+        raise ValueError(f"{name} must have {length} rows in all, got {sum(map(len, segments))}")

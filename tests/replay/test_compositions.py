@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from tests.support.replay_model import assert_same
 pytestmark = pytest.mark.backend_free
 
 lanes = st.integers(-1, 2)
+scores = st.sampled_from([0.0, 0.5, 3.0, 20.0, np.nan])
 endings = st.sampled_from([None, None, None, "terminated", "truncated", "both"])
 operations = st.lists(
     st.one_of(
@@ -25,12 +27,15 @@ operations = st.lists(
         st.tuples(st.just("keep"), st.integers(0, 2**20 - 1)),
         st.tuples(
             st.just("feedback"),
-            st.lists(st.tuples(st.integers(0, 50), st.sampled_from([0.0, 0.5, 3.0, 20.0])), min_size=1, max_size=5),
+            st.lists(
+                st.tuples(st.integers(0, 50), st.sampled_from([0.0, 0.5, 3.0, 20.0, np.nan])), min_size=1, max_size=5
+            ),
         ),
         st.tuples(st.just("draw"), st.integers(1, 4)),
         st.tuples(st.just("draw"), st.integers(1, 4)),
         st.tuples(st.just("late"), st.sampled_from([0.0, 2.0, 9.0])),
         st.tuples(st.just("late"), st.sampled_from([0.0, 2.0, 9.0])),
+        st.tuples(st.just("exponent"), st.sampled_from([0.0, 0.6, 1.0])),
         st.tuples(st.just("clear")),
         st.tuples(st.just("restore"), st.booleans()),
         st.tuples(st.just("look")),
@@ -58,7 +63,7 @@ operations = st.lists(
 )
 @settings(max_examples=50, deadline=None)
 @given(capacity=st.integers(1, 24), disk=st.booleans(), operations=operations)
-def test_after_any_history_the_memory_is_what_a_plain_list_says(
+def test_any_history_leaves_what_a_plain_list_holds(
     kind: str,
     frames: int | None,
     relabel: Any,
@@ -78,12 +83,14 @@ def test_after_any_history_the_memory_is_what_a_plain_list_says(
         if operation != "look":
             getattr(unseen, operation)(*arguments)
     history.look()
-    assert_same(unseen.replay.get_state(), history.replay.get_state())  # whoever looks changes nothing
+    assert_same(unseen.replay.get_state(), history.replay.get_state())  # looking changes nothing
+    if prioritized:
+        assert unseen.replay.sampler._synchronized().equals(history.replay.sampler._tree)
     unseen.look()
 
 
 @pytest.mark.parametrize(("before", "new"), [(0, 30), (3, 2), (20, 2), (20, 30)])
-def test_ctrl_c_while_episodes_are_looked_up_leaves_nothing_half_known(before: int, new: int) -> None:
+def test_ctrl_c_while_episodes_are_updated_leaves_them_consistent(before: int, new: int) -> None:
     for stop_at in range(0, 999, 2):
         history = History(24, Layout("last", 3), 1, prioritized=False)
         history.add(0, None, before)

@@ -69,7 +69,7 @@ def compare(goals: Goals, strategy: str, ratio: float) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @settings(max_examples=60, deadline=None)
 @given(capacity=st.integers(1, 12), ratio=st.sampled_from([0.0, 0.5, 0.8, 1.0]), operations=operations)
-def test_after_any_history_every_row_is_what_a_slow_model_says(
+def test_any_history_gives_the_batches_of_a_plain_list(
     strategy: str, sampler: Any, n_step: int, capacity: int, ratio: float, operations: Any
 ) -> None:
     goals = Goals(capacity, sampler=sampler, relabel=lambda: Hindsight(strategy, ratio), n_step=n_step)
@@ -88,7 +88,7 @@ def played(relabel: Any, lengths: tuple[int, ...] = (10, 6), **keywords: Any) ->
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_goals_are_uniform_over_what_the_strategy_allows(strategy: str) -> None:
+def test_goals_are_uniform_over_those_of_the_strategy(strategy: str) -> None:
     goals = played(Hindsight(strategy, 1.0), (10,))
     stored = goals.stored[3]
     choices = goals.replay.relabel.sample_choices(np.full(7000, stored.row), np.random.default_rng(1))["goal"]
@@ -97,14 +97,14 @@ def test_goals_are_uniform_over_what_the_strategy_allows(strategy: str) -> None:
     assert len(rows) == allowed and abs(counts / 7000 - 1 / allowed).max() < 0.02
 
 
-def test_each_place_in_a_batch_has_the_same_chance_and_each_batch_the_same_part() -> None:
+def test_each_position_has_the_same_probability_and_each_batch_the_same_ratio() -> None:
     goals, generator = played(Hindsight(ratio=0.75)), np.random.default_rng(2)
     chosen = [goals.replay.sample(2, 8, generator=generator).choices["goal"] >= 0 for _ in range(2000)]
     assert all((each.sum(axis=1) == 6).all() for each in chosen)
     assert abs(np.mean(chosen, axis=0) - 0.75).max() < 0.03
 
 
-def test_drawing_a_group_as_one_or_gathering_it_in_parts_is_the_same() -> None:
+def test_gathering_a_sample_in_parts_gives_the_same_batches() -> None:
     goals = played(Hindsight(), n_step=2)
     drawn = goals.replay.sample(4, 8, generator=np.random.default_rng(3))
     whole, parts = (
@@ -117,7 +117,7 @@ def test_drawing_a_group_as_one_or_gathering_it_in_parts_is_the_same() -> None:
     )
 
 
-def test_a_pass_takes_each_transition_once() -> None:
+def test_a_pass_samples_each_transition_once() -> None:
     goals = played(Hindsight(ratio=0.5))
     drawn = goals.replay.sample_pass(8, generator=np.random.default_rng(4))
     assert sorted(drawn.indices.ravel()) == list(range(16)) and (drawn.choices["goal"] >= 0).sum() == 8
@@ -125,7 +125,7 @@ def test_a_pass_takes_each_transition_once() -> None:
 
 @pytest.mark.parametrize("make", [Reach2D, BitFlip])
 @pytest.mark.parametrize("n_step", [1, 4])
-def test_rewards_are_the_environments_own_for_the_goal_that_is_delivered(make: Any, n_step: int) -> None:
+def test_rewards_are_those_of_the_environment_for_the_new_goal(make: Any, n_step: int) -> None:
     env = make()
     replay = Replay(500, relabel=Hindsight(), n_step=n_step)
     replay.relabel.attach(object(), envs.resolve(env))
@@ -169,7 +169,7 @@ class TestRules:
             (SyncVectorEnv([lambda: Doubled(BitFlip(3))] * 2), 2),
         ],
     )
-    def test_they_are_found_under_wrappers_and_in_vectors(self, env: Any, factor: int) -> None:
+    def test_rules_are_found_under_wrappers_and_in_vector_environments(self, env: Any, factor: int) -> None:
         relabel = Hindsight()
         relabel.attach(object(), envs.resolve(env))
         goals = np.array([[0, 0, 1]], np.int8), np.array([[0, 1, 1]], np.int8)
@@ -177,7 +177,7 @@ class TestRules:
         assert relabel._compute_terminated(*goals, [{}]).tolist() == [False]
         assert relabel._compute_terminated(goals[0], goals[0], [{}]).tolist() == [True]
 
-    def test_without_compute_terminated_transitions_end_as_they_were_stored(self) -> None:
+    def test_without_compute_terminated_the_stored_termination_stays(self) -> None:
         replay = Replay(10, relabel=Hindsight(ratio=1.0))
         replay.relabel.attach(SimpleNamespace(compute_reward=lambda achieved, desired, info: np.zeros(len(info))))
         env = BitFlip(3)
@@ -189,7 +189,7 @@ class TestRules:
         assert batch.reward.tolist() == [[0.0, 0.0]]
         assert (batch.discount == np.where(batch.index == 1, 0.0, 0.5)).all()
 
-    def test_an_agents_own_rule_goes_before_its_environments(self) -> None:
+    def test_rule_of_the_agent_replaces_that_of_its_environment(self) -> None:
         agent = SimpleNamespace(compute_reward=lambda achieved, desired, info: np.full(len(info), 7.0))
         relabel = Hindsight()
         relabel.attach(agent, envs.resolve(BitFlip(3)))
@@ -200,7 +200,7 @@ class TestRules:
         relabel.attach(agent, envs.resolve(BitFlip(3)))
         assert relabel._compute_terminated is agent.compute_terminated
 
-    def test_goals_are_compared_as_precisely_as_they_are_stored(self) -> None:
+    def test_rules_receive_goals_in_their_stored_dtype(self) -> None:
         seen = []
         space = spaces.Dict(dict.fromkeys(OBSERVATIONS.spaces, spaces.Box(0, 1, (1,), np.float64)))
 
@@ -216,13 +216,13 @@ class TestRules:
         sample_batch(replay, 1, 1, gamma=0.5)
         assert seen[0][0].dtype == seen[0][1].dtype == np.float64 and seen[0][1].tolist() == [[0.1]]
 
-    def test_a_reward_for_one_transition_alone_is_refused(self) -> None:
+    def test_compute_reward_without_batches_is_refused(self) -> None:
         goals = played(Hindsight())
         goals.replay.relabel.attach(SimpleNamespace(compute_reward=lambda *_: 0.0))
         with pytest.raises(ValueError, match=r"compute_reward must take a batch of goals.* shape \(\d+,\), got \(\)"):
             sample_batch(goals.replay, 1, 8, gamma=0.5)
 
-    def test_where_termination_is_told_for_one_transition_alone_each_is_asked_for(self) -> None:
+    def test_compute_terminated_without_batches_is_called_for_each_transition(self) -> None:
         goals, rule = played(Hindsight(ratio=1.0)), SimpleNamespace()
         rule.compute_reward = goals.rule.compute_reward
         rule.compute_terminated = lambda achieved, desired, info: bool(np.sum(achieved) % 2)
@@ -241,7 +241,7 @@ class TestArguments:
             ({"ratio": True}, "ratio must be"),
         ],
     )
-    def test_bad_ones_are_named(self, arguments: Any, message: str) -> None:
+    def test_bad_arguments_are_named(self, arguments: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             Hindsight(**arguments)
 
@@ -256,16 +256,16 @@ class TestArguments:
             ),
         ],
     )
-    def test_other_spaces_are_refused_before_anything_is_allocated(self, space: Any, message: str) -> None:
+    def test_other_spaces_are_refused(self, space: Any, message: str) -> None:
         replay = Replay(10, relabel=Hindsight())
         with pytest.raises(ValueError, match=message):
             replay.build(space, spaces.Discrete(2))
 
-    def test_an_environment_without_rewards_for_goals_is_refused(self) -> None:
+    def test_environment_without_compute_reward_is_refused(self) -> None:
         with pytest.raises(ValueError, match="neither the agent nor the environment defines it"):
             Hindsight().attach(object(), envs.resolve("CartPole-v1"))
 
-    def test_without_a_rule_nothing_can_be_gathered(self) -> None:
+    def test_gather_before_attach_raises(self) -> None:
         env = BitFlip(2)
         replay = Replay(10, relabel=Hindsight(ratio=1.0))
         replay.build(env.observation_space, env.action_space)

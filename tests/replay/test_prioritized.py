@@ -11,7 +11,7 @@ from tests.support.replay_model import sample_batch, store
 pytestmark = pytest.mark.backend_free
 
 
-def test_chances_are_the_scores_to_the_power_of_alpha():
+def test_probabilities_are_the_scores_to_the_power_of_alpha():
     replay = filled(10, 4, Prioritized(alpha=0.5))
     feed_back(replay, [0.0, 1.0, -4.0, 9.0])
     expected = np.sqrt(np.array([0.0, 1.0, 4.0, 9.0]) + 1e-7)
@@ -19,7 +19,7 @@ def test_chances_are_the_scores_to_the_power_of_alpha():
     np.testing.assert_allclose(expected / expected.sum(), [5.27e-5, 0.16666, 0.33331, 0.49997], atol=2e-5)
 
 
-def test_rows_are_drawn_as_often_as_their_chances_say():
+def test_frequencies_match_the_probabilities():
     replay = filled(8, 8, Prioritized(alpha=1.0))
     feed_back(replay, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
     counts = np.bincount(replay.sampler.sample_indices(500, 28, np.random.default_rng(0)).ravel(), minlength=8)
@@ -29,7 +29,7 @@ def test_rows_are_drawn_as_often_as_their_chances_say():
     np.testing.assert_allclose(counts / counts.sum(), replay.sampler.probabilities(), atol=0.003)
 
 
-def test_each_draw_of_a_batch_falls_into_its_own_part():
+def test_each_index_of_a_batch_is_sampled_from_its_own_part():
     replay = filled(100, 100, Prioritized(alpha=1.0))
     feed_back(replay, np.random.default_rng(0).random(100))
     bounds = np.concatenate([[0.0], replay.sampler.probabilities().cumsum()])
@@ -47,7 +47,7 @@ def test_alpha_zero_is_uniform():
     assert (sample_batch(replay, 2, 8).weight == 1).all()
 
 
-def test_new_transitions_have_the_initial_error_and_then_the_largest_there_has_been():
+def test_new_transitions_have_the_initial_error_and_later_the_largest_score_so_far():
     sampler = Prioritized(alpha=1.0, initial_td=7.0)
     replay = filled(10, 2, sampler)
     np.testing.assert_array_equal(sampler.get_state()["scores"], [7, 7])
@@ -78,7 +78,7 @@ def test_weights_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize(("added", "beta"), [(0, 0.4), (25, 0.55), (50, 0.7), (100, 1.0), (130, 1.0)])
-def test_beta_rises_to_one_with_the_environment_steps_stored(added, beta):
+def test_beta_rises_to_one_with_the_environment_steps(added, beta):
     replay = filled(20, added, Prioritized(beta=0.4, beta_steps=100))
     assert replay.sampler.current_beta == pytest.approx(beta)
     if added:
@@ -87,14 +87,14 @@ def test_beta_rises_to_one_with_the_environment_steps_stored(added, beta):
         np.testing.assert_allclose(weight, [[1.0, 4.0 ** (-0.7 * beta)]], rtol=1e-5)
 
 
-def test_beta_stays_without_steps_and_is_live():
+def test_beta_is_constant_without_beta_steps_and_can_be_changed():
     replay = filled(20, 200)
     assert replay.sampler.current_beta == 0.4
     replay.sampler.beta = 1.0
     assert replay.sampler.current_beta == 1.0
 
 
-def test_alpha_is_live():
+def test_alpha_can_be_changed():
     replay = filled(10, 3, Prioritized(alpha=1.0))
     feed_back(replay, [1.0, 4.0, 9.0])
     np.testing.assert_allclose(replay.sampler.probabilities(), np.array([1, 4, 9]) / 14, rtol=1e-6)
@@ -103,7 +103,7 @@ def test_alpha_is_live():
     assert replay.sampler._tree.total == pytest.approx(6, rel=1e-6)
 
 
-def test_of_a_row_drawn_twice_the_last_error_counts():
+def test_last_error_counts_if_an_index_occurs_twice():
     replay = filled(10, 5)
     replay.feedback(
         sample_of(replay, [[1, 2, 1], [3, 1, 2]]), {"td_error": np.array([[1, 2, 3], [4, 5, 6]], np.float32)}
@@ -111,7 +111,7 @@ def test_of_a_row_drawn_twice_the_last_error_counts():
     np.testing.assert_array_equal(replay.sampler.get_state()["scores"], [7, 5, 6, 4, 7])
 
 
-def test_feedback_for_a_row_overwritten_meanwhile_is_lost():
+def test_feedback_is_ignored_for_overwritten_transitions():
     replay = filled(4, 4)
     sample = sample_of(replay, [[0, 1, 2, 3]])
     store(replay, 4)
@@ -121,7 +121,7 @@ def test_feedback_for_a_row_overwritten_meanwhile_is_lost():
 
 
 @pytest.mark.parametrize("part", [False, True])
-def test_feedback_is_ignored_for_transitions_overwritten_since_even_if_the_new_ones_were_sampled_too(part):
+def test_feedback_is_ignored_for_overwritten_transitions_even_if_the_new_ones_were_sampled(part):
     replay = filled(4, 4)
     generator = np.random.default_rng(0)
     sample = replay.sample_pass(4, generator=generator)
@@ -136,7 +136,7 @@ def test_feedback_is_ignored_for_transitions_overwritten_since_even_if_the_new_o
 
 
 @pytest.mark.parametrize("evict", ["clear", "drop"])
-def test_feedback_is_ignored_for_transitions_evicted_since(evict):
+def test_feedback_is_ignored_for_evicted_transitions(evict):
     replay = filled(4, 4)
     sample = replay.sample_pass(4, generator=np.random.default_rng(0))
     if evict == "clear":
@@ -177,7 +177,7 @@ def test_largest_errors_of_float32_keep_everything_finite():
     assert (weights > 0).all()
 
 
-def test_several_errors_of_a_row_count_with_their_mean():
+def test_several_errors_of_a_transition_are_averaged():
     replay = filled(10, 2)
     replay.feedback(sample_of(replay, [[0, 1]]), {"td_error": np.array([[[1, -3], [0, 5]]], np.float32)})
     np.testing.assert_array_equal(replay.sampler.get_state()["scores"], [2, 2.5])
@@ -195,7 +195,7 @@ def test_ratio_score():
         replay.feedback(sample_of(replay, [[0, 1]]), {"td_error": values["td_error"]})
 
 
-def test_score_of_the_users_own():
+def test_custom_score():
     class Squared(Score):
         def __call__(self, values):
             return np.square(values["td_error"])
@@ -209,7 +209,7 @@ def test_score_of_the_users_own():
     np.testing.assert_array_equal(sampler.get_state()["scores"], [9, 49])
 
 
-def test_scores_below_zero_leave_their_rows_as_they_were():
+def test_negative_scores_change_nothing():
     class Signed(Score):
         def __call__(self, values):
             return values["td_error"]
@@ -220,7 +220,7 @@ def test_scores_below_zero_leave_their_rows_as_they_were():
     replay.check()
 
 
-def test_masked_rows_are_never_drawn_though_they_have_most_of_the_mass():
+def test_masked_transitions_are_never_sampled_even_with_most_of_the_mass():
     replay = filled(1000, 1000, Prioritized(alpha=1.0))
     errors = np.full(1000, 1e6)
     errors[[3, 700]] = 1e-3
@@ -248,7 +248,7 @@ def test_masked_rows_are_never_drawn_though_they_have_most_of_the_mass():
         (lambda sampler: (sampler._scores.__setitem__(3, 70.0), sampler._write(np.array([3]))), "above the largest"),
     ],
 )
-def test_check_finds_what_does_not_hang_together(damage, message):
+def test_check_names_the_broken_invariant(damage, message):
     replay = filled(10, 5)
     feed_back(replay, [1.0, 2.0])
     replay.check()
@@ -266,7 +266,7 @@ def test_check_finds_a_wrong_sum(monkeypatch):
         replay.check()
 
 
-def test_clear_forgets_errors():
+def test_clear_resets_scores():
     replay = filled(10, 14)
     feed_back(replay, [50.0])
     replay.clear()
@@ -302,7 +302,7 @@ def test_bad_arguments_of_the_ratio_score(arguments):
         RatioScore(**arguments)
 
 
-def test_bad_values_of_live_exponents_are_refused():
+def test_bad_exponents_are_refused():
     sampler = Prioritized()
     with pytest.raises(ValueError, match="alpha"):
         sampler.alpha = 1.01
@@ -322,3 +322,46 @@ def test_names_are_public():
     assert noterl.replay.Prioritized is Prioritized
     assert noterl.registry.lookup("Prioritized") is Prioritized
     assert noterl.registry.lookup("RatioScore") is RatioScore
+
+
+@pytest.mark.parametrize("count", [0, 30, 250])
+def test_restored_memory_samples_the_same_bit_for_bit(count):
+    replay = filled(100, count)
+    generator = np.random.default_rng(0)
+    for _ in range(20 if count else 0):
+        sample = replay.sample(3, 8, generator=generator)
+        replay.feedback(sample, {"td_error": generator.normal(size=sample.indices.shape).astype(np.float32)})
+        store(replay, 1)
+    other = built(100, Prioritized())
+    other.set_state(replay.get_state())
+    assert other.sampler._synchronized().equals(replay.sampler._tree)
+    for step in range(5):
+        store(replay, step)
+        store(other, step)
+        np.testing.assert_array_equal(sample_indices(replay, 2, 1, step), sample_indices(other, 2, 1, step))
+        feed_back(replay, {step: 8.0 + step})
+        feed_back(other, {step: 8.0 + step})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("largest"), "keys .*'alpha', 'beta', 'largest', 'scores'"),
+        (lambda state: state.update(scores=state["scores"][:-1]), r"float32\[5\]"),
+        (lambda state: state.update(scores=state["scores"].astype(np.float64)), r"float32\[5\]"),
+        (lambda state: state.update(scores=-state["scores"]), "at least 0"),
+        (lambda state: state.update(scores=state["scores"] * np.float32(np.nan)), "finite"),
+        (lambda state: state.update(largest=-1.0), "largest"),
+        (lambda state: state.update(largest="x"), "largest"),
+        (lambda state: state.update(alpha=2.0), "alpha"),
+        (lambda state: state.update(beta=None), "beta"),
+    ],
+)
+def test_bad_sampler_state_is_refused_and_changes_nothing(change, message):
+    replay = filled(10, 5)
+    state, other = replay.get_state(), filled(10, 3)
+    change(state["sampler"])
+    with pytest.raises(ValueError, match=message):
+        other.set_state(state)
+    assert len(other) == 3
+    assert other.sampler.get_state()["scores"].tolist() == [7, 7, 7]

@@ -34,7 +34,7 @@ operations = st.lists(st.one_of(adds, adds, adds, adds, adds, others), max_size=
 @pytest.mark.parametrize("name", SPACES)
 @settings(max_examples=80, deadline=None)
 @given(capacity=st.integers(1, 12), operations=operations)
-def test_any_sequence_of_operations_leaves_what_a_plain_list_would_hold(name, capacity, operations):
+def test_any_sequence_of_operations_leaves_what_a_plain_list_holds(name, capacity, operations):
     pair = Pair(capacity, SPACES[name])
     for operation, *arguments in operations:
         getattr(pair, operation)(*arguments)
@@ -42,7 +42,7 @@ def test_any_sequence_of_operations_leaves_what_a_plain_list_would_hold(name, ca
 
 
 @pytest.mark.parametrize("name", ["vector", "dict"])
-def test_many_short_episodes_on_many_lanes_need_no_more_slots_than_rows(name):
+def test_many_short_episodes_on_many_lanes_need_at_most_one_slot_each(name):
     pair = Pair(50, SPACES[name])
     for step in range(200):
         pair.add(step % 70, "terminated" if step % 2 else None, False, None)
@@ -52,7 +52,7 @@ def test_many_short_episodes_on_many_lanes_need_no_more_slots_than_rows(name):
     assert len(pair.replay._storage.final_observations) == 64
 
 
-def test_an_observation_the_environment_overwrites_in_place_is_kept_as_it_was():
+def test_observation_that_the_environment_changes_in_place_is_stored_as_it_was():
     replay = built(10)
     observation = np.zeros(3, np.float32)
     replay.add(0, observation, 0, 0.0, observation, False, False)
@@ -64,7 +64,7 @@ def test_an_observation_the_environment_overwrites_in_place_is_kept_as_it_was():
 
 
 @pytest.mark.parametrize("leaf", ["first", "second"])
-def test_a_reset_without_a_word_is_noticed_in_any_leaf(leaf):
+def test_reset_without_interrupt_is_detected_in_any_leaf(leaf):
     replay = built(10, spaces.Dict({"first": spaces.Discrete(9), "second": spaces.Box(0, 9, (2,))}))
     observation = {"first": 1, "second": np.ones(2)}
     reset = observation | {leaf: 2 * observation[leaf]}
@@ -125,7 +125,7 @@ def test_truncation_does_not_cut_the_bootstrap():
         (spaces.MultiBinary(3), "int8"),
     ],
 )
-def test_kinds_of_spaces_and_the_dtypes_of_their_batches(space, dtype):
+def test_batch_dtypes_of_all_spaces(space, dtype):
     replay = built(5, space, space)
     space.seed(3)
     samples = [space.sample() for _ in range(6)]
@@ -153,7 +153,7 @@ def test_dict_observations_and_extra_fields_come_as_dicts_of_arrays():
     assert batch.extra["logits"].dtype == np.float32
 
 
-def test_batches_are_arrays_of_their_own():
+def test_batches_do_not_share_memory():
     replay = filled(20, 20)
     generator = np.random.default_rng(0)
     first = sample_batch(replay, 2, 8, generator)
@@ -167,7 +167,7 @@ def test_batches_are_arrays_of_their_own():
 
 
 @pytest.mark.parametrize("count", [10, 37, 40])
-def test_every_live_transition_is_drawn_equally_often_and_independently(count):
+def test_every_stored_transition_is_sampled_equally_often_and_independently(count):
     replay = filled(20, count)
     live = min(count, 20)
     draws = 400 * live
@@ -181,7 +181,7 @@ def test_every_live_transition_is_drawn_equally_often_and_independently(count):
     assert abs(agree - 1 / live) < 5 * np.sqrt(1 / live / draws)
 
 
-def test_the_newest_transition_of_a_running_lane_is_drawn_with_its_next_observation():
+def test_newest_transition_of_a_running_lane_has_its_next_observation():
     replay = built(10)
     replay.add(0, np.zeros(3), 0, 0.0, np.ones(3), False, False)
     batch = sample_batch(replay, 1, 1)
@@ -195,7 +195,7 @@ def test_seeds_reproduce_samples():
     assert not (one == other).all()
 
 
-def test_a_value_that_does_not_fit_is_not_stored_and_nothing_leaks():
+def test_value_that_does_not_fit_is_not_stored_and_loses_no_slot():
     replay = filled(20, 33)
     good = np.zeros(3)
     for _ in range(50):
@@ -259,7 +259,7 @@ def test_extra_spec_must_be_shapes_and_dtypes(entry):
         built(5, extra_spec={"advantage": entry})
 
 
-def test_extra_must_have_the_fields_that_were_announced():
+def test_extra_must_have_the_fields_of_extra_spec():
     replay = built(5, extra_spec={"value": ((), np.float32)})
     for extra in (None, {}, {"values": 1.0}):
         with pytest.raises(ValueError, match=r"extra must have exactly the fields \['value'\]"):
@@ -267,7 +267,7 @@ def test_extra_must_have_the_fields_that_were_announced():
     assert len(replay) == 0
 
 
-def test_build_again_keeps_the_contents_and_refuses_another_form():
+def test_second_build_keeps_the_contents_and_refuses_other_spaces():
     replay = filled(20, 7)
     replay.build(spaces.Box(0, 1, (3,)), spaces.Discrete(5))
     assert len(replay) == 7
@@ -278,7 +278,7 @@ def test_build_again_keeps_the_contents_and_refuses_another_form():
         replay.build(SPACES["vector"], spaces.Discrete(5), extra_spec={"value": ((), np.float32)})
 
 
-def test_use_before_build_says_what_to_do():
+def test_use_before_build_raises():
     replay = Replay(5)
     assert (len(replay), replay.nbytes) == (0, 0)
     replay.check()
@@ -299,13 +299,13 @@ def test_add_bound_before_build_works_after_it():
     assert [add(0, np.zeros(3), 0, 0.0, np.zeros(3), False, False) for _ in range(6)] == [0, 1, 2, 3, 4, 0]
 
 
-def test_feedback_changes_nothing():
+def test_feedback_without_feedback_fields_changes_nothing():
     replay, same = filled(20, 33), filled(20, 33)
     assert replay.feedback(np.zeros((1, 4), np.int64), {"td_error": np.ones((1, 4))}) is None
     assert_same(replay.get_state(), same.get_state())
 
 
-def test_clear_keeps_the_allocation_and_lets_generations_count_on():
+def test_clear_keeps_the_allocation_and_continues_insertion_numbers():
     replay = filled(20, 33)
     allocated = replay.nbytes
     replay.clear()
@@ -320,7 +320,7 @@ def test_configuration_and_registry():
     assert Replay.from_config(Replay(77).get_config()).capacity == 77
 
 
-def test_a_million_atari_rows_take_about_seven_gigabytes():
+def test_a_million_atari_frames_need_about_seven_gigabytes():
     frames, action = spaces.Box(0, 255, (84, 84), np.uint8), spaces.Discrete(18)
     assert 7.0e9 < bytes_needed(1_000_000, frames, action) <= 7.5e9
     assert built(500, frames, action).nbytes == bytes_needed(500, frames, action)
@@ -335,7 +335,7 @@ def test_bytes_needed_counts_every_field():
         bytes_needed(0, box, box)
 
 
-def test_more_than_the_machine_has_is_refused_with_the_figures(monkeypatch):
+def test_capacity_beyond_the_available_memory_is_refused_with_the_figures(monkeypatch):
     with pytest.raises(ValueError, match=r"capacity=1000000000000 needs 3\d{13} bytes .* are available; at most"):
         built(10**12)
     needed = bytes_needed(1000, SPACES["vector"], spaces.Discrete(5))
@@ -346,7 +346,7 @@ def test_more_than_the_machine_has_is_refused_with_the_figures(monkeypatch):
     built(1000)
 
 
-def test_available_memory_is_what_system_and_control_groups_leave(tmp_path, monkeypatch):
+def test_available_memory_respects_control_groups(tmp_path, monkeypatch):
     inner = tmp_path / "groups" / "outer" / "inner"
     inner.mkdir(parents=True)
     for folder, limit, used in ((inner, "max", "10"), (inner.parent, "5000", "1000")):
@@ -362,7 +362,7 @@ def test_available_memory_is_what_system_and_control_groups_leave(tmp_path, monk
 
 
 @pytest.mark.parametrize(("length", "batch_size", "batches"), [(20, 5, 4), (20, 7, 3), (33, 33, 1)])
-def test_a_pass_visits_every_transition_once(length: int, batch_size: int, batches: int) -> None:
+def test_a_pass_samples_every_transition_once(length: int, batch_size: int, batches: int) -> None:
     replay = filled(20, length)
     live = len(replay)
     drawn = replay.sample_pass(batch_size=min(batch_size, live), generator=np.random.default_rng(0))
@@ -375,7 +375,7 @@ def test_a_pass_visits_every_transition_once(length: int, batch_size: int, batch
     np.testing.assert_array_equal(replay.gather(drawn, gamma=0.9).index, rows)
 
 
-def test_a_group_is_drawn_as_it_is_sampled() -> None:
+def test_sampling_is_reproducible_and_gathering_repeatable() -> None:
     replay = filled(20, 33)
     drawn = replay.sample(3, 4, generator=np.random.default_rng(1))
     batch = sample_batch(replay, 3, 4, np.random.default_rng(1))

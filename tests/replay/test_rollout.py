@@ -37,7 +37,7 @@ def play(memory: Rollout, number: int, steps: dict[int, tuple[bool, bool]]) -> N
 ON, TERMINATED, TRUNCATED = (False, False), (True, False), (False, True)
 
 
-def test_a_whole_rollout() -> None:
+def test_complete_rollout() -> None:
     memory = rollout()
     for number, steps in enumerate([{0: ON, 1: ON}, {0: TERMINATED, 1: ON}, {0: ON, 1: TRUNCATED}, {0: ON, 1: ON}]):
         assert not memory.is_full
@@ -55,7 +55,7 @@ def test_a_whole_rollout() -> None:
     assert batch.weight.min() == 1 and batch.index.ravel().tolist() == list(range(8))
 
 
-def test_the_next_rollout_begins_where_the_last_one_is_complete() -> None:
+def test_round_after_a_complete_rollout_starts_the_next_one() -> None:
     memory = rollout(length=2, lanes=1)
     for number in range(3):
         play(memory, number, {0: TERMINATED})
@@ -64,7 +64,7 @@ def test_the_next_rollout_begins_where_the_last_one_is_complete() -> None:
     assert memory.batch(gamma=1.0).observation[:, 0, 0].tolist() == [2, 3]
 
 
-def test_a_dead_step_is_a_hole() -> None:
+def test_lane_without_a_step_has_weight_zero() -> None:
     memory = rollout()
     for number, steps in enumerate([{0: ON, 1: TERMINATED}, {0: ON}, {0: ON, 1: ON}, {0: ON, 1: ON}]):
         play(memory, number, steps)
@@ -73,7 +73,7 @@ def test_a_dead_step_is_a_hole() -> None:
     assert batch.extra["continues"].tolist() == [[1, 0], [1, 0], [1, 1], [0, 0]]
 
 
-def test_a_lane_that_is_broken_off_does_not_go_on() -> None:
+def test_interrupted_lane_does_not_continue() -> None:
     memory = rollout()
     play(memory, 0, {0: ON, 1: ON})
     memory.interrupt(1)
@@ -85,7 +85,7 @@ def test_a_lane_that_is_broken_off_does_not_go_on() -> None:
     assert not (batch.discount == 0).any()
 
 
-def test_a_round_that_is_broken_off_leaves_no_trace() -> None:
+def test_incomplete_round_is_replaced() -> None:
     memory = rollout()
     play(memory, 0, {0: ON, 1: ON})
     memory.begin_round(np.full((2, 2), 7.0), np.full((2, 1), 7.0))
@@ -98,7 +98,7 @@ def test_a_round_that_is_broken_off_leaves_no_trace() -> None:
     assert batch.reward[1].tolist() == [10, 10]
 
 
-def test_a_round_that_began_elsewhere_is_left_out() -> None:
+def test_steps_of_a_round_that_started_before_are_ignored() -> None:
     memory = rollout()  # of an agent compiled anew, while its lanes were in the middle of a round
     memory.add(1, None, None, 7.0, np.ones(2), False, True)
     memory.end_round()
@@ -114,7 +114,7 @@ def test_a_round_that_began_elsewhere_is_left_out() -> None:
     assert len(other) == 0
 
 
-def test_a_state_holds_nothing_of_the_rollout_before() -> None:
+def test_state_does_not_depend_on_the_previous_rollout() -> None:
     used, fresh = rollout(), rollout()
     for number in range(4):
         play(used, number, {0: TERMINATED, 1: TRUNCATED})
@@ -125,7 +125,7 @@ def test_a_state_holds_nothing_of_the_rollout_before() -> None:
     assert differences(used.get_state(), fresh.get_state()) == []
 
 
-def test_another_number_of_lanes_begins_anew() -> None:
+def test_another_number_of_lanes_discards_the_rollout() -> None:
     memory = rollout()
     play(memory, 0, {0: ON, 1: ON})
     memory.open(2)
@@ -135,7 +135,7 @@ def test_another_number_of_lanes_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("rounds", range(7))
-def test_it_goes_on_where_its_state_was_taken(rounds: int) -> None:
+def test_restored_rollout_continues_exactly(rounds: int) -> None:
     def begin(memory: Rollout, number: int) -> None:
         memory.begin_round(np.full((2, 2), number), np.full((2, 1), number))
 
@@ -166,15 +166,15 @@ def damaged(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"length": 5}, "of rollouts of 5 steps, the agent's are of 4"),
-        ({"round": -1}, "the state of the rollout is malformed"),
-        ({"num_envs": 3}, "does not fit: observation is float32"),
-        ({"arrays": {"reward": np.zeros((2, 2), np.float64)}}, "does not fit: reward is float64"),
-        ({"arrays": {"valid": None}}, "must hold observation, action, .*, it holds"),
-        ({"arrays": {"other": np.zeros(3)}}, "does not fit: other"),
+        ({"length": 5}, r"\['length'\] must be 4, got 5"),
+        ({"round": -1}, r"\['round'\]"),
+        ({"num_envs": 3}, r"\['observation'\]"),
+        ({"arrays": {"reward": np.zeros((2, 2), np.float64)}}, r"\['reward'\] .* got float64"),
+        ({"arrays": {"valid": None}}, r"\['arrays'\] must be a dict with the keys"),
+        ({"arrays": {"other": np.zeros(3)}}, r"\['arrays'\] must be a dict with the keys"),
     ],
 )
-def test_a_state_that_does_not_fit_changes_nothing(changes: dict[str, Any], message: str) -> None:
+def test_bad_state_is_refused_and_changes_nothing(changes: dict[str, Any], message: str) -> None:
     memory = rollout()
     play(memory, 0, {0: ON, 1: ON})
     before = memory.get_state()
@@ -184,6 +184,6 @@ def test_a_state_that_does_not_fit_changes_nothing(changes: dict[str, Any], mess
 
 
 @pytest.mark.parametrize("length", [0, -1, 2.5, True, "4"])
-def test_a_length_that_is_none(length: Any) -> None:
+def test_length_must_be_a_positive_int(length: Any) -> None:
     with pytest.raises(ValueError, match="rollout_steps must be a positive int"):
         Rollout(length)

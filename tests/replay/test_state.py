@@ -13,7 +13,7 @@ pytestmark = pytest.mark.backend_free
 
 
 @pytest.mark.parametrize("count", [0, 5, 20, 33])
-def test_a_restored_memory_goes_on_as_the_first_would(count, tmp_path):
+def test_restored_memory_continues_exactly(count, tmp_path):
     first, second = filled(20, count, lanes=2), built(20)
     second.set_state(through_a_file(first.get_state(), tmp_path))
     generators = [np.random.default_rng(1), np.random.default_rng(1)]
@@ -41,7 +41,7 @@ def through_a_file(tree, folder):
     return tree
 
 
-def test_state_holds_live_rows_only_and_copies_no_big_array():
+def test_state_holds_views_of_the_stored_transitions_only():
     replay = filled(20, 33)
     columns = replay.get_state()["columns"]
     assert [sum(map(len, segments)) for segments in columns.values()] == [20] * len(columns)
@@ -50,7 +50,7 @@ def test_state_holds_live_rows_only_and_copies_no_big_array():
     assert [len(piece) for piece in replay.get_state()["columns"]["observation"]] == [3]
 
 
-def test_a_state_says_nothing_of_what_is_formed_at_sampling():
+def test_state_does_not_contain_n_step():
     far, near = Replay(20, n_step=3), built(20)
     far.build(SPACES["vector"], spaces.Discrete(5))
     for step in range(33):
@@ -60,7 +60,7 @@ def test_a_state_says_nothing_of_what_is_formed_at_sampling():
     assert_same(list(plain), list(same))
 
 
-def test_an_unbuilt_memory_has_an_empty_state():
+def test_memory_before_build_has_an_empty_state():
     assert Replay(5).get_state() == {}
     replay = filled(20, 7)
     replay.set_state({})
@@ -92,47 +92,51 @@ def poke(position, number):
 
 
 DAMAGES = {
-    "capacity": (damage(["capacity"], lambda _: 21), "capacity.* 21"),
-    "begin": (damage(["begin"], lambda _: -1), "begin.* -1 and 33"),
-    "float count": (damage(["count"], float), "count.* 13 and 33.0"),
-    "count": (damage(["count"], lambda count: count + 1), "count.* 13 and 34"),
-    "missing": (damage(["columns", "reward"], KeyError), "columns must be a dict with the keys .*reward"),
-    "no dict": (damage(["columns"], lambda _: [1]), "columns must be a dict .*, got list"),
-    "short": (damage(["columns", "reward"], lambda pieces: pieces[:1]), "columns.reward must be .* 20 rows of float32"),
-    "no list": (damage(["columns", "action"], lambda pieces: pieces[0]), "columns.action must be a list of arrays"),
-    "dtype": (
-        damage(["columns", "lane"], lambda pieces: [piece.astype(float) for piece in pieces]),
-        "columns.lane .*float64",
-    ),
+    "another capacity": (damage(["capacity"], lambda _: 21), r"\['capacity'\] must be 20, got 21"),
+    "negative begin": (damage(["begin"], lambda _: -1), r"\['begin'\]"),
+    "float count": (damage(["count"], float), r"\['count'\]"),
+    "count too large": (damage(["count"], lambda count: count + 1), r"\['count'\]"),
+    "column missing": (damage(["columns", "reward"], KeyError), r"\['columns'\] must be a dict with the keys"),
+    "columns not a dict": (damage(["columns"], lambda _: [1]), r"\['columns'\]"),
+    "column too short": (damage(["columns", "reward"], lambda pieces: pieces[:1]), r"\['reward'\] must have 20 rows"),
+    "column without arrays": (damage(["columns", "reward"], lambda _: []), r"\['reward'\] must have 20 rows"),
+    "column not a list": (damage(["columns", "action"], lambda pieces: pieces[0]), r"\['action'\] must be a list"),
+    "dtype": (damage(["columns", "lane"], lambda pieces: [piece.astype(float) for piece in pieces]), r"\['lane'\]"),
     "shape": (
         damage(["columns", "observation"], lambda pieces: [piece[:, :2] for piece in pieces]),
-        r"columns.observation .*\[7, 2\]",
+        r"\['observation'\]\[0\]",
     ),
-    "apart": (damage(["apart"], lambda pieces: [pieces[0][1:]]), "apart must be .* 3 rows"),
-    "ahead": (damage(["distance"], poke(0, 25)), "not stored"),
-    "behind": (damage(["distance"], poke(3, -1)), "older than its transition"),
-    "shared": (damage(["distance"], poke(2, 2)), "same successor"),
-    "ended": (damage(["columns", "terminated"], lambda pieces: [piece | True for piece in pieces]), "ended an episode"),
-    "lane": (damage(["columns", "lane"], lambda pieces: [poke(1, 5)(pieces[0]), *pieces[1:]]), "another lane"),
-    "head lane": (damage(["heads", "lane"], poke(0, 3)), "newest transition of a lane belongs to another"),
-    "head age": (damage(["heads", "age"], poke(0, 20)), "newest transition of a lane is not stored"),
-    "head row": (
-        damage(["heads", "age"], poke(0, 0)),
-        "newest transition of a lane ended its episode or has a successor",
+    "final observation missing": (damage(["apart"], lambda pieces: [pieces[0][1:]]), r"\['apart'\] must have 3 rows"),
+    "successor not stored": (damage(["distance"], poke(0, 25)), "not stored"),
+    "successor older": (damage(["distance"], poke(3, -1)), "older than its transition"),
+    "successor shared": (damage(["distance"], poke(2, 2)), "same successor"),
+    "successor after the end": (
+        damage(["columns", "terminated"], lambda pieces: [piece | True for piece in pieces]),
+        "ended an episode",
     ),
-    "mask": (damage(["hidden"], lambda _: np.array([3, 20])), "masked transitions are not stored"),
-    "mask order": (damage(["hidden"], lambda _: np.array([3, 3])), "not in order of age"),
-    "sampler": (damage(["sampler"], lambda _: {"tree": 1}), r"sampler.* of a Uniform must be empty, got \['tree'\]"),
-    "no sampler": (damage(["sampler"], lambda _: None), "sampler.* must be a dict"),
-    "two heads": (
+    "successor of another lane": (
+        damage(["columns", "lane"], lambda pieces: [poke(1, 5)(pieces[0]), *pieces[1:]]),
+        "another lane",
+    ),
+    "newest of another lane": (
+        damage(["heads", "lane"], poke(0, 3)),
+        "newest transition of a lane belongs to another",
+    ),
+    "newest not stored": (damage(["heads", "age"], poke(0, 20)), "newest transition of a lane is not stored"),
+    "newest not the newest": (damage(["heads", "age"], poke(0, 0)), "newest transition of a lane ended"),
+    "two newest": (
         damage(["heads"], lambda heads: {name: np.repeat(array, 2) for name, array in heads.items()}),
         "two newest transitions",
     ),
+    "masked not stored": (damage(["hidden"], lambda _: np.array([3, 20])), "masked transitions are not stored"),
+    "masked not in order": (damage(["hidden"], lambda _: np.array([3, 3])), "not in order of age"),
+    "sampler not empty": (damage(["sampler"], lambda _: {"tree": 1}), r"\['sampler'\] of a Uniform must be empty"),
+    "sampler not a dict": (damage(["sampler"], lambda _: None), r"\['sampler'\] must be dict"),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_state_is_refused_and_changes_nothing(name):
+def test_damaged_state_is_refused_and_changes_nothing(name):
     apply, message = DAMAGES[name]
     state = filled(20, 33).get_state()
     apply(state)
@@ -143,7 +147,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(name):
     assert_same(replay.get_state(), before)
 
 
-def test_check_names_what_is_broken():
+def test_check_names_the_broken_invariant():
     def broken(change):
         replay = filled(20, 33)
         replay.check()
@@ -166,7 +170,7 @@ def test_check_names_what_is_broken():
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 7, 8, 9, 12, 14, 15, 17, 18])
-def test_ctrl_c_on_any_line_of_add_leaves_a_right_memory(count):
+def test_ctrl_c_on_any_line_of_add_leaves_a_consistent_memory(count):
     for stop_at in range(100):
         replay = filled(6, count, lanes=2)
         storage = replay._storage

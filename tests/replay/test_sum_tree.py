@@ -94,7 +94,7 @@ def test_any_sequence_of_writes_leaves_the_sums_of_the_values(size, writes, scal
         np.testing.assert_array_equal(found[~near], expected[~near])
 
 
-def test_last_of_the_values_for_one_index_stays():
+def test_last_value_stays_if_an_index_occurs_twice():
     tree = SumTree(5000)
     tree.set(np.array([4000, 7, 4000, 4000]), np.array([1.0, 2.0, 3.0, 4.0]))
     assert (tree.values[4000], tree.total) == (4.0, 6.0)
@@ -111,7 +111,7 @@ def test_sums_do_not_drift(root):
     assert tree.find(np.array([0.0, 1.0])).tolist() == [123, 123]
 
 
-def test_values_of_zero_are_never_found_even_by_sums_beyond_the_total(root):
+def test_zero_values_are_never_found_even_by_sums_above_the_total(root):
     values = np.zeros(1000)
     values[[3, 500, 501, 640]] = [0.1, 0.2, 0.3, 1e-300]
     tree = rebuilt(values)
@@ -129,14 +129,14 @@ def test_counting_on_old_numpy_is_the_same():
     np.testing.assert_array_equal(sum_tree._count(passed), passed.sum(1))
 
 
-def test_what_is_found_is_not_the_callers_array(root):
+def test_find_does_not_change_its_argument(root):
     tree, sums = rebuilt(np.ones(100)), np.array([5.0, 50.5])
     tree.find(sums)
     assert sums.tolist() == [5.0, 50.5]
 
 
 @pytest.mark.parametrize("size", [100, 5000, 300_000])
-def test_compiled_loops_are_the_same_to_the_last_bit(loops, size, monkeypatch):
+def test_compiled_loops_give_the_same_bits(loops, size, monkeypatch):
     if loops == "numpy":
         pytest.skip("compares both")
     monkeypatch.setattr(sum_tree, "ROOT", 64)
@@ -159,7 +159,7 @@ def test_compiled_loops_are_the_same_to_the_last_bit(loops, size, monkeypatch):
                 np.testing.assert_array_equal(fast._descend(sums, exact=exact), plain._descend(sums, exact=exact))
 
 
-def test_loops_in_plain_python_are_what_is_compiled(monkeypatch):
+def test_loops_in_plain_python_give_the_same_bits(monkeypatch):
     monkeypatch.setattr(sum_tree, "ROOT", 8)
     loops = SimpleNamespace(write=sum_tree.write_loop, descend=sum_tree.descend_loop)
     monkeypatch.setattr(sum_tree, "compiled_loops", lambda: loops)

@@ -23,7 +23,7 @@ def numbers(replay: Replay) -> list[int]:
     return replay._storage.reward[replay._storage.stored_indices()].astype(int).tolist()
 
 
-def test_the_oldest_are_dropped_and_their_places_used_again() -> None:
+def test_dropped_transitions_make_room_for_new_ones() -> None:
     replay = filled(20, 33)
     replay.drop_oldest(0)
     replay.drop_oldest(np.int64(5))
@@ -40,12 +40,12 @@ def test_the_oldest_are_dropped_and_their_places_used_again() -> None:
 
 
 @pytest.mark.parametrize("n", [-1, 1.5, True, None])
-def test_how_many_are_dropped_must_be_an_int(n: Any) -> None:
+def test_number_of_dropped_transitions_must_be_an_int(n: Any) -> None:
     with pytest.raises(ValueError, match="n must be an int of at least 0"):
         filled(20, 7).drop_oldest(n)
 
 
-def test_what_is_not_kept_is_still_the_next_observation_of_what_is() -> None:
+def test_masked_transitions_still_provide_next_observations() -> None:
     replay = filled(20, 10)
     replay.keep([2, 7])
     assert (len(replay), replay.num_sampleable(), numbers(replay)) == (10, 2, list(range(10)))
@@ -64,7 +64,7 @@ def test_what_is_not_kept_is_still_the_next_observation_of_what_is() -> None:
     assert replay.num_sampleable() == 11
 
 
-def test_few_of_many_are_drawn_equally_often() -> None:
+def test_unmasked_transitions_are_sampled_equally_often() -> None:
     for kept in (np.arange(0, 200, 50), np.arange(0, 200, 2)):  # looked up, and met by chance
         replay = filled(200, 500)
         replay.keep(kept)
@@ -78,14 +78,14 @@ def test_few_of_many_are_drawn_equally_often() -> None:
     ("indices", "message"),
     [([7], "got 7"), ([0, -1], "got -1"), ([20], "got 20"), ([[1]], r"int64\[1, 1\]"), ([0.5], r"float64\[1\]")],
 )
-def test_only_rows_that_are_there_are_kept(indices: Any, message: str) -> None:
+def test_keep_refuses_indices_that_are_not_stored(indices: Any, message: str) -> None:
     replay = filled(20, 7)
     with pytest.raises(ValueError, match=f"indices must be .*{message}"):
         replay.keep(indices)
     assert replay.num_sampleable() == 7
 
 
-def test_effective_sample_size_of_known_chances() -> None:
+def test_effective_sample_size_of_known_probabilities() -> None:
     replay = built(20)
     assert replay.effective_sample_size() == 0
     replay = filled(20, 33, lanes=2)
@@ -105,7 +105,7 @@ def test_effective_sample_size_of_known_chances() -> None:
     assert replay.effective_sample_size(by_lane=True) == pytest.approx({0: 16 / 10, 1: 36 / 20})
 
 
-def test_trims_wait_until_a_group_of_updates_has_ended() -> None:
+def test_trims_wait_until_a_group_of_updates_is_gathered() -> None:
     replay, whole = (Replay(40, frame_stack=3, n_step=2) for _ in range(2))
     for each in (replay, whole):
         each.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
@@ -133,7 +133,7 @@ def test_trims_wait_until_a_group_of_updates_has_ended() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3, 100])
-def test_batches_come_in_order_and_as_far_ahead_as_asked(prefetch: int) -> None:
+def test_batches_are_gathered_in_order_and_up_to_prefetch_ahead(prefetch: int) -> None:
     replay = Replay(20, prefetch=prefetch)
     replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
     threads, begun = set(), []
@@ -155,7 +155,7 @@ def test_batches_come_in_order_and_as_far_ahead_as_asked(prefetch: int) -> None:
     assert threads == ({"noterl-prefetch"} if prefetch else {"MainThread"})
 
 
-def test_an_error_ahead_is_raised_in_its_turn_and_no_thread_stays() -> None:
+def test_error_of_the_thread_is_raised_in_order_and_the_thread_ends() -> None:
     replay = Replay(20, prefetch=2)
     replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
     before = threading.active_count()
@@ -168,7 +168,7 @@ def test_an_error_ahead_is_raised_in_its_turn_and_no_thread_stays() -> None:
             Replay(20, prefetch=value)
 
 
-def test_a_memory_on_disk_is_the_one_in_memory(tmp_path: Path) -> None:
+def test_memory_on_disk_equals_the_one_in_memory(tmp_path: Path) -> None:
     replays = [Replay(50, memmap=folder) for folder in (None, tmp_path, str(tmp_path))]
     space = spaces.Dict({"camera": spaces.Box(0, 255, (8, 8), np.uint8), "arm": spaces.Box(-1, 1, (2,))})
     for replay in replays:
@@ -189,7 +189,7 @@ def test_a_memory_on_disk_is_the_one_in_memory(tmp_path: Path) -> None:
     assert Replay.from_config(replays[1].get_config()).get_config() == {"capacity": 50, "memmap": str(tmp_path)}
 
 
-def test_a_folder_that_cannot_hold_a_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_memmap_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for memmap in (__file__, Path(__file__) / "inside", 3):
         with pytest.raises(ValueError, match="memmap must be"):
             Replay(50, memmap=memmap)
@@ -201,7 +201,7 @@ def test_a_folder_that_cannot_hold_a_memory_is_refused(tmp_path: Path, monkeypat
     assert len(replay) == 0
 
 
-def test_a_folder_that_is_missing_is_made_when_it_is_needed(tmp_path: Path) -> None:
+def test_missing_memmap_folder_is_created_by_build(tmp_path: Path) -> None:
     replay = Replay(50, memmap=tmp_path / "runs" / "memory")
     assert list(tmp_path.iterdir()) == []
     replay.build(spaces.Box(-99, 99, (3,)), spaces.Discrete(5))
@@ -210,7 +210,7 @@ def test_a_folder_that_is_missing_is_made_when_it_is_needed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("sampler", [None, Prioritized])
-def test_of_equal_chances_the_effective_sample_size_is_their_number_to_the_last_bit(sampler: Any) -> None:
+def test_effective_sample_size_of_equal_probabilities_is_exact(sampler: Any) -> None:
     replay = Replay(100, sampler=sampler and sampler())
     replay.build(spaces.Box(-99, 99, (3,)), spaces.Discrete(5))
     for number in range(1, 50):
@@ -218,7 +218,7 @@ def test_of_equal_chances_the_effective_sample_size_is_their_number_to_the_last_
         assert replay.effective_sample_size() == float(number)
 
 
-def test_feedback_of_what_was_drawn_before_a_restore_is_not_taken() -> None:
+def test_feedback_for_a_sample_before_a_restore_is_ignored() -> None:
     replay, other = (Replay(20, sampler=Prioritized()) for _ in range(2))
     for each, numbers in ((replay, range(9)), (other, range(50, 59))):
         each.build(spaces.Box(-99, 99, (3,)), spaces.Discrete(5))

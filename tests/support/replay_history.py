@@ -112,6 +112,7 @@ class History:
     ) -> None:
         self.capacity, self.layout, self.n_step, self.prioritized = capacity, layout, n_step, prioritized
         self.relabel, self.folder = relabel, folder
+        self.alpha = 0.6  # of the priorities
         self.replay = self.fresh()
         self.live: list[Added] = []
         self.hidden: set[int] = set()  # generations
@@ -122,7 +123,7 @@ class History:
         self.largest: float | None = None
 
     def fresh(self) -> Replay:
-        sampler = Prioritized(alpha=0.6) if self.prioritized else None
+        sampler = Prioritized(alpha=self.alpha) if self.prioritized else None
         relabel = self.relabel and self.relabel()
         if isinstance(relabel, Hindsight):
             relabel.attach(Rule())
@@ -198,6 +199,7 @@ class History:
         errors = np.array([[score for _, score in scores]], np.float32)
         self.replay.feedback(sample, {"td_error": errors})
         final = {each: score for each, (_, score) in zip(chosen, scores, strict=True) if each in self.live}
+        final = {each: score for each, score in final.items() if np.isfinite(score)}
         for each, score in final.items():
             each.score = score
         if final:
@@ -223,6 +225,11 @@ class History:
             each.score = error
         if final:
             self.largest = max([*final.values(), self.largest or 0.0])
+
+    def exponent(self, alpha: float) -> None:
+        """Change the exponent of the priorities."""
+        if self.prioritized:
+            self.alpha = self.replay.sampler.alpha = alpha
 
     def clear(self) -> None:
         self.replay.clear()
@@ -281,6 +288,7 @@ class History:
         expected = [self._expected(each, None) for each in complete]
         np.testing.assert_array_equal(batch.reward[0], np.array([each[0] for each in expected], np.float32))
         np.testing.assert_array_equal(batch.discount[0], np.array([each[1] for each in expected], np.float32))
+        assert batch.action[0].tolist() == [each.generation % 5 for each in complete]
         stacks = [each.shown for each in complete]
         for seen, numbers in (
             (batch.observation, stacks),
@@ -331,9 +339,11 @@ class History:
 
     def _look_at_chances(self, drawable: list[Added]) -> None:
         scores = [np.float64(np.float32(each.score)) + 1e-7 for each in drawable]
-        powers = np.array(scores) ** 0.6 if self.prioritized else np.ones(len(drawable))
+        powers = np.array(scores) ** self.alpha if self.prioritized else np.ones(len(drawable))
         chances = powers / powers.sum()
         np.testing.assert_allclose(self.replay.sampler.probabilities(), chances, rtol=1e-9)
+        plain = np.array(scores) / np.sum(scores) if self.prioritized else chances
+        np.testing.assert_allclose(self.replay.sampler.probabilities(alpha=False), plain, rtol=1e-9)
         size = 1 / np.square(chances).sum()
         np.testing.assert_allclose(self.replay.effective_sample_size(), size, rtol=1e-9)
         lanes = {each.lane for each in drawable}
@@ -354,7 +364,7 @@ class History:
         assert_same(self.replay.get_state()["sampler"], state)
         for rows, weights in zip(drawn.indices, drawn.weight, strict=True):
             scores = np.array([np.float64(np.float32(by_row[row].score)) + 1e-7 for row in rows.tolist()])
-            powers = scores**0.6 if self.prioritized else np.ones(len(rows))
+            powers = scores**self.alpha if self.prioritized else np.ones(len(rows))
             np.testing.assert_allclose(weights, (powers / powers.min()) ** -0.4, rtol=1e-5)
         batch = self.replay.gather(drawn, gamma=GAMMA)
         np.testing.assert_array_equal(batch.weight, drawn.weight)
@@ -381,6 +391,8 @@ class History:
         places = [episode.index(one) for one in triplet]
         assert each in triplet and all(map(self.complete, triplet)) and places[0] < places[1] < places[2]
         assert batch.reward[place].tolist() == [np.float32(one.reward) for one in triplet[:2]]
+        assert batch.discount[place].tolist() == [np.float32(GAMMA)] * 2
+        assert batch.action[place].tolist() == [one.generation % 5 for one in triplet[:2]]
         stacks = [one.shown for one in triplet]
         wanted = self.layout.delivered(stacks[:2])
         np.testing.assert_array_equal(batch.observation[place], wanted)

@@ -1,8 +1,7 @@
-"""Environments: gymnasium and classic gym in, one interface out.
+"""Environments: gymnasium, classic gym, PettingZoo and vector environments behind one interface.
 
-`resolve` turns whatever `env=` may be into an `EnvSource`, `check` tells what is wrong with an environment, and
-`get_state`, `set_state` and `replay` bring an episode back that was in flight when a run was saved. `Reach2D` and
-`BitFlip` are goal environments of our own, in `BlindCliffwalk` rewards are rare, and `Signals` has two agents.
+`resolve` makes an `EnvSource` of anything that `env=` accepts, and `check` reports what is wrong with an environment.
+`get_state`, `set_state` and `replay` restore an episode in flight.
 """
 
 from noterl.envs.checking.check import check

@@ -1,7 +1,6 @@
-"""What a saved file says of an environment, and what is believed of it.
+"""The description of an environment in a saved file.
 
-Owns: the form of that description. A name in a file is only looked up among what gymnasium has registered already; an
-id of the form "module:id", which would import the module, is refused.
+An id in a file is only looked up among the registered ones; an id "module:id", which would import, is refused.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from gymnasium.envs.registration import EnvSpec
 
 from noterl.envs.spaces import as_exact_class, kind, show
 
-# With shimmy installed these make an environment of classic gym from an id among their arguments, and gym imports.
+# With shimmy installed, these make an environment of classic gym from an id among their arguments, and gym imports.
 _IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
 
 
 class Described(NamedTuple):
-    """What a description yields: the two spaces, how the environment is made or why it is not, and its agents."""
+    """A description that was read: the spaces, how to make the environment or why it cannot be, and its agents."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -37,7 +36,7 @@ def describe(
         "observation_space": as_exact_class(observation_space),
         "action_space": as_exact_class(action_space),
     }
-    # Wrappers are named by import path; an id without them would be another environment.
+    # A spec names wrappers by import path; an id without them would be another environment.
     if spec is None or spec.additional_wrappers or not _is_registered(spec):
         return description
     kwargs = _own_kwargs(spec)
@@ -52,7 +51,7 @@ def _is_registered(spec: EnvSpec) -> bool:
 
 
 def _own_kwargs(spec: EnvSpec) -> dict[str, Any]:
-    """Return the arguments that differ from the registered ones; how it draws itself is not part of the task."""
+    """Return the arguments that differ from the registered ones, without the render mode."""
     registered = gymnasium.registry[spec.id].kwargs
     kwargs = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
     return {
@@ -68,20 +67,20 @@ def _survives_json(value: Any) -> bool:
 
 
 def read(description: Any) -> Described:
-    """Return what a description yields; it may come from a hostile file.
+    """Read a description, which may come from a hostile file.
 
     Raises:
-        ValueError: if it is no description, or its id would import a module.
+        ValueError: if it is not a description, or its id would import a module.
     """
     if not isinstance(description, dict):
-        raise ValueError(f"description: it must be a dict, got {show(description)}")
+        raise ValueError(f"description must be a dict, got {show(description)}")
     spaces: tuple[Any, Any] = (description.get("observation_space"), description.get("action_space"))
     for space in spaces:
         if not isinstance(space, gymnasium.Space) or kind(space) is None:
             raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
     env_id, agents = description.get("id"), _agents(description, *spaces)
     if env_id is None:
-        return Described(*spaces, None, {}, "the file holds the spaces of its environment alone", agents)
+        return Described(*spaces, None, {}, "the file holds only the spaces of its environment", agents)
     kwargs, limit = description.get("kwargs", {}), description.get("max_episode_steps")
     if not isinstance(env_id, str) or not isinstance(kwargs, dict) or not _is_limit(limit):
         raise ValueError(f"description: id, kwargs and max_episode_steps are malformed: {show(description)}")
@@ -90,14 +89,14 @@ def read(description: Any) -> Described:
     if env_id not in gymnasium.registry or env_id in _IMPORTING_IDS:
         absent = f"the file's environment {show(env_id)} is not registered here (import the package that registers it)"
         return Described(*spaces, None, {}, absent, agents)
-    # To gymnasium -1 means: no time limit, also where the registered id has one.
+    # For gymnasium, -1 means no time limit even if the registered id has one.
     return Described(*spaces, env_id, {**kwargs, "max_episode_steps": -1 if limit is None else limit}, "", agents)
 
 
 def _agents(
     description: dict[str, Any], observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> list[str] | None:
-    """Return the names of an environment's agents, None where it has one alone."""
+    """Return the names of an environment's agents; None for one agent."""
     names = description.get("agents")
     if names is None:
         return None

@@ -1,7 +1,4 @@
-"""How environments are made: from an id, from a factory, from what another environment says of itself.
-
-Owns: every call of `gymnasium.make` and of a user's factory.
-"""
+"""Making environments from an id, a factory or another environment's spec."""
 
 from __future__ import annotations
 
@@ -28,22 +25,22 @@ MAY_BE = (
     "(observation_space, action_space)"
 )
 
-# What gymnasium.make_vec notes among an environment's arguments.
+# gymnasium.make_vec adds these to the arguments of the environment.
 _VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 
-# gymnasium imports the module of an id "module:id"; what else has a colon makes it stumble.
+# gymnasium imports the module of an id "module:id"; it fails with an unclear error on other ids with a colon.
 _ID_WITH_MODULE = re.compile(r"\w+(\.\w+)*:[^:]+")
 
 
 class NotRemade(Exception):
-    """An environment cannot be made again from what it says of itself."""
+    """A second environment cannot be made; the message is the reason."""
 
 
 def open_env(env: Any) -> tuple[Env | VectorEnv[Any, Any, Any], Builder | None, bool]:
     """Return the environment that `env` is or makes, how to make another, and whether it was made here.
 
     Raises:
-        ValueError: if `env` is no environment and makes none.
+        ValueError: if `env` neither is nor makes an environment.
         ImportError: if it needs a package that is not installed.
     """
     if isinstance(env, str | EnvSpec):
@@ -63,10 +60,10 @@ def open_env(env: Any) -> tuple[Env | VectorEnv[Any, Any, Any], Builder | None, 
 
 
 def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
-    """Return `value` with gymnasium's interface, or None if it is no environment.
+    """Return `value` with gymnasium's interface, or None if it is not an environment.
 
     Raises:
-        ValueError: if it is a vector environment of another library, or a space of it is of an unsupported kind.
+        ValueError: if it is a vector environment of another library, or has a space of an unsupported kind.
     """
     if isinstance(value, VectorEnv):
         return value
@@ -77,17 +74,17 @@ def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
         return None
     if hasattr(value, "num_envs"):
         raise ValueError(
-            f"env: {type(value).__name__} steps several environments but is no gymnasium.vector.VectorEnv; pass a "
+            f"env: {type(value).__name__} steps several environments but is not a gymnasium.vector.VectorEnv; pass a "
             "factory of one of them and num_envs="
         )
     return ClassicEnv(value)
 
 
 def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: Any) -> Env:
-    """Make an environment by its id or spec, without gymnasium's checker, which costs time at every step.
+    """Make an environment by its id or spec, without gymnasium's checker, which takes time in every step.
 
     Raises:
-        ValueError: if the id is not known; the message carries gymnasium's suggestion.
+        ValueError: if the id is not known; the message has gymnasium's suggestion.
         ImportError: if the environment needs a package that is not installed.
     """
     if isinstance(env_id, str) and ":" in env_id and not _ID_WITH_MODULE.fullmatch(env_id):
@@ -120,7 +117,7 @@ def _call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
         try:
             signature.bind(**keywords)
         except TypeError as error:
-            raise ValueError(f"env: the factory {show(factory)} must need no arguments: {error}") from error
+            raise ValueError(f"env: the factory {show(factory)} must not require arguments: {error}") from error
     product = factory(**keywords)
     return make_registered(product, render_mode) if isinstance(product, str | EnvSpec) else product
 
@@ -146,10 +143,9 @@ def single_spec(vector: VectorEnv[Any, Any, Any]) -> EnvSpec | None:
     if not isinstance(spec, EnvSpec) or _wrappers(vector):
         return None
     spec = copy.deepcopy(spec)
-    # gymnasium.make_vec adds these to the arguments of the environment. Wrappers are code.
     extra = [spec.kwargs.pop(name, None) for name in _VECTOR_KWARGS]
     spec.max_episode_steps = spec.kwargs.pop("max_episode_steps", spec.max_episode_steps)
-    return None if extra[-1] else spec
+    return None if extra[-1] else spec  # wrappers are functions, which a spec cannot describe
 
 
 def vector_builder(vector: VectorEnv[Any, Any, Any]) -> Builder:
@@ -177,5 +173,5 @@ def _wrappers(vector: VectorEnv[Any, Any, Any]) -> list[str]:
 
 
 def name_of(env: Any) -> str:
-    """Return what an error calls this environment."""
+    """Return the name of an environment in error messages."""
     return "the environment" if env is None else show(env)

@@ -1,11 +1,9 @@
-"""The state of an environment in the middle of an episode, so that a saved run goes on exactly.
+"""The state of an environment in the middle of an episode.
 
-Owns: what `get_state` of an environment may return, and which attributes of the wrappers around it belong to its state.
-An environment that cannot say its state is replayed: the seed of its reset and the actions since.
-
-An environment's `get_state()` speaks for itself and for all that it wraps; `set_state(state)` takes what it returned.
-Allowed are numbers, text, bytes, None, NumPy arrays and scalars, NumPy generators, and lists, tuples, deques and dicts
-of those. The random generator that gymnasium gives every environment is kept in any case.
+An environment with `get_state()` and `set_state(state)` is restored by these; they cover everything that it wraps. The
+state may hold numbers, text, bytes, None, NumPy arrays, scalars and generators, and lists, tuples, deques and dicts of
+these. The generator that gymnasium gives every environment is always included. Any other environment is replayed: it is
+reset with the same seed, and the actions since are repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +18,8 @@ import numpy as np
 from noterl.envs.wrappers.classic import layers
 from noterl.utils import codec
 
-# What changes in a wrapper of gymnasium during an episode, by class; dots lead into objects. Clock times are left out.
+# The attributes of gymnasium's wrappers that change during an episode, by class; dots lead into objects. Clock times
+# are left out.
 _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
     "Autoreset": ("autoreset",),
     "AtariPreprocessing": ("obs_buffer", "lives", "game_over"),
@@ -53,7 +52,7 @@ _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
 }
 _STATELESS_MODULES = ("transform_observation", "transform_action", "transform_reward", "array_conversion")
 
-# Attributes that every wrapper has from its base class, and that are no state.
+# Attributes of the base class of wrappers that are not state.
 _BASE_FIELDS = {
     "env",
     "_action_space",
@@ -73,19 +72,19 @@ def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
         env: an environment whose own class, or one of its wrappers, has `get_state()` and `set_state(state)`.
 
     Returns:
-        A dict of values that a file can hold, or None if no such methods exist, or if a file cannot hold what they
-        return, or an attribute of a wrapper that is not gymnasium's own.
+        A dict of values that a file can hold. None if no such methods exist, or if a file cannot hold their state or
+        an attribute of a wrapper that is not gymnasium's own.
     """
     stack = list(layers(env))
-    speaker = _speaker(stack)
-    if speaker is None:
+    stateful = _stateful(stack)
+    if stateful is None:
         return None
     random = vars(stack[-1]).get("_np_random") if hasattr(stack[-1], "__dict__") else None
-    own = stack[speaker].get_state()
+    own = stack[stateful].get_state()
     try:
         return {
             "layers": [type(layer).__name__ for layer in stack],
-            "wrappers": [_say_wrapper(layer) for layer in stack[:speaker]],
+            "wrappers": [_wrapper_state(layer) for layer in stack[:stateful]],
             "env": codec.copy(own),
             "random": codec.copy(random).bit_generator.state if isinstance(random, np.random.Generator) else None,
         }
@@ -94,41 +93,41 @@ def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
 
 
 def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
-    """Put an environment, and the wrappers around it, into a state that `get_state` returned.
+    """Restore the state of an environment, and of the wrappers around it, that `get_state` returned.
 
-    The environment is reset first, because many build what their state lives in no earlier.
+    The environment is reset first, because many create the objects that hold their state in `reset`.
 
     Raises:
-        ValueError: if the state belongs to an environment that was put together otherwise.
+        ValueError: if the state is of an environment with other wrappers.
     """
     stack = list(layers(env))
-    speaker = _speaker(stack)
+    stateful = _stateful(stack)
     if not isinstance(state, dict) or set(state) != {"layers", "wrappers", "env", "random"}:
-        raise ValueError(f"state: it must be what get_state returned, got {type(state).__name__}")
+        raise ValueError(f"state must be a result of get_state, got {type(state).__name__}")
     names = [type(layer).__name__ for layer in stack]
-    if speaker is None or state["layers"] != names or len(state["wrappers"]) != speaker:
-        raise ValueError(f"state: it was said by {_chain(state['layers'])}, and the environment is {_chain(names)}")
+    if stateful is None or state["layers"] != names or len(state["wrappers"]) != stateful:
+        raise ValueError(f"state is of the environment {_chain(state['layers'])}, but this one is {_chain(names)}")
     own, wrappers, random = (codec.copy(state[name]) for name in ("env", "wrappers", "random"))
-    for layer, fields in zip(stack[:speaker], wrappers, strict=True):
+    for layer, fields in zip(stack[:stateful], wrappers, strict=True):
         _check_fields(layer, fields)
     env.reset(seed=0)
-    stack[speaker].set_state(own)
-    for layer, fields in zip(stack[:speaker], wrappers, strict=True):
+    stack[stateful].set_state(own)
+    for layer, fields in zip(stack[:stateful], wrappers, strict=True):
         for path, value in fields.items():
             _assign(layer, path, value)
     _set_random(stack[-1], random)
 
 
 def has_state_methods(env: gymnasium.Env[Any, Any]) -> bool:
-    """Tell whether the environment, or a wrapper of it, has `get_state()` and `set_state(state)`."""
-    return _speaker(list(layers(env))) is not None
+    """Return whether the environment, or a wrapper around it, has `get_state()` and `set_state(state)`."""
+    return _stateful(list(layers(env))) is not None
 
 
 def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any]) -> Any:
     """Reset with `seed`, take `actions`, and return the last observation.
 
-    The caller compares it with the one it knows. None if the episode ended on the way: then it is not the same episode,
-    since only episodes in flight are replayed.
+    Return None if the episode ended before the last action. It is not the same episode then, because only episodes in
+    flight are replayed.
 
     Example:
     >>> env = gymnasium.make("CartPole-v1")
@@ -144,7 +143,7 @@ def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Tell whether two observations (or actions, or anything nested of arrays) are the same; NaN equals NaN.
+    """Return whether two observations, actions or other nested arrays are equal; NaN equals NaN.
 
     Example:
     >>> equal({"position": np.ones(2)}, {"position": np.ones(2)})
@@ -162,40 +161,40 @@ def _chain(names: Any) -> str:
     return "<".join(str(name) for name in names) if isinstance(names, list) else "no environment"
 
 
-def _speaker(stack: list[Any]) -> int | None:
-    """Return the index of the outermost layer that has both methods itself."""
+def _stateful(stack: list[Any]) -> int | None:
+    """Return the index of the outermost layer that defines both methods."""
     for index, layer in enumerate(stack):
-        if _own(layer, "get_state", 0) and _own(layer, "set_state", 1):
+        if _defines(layer, "get_state", 0) and _defines(layer, "set_state", 1):
             return index
     return None
 
 
-def _own(layer: Any, name: str, arguments: int) -> bool:
-    """Tell whether `layer` has a method of so many arguments itself (a wrapper of gym's answers for what it wraps)."""
+def _defines(layer: Any, name: str, arguments: int) -> bool:
+    """Return whether `layer` defines a method with this many arguments; gym's wrappers forward names they lack."""
     if name not in getattr(layer, "__dict__", {}) and not any(name in vars(base) for base in type(layer).__mro__):
         return False
     method: Callable[..., Any] = getattr(layer, name)
     try:
         inspect.signature(method).bind(*range(arguments))
     except TypeError:
-        # MuJoCo's `set_state(qpos, qvel)` is another method of the same name.
+        # MuJoCo's `set_state(qpos, qvel)` is a different method.
         return False
     return True
 
 
 def _known_fields(layer: Any) -> tuple[str, ...] | None:
-    """Return which attributes of a wrapper are its state, None for one whose author is not known here."""
+    """Return the attributes that are a wrapper's state; None for a wrapper of another package."""
     package, *_, module = type(layer).__module__.split(".")
     if package == "gymnasium" and module in _STATELESS_MODULES:
         return ()
     return _WRAPPER_FIELDS.get(type(layer).__name__) if package in ("gymnasium", "noterl") else None
 
 
-def _say_wrapper(layer: Any) -> dict[str, Any]:
+def _wrapper_state(layer: Any) -> dict[str, Any]:
     fields = _known_fields(layer)
     if fields is not None:
         return {path: codec.copy(_read(layer, path)) for path in fields if path.split(".")[0] in vars(layer)}
-    # A wrapper of the user's: whatever it holds may be state, except what cannot change.
+    # Any attribute of a user's wrapper may be state, except those that cannot change.
     held = {name: value for name, value in vars(layer).items() if name not in _BASE_FIELDS and not _is_fixed(value)}
     return {name: codec.copy(value) for name, value in held.items()}
 
@@ -205,7 +204,7 @@ def _is_fixed(value: Any) -> bool:
 
 
 def _check_fields(layer: Any, fields: dict[str, Any]) -> None:
-    """Refuse names that are no state: a file must not reach methods or the wrapped environment."""
+    """Raise for names that are not state: a file must not replace methods or the wrapped environment."""
     known = _known_fields(layer)
     for path in fields:
         own = path.isidentifier() and path not in _BASE_FIELDS and not callable(getattr(type(layer), path, None))

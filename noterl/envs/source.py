@@ -1,7 +1,4 @@
-"""Where environments come from: one object for everything that `env=` may be.
-
-Owns: which environment is handed out, as a lane or for evaluation, and who closes it.
-"""
+"""`EnvSource`: makes the environments of lanes and of evaluations from whatever the user passed as `env=`."""
 
 from __future__ import annotations
 
@@ -34,17 +31,16 @@ from noterl.envs.wrappers.classic import layers
 
 
 class EnvSource:
-    """What `resolve` returns: the spaces, and environments as they are needed.
+    """The spaces of an environment, and environments when they are needed; `resolve` returns one.
 
     Attributes:
-        observation_space: of one environment, gymnasium's class.
-        action_space: likewise.
+        observation_space: of one environment. With several agents, that of the observation vector of `Team`.
+        action_space: of one environment. With several agents, that of the action vector of `Team`.
         vector: the vector environment that steps its lanes together, or None. A `SyncVectorEnv` runs as lanes instead:
             `make(lane)` returns its environments.
         num_envs: the number of environments in the vector environment (also in a `SyncVectorEnv`), or None.
         spec: gymnasium's description of one environment, or None.
-        team: the agents of an environment of several, None for one of one; the two spaces are then those of the vectors
-            that hold all of them, as `Team` lays them out.
+        team: the agents of an environment with several; None for one agent.
     """
 
     def __init__(
@@ -59,17 +55,17 @@ class EnvSource:
         absent: str = "there is no environment, only its spaces",
         team: Team | None = None,
     ) -> None:
-        """Use `resolve`; this checks the spaces and keeps what it found.
+        """Check the spaces; users call `resolve` instead.
 
         Args:
             observation_space: of one environment, as the environment has it.
-            action_space: likewise.
-            env: the first environment: the user's own, or one that was made to learn the spaces.
+            action_space: of one environment, as the environment has it.
+            env: the first environment: the user's own, or one that was made to read its spaces.
             vector: the vector environment instead.
             build: makes an environment like `env`, in a render mode.
             owned: whether `env` or `vector` was made here, so that `close` closes it.
-            absent: why there is no environment, where there is none.
-            team: the agents, where there are several; two Tuple spaces are those of several agents, too.
+            absent: the reason if there is no environment.
+            team: the agents if there are several. Two Tuple spaces are those of several agents, too.
         """
         if team is None and vector is None and isinstance(env, TeamEnv | None):
             team = _team_of(env, observation_space, action_space)
@@ -81,43 +77,43 @@ class EnvSource:
         self._env, self._build, self._owned, self._absent = env, build, owned, absent
         self._vector, self._vector_closed = vector, False
         self.num_envs: int | None = None if vector is None else vector.num_envs
-        self._first = owned
-        self._said: dict[str, Any] | None = None
+        self._first_is_free = owned  # whether `env` is not a lane yet
+        self._description: dict[str, Any] | None = None
         self._made: list[weakref.ref[Env]] = []
         self._lanes: dict[int, Env] = {}
 
     @classmethod
-    def from_description(cls, said: Any) -> EnvSource:
+    def from_description(cls, described: Any) -> EnvSource:
         """Return a source of the environment that `describe` described, perhaps in another process.
 
-        The environment is made when it is first needed. Where its id is not registered here, the source has the spaces
-        alone: enough to build an agent and restore it.
+        The environment is made when it is first needed. If its id is not registered here, the source has only the
+        spaces, which is enough to build an agent and restore it.
 
         Raises:
-            ValueError: if it is no description, or its id would import a module.
+            ValueError: if it is not a description, or its id would import a module.
         """
-        read = description.read(said)
+        read = description.read(described)
         build = None if read.env_id is None else functools.partial(make_registered, read.env_id, **read.keywords)
         team = None
         if read.agents is not None:
-            both: Any = (read.observation_space, read.action_space)  # Tuples, as `read` has seen to
-            team = Team(read.agents, *map(list, both))
+            tuples: Any = (read.observation_space, read.action_space)  # `read` has checked that they are Tuples
+            team = Team(read.agents, *map(list, tuples))
         source = cls(read.observation_space, read.action_space, build=build, absent=read.absent, team=team)
-        source._said = said
+        source._description = described
         return source
 
     def describe(self) -> dict[str, Any]:
-        """Return what a saved file shall know of the environment, in a form that a file can hold.
+        """Return the description that a saved file holds.
 
-        The spaces always; "id", "kwargs" and "max_episode_steps" where they are enough to make it again.
+        It always has the spaces, and "id", "kwargs" and "max_episode_steps" if these suffice to make the environment.
 
         Example:
-        >>> said = resolve("CartPole-v1").describe()
-        >>> said["id"], said["kwargs"], said["max_episode_steps"], said["action_space"]
+        >>> described = resolve("CartPole-v1").describe()
+        >>> described["id"], described["kwargs"], described["max_episode_steps"], described["action_space"]
         ('CartPole-v1', {}, 500, Discrete(2))
         """
-        if self._said:
-            return self._said
+        if self._description:
+            return self._description
         if self.team is None:
             return description.describe(self.spec, self.observation_space, self.action_space)
         spaces = self.team.observation_space, self.team.action_space
@@ -137,41 +133,41 @@ class EnvSource:
         return None if type(self._vector) is SyncVectorEnv else self._vector
 
     def layer_with(self, name: str) -> Any:
-        """Return what has an attribute of this name, or None: the environment, or the outermost wrapper around it.
+        """Return the outermost wrapper that has an attribute of this name, or the environment, or None.
 
-        It is there to be asked about the task, such as what would be rewarded, and never to be stepped.
+        The attribute is about the task, such as `compute_reward`; the returned object is never stepped.
         """
-        asked: list[Any] = [self._env]
+        environments: list[Any] = [self._env]
         if self._vector is not None:
             *_, base = layers(self._vector)
-            asked = [self._vector, *list(getattr(base, "envs", ()))[:1]]
-            if len(asked) == 1 and not hasattr(base, name):
-                asked.append(self.make_evaluation())
+            environments = [self._vector, *list(getattr(base, "envs", ()))[:1]]
+            if len(environments) == 1 and not hasattr(base, name):
+                environments.append(self.make_evaluation())
         elif self._env is None:
-            asked = [self.make_evaluation()]
-        return next((layer for env in asked for layer in layers(env) if hasattr(layer, name)), None)
+            environments = [self.make_evaluation()]
+        return next((layer for env in environments for layer in layers(env) if hasattr(layer, name)), None)
 
     def make(self, index: int = 0) -> Env:
         """Return a scalar environment for lane `index`, with gymnasium's interface.
 
-        For an environment object lane 0 is the object itself; what is made is closed by `close`, or by the caller.
+        If the user passed an environment object, lane 0 is that object. `close` closes every environment made here.
 
         Raises:
-            ValueError: if no (further) environment can be made.
+            ValueError: if no environment, or no further one, can be made.
         """
         if type(self._vector) is SyncVectorEnv:
             return self._opened().envs[index]
         if self._vector is not None:
-            raise ValueError("env: a vector environment steps its lanes together; it has no single one to make")
+            raise ValueError("env: a vector environment steps its lanes together and has no single lane")
         if self._env is None and self._build is None:
             raise ValueError(f"env: {self._absent}; pass env=")
-        if self._env is None or not (self._first or (index == 0 and not self._owned)):
+        if self._env is None or not (self._first_is_free or (index == 0 and not self._owned)):
             return self._keep(self._make_another(), index)
-        self._first = False
+        self._first_is_free = False
         return self._keep(self._env, index)
 
     def open_vector(self) -> VectorEnv[Any, Any, Any]:
-        """Return the vector environment; one that was made here, and closed since, is made again.
+        """Return the vector environment; if it was made here and has been closed, make it again.
 
         Raises:
             ValueError: if there is none.
@@ -196,13 +192,13 @@ class EnvSource:
             ) from error
 
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
-        """Return an environment like those that train, never one of them. The caller closes it.
+        """Return an environment like those of the lanes, but never one of them. The caller closes it.
 
         Args:
-            render_mode: how it shall draw itself, such as "rgb_array"; None leaves it as it is.
+            render_mode: its render mode, such as "rgb_array"; None for its default.
 
         Raises:
-            ValueError: if none can be made, or none that draws itself so.
+            ValueError: if none can be made, or none with this render mode.
         """
         if self._env is None and self._vector is None and self._build is None:
             raise ValueError(f"env: {self._absent}; pass env=")
@@ -217,8 +213,8 @@ class EnvSource:
         if render_mode is not None and env.render_mode != render_mode:
             env.close()
             raise ValueError(
-                f"env: {name_of(env)} draws itself as {env.render_mode!r}, not as {render_mode!r}; pass env= with an "
-                f"environment made with render_mode={render_mode!r}"
+                f"env: {name_of(env)} has render_mode={env.render_mode!r}, not {render_mode!r}; pass env= with a "
+                "factory that accepts render_mode"
             )
         return self._keep(env, None)
 
@@ -231,10 +227,10 @@ class EnvSource:
         return functools.partial(remake, self._env)
 
     def _checked(self, product: Any) -> Env:
-        """Return the product as an environment of this source, or say why it is none."""
+        """Return the product with gymnasium's interface; raise if it does not belong to this source."""
         env = as_env(product)
         if not isinstance(env, gymnasium.Env):
-            raise ValueError(f"env: the factory must return environments, this time it returned {show(product)}")
+            raise ValueError(f"env: the factory must return environments, but this time it returned {show(product)}")
         used = {id(layer) for other in self._living() for layer in layers(other)}
         if any(id(layer) in used for layer in layers(env)):
             raise ValueError(
@@ -254,7 +250,7 @@ class EnvSource:
         return made if self._env is None else [self._env, *made]
 
     def _keep(self, env: Env, index: int | None) -> Env:
-        """Remember what was made here, to close it; lanes are held, evaluation environments are the caller's."""
+        """Record an environment that was made here, to close it; only those of lanes are kept alive."""
         if any(layer is self._env for layer in layers(env)):
             return env
         self._made.append(weakref.ref(env))
@@ -272,23 +268,23 @@ class EnvSource:
             self._vector_closed = True
         self._made.clear()
         self._lanes.clear()
-        self._first = False
+        self._first_is_free = False
 
 
 def resolve(env: Any) -> EnvSource:
-    """Find out what `env` is, and learn its spaces, before anything else is built.
+    """Return the source of environments for anything that `env=` accepts.
 
     Args:
-        env: a gymnasium id or `EnvSpec`; an environment of gymnasium or of classic gym (0.21 and 0.26); one of several
-            agents: PettingZoo's parallel API, or lists of observations, actions and rewards; a callable
+        env: a gymnasium id or `EnvSpec`; an environment of gymnasium or of classic gym (0.21 and 0.26); one with
+            several agents, by PettingZoo's parallel API or with lists of observations, actions and rewards; a callable
             without arguments that returns one of these; a `gymnasium.vector.VectorEnv`; or a pair of spaces, for an
-            agent that acts without an environment. An `EnvSource` comes back as it is.
+            agent that acts without an environment. An `EnvSource` is returned unchanged.
 
     Returns:
         The source of environments for lanes and for evaluation.
 
     Raises:
-        ValueError: if it is none of these, the id is unknown, or a space is of a kind that is not supported.
+        ValueError: if it is none of these, the id is unknown, or a space is of an unsupported kind.
         ImportError: if the environment needs a package that is not installed.
 
     Example:
@@ -322,7 +318,7 @@ def source_of(env: Env | VectorEnv[Any, Any, Any], *, build: Builder | None, own
     if isinstance(env, VectorEnv):
         spaces = env.single_observation_space, env.single_action_space
         return EnvSource(*spaces, vector=env, build=build, owned=owned)
-    # An environment that was written without its spaces has no such attributes at all.
+    # An environment whose author forgot the spaces does not have these attributes.
     found = getattr(env, "observation_space", None), getattr(env, "action_space", None)
     return EnvSource(*found, env=env, build=build, owned=owned)
 

@@ -1,7 +1,4 @@
-"""Spaces: taken from gymnasium and from classic gym, refused by name.
-
-Owns: which kinds of space an environment may have. Everything else in the library sees gymnasium's own classes.
-"""
+"""The kinds of space that an environment may have, of gymnasium or of classic gym."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _KIND_LIST = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
 def kind(space: Any) -> str | None:
     """Return which of the supported kinds `space` is, or None.
 
-    Spaces of classic gym are known by the names of their classes: gym itself is never imported.
+    Spaces of classic gym are recognized by the names of their classes, as gym itself is never imported.
     """
     for name, cls in KINDS.items():
         if isinstance(space, cls):
@@ -38,7 +35,7 @@ def kind(space: Any) -> str | None:
 
 
 def is_space(value: Any) -> bool:
-    """Tell whether `value` is a space of gymnasium or of classic gym, supported or not."""
+    """Return whether `value` is a space of gymnasium or of classic gym, supported or not."""
     return isinstance(value, Space) or (
         not isinstance(value, type) and any(base.__name__ == "Space" for base in type(value).__mro__)
     )
@@ -51,11 +48,11 @@ def show(value: Any) -> str:
 
 
 def convert(space: Any, name: str) -> Space[Any]:
-    """Return `space` as one of gymnasium's; gymnasium's own come back as they are.
+    """Return `space` as one of gymnasium's; gymnasium's own are returned unchanged.
 
     Args:
-        space: a space of gymnasium, or of classic gym (told by its class name and attributes).
-        name: what the error calls it, such as "observation_space".
+        space: a space of gymnasium, or of classic gym (recognized by class name and attributes).
+        name: its name in error messages, such as "observation_space".
 
     Raises:
         ValueError: if it is not a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple of those, or if a discrete
@@ -128,16 +125,16 @@ def check_spaces(
     bounded_actions: bool = False,
     hint: str = "",
 ) -> None:
-    """Refuse spaces that an algorithm cannot learn on, by name, before anything is built.
+    """Raise if an algorithm does not support the spaces.
 
     Args:
-        algorithm: who refuses, such as "DQN".
+        algorithm: its name in the error, such as "DQN".
         observation_space: of one environment.
         action_space: of one environment.
-        observations: the kinds of observation space it takes: "Box", "Discrete", "Dict" ...
-        actions: the kinds of action space it takes.
+        observations: the kinds of observation space that it supports: "Box", "Discrete", "Dict" ...
+        actions: the kinds of action space that it supports.
         bounded_actions: whether a Box of actions must have finite bounds (squashed policies).
-        hint: what to do instead; ends the message.
+        hint: what to do instead; the end of the message.
 
     Raises:
         ValueError: if one of the spaces is of another kind.
@@ -159,7 +156,7 @@ def check_spaces(
 
 
 def same_layout(first: Space[Any], second: Space[Any]) -> bool:
-    """Tell whether values of both spaces have the same structure, shapes and dtypes (bounds may differ)."""
+    """Return whether values of both spaces have the same structure, shapes and dtypes; bounds may differ."""
     which = kind(first)
     if which != kind(second):
         return False

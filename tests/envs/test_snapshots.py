@@ -150,9 +150,11 @@ class TestState:
         env.reset(seed=0)
         state = get_state(env)
         other = StatefulEnv()
-        with pytest.raises(ValueError, match="said by TimeLimit<StatefulEnv, and the environment is StatefulEnv"):
+        with pytest.raises(
+            ValueError, match="state is of the environment TimeLimit<StatefulEnv, but this one is StatefulEnv"
+        ):
             set_state(other, state)
-        with pytest.raises(ValueError, match="the environment is RandomWalkEnv"):
+        with pytest.raises(ValueError, match="this one is RandomWalkEnv"):
             set_state(RandomWalkEnv(), state)
         for wrong in (None, {}, {**state, "more": 1}):
             with pytest.raises(ValueError, match=r"^state"):

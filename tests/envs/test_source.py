@@ -74,7 +74,7 @@ class TestResolve:
             (lambda size: CountingEnv(size), "missing a required argument: 'size'"),
             (lambda: 3, "must return an environment, got 3"),
             (lambda: CountingEnv, "must return an environment"),
-            (len, "must need no arguments"),
+            (len, "must not require arguments"),
         ],
     )
     def test_anything_else_is_refused_by_name(self, wrong, words):
@@ -204,7 +204,7 @@ class TestMake:
     def test_render_mode(self):
         assert resolve(CARTPOLE).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
         assert resolve(gymnasium.make(CARTPOLE)).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
-        with pytest.raises(ValueError, match="draws itself as None, not as 'rgb_array'; pass env="):
+        with pytest.raises(ValueError, match="render_mode=None, not 'rgb_array'; pass env="):
             resolve(CountingEnv).make_evaluation(render_mode="rgb_array")
 
     def test_render_mode_reaches_a_factory_that_takes_it(self):

@@ -92,7 +92,7 @@ class TestDescription:
         source = self.rebuilt(env)
         assert source.observation_space == resolve(env).observation_space
         assert source.action_space == resolve(env).action_space
-        with pytest.raises(ValueError, match="holds the spaces of its environment alone; pass env="):
+        with pytest.raises(ValueError, match="holds only the spaces of its environment; pass env="):
             source.make(0)
 
     def test_spaces_of_subclasses_are_described_by_their_base_classes(self):
@@ -124,7 +124,7 @@ class TestDescription:
             EnvSource.from_description({**resolve(CARTPOLE).describe(), **changed})
 
     def test_not_a_dict(self):
-        with pytest.raises(ValueError, match="it must be a dict, got 3"):
+        with pytest.raises(ValueError, match="description must be a dict, got 3"):
             EnvSource.from_description(3)
 
     def test_environment_with_other_spaces_than_the_file(self):

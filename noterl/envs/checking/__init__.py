@@ -1,1 +1,1 @@
-"""Check an environment."""
+"""`check` and its report."""

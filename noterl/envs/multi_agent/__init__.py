@@ -1,1 +1,1 @@
-"""Environments of several agents."""
+"""Environments with several agents."""

@@ -1,7 +1,7 @@
-"""Environments of several agents behind gymnasium's interface: PettingZoo's parallel ones, and those of lists.
+"""Environments with several agents behind gymnasium's interface: PettingZoo's parallel API, and lists.
 
-Owns: who is there at which step, and what leaving early means. The one environment that comes out gives the vectors
-that `Team` lays out. An agent that has left keeps its last observation, earns nothing and its actions go nowhere.
+Observations and actions are the vectors of `Team`. An agent that has left keeps its last observation and receives no
+reward, and its actions are ignored.
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ from noterl.envs.wrappers.classic import ClassicEnv
 
 Array = np.ndarray[Any, Any]
 
-# Observations by index, who is there [agents], and the info of a reset
-_Begun = tuple[Mapping[int, Any], Array, dict[str, Any]]
+# The result of a reset: observations by index, which agents are present [agents], and the info
+_Reset = tuple[Mapping[int, Any], Array, dict[str, Any]]
 
-# (rewards [agents], terminations [agents]) -> what is learned from: a number for all, or one for each
+# (rewards [agents], terminations [agents]) -> the rewards to learn from: one for all, or one for each agent
 TeamReward = Callable[[Array, Array], Any]
 
 
 class Outcome(NamedTuple):
-    """What a step brought each agent, `[agents]` each.
+    """The outcome of a step for each agent, as arrays `[agents]`.
 
-    `earned` is the environment's reward, `reward` what is learned from. `terminated` says whose task ended, in this
-    step or before; `present` who took part in the step, and `remaining` who takes part in what the next observation is
-    worth: an agent that was cut off (truncated) does, because it would have gone on.
+    Attributes:
+        earned: the environment's rewards.
+        reward: the rewards to learn from.
+        terminated: whether the agent's task has ended, in this step or before.
+        present: whether the agent took part in the step.
+        remaining: whether the agent has a value after the step. A truncated agent has one, because it would have
+            continued.
     """
 
     earned: Array
@@ -42,17 +46,17 @@ class Outcome(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What an environment said, agents by index or `[agents]`; `going` are those that act in the next step."""
+    """The result of a step, by agent index or as arrays `[agents]`; `active` agents act in the next step."""
 
     observations: Mapping[int, Any]
     rewards: Array
     terminations: Array
-    going: Array
+    active: Array
     info: dict[str, Any]
 
 
 class TeamEnv(gymnasium.Env[Any, Any]):
-    """Base: one environment of vectors around one of several agents.
+    """Base class: a wrapper with vectors of observations and actions around an environment with several agents.
 
     Args:
         env: the environment.
@@ -60,8 +64,7 @@ class TeamEnv(gymnasium.Env[Any, Any]):
 
     Attributes:
         team: its agents.
-        team_reward: makes what is learned from of the rewards; each agent its own by default. The reward of a step is
-            the mean of that over the agents.
+        team_reward: returns the rewards to learn from; by default each agent's own. The reward of a step is their mean.
         outcome: of the last step.
     """
 
@@ -76,26 +79,26 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         self._observations = np.zeros(self.observation_space.shape, self.observation_space.dtype)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode; agents that are not there yet see zeros."""
-        observations, self._present, info = self._begin(seed, options)
+        """Start an episode; the observations of agents that are not present are zeros."""
+        observations, self._present, info = self._reset(seed, options)
         self._terminated = np.zeros(len(self.team), np.bool_)
-        return self._seen(np.zeros_like(self._observations), observations), info
+        return self._vector(np.zeros_like(self._observations), observations), info
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Let the agents that are there act; the episode is over when none is left."""
+        """Step with the actions of the present agents; the episode ends when none is left."""
         step = self._advance(self.team.actions(action))
-        present, self._present = self._present, step.going
-        over = not step.going.any()
-        self._terminated = self._terminated & ~step.going | present & step.terminations
+        present, self._present = self._present, step.active
+        over = not step.active.any()
+        self._terminated = self._terminated & ~step.active | present & step.terminations
         earned = np.where(present, step.rewards, 0.0)
-        reward = self._learned(earned)
-        remaining = present & ~self._terminated | step.going
+        reward = self._rewards(earned)
+        remaining = present & ~self._terminated | step.active
         self.outcome = Outcome(earned, reward, self._terminated, present, remaining)
         ended = over and not remaining.any()
-        observation = self._seen(self._observations.copy(), step.observations)
+        observation = self._vector(self._observations.copy(), step.observations)
         return observation, float(reward.mean()), ended, over and not ended, step.info
 
-    def _learned(self, earned: Array) -> Array:
+    def _rewards(self, earned: Array) -> Array:
         reward = np.asarray(self.team_reward(earned, self._terminated), np.float64)
         if reward.shape not in ((), earned.shape):
             raise ValueError(
@@ -103,13 +106,13 @@ class TeamEnv(gymnasium.Env[Any, Any]):
             )
         return np.broadcast_to(reward, earned.shape)
 
-    def _seen(self, vector: Array, observations: Mapping[int, Any]) -> Array:
+    def _vector(self, vector: Array, observations: Mapping[int, Any]) -> Array:
         self.team.write_observations(observations, vector)
         self._observations = vector
         return vector
 
     def render(self) -> Any:
-        """Draw the environment."""
+        """Render the environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -117,23 +120,23 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         if callable(getattr(self.env, "close", None)):
             self.env.close()
 
-    def _begin(self, seed: int | None, options: dict[str, Any] | None) -> _Begun:
-        """Reset; return the observations, who is there, and the info."""
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> _Reset:
+        """Reset; return the observations, which agents are present, and the info."""
         raise NotImplementedError
 
     def _advance(self, actions: tuple[Any, ...]) -> _Step:
-        """Step with the actions of all agents, of which only those that are there count."""
+        """Step with the actions of all agents; those of absent agents are ignored."""
         raise NotImplementedError
 
 
 class ParallelEnv(TeamEnv):
-    """A parallel environment of PettingZoo.
+    """An environment with PettingZoo's parallel API.
 
     Args:
-        env: an object with PettingZoo's interface; the package is not needed.
+        env: an object with this interface; the package is not needed.
 
     Raises:
-        ValueError: if it does not know its agents or their spaces.
+        ValueError: if its agents and their spaces do not match.
     """
 
     def __init__(self, env: Any) -> None:
@@ -143,41 +146,41 @@ class ParallelEnv(TeamEnv):
         self._names = names
         self._index = {name: index for index, name in enumerate(names)}
 
-    def _begin(self, seed: int | None, options: dict[str, Any] | None) -> _Begun:
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> _Reset:
         observations, infos = self.env.reset(seed=seed, options=options)
-        return self._by_index(observations), self._going(), {"agents": infos}
+        return self._by_index(observations), self._active(), {"agents": infos}
 
     def _advance(self, actions: tuple[Any, ...]) -> _Step:
-        given = {name: actions[index] for name, index in self._index.items() if self._present[index]}
-        observations, rewards, terminations, _, infos = self.env.step(given)
+        present = {name: actions[index] for name, index in self._index.items() if self._present[index]}
+        observations, rewards, terminations, _, infos = self.env.step(present)
         return _Step(
             self._by_index(observations),
             np.array([rewards.get(name, 0.0) for name in self._names], np.float64),
             np.array([terminations.get(name, False) for name in self._names], np.bool_),
-            self._going(),
+            self._active(),
             {"agents": infos},
         )
 
     def _by_index(self, observations: Mapping[Any, Any]) -> dict[int, Any]:
         return {self._index[name]: observation for name, observation in observations.items()}
 
-    def _going(self) -> Array:
-        going = np.zeros(len(self.team), np.bool_)
-        going[[self._index[name] for name in self.env.agents]] = True
-        return going
+    def _active(self) -> Array:
+        active = np.zeros(len(self.team), np.bool_)
+        active[[self._index[name] for name in self.env.agents]] = True
+        return active
 
 
 class ListEnv(TeamEnv):
-    """An environment whose `step` takes a list of actions, and returns lists of observations, rewards and ends.
+    """An environment whose `step` accepts a list of actions and returns lists of observations, rewards and ends.
 
-    Of `step` gymnasium's form and the older one (observations, rewards, ends, info) are understood; rewards and ends
-    may also be one for all agents. It is given the actions of all agents, also of those that are done.
+    `step` may return gymnasium's five values or the older four (observations, rewards, ends, info). Rewards and ends
+    may also be one for all agents. `step` receives the actions of all agents, including those that are done.
 
     Args:
         env: an object with `reset` and `step`, whose two spaces are lists, tuples or Tuple spaces.
 
     Raises:
-        ValueError: if there are not as many spaces for observations as for actions.
+        ValueError: if the numbers of observation spaces and action spaces differ.
     """
 
     def __init__(self, env: Any) -> None:
@@ -185,10 +188,10 @@ class ListEnv(TeamEnv):
         known = getattr(env, "possible_agents", None) or range(len(parts[0]))
         super().__init__(env, Team([str(name) for name in known], *parts))
         self.spec = env.spec if isinstance(env, gymnasium.Env) else None
-        self._beginning = env if isinstance(env, gymnasium.Env) else _Classic(env, self.team)
+        self._resetting = env if isinstance(env, gymnasium.Env) else _Classic(env, self.team)
 
-    def _begin(self, seed: int | None, options: dict[str, Any] | None) -> _Begun:
-        observations, info = self._beginning.reset(seed=seed, options=options)
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> _Reset:
+        observations, info = self._resetting.reset(seed=seed, options=options)
         self._present = np.ones(len(self.team), np.bool_)
         return self._by_index(observations), self._present, info
 
@@ -202,22 +205,22 @@ class ListEnv(TeamEnv):
         else:
             observations, rewards, terminations, truncations, info = result
             terminations, truncations = self._all(terminations), self._all(truncations)
-        going = self._present & ~terminations & ~truncations
+        active = self._present & ~terminations & ~truncations
         earned = np.broadcast_to(np.asarray(rewards, np.float64), (len(self.team),))
         named = info if isinstance(info, dict) else {"agents": info}
-        return _Step(self._by_index(observations), earned, terminations, going, named)
+        return _Step(self._by_index(observations), earned, terminations, active, named)
 
     def _all(self, flags: Any) -> Array:
         return np.broadcast_to(np.asarray(flags, np.bool_), (len(self.team),))
 
     def _by_index(self, observations: Any) -> dict[int, Any]:
         if len(observations) != len(self.team):
-            raise ValueError(f"env: it has {len(self.team)} agents, but gave {len(observations)} observations")
-        return {index: seen for index, seen in enumerate(observations) if self._present[index]}
+            raise ValueError(f"env: it has {len(self.team)} agents, but returned {len(observations)} observations")
+        return {index: observation for index, observation in enumerate(observations) if self._present[index]}
 
 
 class _Classic(ClassicEnv):
-    """Resets an environment of lists that is not gymnasium's, whatever its `reset` takes and returns."""
+    """Resets an environment of lists with the interface of classic gym."""
 
     def __init__(self, env: Any, team: Team) -> None:
         self.env, self.observation_space = env, team.observation_space
@@ -225,10 +228,10 @@ class _Classic(ClassicEnv):
 
 
 def as_team(env: Any) -> TeamEnv | None:
-    """Return an environment of several agents as one of vectors; None if it is not one of several agents.
+    """Return an environment with several agents as a `TeamEnv`; None for any other object.
 
     Raises:
-        ValueError: if it is one, but not in a form that is understood.
+        ValueError: if its agents act in turn.
     """
     if isinstance(env, TeamEnv | type):
         return env if isinstance(env, TeamEnv) else None
@@ -236,7 +239,7 @@ def as_team(env: Any) -> TeamEnv | None:
         return None
     if hasattr(env, "agent_iter") and hasattr(env, "last"):
         raise ValueError(
-            f"env: {show(env)} lets its agents act in turn (PettingZoo's AEC), where all must act at once; use its "
+            f"env: the agents of {show(env)} act in turn (PettingZoo's AEC API), but all must act at once; use its "
             "parallel_env, or pettingzoo.utils.aec_to_parallel"
         )
     if hasattr(env, "possible_agents") and callable(getattr(env, "observation_space", None)):

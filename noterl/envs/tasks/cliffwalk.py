@@ -1,7 +1,4 @@
-"""The Blind Cliffwalk, in which rewards are exponentially rare.
-
-Owns: the environment, and the truth about it.
-"""
+"""The Blind Cliffwalk, in which rewards are exponentially rare."""
 
 from __future__ import annotations
 
@@ -16,15 +13,14 @@ from noterl.utils.checks import check_positive
 
 
 class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
-    """`n` states in a row, with a right action that leads on and a wrong one that ends the episode.
+    """`n` states in a row, each with a right action that leads to the next and a wrong one that ends the episode.
 
-    From Schaul et al., "Prioritized experience replay" (2016), section 3.1 and appendix B.1: the right action in the
-    last state earns 1 and ends the episode too, every other reward is 0. Which of the two actions is right alternates
-    from state to state, so that random ones get through with a chance of 2^-n. The observation is the number of the
-    state; at the end of an episode that of the last one.
+    From Schaul et al., "Prioritized experience replay" (2016), section 3.1 and appendix B.1. The right action in the
+    last state has the reward 1 and ends the episode; every other reward is 0. The right action alternates from state to
+    state, so random actions reach the reward with probability 2^-n. The observation is the number of the state.
 
     Args:
-        n: how many states.
+        n: the number of states.
 
     Raises:
         ValueError: if `n` is not a positive int.
@@ -50,7 +46,7 @@ class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
         return [state % 2 for state in range(self.n)]
 
     def action_values(self, gamma: float) -> np.ndarray[Any, Any]:
-        """Return the true action values `[n, 2]`: what the best actions earn from there on."""
+        """Return the true optimal action values `[n, 2]`."""
         values = np.zeros((self.n, 2))
         values[np.arange(self.n), self.right] = gamma ** np.arange(self.n - 1, -1, -1)
         return values
@@ -58,21 +54,21 @@ class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.int64, dict[str, Any]]:
-        """Begin at the first state."""
+        """Start at the first state."""
         super().reset(seed=seed)
         self.state = 0
         return np.int64(0), {}
 
     def step(self, action: Any) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
-        """Go on to the next state, to the reward, or over the cliff."""
+        """Move to the next state, to the reward, or over the cliff."""
         right, last = int(action) == self.state % 2, self.state == self.n - 1
         self.state += int(right and not last)
         return np.int64(self.state), float(right and last), not right or last, False, {}
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the episode is."""
+        """Return the state."""
         return {"state": self.state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go to where an episode was."""
+        """Restore the state."""
         self.state = int(state["state"])

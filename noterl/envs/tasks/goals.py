@@ -1,8 +1,7 @@
-"""Goal environments of our own, small enough for tests and examples.
+"""Goal environments that are small enough for tests and examples.
 
-Owns: what they have in common. An observation is a dict with "observation", "achieved_goal" and "desired_goal"; what an
-episode would have earned under another goal is a pure function of achieved and desired goals, for one transition or
-for a batch `[n, ...]`, so that a memory can relabel them (`noterl.replay.Hindsight`).
+An observation is a dict with "observation", "achieved_goal" and "desired_goal". Rewards are a pure function of achieved
+and desired goals, for one transition or a batch `[n, ...]`, so `noterl.replay.Hindsight` can relabel them.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ Observation = dict[str, Array]
 
 
 class GoalEnv(gymnasium.Env[Observation, Any]):
-    """Base of environments whose reward is 0 where the goal is reached, which ends the episode, and -1 elsewhere.
+    """Base class: the reward is -1 until the goal is reached; that has the reward 0 and ends the episode.
 
-    A subclass sets `self.state` and `self.goal` in `_begin` and moves the state in `_move`; the achieved goal is the
+    A subclass sets `self.state` and `self.goal` in `_begin` and changes the state in `_move`. The achieved goal is the
     state.
 
     Args:
-        state_space: of the state and of goals.
-        max_steps: steps after which an episode is truncated.
+        state_space: of states and goals.
+        max_steps: the number of steps after which an episode is truncated.
     """
 
     state: Array
@@ -43,14 +42,14 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode with a goal from the environment's generator."""
+        """Start an episode with a random goal."""
         super().reset(seed=seed)
         self.step_number = 0
         self._begin()
         return self._observe(), {"is_success": self._reached(self.state, self.goal)}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Move; `info["is_success"]` says whether the goal is reached."""
+        """Change the state; `info["is_success"]` is whether the goal is reached."""
         self._move(action)
         self.step_number += 1
         reached = self._reached(self.state, self.goal)
@@ -58,7 +57,7 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
         return self._observe(), float(reached) - 1.0, reached, self.step_number >= self.max_steps, info
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """Return 0 where the goal is reached and -1 elsewhere: a float, or float64 `[n]` for goals `[n, ...]`."""
+        """Return 0 if the goal is reached, else -1: a float, or float64 `[n]` for goals `[n, ...]`."""
         reached = self._reached(np.asarray(achieved_goal), np.asarray(desired_goal))
         return reached - 1.0
 
@@ -67,23 +66,23 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
         return self._reached(np.asarray(achieved_goal), np.asarray(desired_goal))
 
     def compute_truncated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """Return whether time is up, which is no matter of goals: `info["step"]` tells, of one or of each."""
+        """Return whether `info["step"]` has reached the limit, for one info or a sequence; goals do not matter."""
         if isinstance(info, dict):
             return bool(info.get("step", 0) >= self.max_steps)
         return np.array([one.get("step", 0) >= self.max_steps for one in info], bool)
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the episode is."""
+        """Return the state of the episode."""
         return {"state": self.state.copy(), "goal": self.goal.copy(), "step_number": self.step_number}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go to where an episode was."""
+        """Restore the state of an episode."""
         self.state, self.goal = state["state"].copy(), state["goal"].copy()
         self.step_number = state["step_number"]
 
     @classmethod
     def _specified(cls, **keywords: Any) -> EnvSpec:
-        """Return what makes another such environment; nothing is registered for it."""
+        """Return a spec that makes another such environment; it is not registered."""
         name = f"noterl/{cls.__name__}-v0"
         return EnvSpec(name, f"{cls.__module__}:{cls.__name__}", kwargs=keywords, order_enforce=False)
 
@@ -98,19 +97,19 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
         raise NotImplementedError
 
     def _observe(self) -> Observation:
-        # Copies, because the receiver may keep and change what it was given.
+        # Copies, because the caller may keep and change them.
         state = self.state
         return {"observation": state.copy(), "achieved_goal": state.copy(), "desired_goal": self.goal.copy()}
 
 
 class Reach2D(GoalEnv):
-    """A point in a 5x5 plane that is to go to a goal far off.
+    """A point in a 5x5 plane that must move to a distant goal.
 
-    It starts at the origin; the goal is 4±0.5 on each axis. The action is the way to go, within ±1 on each axis, and
-    the plane's edges stop the point. The goal is reached within 0.15 of it.
+    It starts at the origin; the goal is 4±0.5 on each axis. The action is a displacement within ±1 on each axis; the
+    point stops at the edges of the plane. The goal is reached within a distance of 0.15.
 
     Args:
-        max_steps: steps after which an episode is truncated.
+        max_steps: the number of steps after which an episode is truncated.
 
     Raises:
         ValueError: if `max_steps` is not a positive int.
@@ -139,7 +138,7 @@ class Reach2D(GoalEnv):
         self.goal = self.np_random.uniform(3.5, 4.5, 2).astype(np.float32)
 
     def _move(self, action: Any) -> None:
-        # `minimum` and `maximum` cost a fraction of `clip` on two numbers.
+        # For two numbers, `minimum` and `maximum` take a fraction of the time of `clip`.
         way = np.minimum(np.maximum(np.asarray(action, np.float32), -1.0), 1.0)
         self.state = np.minimum(np.maximum(self.state + way, 0.0), self.side)
 
@@ -150,13 +149,13 @@ class Reach2D(GoalEnv):
 
 
 class BitFlip(GoalEnv):
-    """`n` bits, of which an action flips one, until they are what they are asked to be.
+    """`n` bits, one of which each action flips, until they equal the goal.
 
-    From Andrychowicz et al., "Hindsight experience replay" (2017), section 3.1: bits and goal are uniformly random, the
-    reward is -1 as long as they differ, and an episode has at most `n` steps. Here reaching the goal ends it.
+    From Andrychowicz et al., "Hindsight experience replay" (2017), section 3.1. Bits and goal are uniformly random, the
+    reward is -1 while they differ, and an episode has at most `n` steps. Here an episode ends when they are equal.
 
     Args:
-        n: how many bits, and actions.
+        n: the number of bits and of actions.
 
     Raises:
         ValueError: if `n` is not a positive int.
@@ -185,6 +184,6 @@ class BitFlip(GoalEnv):
 
     def _reached(self, achieved: Array, desired: Array) -> Any:
         same = achieved == desired
-        if same.ndim == 2:  # of a batch: over the first axis `all` is several times quicker than over a short last one
+        if same.ndim == 2:  # `all` over the first axis is several times faster than over a short last one
             return same.T.copy().all(0)
         return same.all(-1) if same.ndim > 2 else bool(same.all())

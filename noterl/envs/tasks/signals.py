@@ -1,4 +1,4 @@
-"""Two agents that must find a language: one sees what is meant, the other has to do it."""
+"""A cooperative task for two agents: one sees a symbol, the other must answer with it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from gymnasium import Space, spaces
 
 
 class Signals:
-    """A speaker sees a symbol and says one; the listener hears what was said last and answers.
+    """A speaker sees a symbol and sends one; the listener receives the symbol that was sent last and answers.
 
-    Both earn the same: 1 for the right answer, or minus the squared distance where the answer is a number. The symbol
-    is drawn anew after every answer, and the first answer, before anything was said, counts nothing. It has the
-    interface of PettingZoo's parallel environments, which need not be installed.
+    Both receive the same reward: 1 for the right answer or, if the answer is a number, minus the squared distance. A
+    new symbol is sampled after every answer. The first answer, before any symbol was sent, has the reward 0. The
+    interface is PettingZoo's parallel API; the package need not be installed.
 
     Args:
-        symbols: how many there are, at least 2.
-        length: answers that count in an episode, which is then truncated.
-        continuous: whether the listener answers by a number in [-1, 1], over which the symbols are spread evenly.
+        symbols: the number of symbols, at least 2.
+        length: the number of rewarded answers, after which an episode is truncated.
+        continuous: whether the listener answers with a number in [-1, 1], in which the symbols are spread evenly.
 
     Raises:
-        ValueError: if an argument is not what it may be.
+        ValueError: if `symbols` or `length` is not an int or too small.
 
     Example:
     >>> from noterl.envs import Signals
     >>> env = Signals(symbols=3)
     >>> observations, infos = env.reset(seed=1)
-    >>> said = observations["speaker"]
-    >>> _ = env.step({"speaker": said, "listener": 0})
-    >>> env.step({"speaker": 0, "listener": said})[1]
+    >>> symbol = observations["speaker"]
+    >>> _ = env.step({"speaker": symbol, "listener": 0})
+    >>> env.step({"speaker": 0, "listener": symbol})[1]
     {'speaker': 1.0, 'listener': 1.0}
     """
 
@@ -45,13 +45,13 @@ class Signals:
         self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """Return what an agent sees: the symbol meant now, or the one that was said last (all 0 before the first)."""
+        """Return the space of the current symbol, or of the one sent last, one-hot (zeros before the first)."""
         if agent == "speaker":
             return spaces.Discrete(self.symbols)
         return spaces.Box(0.0, 1.0, (self.symbols,), np.float32)
 
     def action_space(self, agent: str) -> Space[Any]:
-        """Return what an agent does."""
+        """Return the space of the symbols to send, or of answers."""
         if agent == "listener" and self.continuous:
             return spaces.Box(-1.0, 1.0, (1,), np.float32)
         return spaces.Discrete(self.symbols)
@@ -59,37 +59,37 @@ class Signals:
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         if seed is not None or not self.agents:
             self._generator = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
-        self._heard = np.zeros(self.symbols, np.float32)
-        self._meant, self._asked, self._steps = self._draw(), -1, 0
+        self._sent = np.zeros(self.symbols, np.float32)
+        self._symbol, self._target, self._steps = self._sample(), -1, 0
         return self._observations(), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Let both act at once; the listener answers what was said in the step before."""
+        """Step with the actions of both; the listener answers the symbol sent in the previous step."""
         reward = self._reward(actions["listener"])
-        self._heard = np.eye(self.symbols, dtype=np.float32)[int(actions["speaker"])]
-        self._asked, self._meant = self._meant, self._draw()
+        self._sent = np.eye(self.symbols, dtype=np.float32)[int(actions["speaker"])]
+        self._target, self._symbol = self._symbol, self._sample()
         self._steps += 1
         over = self._steps > self.length
         agents, self.agents = self.agents, [] if over else self.agents
-        found = self._observations(), dict.fromkeys(agents, reward), dict.fromkeys(agents, False)
-        return *found, dict.fromkeys(agents, over), {agent: {} for agent in agents}
+        result = self._observations(), dict.fromkeys(agents, reward), dict.fromkeys(agents, False)
+        return *result, dict.fromkeys(agents, over), {agent: {} for agent in agents}
 
     def _reward(self, answer: Any) -> float:
-        if self._asked < 0:
+        if self._target < 0:
             return 0.0
         if self.continuous:
-            return -float(np.square(np.asarray(answer).item() - (2.0 * self._asked / (self.symbols - 1) - 1.0)))
-        return float(int(answer) == self._asked)
+            return -float(np.square(np.asarray(answer).item() - (2.0 * self._target / (self.symbols - 1) - 1.0)))
+        return float(int(answer) == self._target)
 
-    def _draw(self) -> int:
+    def _sample(self) -> int:
         return int(self._generator.integers(self.symbols))
 
     def _observations(self) -> dict[str, Any]:
-        return {"speaker": self._meant, "listener": self._heard.copy()}
+        return {"speaker": self._symbol, "listener": self._sent.copy()}
 
     def close(self) -> None:
         """Nothing is open."""

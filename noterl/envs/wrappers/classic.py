@@ -1,8 +1,8 @@
 """Environments of classic gym behind gymnasium's interface.
 
-Owns: the differences between gym 0.21 (`seed()`, `reset()` -> observation, `step()` -> 4 values) and gym 0.26
-(`reset(seed=)` -> 2 values, `step()` -> 5 values). Neither is imported; what an environment does is found out from what
-it answers, so an object that mixes them (gym 0.22 to 0.25, or one of the user's own) works too.
+gym 0.21 has `seed()`, `reset()` -> observation and `step()` -> 4 values; gym 0.26 has `reset(seed=)` -> 2 values and
+`step()` -> 5 values. Neither is imported. The adapter looks at what each call returns or raises, so objects that mix
+both interfaces (gym 0.22 to 0.25, or a user's own) work, too.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gymnasium import spaces
 
 from noterl.envs.spaces import convert
 
-# How Python refuses a keyword. Only the refusal of `reset` itself counts: an error from inside it is the user's to see.
+# How Python refuses a keyword of `reset` itself; errors from inside `reset` are raised to the user.
 _REFUSAL = re.compile(r"(?:^|\.)(?:reset|<lambda>)\(\) (?:got an unexpected keyword argument '(\w+)'|takes no keyword)")
 
-# Old environments hand the seed to RandomState, which takes 32 bits, or to C, which may take 31.
+# Old environments pass the seed to RandomState, which accepts 32 bits, or to C code, which may accept 31.
 _SEED_LIMIT = 2**31
 
 
 def is_classic(value: Any) -> bool:
-    """Tell whether `value` is an environment without gymnasium's base class.
+    """Return whether `value` is an environment without gymnasium's base class.
 
-    It has `reset` and `step` to call, and both spaces; a class is not an environment but a factory of one.
+    It has the methods `reset` and `step` and both spaces. A class is a factory, not an environment.
     """
     if isinstance(value, gymnasium.Env | gymnasium.vector.VectorEnv | type):
         return False
@@ -42,14 +42,14 @@ def layers(env: Any) -> Iterator[Any]:
     while callable(getattr(env, "step", None)) and id(env) not in seen:
         seen.add(id(env))
         yield env
-        # Not getattr: gym's wrappers answer for attributes of what they wrap.
+        # Not getattr: gym's wrappers forward attributes that they lack.
         env = getattr(env, "__dict__", {}).get("env")
 
 
 class ClassicEnv(gymnasium.Env[Any, Any]):
-    """An environment of classic gym that speaks gymnasium: seeds by `reset`, five values from `step`.
+    """An environment of classic gym with gymnasium's interface: seeds in `reset`, five values from `step`.
 
-    With four values, `truncated` is what `info["TimeLimit.truncated"]` says, and `terminated` is the rest of `done`.
+    With four values, `truncated` is `info["TimeLimit.truncated"]`, and `terminated` is any other `done`.
 
     Args:
         env: an object with `reset`, `step`, `observation_space` and `action_space`.
@@ -59,7 +59,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
     """
 
     def __init__(self, env: Any) -> None:
-        """Put `env` behind gymnasium's interface; it is not called yet."""
+        """Wrap `env` without calling it."""
         self.env = env
         self.observation_space = convert(env.observation_space, "observation_space")
         self.action_space = convert(env.action_space, "action_space")
@@ -69,26 +69,26 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         _silence_checkers(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode and return its first observation and info ({} where the environment gives none).
+        """Start an episode and return its first observation and info; {} if the environment returns no info.
 
         Raises:
-            ValueError: if `options` are given and the environment takes none.
+            ValueError: if `options` is set and the environment does not accept it.
         """
         result = self._call_reset({"seed": seed, "options": options})
         if options is not None and "options" in self._refused:
-            raise ValueError(f"options: {type(self.env).__name__}.reset takes none, got {options!r}")
+            raise ValueError(f"options must be None for {type(self.env).__name__}.reset, got {options!r}")
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             return result, {}
-        # An observation may itself be a pair with a dict; then the space knows it.
+        # An observation may itself be a pair with a dict; then it is in the space.
         is_observation = isinstance(self.observation_space, spaces.Tuple) and result in self.observation_space
         return (result, {}) if is_observation else result
 
     def _call_reset(self, keywords: dict[str, Any]) -> Any:
-        given = {name: value for name, value in keywords.items() if value is not None}
+        keywords = {name: value for name, value in keywords.items() if value is not None}
         while True:
-            if "seed" in given and "seed" in self._refused and callable(getattr(self.env, "seed", None)):
-                self.env.seed(int(given["seed"]) % _SEED_LIMIT)
-            accepted = {name: value for name, value in given.items() if name not in self._refused}
+            if "seed" in keywords and "seed" in self._refused and callable(getattr(self.env, "seed", None)):
+                self.env.seed(int(keywords["seed"]) % _SEED_LIMIT)
+            accepted = {name: value for name, value in keywords.items() if name not in self._refused}
             try:
                 return self.env.reset(**accepted)
             except TypeError as error:
@@ -98,10 +98,10 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
                 self._refused |= refused
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one step; see the class for how four values become five.
+        """Step, and convert four values to five; see the class.
 
         Raises:
-            ValueError: if the environment answers with neither four nor five values.
+            ValueError: if the environment returns neither four nor five values.
         """
         result = self.env.step(action)
         if isinstance(result, tuple | list):
@@ -110,7 +110,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
             if len(result) == 4:
                 observation, reward, over, info = result
                 truncated = bool(over) and bool(info.get("TimeLimit.truncated", False))
-                if isinstance(reward, np.ndarray) and reward.size == 1:  # as of environments with continuous actions
+                if isinstance(reward, np.ndarray) and reward.size == 1:  # as some with continuous actions return
                     reward = float(reward.item())
                 return observation, reward, bool(over) and not truncated, truncated, info
         count = f"{len(result)} values" if isinstance(result, tuple | list) else type(result).__name__
@@ -121,7 +121,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         return "rgb_array" if "rgb_array" in modes and self.render_takes_mode() else None
 
     def render_takes_mode(self) -> bool:
-        """Tell whether `render` is asked for the mode at each call, as in gym 0.21."""
+        """Return whether `render` has an argument `mode`, as in gym 0.21."""
         render = getattr(self.env, "render", None)
         try:
             parameters = inspect.signature(render).parameters if callable(render) else {}
@@ -130,30 +130,30 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         return "mode" in parameters
 
     def render(self) -> Any:
-        """Return the environment's picture, as an array where it draws one."""
+        """Render the environment, as an array if it can."""
         return self.env.render(mode="rgb_array") if self.render_takes_mode() else self.env.render()
 
     def close(self) -> None:
-        """Close the environment if it can be closed."""
+        """Close the environment if it has a method for that."""
         close = getattr(self.env, "close", None)
         if callable(close):
             close()
 
     def __str__(self) -> str:
-        """Return the name of the class inside, as gymnasium's wrappers do."""
+        """Return the name of the wrapped class, as gymnasium's wrappers do."""
         return f"<{type(self).__name__}<{type(self.env).__name__} instance>>"
 
 
-def _refused_keywords(error: TypeError, given: dict[str, Any]) -> set[str]:
-    """Return which of the keywords `reset` itself refused; empty if the error is about something else."""
+def _refused_keywords(error: TypeError, keywords: dict[str, Any]) -> set[str]:
+    """Return the keywords that `reset` itself refused; an empty set for any other error."""
     match = _REFUSAL.search(str(error))
     if match is None:
         return set()
-    return {match.group(1)} & set(given) if match.group(1) else set(given)
+    return {match.group(1)} & set(keywords) if match.group(1) else set(keywords)
 
 
 def _silence_checkers(env: Any) -> None:
-    """Tell gym's own checker that it has checked: gym 0.26.2 asks NumPy for names that NumPy 2 has not."""
+    """Mark the checks of gym's own checker as done: gym 0.26.2 uses names that NumPy 2 has removed."""
     for layer in layers(env):
         if type(layer).__name__ == "PassiveEnvChecker" and type(layer).__module__.split(".")[0] == "gym":
             layer.checked_reset = layer.checked_step = layer.checked_render = True

@@ -1,8 +1,4 @@
-"""Stacks of the last frames, for what one frame does not show.
-
-Owns: how frames are stacked: side by side in the last axis, the oldest first, so that images are `[height, width,
-channels]` as networks take them.
-"""
+"""`FrameStack`: stack the last frames along the last axis, the oldest first."""
 
 from __future__ import annotations
 
@@ -16,18 +12,18 @@ from noterl.utils.checks import check_positive
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows the last frames of an environment as one observation; the first frame of an episode is repeated.
+    """Return the last frames of an environment as one observation; the first frame of an episode is repeated.
 
-    A frame `[height, width]` gives `[height, width, frames]`, one `[height, width, channels]` gives `[height, width,
-    frames * channels]` and a vector `[size]` gives `[frames * size]`. `noterl.Replay(..., frame_stack=frames)` keeps
-    each frame once.
+    A frame `[height, width]` becomes `[height, width, frames]`, one `[height, width, channels]` becomes `[height,
+    width, frames * channels]`, and a vector `[size]` becomes `[frames * size]`. `noterl.Replay(...,
+    frame_stack=frames)` stores each frame once.
 
     Args:
-        env: with observations in a Box; of a Dict the part "observation" is stacked.
-        frames: how many are shown.
+        env: an environment with a Box of observations; of a Dict, the part "observation" is stacked.
+        frames: the number of frames.
 
     Raises:
-        ValueError: for observations in another space.
+        ValueError: for another observation space.
 
     Example:
     >>> import gymnasium
@@ -42,7 +38,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         space = env.observation_space
         part = space.spaces.get("observation") if isinstance(space, spaces.Dict) else space
         if not isinstance(part, spaces.Box) or not part.shape:
-            raise ValueError(f"env must have observations in a Box with axes, or a Dict that has one, got {space}")
+            raise ValueError(f"env must have a Box of observations with axes, or a Dict with one, got {space}")
         self._newest = slice(part.shape[-1], None) if len(part.shape) != 2 else slice(1, None)
         self._flat = len(part.shape) != 2
         stacked = spaces.Box(self._first(part.low), self._first(part.high), dtype=part.dtype.type)
@@ -53,22 +49,22 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._stack = np.zeros(stacked.shape, part.dtype)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode: the stack is its first frame, repeated."""
+        """Start an episode; the stack is its first frame, repeated."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._stack = self._first(self._frame(observation))
-        return self._seen(observation), info
+        return self._stacked(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, and show the new frame beside those before it."""
+        """Step, and append the new frame to the stack."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         frame = self._frame(observation)
         self._stack = np.concatenate([self._stack[..., self._newest], frame if self._flat else frame[..., None]], -1)
-        return self._seen(observation), reward, terminated, truncated, info
+        return self._stacked(observation), reward, terminated, truncated, info
 
     def _frame(self, observation: Any) -> Any:
         return np.asarray(observation["observation"] if self._nested else observation)
 
-    def _seen(self, observation: Any) -> Any:
+    def _stacked(self, observation: Any) -> Any:
         return {**observation, "observation": self._stack} if self._nested else self._stack
 
     def _first(self, frame: Any) -> Any:

@@ -451,6 +451,14 @@ class Agent(Algorithm):
         """
         return optimizers.get_rule(self.optimizers[optimizer or self.optimizer_names[0]], rule)
 
+    def gradient_noise(self, samples: int) -> GradientNoise:
+        """Return what measures how much gradients differ between `samples` batches.
+
+        Raises:
+            ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
+        """
+        return GradientNoise(self._build()[0], samples)
+
     def show_message(self, message: str) -> None:
         """Write a line to the standard error, unless `fit` was called with `verbose=0`."""
         if self._session.verbose:

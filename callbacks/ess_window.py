@@ -134,7 +134,7 @@ class ESSWindow(Callback):
         if self.trim == "oldest":
             replay.drop_oldest(dropped)
             return
-        # The smallest exponential variates divided by scores are a sample without replacement (Efraimidis, Spirakis 2006).
+        # The smallest exponential variates over scores are a sample without replacement (Efraimidis, Spirakis 2006).
         chances = replay.sampler.probabilities(alpha=False)
         keys = self.agent.generators("window").exponential(size=len(chances)) / chances
         indices = replay.sampler.storage.unmasked_indices()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -411,6 +412,37 @@ class Agent(Algorithm):
         for name in found if optimizer is None else (optimizer,):
             optimizers.set_rule(found[name], rule, float(value))
 
+    @contextlib.contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Leave the agent, after the block, exactly as it was before; the agent may be trained and compiled inside.
+
+        Its environments are set aside, so a `fit` inside must be given others, such as `new_environment`.
+
+        Raises:
+            RuntimeError: while `fit` is running.
+        """
+        self._refuse_while_training("preserved")
+        state, attributes, actor = self.get_state(), dict(vars(self)), self._actor
+        assert actor is not None
+        actor.generators = copy.deepcopy(self.generators)
+        actor.explorer.generator = actor.generators("exploration")
+        self._set(generators=actor.generators, _act_generator=copy.deepcopy(self._act_generator))
+        self._set(_session=self._new_session())
+        try:
+            yield
+        finally:
+            self._session.close_other()
+            self.__dict__.clear()
+            actor.generators = attributes["generators"]
+            self._set(**attributes)
+            self._set(_session=self._new_session())
+            self.set_state(state)
+            self._set(_session=attributes["_session"])  # not that of set_state, which closes environments
+
+    def new_environment(self) -> Any:
+        """Return a new copy of the training environment."""
+        return self._source.make_evaluation()
+
     def get_rule(self, rule: str, optimizer: str | None = None) -> float:
         """Return a rule of one optimizer, by default of the first; `set_rule` names the rules.
 
@@ -462,6 +494,11 @@ class Agent(Algorithm):
     def replay(self) -> Any:
         """The replay memory; None if the agent has none or is not compiled."""
         return None if self._settings is None else self._settings.replay
+
+    @property
+    def compile_arguments(self) -> dict[str, Any]:
+        """The arguments of the last `compile`."""
+        return {} if self._settings is None else dict(self._settings.arguments)
 
     @property
     def schedule(self) -> Any:

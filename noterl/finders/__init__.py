@@ -1,4 +1,4 @@
-"""Finding a learning rate, an optimizer or an agent by short trial runs, which leave the agent as it was."""
+"""Finding a learning rate, an optimizer or an agent by short trial runs. The agents do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials of several candidates side by side: their names, their table, and which is the best."""
+"""Comparing the trials of several candidates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from noterl.finders.finder import Curve, Finder
 
 
 class Trial(NamedTuple):
-    """What a candidate did: a reward and a loss per episode, how long it took, and the error that ended it, if any."""
+    """The trial of a candidate: reward and loss per episode, its duration, and the error that ended it, if any."""
 
     name: str
     rewards: list[float]
@@ -26,9 +26,9 @@ class CandidateFinder(Finder):
     """Base of the finders that compare candidates; the best has the highest mean reward, or the lowest mean loss.
 
     Attributes:
-        results: a row per candidate: `name`, `mean` and `spread` (standard deviation) of the metric over its points,
-            `points`, `seconds`, and `error` (None where there was none); the best first.
-        trials: what each candidate did, by its name.
+        results: a row per candidate, best first: `name`, `mean` and `spread` (standard deviation) of the metric over
+            its points, `points`, `seconds`, and `error` (None if there was none).
+        trials: the trials by the names of the candidates.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class CandidateFinder(Finder):
 
     @property
     def best(self) -> str | None:
-        """The name of the best candidate; None where none got anywhere."""
+        """The name of the best candidate; None if no candidate has a mean."""
         return self.results[0]["name"] if self.results and not math.isnan(self.results[0]["mean"]) else None
 
     def curves(self, metric: str) -> dict[str, Curve]:
@@ -49,25 +49,25 @@ class CandidateFinder(Finder):
             if (trial.rewards if metric == "reward" else trial.losses)
         }
         if not found:
-            raise ValueError(f"there is no {metric} to show: run find first")
+            raise ValueError(f"there is no {metric} to plot: run find first")
         return {name: ([float(x) for x in range(len(values))], values) for name, values in found.items()}
 
     def x_label(self, metric: str) -> str:
-        """Return what lies to the right in a picture of the metric."""
+        """Return the label of the horizontal axis in a plot of the metric."""
         return "gradient update" if metric == self.metric == "loss" else "episode"
 
-    def _judge(self, metric: str, trials: Iterable[Trial]) -> str | None:
-        """Make the table; return the best."""
+    def _rank(self, metric: str, trials: Iterable[Trial]) -> str | None:
+        """Set `trials` and `results`; return the name of the best candidate."""
         self.metric = metric
         self.trials = {trial.name: trial for trial in trials}
         self.results = sorted(
-            (_row(metric, trial) for trial in self.trials.values()), key=lambda row: _rank(metric, row)
+            (_row(metric, trial) for trial in self.trials.values()), key=lambda row: _sort_key(metric, row)
         )
         return self.best
 
 
 def named(candidates: Mapping[str, Any] | Sequence[Any], kinds: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return candidates by name; those of a list are named after their kind, and numbered where kinds repeat.
+    """Return candidates by name; in a list, the names are those of their classes, numbered if they repeat.
 
     Example:
     >>> from noterl.finders.candidates import named
@@ -86,7 +86,7 @@ def named(candidates: Mapping[str, Any] | Sequence[Any], kinds: Sequence[str] | 
 
 
 def kind_of(candidate: Any) -> str:
-    """Return what a candidate without a name is called."""
+    """Return the name of a candidate that was not given one."""
     if isinstance(candidate, str):
         return candidate
     if isinstance(candidate, list | tuple):
@@ -108,6 +108,6 @@ def _row(metric: str, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _rank(metric: str, row: dict[str, Any]) -> tuple[bool, float]:
+def _sort_key(metric: str, row: dict[str, Any]) -> tuple[bool, float]:
     mean = row["mean"]
     return math.isnan(mean), 0.0 if math.isnan(mean) else -mean if metric == "reward" else mean

@@ -1,4 +1,4 @@
-"""What finders make of a series of rewards or losses: plain functions of lists."""
+"""Statistics of a series of rewards or losses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Nothing is judged before so many points: the first are noise.
-SETTLED = 5
+# Number of points before which no collapse is reported, because the first ones are noise.
+MIN_POINTS = 5
 
 
 def window_means(values: Sequence[float], window: int) -> list[float]:
-    """Return, for each value, the mean of the last `window` of them up to there; fewer at the start.
+    """Return, for each value, the mean of the `window` values that end with it; there are fewer at the start.
 
     Example:
     >>> from noterl.finders.curves import window_means
@@ -23,9 +23,9 @@ def window_means(values: Sequence[float], window: int) -> list[float]:
 
 
 def normalised(values: Sequence[float], window: int) -> list[float]:
-    """Return each value against the last `window`, itself included: (value - mean) / (deviation + 1e-8).
+    """Return each value normalised by the `window` values that end with it: (value - mean) / (deviation + 1e-8).
 
-    The deviation is that of the population. What is rising is above zero, whatever the scale of the rewards.
+    The deviation is that of the population. Rising values are above zero, whatever the scale of the rewards.
 
     Example:
     >>> from noterl.finders.curves import normalised
@@ -40,7 +40,7 @@ def normalised(values: Sequence[float], window: int) -> list[float]:
 
 
 def derivative(values: Sequence[float], sma: int = 1) -> list[float]:
-    """Return how much the values change per point, over `sma` points: (x[i] - x[i - sma]) / sma, first 0.
+    """Return the change per point, over `sma` points: (x[i] - x[i - sma]) / sma; the first are 0.
 
     Example:
     >>> from noterl.finders.curves import derivative
@@ -63,15 +63,15 @@ def exponential(start: float, end: float, points: int, index: int) -> float:
 
 
 def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
-    """Whether the reward has lost half of what it had gained, by more than noise explains.
+    """Return whether the reward has lost half of its gain, by more than noise explains.
 
-    Gain and loss are those of the mean over a window: against the first whole window, and against the best. Noise is
-    taken to explain six standard errors of such a mean, more than ten of them usually span. Anything not finite has
-    collapsed too.
+    The gain is from the mean over the first complete window to the best mean, the loss is from the best mean to the
+    last. Noise explains up to six standard errors of a mean, more than the usual range of ten means. A value that is
+    not finite counts as a collapse.
     """
     if not all(map(math.isfinite, rewards)):
         return True
-    if len(rewards) <= max(SETTLED, window):
+    if len(rewards) <= max(MIN_POINTS, window):
         return False
     means = window_means(rewards, window)[window - 1 :]
     best = max(means)
@@ -81,7 +81,7 @@ def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
 def deviation(values: Sequence[float]) -> float:
     """Return the standard deviation of the noise on a trend, from the median step between neighbours.
 
-    For a normal variable the median step is 0.954 of it.
+    For a normal variable, the median step is 0.954 standard deviations.
 
     Example:
     >>> from noterl.finders.curves import deviation
@@ -91,15 +91,15 @@ def deviation(values: Sequence[float]) -> float:
     return float(np.median(np.abs(np.diff(values)))) / 0.954
 
 
-def stands_out(values: Sequence[float], index: int, window: int, sma: int) -> bool:
-    """Whether the mean over a window changed, in the `sma` points up to an index, by more than four standard errors.
+def differs_from_noise(values: Sequence[float], index: int, window: int, sma: int) -> bool:
+    """Return whether the mean over a window changed, in the `sma` points up to an index, by over four standard errors.
 
-    The largest of some fifty changes of noise alone is seldom that large.
+    In noise alone, the largest of about fifty changes is rarely that large.
 
     Example:
-    >>> from noterl.finders.curves import stands_out
+    >>> from noterl.finders.curves import differs_from_noise
     >>> values = [0.0, 1.0, 0.0, 1.0, 9.0, 10.0, 9.0, 10.0]
-    >>> stands_out(values, 7, 4, 4), stands_out(values, 3, 4, 1)
+    >>> differs_from_noise(values, 7, 4, 4), differs_from_noise(values, 3, 4, 1)
     (True, False)
     """
     means = window_means(values, window)
@@ -110,17 +110,17 @@ def stands_out(values: Sequence[float], index: int, window: int, sma: int) -> bo
 
 
 def loss_exploded(losses: Sequence[float], window: int) -> bool:
-    """Whether the mean loss of a window is four times the best such mean, or a loss is not finite."""
+    """Return whether the mean loss of a window exceeds four times the lowest mean, or a loss is not finite."""
     if not all(map(math.isfinite, losses[-1:])):
         return True
-    if len(losses) <= max(SETTLED, window):
+    if len(losses) <= max(MIN_POINTS, window):
         return False
     means = window_means(losses, window)[window - 1 :]
     return means[-1] > 4 * min(means)
 
 
 def steepest(slopes: Sequence[float], *, rising: bool, skip_beginning: int, skip_end: int) -> int | None:
-    """Return the index of the steepest rise or fall between what is skipped; None where nothing is left.
+    """Return the index of the steepest rise or fall between the skipped points; None if no point is left.
 
     Example:
     >>> from noterl.finders.curves import steepest

@@ -1,4 +1,4 @@
-"""What the finders share: curves, and how they are drawn."""
+"""The base of the finders: plotting their curves."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Curve = tuple[list[float], list[float]]
 
 
 class Finder(ABC):
-    """Base of the finders: each gives its curves, this draws them.
+    """Base of the finders; a subclass defines the curves.
 
     Attributes:
-        results: a table, as a list of rows, each a dict.
+        results: a table, a list of dicts.
     """
 
     x_scale = "linear"
@@ -33,32 +33,32 @@ class Finder(ABC):
         """Return, by label, the points (x, value) of "reward" or "loss".
 
         Raises:
-            ValueError: if nothing was noted of the metric.
+            ValueError: if there are no values of the metric.
         """
 
     @abstractmethod
     def x_label(self, metric: str) -> str:
-        """Return what lies to the right in a picture of the metric."""
+        """Return the label of the horizontal axis in a plot of the metric."""
 
     def marked(self) -> float | None:
-        """Return a place on that axis that pictures mark, if there is one."""
+        """Return a value on that axis to mark in plots; None for no mark."""
         return None
 
     def plot_reward(self, n_skip_beginning: int = 0, n_skip_end: int = 0, *, path: str | Path | None = None) -> Figure:
-        """Draw the reward.
+        """Plot the reward.
 
         Args:
             n_skip_beginning: points left out at the start.
             n_skip_end: points left out at the end.
-            path: also write the picture there; its ending says the format.
+            path: also write the plot there; the ending decides the format.
 
         Raises:
-            ValueError: if a number is negative, or nothing was found yet.
+            ValueError: if a number is negative, or `find` has not been called.
         """
         return self._draw("reward", "reward", list, (n_skip_beginning, n_skip_end), None, path)
 
     def plot_loss(self, n_skip_beginning: int = 0, n_skip_end: int = 0, *, path: str | Path | None = None) -> Figure:
-        """Draw the loss; arguments and errors are those of `plot_reward`."""
+        """Plot the loss; arguments and errors are those of `plot_reward`."""
         return self._draw("loss", "loss", list, (n_skip_beginning, n_skip_end), None, path)
 
     def plot_reward_change(
@@ -70,17 +70,17 @@ class Finder(ABC):
         *,
         path: str | Path | None = None,
     ) -> Figure:
-        """Draw how fast the reward changes.
+        """Plot the change of the reward per point.
 
         Args:
             sma: points over which the change is measured: (x[i] - x[i - sma]) / sma.
             n_skip_beginning: points left out at the start.
             n_skip_end: points left out at the end.
-            y_lim: bounds of the axis; None for those of the values.
-            path: also write the picture there; its ending says the format.
+            y_lim: bounds of the vertical axis; by default those of the values.
+            path: also write the plot there; the ending decides the format.
 
         Raises:
-            ValueError: if a number is not what it may be, or nothing was found yet.
+            ValueError: if a number is not one of the allowed values, or `find` has not been called.
         """
         return self._draw_change("reward", sma, (n_skip_beginning, n_skip_end), y_lim, path)
 
@@ -93,7 +93,7 @@ class Finder(ABC):
         *,
         path: str | Path | None = None,
     ) -> Figure:
-        """Draw how fast the loss changes; arguments and errors are those of `plot_reward_change`."""
+        """Plot the change of the loss per point; arguments and errors are those of `plot_reward_change`."""
         return self._draw_change("loss", sma, (n_skip_beginning, n_skip_end), y_lim, path)
 
     def _draw_change(
@@ -113,7 +113,7 @@ class Finder(ABC):
         self,
         metric: str,
         label: str,
-        shown: Callable[[Sequence[float]], list[float]],
+        transform: Callable[[Sequence[float]], list[float]],
         skip: tuple[int, int],
         y_lim: tuple[float, float] | None,
         path: str | Path | None,
@@ -127,7 +127,7 @@ class Finder(ABC):
         axes = figure.subplots()
         for name, (x, values) in curves.items():
             kept = slice(skip[0], len(values) - skip[1])
-            axes.plot(x[kept], shown(values)[kept], marker=".", label=name)
+            axes.plot(x[kept], transform(values)[kept], marker=".", label=name)
         axes.set(xlabel=self.x_label(metric), ylabel=label, xscale=self.x_scale)
         if self.x_scale == "linear":
             axes.locator_params(axis="x", integer=True)

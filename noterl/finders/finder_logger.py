@@ -1,4 +1,4 @@
-"""What a trial run of a finder notes."""
+"""Recording the trial run of a finder."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ METRICS = ("reward", "loss")
 
 
 class FinderLogger(Callback):
-    """Note the reward of each finished episode and the loss, and end the run after so many points.
+    """Record the reward and the loss, and end the run after a number of points.
 
-    A point is a finished episode, or with the metric "loss" a gradient update, which then runs as a call of its own.
-    Episodes before the first update teach nothing about how the agent learns, and are no points.
+    A point is a finished episode; for the metric "loss" it is a gradient update, which then runs as a separate call.
+    Episodes before the first update are not points, because they do not depend on what is compared.
 
     Args:
         metric: "reward" or "loss".
-        points: how many points end the run.
-        before: called with the number of each point, from 0, before the updates that belong to it.
-        collapsed: called with the values of the metric so far; True ends the run.
+        points: number of points at which the run ends.
+        before: called with the number of each point, from 0, before its updates.
+        collapsed: called with the values of the metric so far; if it returns True, the run ends.
 
     Raises:
-        ValueError: if an argument is not what it may be.
+        ValueError: if an argument is not one of the allowed values.
 
     Attributes:
-        rewards: of the episodes that are points; with the metric "loss" of those that finished.
-        losses: the mean of each such episode, NaN where it had no update; with the metric "loss" of each update.
-        seconds: that the run took.
+        rewards: of each point; for the metric "loss", of each finished episode.
+        losses: the mean loss of each point, NaN without an update; for the metric "loss", the loss of each update.
+        seconds: the duration of the run.
 
     Example:
     >>> import noterl
@@ -40,7 +40,7 @@ class FinderLogger(Callback):
     >>> agent.compile(learning_starts=100, batch_size=8)
     >>> logger = FinderLogger("loss", points=20)
     >>> history = agent.fit(callbacks=[logger], verbose=0)
-    >>> len(logger.losses), agent.updates >= 20  # the group in progress is ended
+    >>> len(logger.losses), agent.updates >= 20  # the group in progress is completed
     (20, True)
     """
 
@@ -71,13 +71,13 @@ class FinderLogger(Callback):
         return self.rewards if self.metric == "reward" else self.losses
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Begin the first point."""
+        """Start the first point."""
         self._started, self._first_update = perf_counter(), self.agent.updates
         if self._before is not None:
             self._before(0)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Note a finished episode."""
+        """Record a complete episode."""
         if not logs.get("complete", True) or self.agent.updates == self._first_update:
             return
         if self.metric == "loss":
@@ -88,7 +88,7 @@ class FinderLogger(Callback):
             self._end_point()
 
     def on_train_end(self, logs: Logs) -> None:
-        """Note how long it took."""
+        """Record the duration."""
         self.seconds = perf_counter() - self._started
 
     def _after_update(self, batch: int, logs: Logs) -> None:
@@ -99,7 +99,7 @@ class FinderLogger(Callback):
     def _end_point(self) -> None:
         collapsed = self._collapsed is not None and self._collapsed(self.values)
         self._over = collapsed or len(self.values) >= self.points
-        if self._over:  # the group in progress goes on to its end
+        if self._over:  # the group in progress is completed
             self.agent.stop(f"the {self.metric} collapsed" if collapsed else "the search is over")
         elif self._before is not None:
             self._before(len(self.values))

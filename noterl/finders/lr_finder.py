@@ -1,4 +1,4 @@
-"""A range test of the learning rate."""
+"""Finding a learning rate by a range test."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from noterl.backends.common import NonFiniteError
 from noterl.finders.curves import (
     derivative,
+    differs_from_noise,
     exponential,
     loss_exploded,
     normalised,
     reward_collapsed,
-    stands_out,
     steepest,
     window_means,
 )
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 class LRFinder(Finder):
-    """Train for a while with a learning rate that grows exponentially, and see where learning goes best.
+    """Train for a short time with an exponentially growing learning rate, and find where learning is fastest.
 
-    The agent is left exactly as it was. Smith, "Cyclical Learning Rates for Training Neural Networks", 2017, did so
-    with the loss of supervised learning. A reward is noisier, and of noise alone something is suggested too: `is_clear`
-    says whether it is more than that. Where an agent explores at random for long prefer the loss.
+    Afterwards the agent is exactly as before. Smith, "Cyclical Learning Rates for Training Neural Networks", 2017, does
+    this with the loss of supervised learning. A reward is noisier, and noise alone leads to a suggestion too;
+    `is_clear` tells the difference. If an agent explores at random for a long time, use the loss.
 
     Args:
         agent: the agent.
 
     Attributes:
-        results: a row per point: `learning_rate`, `reward`, `normalised_reward` and `mean_reward` over the window (with
+        results: a row per point: `learning_rate`, `reward`, `normalised_reward` and `mean_reward` over the window (for
             the metric "loss": `loss` and `mean_loss`).
-        stop_reason: what ended the search.
-        seconds: that it took.
+        stop_reason: why the search ended.
+        seconds: the duration of the search.
 
     Example:
     >>> import noterl
@@ -72,25 +72,25 @@ class LRFinder(Finder):
         updates: int | None = None,
         **fit: Any,
     ) -> float | None:
-        """Run the test and return the rate that `suggestion` names.
+        """Run the test and return the rate of `suggestion`.
 
-        The rate is `start_lr` for the first point and grows by (end_lr / start_lr) ** (1 / points) with each.
-        A point is an episode, from the first one with an update on; with the metric "loss" a gradient update. The
-        search ends early where the reward loses half of what it had gained, or the loss grows to four times its best
-        (both as means over the window), or something is not finite.
+        The rate is `start_lr` for the first point and is multiplied by (end_lr / start_lr) ** (1 / points) at each
+        point. A point is an episode, starting with the first that has an update; for the metric "loss", a gradient
+        update. The search ends early if the reward loses half of its gain, the loss exceeds four times its minimum
+        (both as means over the window), or a value is not finite.
 
         Args:
-            env: where to train; a fresh copy of the training environment by default.
-            episodes: how many points there are.
+            env: where to train; by default a new copy of the training environment.
+            episodes: number of points.
             start_lr: the first rate.
-            end_lr: where the rate leads.
+            end_lr: the rate after the last point.
             window_size: points in a mean.
             metric: "reward" or "loss".
-            updates: how many points there are with the metric "loss"; as many as `episodes` if not given.
+            updates: number of points for the metric "loss"; by default `episodes`.
             **fit: further arguments of `Agent.fit`.
 
         Raises:
-            ValueError: naming the argument that is not what it may be.
+            ValueError: if an argument is not one of the allowed values.
         """
         check_positive("episodes", episodes)
         check_number("start_lr", start_lr, low=0, above=True)
@@ -114,15 +114,15 @@ class LRFinder(Finder):
     def suggestion(self, sma: int | None = None, n_skip_beginning: int = 10, n_skip_end: int = 5) -> float | None:
         """Return the rate at which the mean reward rises fastest, or the mean loss falls fastest; None if too short.
 
-        A change of means is that of many points; the rate is the one in the middle of them.
+        A change of means depends on many points; the rate is that of the middle one.
 
         Args:
-            sma: points over which the change is measured; `window_size` if not given.
-            n_skip_beginning: points that are not looked at, at the start.
-            n_skip_end: points that are not looked at, at the end.
+            sma: points over which the change is measured; by default `window_size`.
+            n_skip_beginning: points that are skipped at the start.
+            n_skip_end: points that are skipped at the end.
 
         Raises:
-            ValueError: if a number is not what it may be, or nothing was found yet.
+            ValueError: if a number is not one of the allowed values, or `find` has not been called.
         """
         sma = self._window if sma is None else check_positive("sma", sma)
         for name, value in (("n_skip_beginning", n_skip_beginning), ("n_skip_end", n_skip_end)):
@@ -133,9 +133,9 @@ class LRFinder(Finder):
 
     @property
     def is_clear(self) -> bool:
-        """Whether what `find` suggests stands out of the noise: a change of more than four standard errors."""
+        """Whether the suggestion of `find` differs from noise: the change exceeds four standard errors."""
         index = self._steepest(self._window) if self.results else None
-        return index is not None and stands_out(
+        return index is not None and differs_from_noise(
             self.curves(self._searched)[self._searched][1], index, self._window, self._window
         )
 
@@ -144,7 +144,7 @@ class LRFinder(Finder):
         return self.metric or "reward"
 
     def _steepest(self, sma: int, n_skip_beginning: int = 10, n_skip_end: int = 5) -> int | None:
-        """Return where the mean changes fastest for the better, within the `sma` points up to there."""
+        """Return the last of the `sma` points over which the mean improves fastest."""
         slopes = derivative(self.curves(self._searched)[self._mean][1], sma)
         rising = self.metric == "reward"
         return steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=n_skip_end)
@@ -154,13 +154,13 @@ class LRFinder(Finder):
         return f"mean of {self._window}"
 
     def marked(self) -> float | None:
-        """Return the rate that `find` suggested, for pictures to show."""
+        """Return the rate that `find` suggested, to mark in plots."""
         return self.suggestion() if self.results else None
 
     def curves(self, metric: str) -> dict[str, Curve]:
-        """Return the points of the metric that was searched by, and their means over the window."""
+        """Return the values of the metric that `find` used, and their means over the window."""
         if self.metric != metric or not self.results:
-            raise ValueError(f"there is no {metric} to show: run find(metric={metric!r}) first")
+            raise ValueError(f"there is no {metric} to plot: run find(metric={metric!r}) first")
         rates = [row["learning_rate"] for row in self.results]
         return {
             name: (rates, [row[column] for row in self.results])
@@ -168,11 +168,11 @@ class LRFinder(Finder):
         }
 
     def x_label(self, metric: str) -> str:
-        """Return what lies to the right in a picture of the metric."""
+        """Return the label of the horizontal axis in a plot of the metric."""
         return "learning rate"
 
     def _run(self, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> str | None:
-        """Train until the logger ends it, and put the agent back; return what ended it."""
+        """Train until the logger stops, leave the agent as it was, and return the reason of the end."""
         agent = self.agent
         callbacks = [*fit.pop("callbacks", ()), logger]
         with preserving(agent):

@@ -1,4 +1,4 @@
-"""Which optimizer learns best."""
+"""Comparing optimizers by short trial runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from noterl.backends.common import NonFiniteError
 from noterl.finders.candidates import CandidateFinder, Trial, named
 from noterl.finders.finder_logger import METRICS, FinderLogger
-from noterl.finders.preserving import begin_trial, preserving, trial_environment
+from noterl.finders.preserving import compile_with, preserving, trial_environment
 from noterl.utils.checks import check_positive, check_word
 
 if TYPE_CHECKING:
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class OptFinder(CandidateFinder):
-    """Train the agent for a while with each of several optimizers, each time from the same beginning.
+    """Train the agent for a short time with each of several optimizers, each time from the same state.
 
-    Every trial begins with the agent's weights, memory, counters and generators, so that the optimizer alone makes the
-    difference. The agent is left exactly as it was, its own optimizer included.
+    Every trial begins with the agent's weights, memory, counters and generators, so only the optimizer differs.
+    Afterwards the agent is exactly as before, with its own optimizer.
 
     Args:
         agent: the agent.
-        optimizers: candidates, each as `Agent.compile` takes its `optimizer`; a dict names them.
+        optimizers: candidates, each as the argument `optimizer` of `Agent.compile`; a dict names them.
 
     Raises:
-        ValueError: if there are none.
+        ValueError: if there are no candidates.
 
     Example:
     >>> import keras, noterl
@@ -49,27 +49,27 @@ class OptFinder(CandidateFinder):
         """Try every optimizer and return the name of the best.
 
         Args:
-            env: where to train; a fresh copy of the training environment by default.
-            episodes: how many points a trial has: episodes, from the first one with an update on, or with the metric
-                "loss" gradient updates.
+            env: where to train; by default a new copy of the training environment.
+            episodes: points of a trial: episodes, starting with the first that has an update; for the metric "loss",
+                gradient updates.
             metric: "reward" or "loss".
             **fit: further arguments of `Agent.fit`.
 
         Raises:
-            ValueError: naming the argument that is not what it may be.
+            ValueError: if an argument is not one of the allowed values.
         """
         check_positive("episodes", episodes)
         check_word("metric", metric, METRICS)
         trials = []
-        with preserving(self.agent) as state:
-            for name, optimizer in self.optimizers.items():
-                begin_trial(self.agent, state, optimizer)
+        for name, optimizer in self.optimizers.items():
+            with preserving(self.agent):
+                compile_with(self.agent, optimizer)
                 trials.append(play(self.agent, name, FinderLogger(metric, episodes), env, fit))
-        return self._judge(metric, trials)
+        return self._rank(metric, trials)
 
 
 def play(agent: Agent, name: str, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> Trial:
-    """Train until the logger ends it; a loss that is not finite ends the trial too."""
+    """Train until the logger stops, or a loss is not finite."""
     callbacks = [*fit.get("callbacks", ()), logger]
     error = None
     try:

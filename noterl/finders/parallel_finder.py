@@ -1,4 +1,4 @@
-"""Which agent with which optimizer learns best, each tried in a process of its own."""
+"""Comparing agents and optimizers by trial runs in separate processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from noterl.finders.candidates import CandidateFinder, Trial, kind_of, named
 from noterl.finders.finder_logger import METRICS
-from noterl.finders.preserving import begin_trial, preserving
+from noterl.finders.preserving import compile_with, preserving
 from noterl.utils.checks import check_positive, check_word
 from noterl.utils.processes import end, spawn
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class ParallelFinder(CandidateFinder):
-    """Train several agents for a while, each with its optimizer and in a process of its own.
+    """Train several agents for a short time, each with its optimizer and in a separate process.
 
-    Processes are spawned, so a script that uses this keeps its work under `if __name__ == "__main__":`. Agents travel
-    as files, as `Agent.save` writes them, and are left exactly as they were. A candidate that fails, whatever way, is
-    reported in `results` and the others go on.
+    Processes are spawned, so a script needs `if __name__ == "__main__":`. They receive the agents as files of
+    `Agent.save`; the agents here do not change. A candidate that fails is reported in `results`, and the others
+    continue.
 
     Args:
         agents: the agents; a dict names the candidates.
-        optimizers: one for each agent, in the same order, each as `Agent.compile` takes its `optimizer`; None for
-            those the agents have.
-        processes: how many run at a time; as many as there are processors if not given.
+        optimizers: one for each agent, in the same order, each as the argument `optimizer` of `Agent.compile`; None for
+            the agents' own.
+        processes: the largest number of processes at a time; by default the number of processors.
 
     Raises:
-        ValueError: if an argument is not what it may be.
+        ValueError: if an argument is not one of the allowed values.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class ParallelFinder(CandidateFinder):
         """Try every candidate and return the name of the best.
 
         Args:
-            env: where to train, something that can be pickled; where the agent trains by default, if it has an id.
-            episodes: how many points a trial has: episodes, from the first one with an update on, or with the metric
-                "loss" gradient updates.
+            env: where to train, picklable; by default the agent's training environment, if it has an id.
+            episodes: points of a trial: episodes, starting with the first that has an update; for the metric "loss",
+                gradient updates.
             metric: "reward" or "loss".
-            **fit: further arguments of `Agent.fit`, that can be pickled.
+            **fit: further arguments of `Agent.fit`, picklable.
 
         Raises:
-            ValueError: naming the argument that is not what it may be.
+            ValueError: if an argument is not one of the allowed values.
         """
         check_positive("episodes", episodes)
         check_word("metric", metric, METRICS)
@@ -80,7 +80,7 @@ class ParallelFinder(CandidateFinder):
                 custom = {type(agent).__name__: type(agent)}
                 jobs.append((name, (path, custom, name, env, episodes, metric, fit)))
             found = dict(_finished(jobs, self.processes))
-        return self._judge(metric, [found[name] for name in self.candidates])
+        return self._rank(metric, [found[name] for name in self.candidates])
 
 
 def _kind(agent: Any, optimizer: Any) -> str:
@@ -88,17 +88,17 @@ def _kind(agent: Any, optimizer: Any) -> str:
 
 
 def _save(agent: Agent, optimizer: Any, path: str) -> None:
-    """Write the agent with that optimizer, and leave it as it was."""
+    """Save the agent with another optimizer, or with its own if `optimizer` is None; the agent does not change."""
     if optimizer is None:
         agent.save(path)
         return
-    with preserving(agent) as state:
-        begin_trial(agent, state, optimizer)
+    with preserving(agent):
+        compile_with(agent, optimizer)
         agent.save(path)
 
 
 def _finished(jobs: list[tuple[str, Any]], processes: int) -> Iterator[tuple[str, Trial]]:
-    """Run jobs, so many at a time, and yield what each gave as it ends."""
+    """Run jobs in processes and yield the trials as they end."""
     waiting = list(reversed(jobs))
     running: dict[Any, tuple[str, Any, float]] = {}
     try:
@@ -116,7 +116,7 @@ def _finished(jobs: list[tuple[str, Any]], processes: int) -> Iterator[tuple[str
 
 
 def _received(receiver: Any, name: str, process: Any, started: float) -> Trial:
-    """Return what a process sent before it ended; of one that died without a word, how it ended."""
+    """Return the trial that a process sent; if it sent nothing, a trial with its exit code."""
     try:
         trial = Trial(*receiver.recv())
         process.join()
@@ -129,7 +129,7 @@ def _received(receiver: Any, name: str, process: Any, started: float) -> Trial:
 
 
 def _try(sender: Connection, job: Any) -> None:
-    """Run one trial, in its own process, and send what it gave."""
+    """Run one trial and send it; called in a separate process."""
     path, custom, name, env, episodes, metric, fit = job
     started = perf_counter()
     try:

@@ -114,9 +114,9 @@ def _handlers(callback: Callback, event: str) -> Iterator[Callable[..., None]]:
     """Return the bound methods of a callback that handle an event."""
     if _overrides(callback, event):
         yield getattr(callback, event)
-    if isinstance(callback.every, Every) and _overrides(callback, "on_due"):
-        if event in _CHECKED[callback.every.at]:
-            yield callback.call_if_due
+    every = callback.every if _overrides(callback, "on_due") else None
+    if every is not None and event in _CHECKED[every.at]:
+        yield callback.call_if_due
 
 
 def _adapt(callback: Any) -> Callback:

@@ -12,6 +12,7 @@ import pytest
 from noterl import policies
 from noterl.callbacks import AdaBatch, Adapt, ESSAdapt, Rate, Scale
 from noterl.learning.gradient_noise import Spread
+from noterl.training.dispatch import CallbackList, call_handlers
 
 
 class Memory:
@@ -33,7 +34,6 @@ class LiveAgent:
 
     optimizer_names = ("optimizer",)
     memory = "replay"
-    on_policy = None
 
     def __init__(self, sizes: list[float] = (), **memory: Any) -> None:  # type: ignore[assignment]
         self.replay = Memory(list(sizes), **memory)
@@ -45,8 +45,18 @@ class LiveAgent:
         self.optimizers = {"optimizer": self}
         self.episodes = self.steps = self.updates = 0
 
-    def set_rule(self, rule: str, value: float, optimizer: str) -> None:
+    @property
+    def batch_size(self) -> int:
+        return self.schedule.batch_size
+
+    def get_rule(self, rule: str, optimizer: str | None = None) -> float:
+        return self.rules[rule]
+
+    def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
         self.rules[rule] = value
+
+    def gradient_noise(self, samples: int) -> Any:
+        return self.noise
 
 
 class Number:
@@ -60,28 +70,17 @@ class Number:
         self.value = value
 
 
-@pytest.fixture(autouse=True)
-def live_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    from noterl.learning import optimizers
-
-    get_rule = optimizers.get_rule
-    monkeypatch.setattr(
-        optimizers,
-        "get_rule",
-        lambda each, rule: each.rules[rule] if isinstance(each, LiveAgent) else get_rule(each, rule),
-    )
-
-
 def looks(callback: Any, agent: LiveAgent, count: int = 1, steps: int = 0) -> list[dict[str, Any]]:
     """Play episodes; return what each logged."""
     callback.agent = agent
+    callback.before_fit(agent, None)
+    events, found = CallbackList([callback]).bind(), []
     callback.on_train_begin({})
-    found = []
     for _ in range(count):
         agent.episodes += 1
         agent.steps += steps
         logs: dict[str, Any] = {}
-        callback.on_episode_end(agent.episodes - 1, logs)
+        call_handlers(events.on_episode_end, agent.episodes - 1, logs)
         found.append(logs)
     return found
 
@@ -110,8 +109,6 @@ FORMULAS: dict[str, tuple[Any, float, float | None, float | None]] = {
 class Noise:
     """Stands in for the measurement: variances, or spreads."""
 
-    ready = True
-
     def __init__(self, agent: LiveAgent, found: list[Any]) -> None:
         self.agent, self.found = agent, iter(found)
         self.generator = np.random.default_rng(0)
@@ -125,8 +122,11 @@ class Noise:
         return value if value is None or isinstance(value, Spread) else SimpleNamespace(variance=value)
 
 
-def noisy(monkeypatch: pytest.MonkeyPatch, found: list[Any]) -> None:
-    monkeypatch.setattr("noterl.learning.gradient_noise.GradientNoise", lambda agent, samples: Noise(agent, found))
+def noisy(found: list[Any]) -> LiveAgent:
+    """Return an agent with these measurements of the gradient noise."""
+    agent = LiveAgent()
+    agent.noise = Noise(agent, found)
+    return agent
 
 
 class TestFormulas:
@@ -139,9 +139,8 @@ class TestFormulas:
         assert first != after
 
     @pytest.mark.parametrize("name", [name for name, row in FORMULAS.items() if row[3] is not None])
-    def test_by_the_variance_of_gradients(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        noisy(monkeypatch, [1.25e-3])
-        (logs,) = looks(AdaBatch(7, **{name: FORMULAS[name][0]}), LiveAgent())
+    def test_by_the_variance_of_gradients(self, name: str) -> None:
+        (logs,) = looks(AdaBatch(7, **{name: FORMULAS[name][0]}), noisy([1.25e-3]))
         assert logs["gradient_noise"] == 1.25e-3
         assert logs["gradient_noise_ratio"] == pytest.approx(1.25)
         assert logs[name] == pytest.approx(FORMULAS[name][3])
@@ -200,10 +199,9 @@ class TestFormulas:
         assert [each["ess_ratio"] for each in logs] == pytest.approx([1.0, 2.0, 0.5, 1.0])
         assert [each["lr"] for each in logs] == pytest.approx([1e-3, 2e-3, 1.5e-3, 1e-3])
 
-    def test_the_noise_scale_is_told_per_transition_of_a_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_noise_scale_is_told_per_transition_of_a_batch(self) -> None:
         spreads = [Spread(4, 10, 0.3, 0.2), Spread(4, 10, 0.35, 0.21)]
-        noisy(monkeypatch, list(spreads))
-        agent = LiveAgent()
+        agent = noisy(list(spreads))
         logs = looks(AdaBatch(4, 1.0, scale="simple", batch=Scale(align=1, min=30, max=45)), agent, 2)
         (signal, noise), (second_signal, second_noise) = (spread.signal_and_noise(64) for spread in spreads)
         assert logs[0]["gradient_noise"] == pytest.approx(noise / signal / 64)
@@ -214,14 +212,12 @@ class TestFormulas:
         smoothed = [0.2 * new + 0.8 * old for new, old in zip((second_signal, second_noise), first, strict=True)]
         assert logs[1]["gradient_noise"] == pytest.approx(smoothed[1] / smoothed[0] / logs[0]["batch"])
 
-    def test_the_noise_against_what_it_was_at_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        noisy(monkeypatch, [0.5, 1.0])
-        logs = looks(AdaBatch(4, None, 1.0, lr=Rate(1e-3, 0, 1)), LiveAgent(), 2)
+    def test_the_noise_against_what_it_was_at_first(self) -> None:
+        logs = looks(AdaBatch(4, None, 1.0, lr=Rate(1e-3, 0, 1)), noisy([0.5, 1.0]), 2)
         assert [each["gradient_noise_ratio"] for each in logs] == [1.0, 2.0]
 
-    def test_nothing_moves_where_nothing_is_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        noisy(monkeypatch, [None, math.nan, math.inf])
-        logs = looks(AdaBatch(4, lr=Rate(1e-3, 0, 1)), LiveAgent(), 3)
+    def test_nothing_moves_where_nothing_is_measured(self) -> None:
+        logs = looks(AdaBatch(4, lr=Rate(1e-3, 0, 1)), noisy([None, math.nan, math.inf]), 3)
         assert logs == [{"lr": 1e-3}] * 3
 
 
@@ -242,7 +238,7 @@ class TestScales:
 
     @pytest.mark.parametrize(("value", "set_to"), [(7.99, 7), (8.0, 8), (1.2, 1)])
     def test_counts_are_rounded_down(self, value: float, set_to: int) -> None:
-        assert Scale().fit(8, batch=False).rounded(value, batch=False) == set_to
+        assert Scale().with_defaults(8, batch=False).rounded(value, batch=False) == set_to
 
     def test_too_many_sizes_are_refused(self) -> None:
         with pytest.raises(

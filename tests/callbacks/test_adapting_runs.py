@@ -82,7 +82,7 @@ def test_nothing_compiles_more_often_than_there_are_sizes(backend: str) -> None:
     wave = iter(100.0 * (1 + 0.9 * np.sin(np.arange(400))))
     adapt = ESSAdapt(100, 1.0, every=3, unit="steps", batch=Scale(min=4, max=16, align=4), gamma=Rate(0.01, 0.9, 0.99))
     learner.build()
-    measured = LambdaCallback(on_train_begin=lambda logs: setattr(adapt, "measured", lambda: next(wave)))
+    measured = LambdaCallback(on_train_begin=lambda logs: setattr(adapt, "_measure", lambda: next(wave)))
     sizes = set()
     measured.on_step_end = lambda: sizes.add(learner.schedule.batch_size)
     learner.fit(steps=200, callbacks=[measured, adapt], verbose=0)

@@ -200,13 +200,13 @@ class TestEvery:
         resumed = runs.run(make(name, whole.folder / "cut"), start=whole.middle, episodes=EPISODES - CUT)
         assert not differences(timeless(joined(resumed)), timeless(joined(whole.state)))
 
-    def test_hears_only_what_it_uses(self, name: str, tmp_path: Path) -> None:
+    def test_handles_only_the_events_that_it_uses(self, name: str, runs: Runs, tmp_path: Path) -> None:
         callback = make(name, tmp_path)
+        callback.agent = runs.agent
         events = CallbackList([callback]).bind()
-        heard = [event for event in EVENTS if getattr(events, event)]
-        assert heard or type(callback).before_fit is not noterl.Callback.before_fit, f"{name} does nothing"
-        for event in heard:
-            function = getattr(callback, event)
+        handled = {event: getattr(events, event) for event in EVENTS if getattr(events, event)}
+        assert handled or type(callback).before_fit is not noterl.Callback.before_fit, f"{name} does nothing"
+        for event, (function, *_) in handled.items():
             assert function.__code__.co_code != (lambda self: None).__code__.co_code
             assert len(function.__code__.co_names) + len(function.__code__.co_freevars) > 0, f"{event} does nothing"
         assert bool(events.on_batch_begin or events.on_batch_end) == (name in HEARS_UPDATES)

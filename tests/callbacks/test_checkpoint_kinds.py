@@ -11,8 +11,8 @@ import pytest
 
 import noterl
 from noterl import saving
-from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback, cadence
-from noterl.callbacks.writer import Writer
+from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from noterl.callbacks.support.writer import Writer
 from tests.callbacks.test_checkpoint import FileAgent, episodes_of, names, play, small
 from tests.support.doubles import FakeClock
 from tests.support.states import assert_same_state, one_lane
@@ -91,7 +91,7 @@ class TestUnits:
 
     def test_seconds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = FakeClock()
-        monkeypatch.setattr(cadence, "perf_counter", clock)
+        monkeypatch.setattr("noterl.callback.perf_counter", clock)
         slow = LambdaCallback(on_episode_end=lambda episode, logs: clock.sleep(2))
         checkpoint = Checkpoint(tmp_path, 5, unit="seconds", max_save_files=None, save_last=False)
         rewarded([0.0], FileAgent).fit(episodes=10, callbacks=[slow, checkpoint], verbose=0)
@@ -217,11 +217,11 @@ class TestBackground:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         agent = small()
-        monkeypatch.setattr("noterl.callbacks.writer.available_bytes", lambda: 1000)
+        monkeypatch.setattr("noterl.callbacks.support.writer.available_bytes", lambda: 1000)
         written = []
         monkeypatch.setattr(Writer, "write", lambda *_, **__: written.append(1))
         checkpoint = Checkpoint(tmp_path, 2, save_replay=True, background=True)
         agent.fit(episodes=2, callbacks=[checkpoint], verbose=2)
         assert written == []
         assert episodes_of(tmp_path) == [2]
-        assert "a copy of the memory does not fit in what is free: episode-000002-" in capsys.readouterr().err
+        assert "writing episode-000002-" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from PIL import Image
 import noterl
 from noterl.callback import LambdaCallback
 from noterl.callbacks import Animate, Evaluate, HyperparameterScheduler, LearningRateScheduler, RecordVideo
-from noterl.callbacks.evaluator import _serve
+from noterl.callbacks.support.evaluator import _serve
 from tests.support.states import assert_same_state, one_lane
 from tests.support.tape import Tape, TapeAgent, rewarded, taped
 

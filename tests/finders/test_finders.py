@@ -42,13 +42,16 @@ class Undisturbed:
 
     def __enter__(self) -> None:
         self.state, self.attributes = self.agent.get_state(), dict(vars(self.agent))
+        self.lanes, self.actor_generators = lanes_of(self.agent), self.agent._actor.generators
 
     def __exit__(self, *_: Any) -> None:
         assert_same_state(self.agent.get_state(), self.state)
         after = dict(vars(self.agent))
         assert after.keys() == self.attributes.keys()
-        for name in ("lanes", "history", "optimizers", "replay", "generators", "policy", "_callbacks"):
+        for name in ("_session", "_history", "_learner", "_actor", "_settings", "_stop", "generators", "head"):
             assert after[name] is self.attributes[name], name
+        assert lanes_of(self.agent) is self.lanes
+        assert self.agent._actor.generators is self.actor_generators is self.agent.generators
 
 
 class TestLRFinder:
@@ -189,14 +192,14 @@ class TestPictures:
     @pytest.mark.parametrize(("metric", "label"), [("reward", "episode"), ("loss", "gradient update")])
     def test_what_lies_to_the_right(self, agent: noterl.DQN, metric: str, label: str) -> None:
         finder = OptFinder(agent, ["adam"])
-        finder._judge(metric, [Trial("adam", [1.0, 2.0], [3.0, 4.0, 5.0], 1.0)])
+        finder._rank(metric, [Trial("adam", [1.0, 2.0], [3.0, 4.0, 5.0], 1.0)])
         assert finder.plot_loss().axes[0].get_xlabel() == label
         assert finder.plot_reward().axes[0].get_xlabel() == "episode"
 
     def test_of_something_that_was_not_searched_by(self, finder: LRFinder, agent: noterl.DQN) -> None:
-        with pytest.raises(ValueError, match=r"there is no loss to show: run find\(metric='loss'\) first"):
+        with pytest.raises(ValueError, match=r"there is no loss to plot: run find\(metric='loss'\) first"):
             finder.plot_loss()
-        with pytest.raises(ValueError, match=r"there is no reward to show: run find"):
+        with pytest.raises(ValueError, match=r"there is no reward to plot: run find"):
             OptFinder(agent, ["adam"]).plot_reward()
 
     @pytest.mark.parametrize(

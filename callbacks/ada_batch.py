@@ -87,7 +87,7 @@ class AdaBatch(AdaptiveCallback):
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """For rollouts, check after every step: a rollout rarely ends where an episode does."""
         self._waits = agent.memory == "rollout" and agent.replay is None
-        if self._waits:
+        if self._waits and self.every is not None:
             self.every = Every(self.every.count, self.every.unit, at="both")
 
     def on_train_begin(self, logs: Logs) -> None:

@@ -12,7 +12,8 @@ from noterl.registry import register_modules
 from noterl.utils import keras_backend, lazy_imports
 
 if TYPE_CHECKING:
-    from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules
+    import noterl.callbacks as callbacks
+    from noterl import envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
     from noterl.agents.ddpg import DDPG

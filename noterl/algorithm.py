@@ -55,6 +55,7 @@ class Algorithm(Configurable):
     epochs: int = 4
     supports_replay: bool = True
     multi_agent: bool = False
+    _is_argument = False
 
     # State of noterl. An annotation without a value reserves a name: see `__setattr__`.
     observation_space: spaces.Space[Any]
@@ -292,8 +293,7 @@ def _owner(kind: type, name: str) -> str | None:
             else:
                 taken = callable(value) or isinstance(value, classmethod | staticmethod | functools.cached_property)
             return f"{base.__name__}.{name}" if ours and taken else None
-        # Built-in algorithms annotate attributes that they assign themselves; the base classes reserve theirs.
-        if ours and not base.__module__.startswith("noterl.agents.") and name in vars(base).get("__annotations__", {}):
+        if ours and name in vars(base).get("__annotations__", {}):
             return f"{base.__name__}.{name}"
     return None
 

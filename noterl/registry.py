@@ -105,6 +105,7 @@ class Configurable(metaclass=_Recorder):
     """An object that records its constructor arguments; base of agents, policies, noises and memories."""
 
     _config: dict[str, Any]
+    _is_argument = True  # whether a file may hold instances as arguments of other objects
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor arguments by name, as they were passed."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,10 @@ def floor_of(module: str) -> int | None:
     return FLOOR.get(".".join(module.split(".")[:2]))
 
 
+def is_module_name(value: object) -> bool:
+    return isinstance(value, str) and bool(re.fullmatch(r"noterl\.[\w.]+", value)) and floor_of(value) is not None
+
+
 def targets(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and target of each import of the catalogue, and of each string that names a module of noterl."""
     tree = ast.parse(text)
@@ -47,9 +52,8 @@ def targets(text: str) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("noterl"):
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             yield from ((node.lineno, name) for name in names if name.startswith("noterl.callbacks"))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            if node.value.startswith("noterl.") and floor_of(node.value) is not None and " " not in node.value:
-                yield node.lineno, node.value
+        elif isinstance(node, ast.Constant) and id(node) not in docstrings and is_module_name(node.value):
+            yield node.lineno, node.value
 
 
 def violations(module: str, text: str) -> list[str]:
@@ -91,7 +95,7 @@ def test_planted_upward_import_is_found(text: str) -> None:
     assert violations("noterl.replay.replay", text)
 
 
-@pytest.mark.parametrize("text", ['"""See noterl.agents.ppo."""', 'NAME = "noterl.utils.files"', "import noterl.agents"])
+@pytest.mark.parametrize("text", ['"""See noterl.agents.ppo."""', 'NAME = "noterl.utils.files"', "import noterl"])
 def test_other_text_is_passed_over(text: str) -> None:
     assert not violations("noterl.replay.replay", text)
 

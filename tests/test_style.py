@@ -24,11 +24,16 @@ FOLDERS = ("noterl", "callbacks", "tests", "benchmarks", "examples")
 EVENTS = re.compile(r"on_(train|episode|batch|evaluate)_(begin|end)|on_exception")
 FRAMEWORKS = {"tensorflow", "jax", "jaxlib", "torch"}
 BANNED_NAMES = re.compile(r"(nb_|n_obs|obs_|done_).*|.*_(obs|done)|obs|done|dones|s_|s_next|ob|acs?|rew")
-DISPATCHERS = ("noterl/training/loop.py", "noterl/callback.py", "noterl/training/keras_adapter.py")
+DISPATCHERS = (
+    "noterl/training/loop.py",
+    "noterl/callback.py",
+    "noterl/training/keras_adapter.py",
+    "callbacks/adapt.py",
+)
 # Where losses and other results of an update pass.
 DEVICE_VALUES = ("noterl/training/loop.py", "noterl/history.py", "noterl/losses.py", "noterl/agents/", "callbacks/")
 # Arguments that every algorithm shares, beside the hyperparameters of its paper.
-WIDE_SIGNATURES = ("__init__", "compile", "fit")
+WIDE_SIGNATURES = ("__init__", "compile", "compile_updates", "fit")
 
 
 @dataclass(frozen=True)
@@ -325,7 +330,8 @@ def packages_in(root: Path) -> set[str]:
 def test_setuptools_lists_every_package() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert setuptools["packages"] == sorted(packages_in(ROOT))
-    assert setuptools["package-dir"] == {"noterl.callbacks": "callbacks"}
+    mapped = {name.removeprefix("noterl."): path for name, path in setuptools["package-dir"].items()}
+    assert mapped == {"callbacks": "callbacks", "callbacks.support": "callbacks/support"}
 
 
 def test_a_package_that_is_not_listed_is_seen(tmp_path: Path) -> None:

@@ -31,9 +31,8 @@ class ActorCritic(Agent):
     """
 
     memory = "rollout"
+    gae_lambda: Any = 0.95
     action_spaces = ("Discrete", "MultiDiscrete", "Box")
-    head: heads.Categorical | heads.Gaussian
-    gae_lambda: Any
 
     def __init__(
         self,

@@ -146,7 +146,7 @@ def _build_object(name: str, config: dict[str, Any], custom_objects: dict[str, t
     if not isinstance(cls, type) or not issubclass(cls, Configurable):
         raise ValueError(f"{place}: the class {name!r} must be a noterl.registry.Configurable, got {cls!r}")
     # gymnasium imports the module of an id "module:name", and an agent's constructor accepts ids.
-    if _is_agent(cls):
+    if not cls._is_argument:
         raise ValueError(f"{place}: an agent must not be among the arguments in a file, got {name!r}")
     return _construct(cls.from_config, config, name, place)
 
@@ -189,7 +189,7 @@ def _describe(value: Any, keys: Keys) -> Description | None:
     if isinstance(value, Description):
         return value
     name = type(value).__name__
-    if isinstance(value, Configurable) and not _is_agent(type(value)):
+    if isinstance(value, Configurable) and value._is_argument:
         if _find(lookup, name) not in (None, type(value)):
             raise TypeError(f"{key_path(keys, 'tree')}: another class is registered as {name!r}")
         return Description("$object", name, value.get_config())
@@ -213,12 +213,6 @@ def _describe_keras(value: Any, name: str, keys: Keys) -> Description | None:
     if isinstance(rate, Configurable):
         config["learning_rate"] = rate
     return None if any(_has_dict(item) for item in config.values()) else Description("$keras", name, config)
-
-
-def _is_agent(cls: type) -> bool:
-    """Return whether a class is an agent's, without importing it."""
-    agent: type | None = getattr(sys.modules.get("noterl.agent"), "Agent", None)
-    return agent is not None and issubclass(cls, agent)
 
 
 def _has_dict(value: Any) -> bool:

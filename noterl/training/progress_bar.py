@@ -81,8 +81,8 @@ class ProgressBar(Callback):
             self._bar = None
 
     def _move(self) -> None:
-        done = self.agent.steps - self._first_step if self._unit == "step" else self._finished
-        self._bar.n = done if self._total is None else min(done, self._total)
+        count = self.agent.steps - self._first_step if self._unit == "step" else self._finished
+        self._bar.n = count if self._total is None else min(count, self._total)
 
     def _show(self) -> None:
         self._shown = perf_counter()

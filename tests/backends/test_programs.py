@@ -1,0 +1,176 @@
+"""Compiled programs of plain functions and variables, without an agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from noterl.backends import current
+from noterl.backends.common import GatheredRows
+from noterl.types import Batch
+from tests.support.batches import random_batch
+
+UPDATES, ROWS = 5, 4
+
+
+class Regression:
+    """Fits a vector to rewards by gradient descent, and counts its updates."""
+
+    def __init__(self) -> None:
+        self.weights = keras.Variable(np.linspace(0.1, 0.5, 5, dtype=np.float32), name="weights")
+        self.count = keras.Variable(np.float32(0), trainable=False, name="count")
+        self.optimizer = keras.optimizers.SGD(0.1)
+        self.optimizer.build([self.weights])
+        self.variables = [self.weights, self.count, *self.optimizer.variables]
+        self.traces = 0
+
+    def loss(self, batch: Batch) -> Any:
+        return ops.mean(ops.square(ops.matmul(batch.observation, self.weights) - batch.reward))
+
+    def step(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        loss, _ = current().minimize(self.loss, [self.weights], self.optimizer, (batch,), traceable=True)
+        self.count.assign_add(1.0)
+        value = ops.sum(self.weights)
+        return {"loss": loss, "index": ops.zeros(()) + index, "sum": value}, {"td_error": batch.reward * 2}
+
+    def trace(self) -> None:
+        self.traces += 1
+
+    def program(self, **options: Any) -> Any:
+        return current().compile_updates(self.step, self.variables, on_trace=self.trace, **options)
+
+    def state(self) -> list[np.ndarray]:
+        return [current().fetch(variable) for variable in self.variables]
+
+
+def batches() -> Batch:
+    return random_batch(UPDATES, ROWS)
+
+
+def on_device(batch: Batch) -> Batch:
+    """Return the rows of all batches `[K B, ...]` as tensors."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: convert(part) for name, part in value.items()}
+        return ops.convert_to_tensor(value.reshape(-1, *value.shape[2:]))
+
+    return Batch(*map(convert, batch))
+
+
+INDICES = np.arange(UPDATES * ROWS, dtype=np.int32).reshape(UPDATES, ROWS)
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", False])
+def test_gathered_rows_give_the_results_of_stacked_batches(jit_compile: Any) -> None:
+    stacked, gathered = Regression(), Regression()
+    first = stacked.program(jit_compile=jit_compile)(batches(), UPDATES)
+    second = gathered.program(jit_compile=jit_compile)(GatheredRows(on_device(batches()), INDICES), UPDATES)
+    for left, right in zip(stacked.state(), gathered.state(), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-6)
+    assert first.applied == second.applied == UPDATES
+    for results in ("logs", "feedback"):
+        for name, values in getattr(first, results).items():
+            other = getattr(second, results)[name]
+            np.testing.assert_allclose(current().fetch(values), current().fetch(other), rtol=1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", False])
+@pytest.mark.parametrize("first", [0, 1, 7])
+def test_index_counts_from_the_first_update_within_the_period(first: int, jit_compile: Any) -> None:
+    result = Regression().program(period=3, jit_compile=jit_compile)(batches(), UPDATES, first)
+    assert current().fetch(result.logs["index"]).tolist() == [(first + k) % 3 for k in range(UPDATES)]
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", False])
+@pytest.mark.parametrize("gathered", [True, False])
+@pytest.mark.parametrize("last", [0, 2, UPDATES])
+def test_stop_undoes_the_update_and_skips_the_rest(last: int, gathered: bool, jit_compile: Any) -> None:
+    plain, stopping = Regression(), Regression()
+    if last:
+        plain.program(jit_compile=jit_compile)(batches(), last)
+    rows = GatheredRows(on_device(batches()), INDICES) if gathered else batches()
+    # `step` logs after it counted, so the variable is the number of the update.
+    program = stopping.program(stop=lambda logs: stopping.count.value > last, jit_compile=jit_compile)
+    result = program(rows, UPDATES)
+    assert (result.applied, result.stopped_early) == (last, last < UPDATES)
+    for left, right in zip(plain.state(), stopping.state(), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-6)
+
+
+@pytest.mark.backends("jax", "tensorflow")
+def test_reported_weights_come_back_flat_and_current() -> None:
+    regression = Regression()
+    result = regression.program(report=[regression.weights])(batches(), UPDATES)
+    np.testing.assert_array_equal(result.weights, current().fetch(regression.weights))
+    assert Regression().program()(batches(), UPDATES).weights is None
+
+
+def test_one_trace_serves_every_count_and_first() -> None:
+    regression = Regression()
+    program = regression.program(period=2)
+    for count, first in ((UPDATES, 0), (2, 1), (1, 0)):
+        assert program(batches(), count, first).applied == count
+    assert regression.traces == 1
+    assert float(current().fetch(regression.count)) == UPDATES + 3
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", False])
+@pytest.mark.parametrize("acting", [True, False])
+def test_a_call_writes_assigned_variables_back(acting: bool, jit_compile: Any) -> None:
+    total = keras.Variable(np.zeros(5, np.float32), trainable=False)
+
+    def add(observations: Any) -> Any:
+        total.assign(total + ops.sum(observations, axis=0))
+        return total * 2.0
+
+    call = current().compile_call(add, [total], acting=acting, jit_compile=jit_compile)
+    for _ in range(2):
+        result = call(np.ones((3, 5), np.float32))
+    assert isinstance(result, np.ndarray) == acting
+    np.testing.assert_array_equal(current().fetch(result), np.full(5, 12.0))
+    np.testing.assert_array_equal(current().fetch(total), np.full(5, 6.0))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_isolated_discards_assignments(compiled: bool) -> None:
+    count = keras.Variable(np.float32(1), trainable=False)
+
+    def look(inputs: Any) -> Any:
+        def change() -> Any:
+            count.assign_add(5.0)
+            return count * inputs
+
+        return current().isolated(change, [count])
+
+    value = current().compile_call(look, [count])(np.ones(3, np.float32)) if compiled else look(np.ones(3, np.float32))
+    np.testing.assert_array_equal(current().fetch(ops.convert_to_tensor(value)), np.full(3, 6.0))
+    assert float(current().fetch(count)) == 1.0
+
+
+def test_minimize_outside_a_program_updates_known_variables() -> None:
+    regression, before = Regression(), Regression().state()
+    batch = Batch(*(value if isinstance(value, dict) else ops.convert_to_tensor(value[0]) for value in batches()))
+    loss, aux = current().minimize(
+        regression.loss, [regression.weights], regression.optimizer, (batch,), known=regression.variables
+    )
+    assert np.isfinite(current().fetch(loss)) and aux == {}
+    assert not np.array_equal(before[0], regression.state()[0])
+    assert int(current().fetch(regression.optimizer.iterations)) == 1
+
+
+def test_gradients_change_nothing() -> None:
+    regression, before = Regression(), Regression().state()
+    batch = Batch(*(value if isinstance(value, dict) else ops.convert_to_tensor(value[0]) for value in batches()))
+    _, _, (gradient,) = current().gradients(
+        regression.loss, [regression.weights], (batch,), known=regression.variables
+    )
+    observation, reward = (np.asarray(batches()[k][0], np.float64) for k in (0, 2))
+    expected = 2 * observation.T @ (observation @ before[0] - reward) / ROWS
+    np.testing.assert_allclose(current().fetch(gradient), expected, rtol=1e-4, atol=1e-6)
+    for left, right in zip(before, regression.state(), strict=True):
+        np.testing.assert_array_equal(left, right)

@@ -60,7 +60,7 @@ def without_options(env):
 
 
 class TestCheck:
-    def test_good_environments(self):
+    def test_good_environments_have_no_errors(self):
         for env in (CARTPOLE, "Pendulum-v1", "FrozenLake-v1", doubles.ImageEnv, Gym021Env, Gym026Env):
             report = check(env, steps=300)
             assert report.ok, report
@@ -69,7 +69,7 @@ class TestCheck:
         assert check(CARTPOLE).resumable == "replay"
         assert check(CARTPOLE).warnings == []
 
-    def test_counts(self):
+    def test_report_counts_episodes_and_steps(self):
         report = check(CountingEnv(length=5), episodes=4)
         assert (report.episodes, report.steps) == (4, 20)
 
@@ -102,7 +102,7 @@ class TestCheck:
             (space("observation_space", spaces.Dict(a=spaces.Discrete(3))), "must be a dict"),
         ],
     )
-    def test_errors(self, change, words):
+    def test_fault_is_an_error(self, change, words):
         report = check(broken(change))
         assert not report.ok
         assert any(words in text for text in report.errors), report
@@ -122,7 +122,7 @@ class TestCheck:
             (spaces.Box(0, 1, (2,)), np.array(["a", "b"]), OUTSIDE),
         ],
     )
-    def test_errors_of_each_kind_of_space(self, observation_space, value, words):
+    def test_observation_outside_each_kind_of_space_is_an_error(self, observation_space, value, words):
         env = CountingEnv()
         env.observation_space = observation_space
         env._observation = lambda: value
@@ -137,7 +137,7 @@ class TestCheck:
             (without_options, "can be passed `options`"),
         ],
     )
-    def test_what_is_only_converted_is_a_warning(self, change, words):
+    def test_value_that_is_only_converted_is_a_warning(self, change, words):
         report = check(broken(change))
         assert report.ok, report
         assert any(words in text for text in report.warnings), report
@@ -147,7 +147,7 @@ class TestCheck:
         assert not check(broken(observing(lambda x: x - 3))).ok
         assert gymnasium.logger.min_level == gymnasium.logger.ERROR
 
-    def test_each_error_is_said_once(self):
+    def test_each_error_is_reported_once(self):
         report = check(broken(observing(lambda x: x - 3)))
         assert len(report.errors) == 1
 
@@ -157,19 +157,19 @@ class TestCheck:
         report = check(lambda: doubles.RaisingEnv(at=2, on="reset"))
         assert report.errors == ["reset(seed=1) raised EnvironmentBroke: reset 2 broke (episode 1, reset)"]
 
-    def test_nan_in_the_middle(self):
+    def test_nan_is_reported_with_its_step(self):
         report = check(lambda: doubles.NotANumberEnv(at=3))
         assert report.errors == [f"{OUTSIDE} (episode 0, step 3: array([nan, nan], dtype=float32))"]
         report = check(lambda: doubles.NotANumberEnv(at=8, where="reward"))
         assert report.errors == ["The reward is a NaN value. (episode 1, step 3)"]
 
-    def test_endless_episodes(self):
+    def test_endless_episodes_are_a_warning(self):
         report = check(broken(lambda env: setattr(env, "length", 10**9)), steps=20)
         assert report.ok
         assert any("no episode ended within 20 steps" in text for text in report.warnings)
         assert not any("no episode" in text for text in check(CountingEnv(), steps=20).warnings)
 
-    def test_aliasing(self):
+    def test_changed_observation_is_a_warning(self):
         class Aliasing(RandomWalkEnv):
             buffer = np.zeros(2, np.float32)
 
@@ -181,7 +181,7 @@ class TestCheck:
         assert any("changes the observation that it returned before" in text for text in report.warnings)
         assert not any("changes the observation" in text for text in check(RandomWalkEnv).warnings)
 
-    def test_aliasing_between_steps_alone(self):
+    def test_observation_changed_only_between_steps_is_a_warning(self):
         class Aliasing(RandomWalkEnv):
             buffer = np.zeros(2, np.float32)
 
@@ -191,7 +191,7 @@ class TestCheck:
 
         assert any("changes the observation" in text for text in check(Aliasing).warnings)
 
-    def test_reset_in_the_middle_of_an_episode(self):
+    def test_reset_that_is_ignored_in_the_middle_of_an_episode_is_a_warning(self):
         class Stubborn(RandomWalkEnv):
             running, start = False, 0
 
@@ -209,7 +209,7 @@ class TestCheck:
         assert report.resumable is None
         assert any("twice returns different observations" in text for text in report.warnings), report
 
-    def test_seed_ignored(self):
+    def test_ignored_seed_is_a_warning(self):
         class Unseeded(RandomWalkEnv):
             def reset(self, *, seed=None, options=None):
                 return super().reset(seed=None)
@@ -219,7 +219,7 @@ class TestCheck:
         assert report.resumable is None
         assert any("no run can be repeated" in text for text in report.warnings)
 
-    def test_noise_that_is_not_seeded(self):
+    def test_unseeded_noise_is_a_warning(self):
         class Noisy(RandomWalkEnv):
             other = np.random.default_rng()
 
@@ -230,7 +230,7 @@ class TestCheck:
         assert report.resumable is None
         assert any("differ from step 1 on" in text for text in report.warnings), report
 
-    def test_what_is_drawn_at_construction(self):
+    def test_randomness_at_construction_is_a_warning(self):
         class Drawn(RandomWalkEnv):
             def __init__(self):
                 super().__init__()
@@ -243,12 +243,12 @@ class TestCheck:
         assert report.resumable is None
         assert any("a second instance with the same seed and actions differs" in text for text in report.warnings)
 
-    def test_what_outlives_reset(self):
+    def test_state_that_outlives_reset_is_a_warning(self):
         report = check(CountingEnv)
         assert report.resumable is None
         assert any("different observations" in text for text in report.warnings)
 
-    def test_own_state(self):
+    def test_state_methods_make_resumable(self):
         report = check(StatefulEnv)
         assert (report.ok, report.resumable) == (True, "state"), report
         assert check(StatefulEnv()).resumable == "state"
@@ -263,7 +263,7 @@ class TestCheck:
 
         assert check(Counted).resumable == "state"
 
-    def test_state_that_forgets(self):
+    def test_incomplete_state_is_an_error(self):
         class Forgetful(StatefulEnv):
             def set_state(self, state):
                 super().set_state({**state, "position": 0.0})
@@ -272,14 +272,14 @@ class TestCheck:
         assert report.resumable is None
         assert any("set_state does not restore" in text for text in report.errors)
 
-    def test_state_that_raises(self):
+    def test_state_method_that_raises_is_an_error(self):
         class Raising(StatefulEnv):
             def get_state(self):
                 raise KeyError("position")
 
         assert any("get_state or set_state raised KeyError" in text for text in check(Raising).errors)
 
-    def test_state_that_cannot_be_said(self):
+    def test_state_that_cannot_be_saved_is_a_warning(self):
         class Unspeakable(StatefulEnv):
             def get_state(self):
                 return {**super().get_state(), "file": sys.stdout}
@@ -288,21 +288,21 @@ class TestCheck:
         assert report.resumable is None
         assert any("cannot be saved" in text for text in report.warnings)
 
-    def test_factory_of_one_object(self):
+    def test_factory_of_one_object_is_an_error(self):
         env = RandomWalkEnv()
         assert any("the same" in text and "again" in text for text in check(lambda: env).errors)
 
-    def test_time_limit_said_as_termination(self):
+    def test_time_limit_returned_as_termination_is_a_warning(self):
         report = check(lambda: CountingEnv(length=60))
         assert any("terminated after exactly 60 steps" in text for text in report.warnings)
         report = check(lambda: CountingEnv(length=60, truncate=True))
         assert not any("terminated after exactly" in text for text in report.warnings)
 
-    def test_unbounded_actions(self):
+    def test_unbounded_actions_are_a_warning(self):
         report = check(broken(space("action_space", spaces.Box(-np.inf, np.inf, (1,)))), steps=1)
         assert any("infinite bounds" in text for text in report.warnings)
 
-    def test_slow_step(self, monkeypatch):
+    def test_slow_step_is_a_warning(self, monkeypatch):
         monkeypatch.setattr("noterl.envs.checking.check._SLOW_MICROSECONDS", 0.0)
         assert any("steps/s" in text for text in check(RandomWalkEnv).warnings)
 
@@ -310,7 +310,7 @@ class TestCheck:
         first, second = check(RandomWalkEnv, seed=3), check(RandomWalkEnv, seed=3)
         assert (first.steps, first.errors, first.warnings) == (second.steps, second.errors, second.warnings)
 
-    def test_the_users_object_stays_open_and_its_spaces_generator_unmoved(self):
+    def test_users_environment_stays_open_and_the_generator_of_its_space_unchanged(self):
         env = CountingEnv()
         env.action_space.seed(1)
         before = env.action_space.np_random.bit_generator.state
@@ -318,7 +318,7 @@ class TestCheck:
         assert env.closed == 0
         assert env.action_space.np_random.bit_generator.state == before
 
-    def test_text(self):
+    def test_report_as_text(self):
         text = str(check(broken(stepping(reward=np.nan))))
         assert "not ok" in text
         assert "  error: The reward is a NaN value. (episode 0, step 1)" in text
@@ -330,16 +330,16 @@ class TestCheck:
     @pytest.mark.parametrize(
         "wrong", [{"episodes": 0}, {"steps": -1}, {"steps": 2.5}, {"seed": -1}, {"episodes": True}]
     )
-    def test_bad_numbers(self, wrong):
+    def test_bad_numbers_are_refused(self, wrong):
         with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be an int of at least"):
             check(CARTPOLE, **wrong)
 
-    def test_not_an_environment(self):
+    def test_other_objects_are_refused(self):
         with pytest.raises(ValueError, match=r"^env must be .* got 3"):
             check(3)
 
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-    def test_vector(self, mode):
+    def test_vector_environment_has_no_errors(self, mode):
         report = check(lambda: doubles.branching_vector(3, mode), steps=90)
         assert report.ok, report
         assert report.autoreset_mode == mode
@@ -357,7 +357,7 @@ class TestCheck:
             (lambda: doubles.TogetherVectorEnv([doubles.CountingEnv] * 2), None, "differ from step 0 on"),
         ],
     )
-    def test_how_a_vector_is_restored(self, make, resumable, words):
+    def test_report_says_how_a_vector_environment_is_restored(self, make, resumable, words):
         report = check(make, steps=60)
         assert (report.ok, report.resumable) == (True, resumable)
         assert len(report.warnings) == (words is not None)
@@ -381,19 +381,19 @@ class TestCheck:
         assert masks.count(None) == 3, "it is played once and repeated twice"
 
     @pytest.mark.parametrize(
-        ("said", "truth", "words"),
+        ("claimed", "actual", "words"),
         [
             ("NextStep", "SameStep", "the mode NextStep, the step after an end must be a reset"),
             ("SameStep", "NextStep", "the mode SameStep, infos['final_obs'] must hold"),
             (None, "NextStep", "metadata['autoreset_mode'] must be one of"),
         ],
     )
-    def test_vector_that_says_another_mode(self, said, truth, words):
-        vector = doubles.branching_vector(3, truth)
-        vector.metadata["autoreset_mode"] = said
+    def test_wrong_autoreset_mode_is_an_error(self, claimed, actual, words):
+        vector = doubles.branching_vector(3, actual)
+        vector.metadata["autoreset_mode"] = claimed
         assert any(words in text for text in check(vector).errors), check(vector)
 
-    def test_vector_errors(self):
+    def test_values_of_a_vector_environment_are_checked(self):
         vector = doubles.branching_vector(2, "SameStep")
         step = vector.step
         vector.step = lambda actions: (step(actions)[0] - 5, np.zeros(3), *step(actions)[2:])

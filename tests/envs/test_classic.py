@@ -1,4 +1,4 @@
-"""noterl.envs: classic gym 0.21 and 0.26 behind gymnasium's interface."""
+"""Classic gym 0.21 and 0.26 behind gymnasium's interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.backend_free
 class TestClassic:
     @pytest.mark.parametrize("cls", [Gym021Env, Gym026Env])
     @pytest.mark.parametrize("truncate", [False, True])
-    def test_five_values_and_seed(self, cls, truncate):
+    def test_step_returns_five_values_and_reset_seeds(self, cls, truncate):
         lane = resolve(cls(length=2, truncate=truncate)).make(0)
         observation, info = lane.reset(seed=11)
         assert observation.tolist() == [11, 0]
@@ -28,8 +28,8 @@ class TestClassic:
         assert lane.reset(seed=12)[0].tolist() == [12, 0]
 
     @pytest.mark.parametrize("shape", [(1,), (1, 1), ()])
-    def test_a_reward_in_an_array_is_a_number(self, shape):
-        """As environments of gym with continuous actions gave it."""
+    def test_reward_in_an_array_becomes_a_number(self, shape):
+        """Some environments of gym with continuous actions return arrays."""
 
         class InAnArray(Gym021Env):
             def step(self, action):
@@ -41,32 +41,32 @@ class TestClassic:
         reward = lane.step(1)[1]
         assert (type(reward), reward) == (float, 1.0)
 
-    def test_spaces_become_gymnasiums(self):
+    def test_spaces_are_converted(self):
         source = resolve(Gym021Env())
         assert source.observation_space == spaces.Box(-np.inf, np.inf, (2,), np.float32)
         assert source.action_space == spaces.Discrete(2)
 
-    def test_reset_without_seed_leaves_the_generator_alone(self):
+    def test_reset_without_seed_does_not_seed(self):
         env = Gym021Env()
         lane = ClassicEnv(env)
         lane.reset(seed=5)
         assert lane.reset()[0].tolist() == [5, 0]
 
-    def test_seed_fits_old_generators(self):
+    def test_seed_fits_31_bits(self):
         env = Gym021Env()
         ClassicEnv(env).reset(seed=2**40 + 3)
         assert env.seeded == 3
 
-    def test_lanes_from_a_factory(self):
+    def test_factory_makes_separate_lanes(self):
         source = resolve(Gym026Env)
         assert source.make(0).env is not source.make(1).env
 
-    def test_environment_that_wraps_itself(self):
+    def test_environment_that_wraps_itself_is_accepted(self):
         env = Gym021Env()
         env.env = env
         assert resolve(env).make(0).env is env
 
-    def test_keyword_refused_deep_inside_wrappers(self):
+    def test_keyword_refused_by_a_wrapped_environment_is_dropped(self):
         class Wrapper(Gym021Env):
             def __init__(self, inner):
                 super().__init__()
@@ -95,7 +95,7 @@ class TestClassic:
             "Env.reset() got an unexpected keyword argument 'sed'",
         ],
     )
-    def test_its_own_type_errors_are_not_swallowed(self, message):
+    def test_other_type_errors_of_reset_are_raised(self, message):
         class Broken(Gym026Env):
             resets = 0
 
@@ -109,7 +109,7 @@ class TestClassic:
         assert str(caught.value) == message
         assert env.resets == 1
 
-    def test_a_refusal_that_comes_from_within_is_shown_all_the_same(self):
+    def test_refusal_inside_of_reset_is_raised(self):
         class Broken(Gym026Env):
             def reset(self, *, seed=None, options=None):
                 raise TypeError("Inner.reset() got an unexpected keyword argument 'seed'")
@@ -117,7 +117,7 @@ class TestClassic:
         with pytest.raises(TypeError, match="Inner"):
             ClassicEnv(Broken()).reset(seed=1)
 
-    def test_type_error_in_step_is_not_swallowed(self):
+    def test_type_error_of_step_is_raised(self):
         class Broken(Gym026Env):
             def step(self, action):
                 raise TypeError("step() takes 1 positional argument but 2 were given")
@@ -127,12 +127,12 @@ class TestClassic:
         with pytest.raises(TypeError, match="takes 1 positional"):
             lane.step(0)
 
-    def test_options(self):
+    def test_options_are_passed_or_refused(self):
         assert ClassicEnv(Gym026Env()).reset(seed=1, options={"level": 2})[1] == {"options": {"level": 2}}
         with pytest.raises(ValueError, match="options must be None for Gym021Env"):
             ClassicEnv(Gym021Env()).reset(seed=1, options={"level": 2})
 
-    def test_observation_that_is_itself_a_pair_with_a_dict(self):
+    def test_observation_may_be_a_pair_with_a_dict(self):
         class Paired(Gym021Env):
             def __init__(self):
                 super().__init__()
@@ -145,31 +145,31 @@ class TestClassic:
         assert (observation, info) == ((2, {"a": 1}), {})
 
     @pytest.mark.parametrize(("answer", "words"), [((1, 2, 3), "got 3 values"), (None, "got NoneType")])
-    def test_step_with_another_number_of_values(self, answer, words):
+    def test_step_with_another_number_of_values_is_refused(self, answer, words):
         env = Gym026Env()
         env.step = lambda action: answer
         with pytest.raises(ValueError, match="must return 4 or 5 values") as caught:
             ClassicEnv(env).step(0)
         assert words in str(caught.value)
 
-    def test_time_limit_flag_without_an_end_is_no_end(self):
+    def test_time_limit_flag_without_an_end_is_ignored(self):
         env = Gym021Env()
         env.step = lambda action: (np.zeros(2), 0.0, False, {"TimeLimit.truncated": True})
         assert ClassicEnv(env).step(0)[2:4] == (False, False)
 
-    def test_render(self):
+    def test_render_returns_an_array(self):
         lane = resolve(Gym021Env).make_evaluation(render_mode="rgb_array")
         lane.reset()
         lane.step(0)
         assert lane.render().tolist() == np.full((4, 4, 3), 1).tolist()
 
-    def test_close(self):
+    def test_close_is_forwarded(self):
         env = Gym021Env()
         ClassicEnv(env).close()
         assert env.closed == 1
         ClassicEnv(Gym026Env()).close()
 
-    def test_gyms_own_checker_is_told_that_it_has_checked(self):
+    def test_checks_of_gyms_own_checker_are_marked_as_done(self):
         checker = type("PassiveEnvChecker", (Gym026Env,), {"__module__": "gym.wrappers.env_checker"})()
         checker.checked_reset = checker.checked_step = checker.checked_render = False
         outer = Gym026Env()

@@ -1,4 +1,4 @@
-"""The Blind Cliffwalk: dynamics, the truth about its values, and that it is what noterl wants of an environment."""
+"""The Blind Cliffwalk: its dynamics, true values, check and state."""
 
 import itertools
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.backend_free
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_exactly_one_sequence_of_actions_earns_the_reward(n):
+def test_exactly_one_sequence_of_actions_has_the_reward(n):
     env, lengths, earned = BlindCliffwalk(n), [], []
     for actions in itertools.product((0, 1), repeat=n):
         observation, _ = env.reset()
@@ -30,7 +30,7 @@ def test_exactly_one_sequence_of_actions_earns_the_reward(n):
     assert [actions for reward, actions in earned if reward] == [env.right]
 
 
-def test_true_values_solve_the_equation_of_bellman():
+def test_true_values_solve_the_bellman_equation():
     env, gamma = BlindCliffwalk(6), 0.8
     values = env.action_values(gamma)
     for state in range(6):
@@ -42,7 +42,7 @@ def test_true_values_solve_the_equation_of_bellman():
     assert values[0, 0] == pytest.approx(gamma**5)
 
 
-def test_it_passes_the_check_of_environments():
+def test_cliffwalk_passes_check():
     report = envs.check(BlindCliffwalk(4))
     assert report.ok and not report.warnings, report
     assert report.resumable == "state"
@@ -54,7 +54,7 @@ def test_bad_sizes_are_refused(n):
         BlindCliffwalk(n)
 
 
-def test_state_is_brought_back():
+def test_state_is_restored():
     env, other = BlindCliffwalk(4), BlindCliffwalk(4)
     env.reset()
     env.step(0)

@@ -1,4 +1,4 @@
-"""Our own goal environments: what they are, how they end, and that they fit gymnasium, its vectors and our memory."""
+"""Goal environments: their dynamics, ends, specs and checks."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ MAKERS = [Reach2D, functools.partial(BitFlip, 5)]
 
 @pytest.mark.parametrize("make", MAKERS)
 class TestEveryGoalEnvironment:
-    def test_gymnasium_finds_nothing_wrong(self, make: Any) -> None:
+    def test_environment_passes_gymnasiums_check(self, make: Any) -> None:
         check_env(make(), skip_render_check=True)
 
-    def test_ours_finds_nothing_wrong_and_an_episode_is_restored_exactly(self, make: Any) -> None:
+    def test_environment_passes_check_and_is_restored_exactly(self, make: Any) -> None:
         report = envs.check(make())
         assert report.ok and report.resumable == "state", str(report)
 
-    def test_an_object_is_made_again_for_more_lanes_and_for_evaluation(self, make: Any) -> None:
+    def test_spec_makes_lanes_and_evaluation_environments(self, make: Any) -> None:
         env = make()
         source = envs.resolve(env)
         others = [source.make(1), source.make_evaluation()]
         assert source.make(0) is env
         assert all(type(other) is type(env) and other.max_steps == env.max_steps for other in others)
 
-    def test_what_a_step_says_is_what_is_computed_afterwards_for_one_and_for_many(self, make: Any) -> None:
-        env, seen = make(), []
+    def test_computed_rewards_equal_those_of_steps(self, make: Any) -> None:
+        env, steps_taken = make(), []
         for episode in range(30):
             env.reset(seed=episode)
             env.action_space.seed(episode)
@@ -46,16 +46,16 @@ class TestEveryGoalEnvironment:
                 assert reward == env.compute_reward(*goals, info) and type(reward) is float
                 assert terminated is env.compute_terminated(*goals, info) is info["is_success"]
                 assert truncated is env.compute_truncated(*goals, info)
-                seen.append((*goals, reward, terminated, truncated, info))
+                steps_taken.append((*goals, reward, terminated, truncated, info))
                 over = terminated or truncated
         achieved, desired, rewards, terminated, truncated, infos = (
-            np.array(column) for column in zip(*seen, strict=True)
+            np.array(column) for column in zip(*steps_taken, strict=True)
         )
         assert np.array_equal(env.compute_reward(achieved, desired, infos), rewards)
         assert np.array_equal(env.compute_terminated(achieved, desired, infos), terminated)
         assert np.array_equal(env.compute_truncated(achieved, desired, infos), truncated)
 
-    def test_what_was_observed_stays_as_it_was(self, make: Any) -> None:
+    def test_observations_do_not_change_later(self, make: Any) -> None:
         env = make()
         first, _ = env.reset(seed=0)
         kept = {name: part.copy() for name, part in first.items()}
@@ -64,7 +64,7 @@ class TestEveryGoalEnvironment:
         assert all(np.array_equal(first[name], kept[name]) for name in kept)
         assert np.array_equal(env.goal, kept["desired_goal"])
 
-    def test_it_runs_in_a_vector(self, make: Any) -> None:
+    def test_environment_runs_in_a_vector_environment(self, make: Any) -> None:
         vector = SyncVectorEnv([make] * 2)
         observations, _ = vector.reset(seed=0)
         assert {name: len(part) for name, part in observations.items()} == dict.fromkeys(
@@ -74,14 +74,14 @@ class TestEveryGoalEnvironment:
 
 
 class TestReach2D:
-    def test_goals_are_far_off_and_the_start_is_the_origin(self) -> None:
+    def test_start_is_the_origin_and_goals_are_distant(self) -> None:
         env = Reach2D()
         first = [env.reset(seed=seed)[0] for seed in range(200)]
         goals = np.array([observation["desired_goal"] for observation in first])
         assert goals.min() >= 3.5 and goals.max() <= 4.5 and goals.min() < 3.55 and goals.max() > 4.45
         assert not any(observation["observation"].any() for observation in first)
 
-    def test_steps_are_cut_to_one_and_the_plane_has_edges(self) -> None:
+    def test_actions_are_clipped_and_edges_stop_the_point(self) -> None:
         env = Reach2D()
         env.reset(seed=0)
         assert env.step(np.array([-1.0, 7.0], np.float32))[0]["observation"].tolist() == [0.0, 1.0]
@@ -89,12 +89,12 @@ class TestReach2D:
             observation = env.step(np.array([0.25, 1.0], np.float32))[0]
         assert observation["achieved_goal"].tolist() == [2.0, 5.0]
 
-    def test_the_threshold(self) -> None:
+    def test_goal_is_reached_within_the_threshold(self) -> None:
         env, goal = Reach2D(), np.array([4.0, 4.0])
         near, far = np.array([4.149, 4.0]), np.array([4.0, 4.151])
         assert env.compute_reward(np.array([near, far]), np.array([goal, goal]), {}).tolist() == [0.0, -1.0]
 
-    def test_a_goal_reached_terminates_and_fifty_steps_truncate(self) -> None:
+    def test_reached_goal_terminates_and_fifty_steps_truncate(self) -> None:
         env = Reach2D()
         goal = env.reset(seed=3)[0]["desired_goal"]
         for _ in range(4):
@@ -111,7 +111,7 @@ class TestReach2D:
 
 
 class TestBitFlip:
-    def test_an_action_flips_its_bit_and_the_goal_ends_the_episode(self) -> None:
+    def test_action_flips_its_bit_and_the_goal_ends_the_episode(self) -> None:
         env = BitFlip(6)
         observation, _ = env.reset(seed=1)
         wrong = np.flatnonzero(observation["observation"] != observation["desired_goal"])
@@ -120,7 +120,7 @@ class TestBitFlip:
         assert [result[1:4] for result in results] == [(-1.0, False, False)] * (len(wrong) - 1) + [(0.0, True, False)]
         assert np.array_equal(results[-1][0]["achieved_goal"], observation["desired_goal"])
 
-    def test_it_is_truncated_after_as_many_steps_as_bits(self) -> None:
+    def test_episode_is_truncated_after_as_many_steps_as_bits(self) -> None:
         env = BitFlip(3)
         env.reset(seed=2)
         env.state = 1 - env.goal

@@ -146,7 +146,7 @@ def test_bit_flip_is_encoded_as_bits_and_goal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "good", "bad", "said"),
+    ("space", "good", "bad", "message"),
     [
         (spaces.Box(0, 9, (3,), np.int64), [1, 2, 3], 5, r"has the shape \(\), but its space has the shape \(3,\)"),
         (spaces.Box(0, 255, (4, 4), np.uint8), np.zeros((4, 4), np.uint8), np.zeros((4, 3)), r"has the shape \(4, 3\)"),
@@ -155,11 +155,11 @@ def test_bit_flip_is_encoded_as_bits_and_goal() -> None:
         (spaces.Discrete(3), 2, 7, r"is not in Discrete\(3\): 7"),
     ],
 )
-def test_value_of_another_space_is_refused(space: Any, good: Any, bad: Any, said: str) -> None:
+def test_value_of_another_space_is_refused(space: Any, good: Any, bad: Any, message: str) -> None:
     for whole, wrap in ((space, lambda value: value), (spaces.Dict({"a": space}), lambda value: {"a": value})):
         checker = Checker(whole)
         checker.observation(wrap(good), 3, 9)
-        with pytest.raises(InvalidStepError, match=rf"^observation.* of environment 3 at step 9 {said}"):
+        with pytest.raises(InvalidStepError, match=rf"^observation.* of environment 3 at step 9 {message}"):
             checker.observation(wrap(bad), 3, 9)
 
 

@@ -1,4 +1,4 @@
-"""noterl.envs: an episode in flight, brought back by state or by replay."""
+"""Episodes in flight are restored by state or by replay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestState:
     def continuation(self, env, actions):
         return [env.step(action)[:4] for action in actions]
 
-    def test_environment_without_methods_says_nothing(self):
+    def test_state_without_methods_is_none(self):
         env = gymnasium.make(CARTPOLE)
         env.reset(seed=1)
         assert get_state(env) is None
@@ -59,7 +59,7 @@ class TestState:
             lambda: Remembering(StatefulEnv(limit=50)),
         ],
     )
-    def test_another_instance_goes_on_exactly(self, wrap):
+    def test_another_instance_continues_exactly(self, wrap):
         rng = np.random.default_rng(3)
         actions = rng.uniform(-0.2, 0.2, (8, 1)).astype(np.float32)
         first, second = wrap(), wrap()
@@ -76,7 +76,7 @@ class TestState:
         assert equal(self.continuation(second, actions[3:6]), expected)
         assert equal(first.reset(seed=9)[0], second.reset(seed=9)[0])
 
-    def test_time_limit_goes_on_counting(self):
+    def test_time_limit_continues(self):
         def make():
             return gymnasium.wrappers.TimeLimit(StatefulEnv(limit=1e9, length=100), 4)
 
@@ -88,7 +88,7 @@ class TestState:
         set_state(second, get_state(first))
         assert second.step(np.zeros(1))[3] is True
 
-    def test_state_needs_what_reset_builds(self):
+    def test_environment_is_reset_before_its_state_is_set(self):
         class Late(StatefulEnv):
             def reset(self, *, seed=None, options=None):
                 self.board = np.zeros(3)
@@ -123,7 +123,7 @@ class TestState:
         state = get_state(env)
         assert same(through_json(state), state)
 
-    def test_what_cannot_be_said_is_none(self):
+    def test_state_that_a_file_cannot_hold_is_none(self):
         env = StatefulEnv()
         env.reset(seed=0)
         env.get_state = lambda: {"handle": object()}
@@ -133,7 +133,7 @@ class TestState:
         env.log = sys.stdout
         assert get_state(env) is None
 
-    def test_methods_of_other_arguments_are_not_meant(self):
+    def test_methods_with_other_arguments_are_ignored(self):
         class Mujoco(RandomWalkEnv):
             def get_state(self):
                 return {}
@@ -145,7 +145,7 @@ class TestState:
         env.reset(seed=0)
         assert get_state(env) is None
 
-    def test_state_of_another_kind_of_environment(self):
+    def test_state_of_another_environment_is_refused(self):
         env = gymnasium.wrappers.TimeLimit(StatefulEnv(), 4)
         env.reset(seed=0)
         state = get_state(env)
@@ -173,7 +173,7 @@ class TestState:
                 set_state(env, state)
             assert env.unwrapped.set_calls == 0
 
-    def test_replay(self):
+    def test_replay_repeats_actions(self):
         env, actions = RandomWalkEnv(limit=50), [np.array([0.1 * k]) for k in range(5)]
         env.reset(seed=4)
         for action in actions:

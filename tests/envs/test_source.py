@@ -1,4 +1,4 @@
-"""noterl.envs: every kind of `env=`, lanes and evaluation, vector environments, spaces that do not start at zero."""
+"""Environment sources: every kind of `env=`, lanes and evaluation, vector environments, spaces that start elsewhere."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class TestResolve:
         assert (source.vector, source.num_envs) == (None, None)
         assert layer_names(source.make(0)) == ["TimeLimit", "OrderEnforcing", "CartPoleEnv"]
 
-    def test_the_environment_that_told_the_spaces_becomes_a_lane(self):
+    def test_environment_made_for_the_spaces_becomes_a_lane(self):
         built = []
         source = resolve(lambda: built.append(CountingEnv()) or built[-1])
         assert source.make(0) is built[0]
         assert [source.make(1), source.make(2)] == built[1:]
         assert len(built) == 3
 
-    def test_spec(self):
+    def test_spec_is_accepted(self):
         spec = gymnasium.make(CARTPOLE, max_episode_steps=7).spec
         assert resolve(spec).make(0).spec.max_episode_steps == 7
 
@@ -77,19 +77,19 @@ class TestResolve:
             (len, "must not require arguments"),
         ],
     )
-    def test_anything_else_is_refused_by_name(self, wrong, words):
+    def test_other_objects_are_refused(self, wrong, words):
         with pytest.raises(ValueError, match=r"^env") as caught:
             resolve(wrong)
         assert words in str(caught.value)
 
-    def test_errors_of_a_users_constructor_are_not_dressed_up(self):
+    def test_errors_of_a_users_constructor_are_raised_unchanged(self):
         def broken():
             raise doubles.EnvironmentBroke("in the constructor")
 
         with pytest.raises(doubles.EnvironmentBroke, match="in the constructor"):
             resolve(broken)
 
-    def test_a_missing_package_is_an_import_error(self, monkeypatch):
+    def test_missing_package_is_an_import_error(self, monkeypatch):
         def entry_point():
             raise gymnasium.error.DependencyNotInstalled("box2d is not installed")
 
@@ -98,7 +98,7 @@ class TestResolve:
         with pytest.raises(ImportError, match=r"^env: NeedsMore-v0 cannot be made: box2d is not installed"):
             resolve("NeedsMore-v0")
 
-    def test_unsupported_space_is_refused_and_what_was_made_is_closed(self):
+    def test_unsupported_space_is_refused_and_the_environment_closed(self):
         built = []
 
         def factory():
@@ -115,24 +115,24 @@ class TestResolve:
         assert isinstance(source.make(0), CountingEnv)
         assert source.make(1) is not source.make(0)
 
-    def test_factory_of_an_id_and_of_a_spec(self):
+    def test_factory_may_return_an_id_or_a_spec(self):
         assert resolve(lambda: CARTPOLE).make(1).spec.id == CARTPOLE
         assert resolve(lambda: gymnasium.spec(CARTPOLE)).make(1).spec.id == CARTPOLE
 
-    def test_pair_of_spaces(self):
+    def test_pair_of_spaces_has_no_environment(self):
         source = resolve((spaces.Box(0, 1, (3,)), spaces.Discrete(2)))
         assert source.observation_space.shape == (3,)
         for ask in (source.make, source.make_evaluation):
             with pytest.raises(ValueError, match="only its spaces; pass env="):
                 ask()
 
-    def test_source_comes_back_as_it_is(self):
+    def test_source_is_returned_unchanged(self):
         source = resolve(CARTPOLE)
         assert resolve(source) is source
 
 
 class TestMake:
-    def test_object_is_lane_zero_and_its_spec_makes_the_others(self):
+    def test_object_is_lane_zero_and_its_spec_makes_others(self):
         env = gymnasium.make(CARTPOLE, max_episode_steps=9)
         source = resolve(env)
         assert source.make(0) is env
@@ -150,14 +150,14 @@ class TestMake:
         with pytest.raises(ValueError, match=message):
             source.make_evaluation()
 
-    def test_wrapper_that_the_spec_does_not_know_is_not_lost(self):
+    def test_wrapper_that_the_spec_lacks_is_not_dropped(self):
         source = resolve(Doubled(gymnasium.make(CARTPOLE)))
         with pytest.raises(ValueError, match=r"env.spec\) raises ValueError.*Doubled"):
             source.make(1)
         with pytest.raises(ValueError, match=r"env.spec\) raises ValueError.*Doubled"):
             source.make_evaluation()
 
-    def test_wrapper_that_gymnasium_knows_is_made_again(self):
+    def test_wrapper_in_the_spec_is_made_again(self):
         env = gymnasium.wrappers.TransformReward(gymnasium.make(CARTPOLE), abs)
         lane = resolve(env).make(1)
         assert layer_names(lane)[0] == "TransformReward"
@@ -182,7 +182,7 @@ class TestMake:
         with pytest.raises(ValueError, match="again; it must make a new one"):
             resolve(lambda: env).make_evaluation()
 
-    def test_factory_with_other_spaces_the_second_time(self):
+    def test_factory_with_other_spaces_the_second_time_is_refused(self):
         sizes = iter((3, 4, 5))
         source = resolve(lambda: doubles.ImageEnv((next(sizes), 4, 1)))
         with pytest.raises(ValueError, match=r"other spaces: .*\(4, 4, 1\).*, not .*\(3, 4, 1\)"):
@@ -191,7 +191,7 @@ class TestMake:
         with pytest.raises(ValueError, match=r"other spaces: .*\(5, 4, 1\)"):
             source.make(1)
 
-    def test_evaluation_never_gets_what_trains(self):
+    def test_evaluation_never_uses_a_lane(self):
         for env in (CARTPOLE, CountingEnv, gymnasium.make(CARTPOLE), Gym021Env, Gym026Env):
             source = resolve(env)
             training, evaluation = source.make(0), source.make_evaluation()
@@ -201,13 +201,13 @@ class TestMake:
             evaluation.reset(seed=2)
             assert not np.shares_memory(before, evaluation.step(0)[0])
 
-    def test_render_mode(self):
+    def test_render_mode_is_set_or_refused(self):
         assert resolve(CARTPOLE).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
         assert resolve(gymnasium.make(CARTPOLE)).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
         with pytest.raises(ValueError, match="render_mode=None, not 'rgb_array'; pass env="):
             resolve(CountingEnv).make_evaluation(render_mode="rgb_array")
 
-    def test_render_mode_reaches_a_factory_that_takes_it(self):
+    def test_render_mode_is_passed_to_a_factory_that_accepts_it(self):
         source = resolve(functools.partial(gymnasium.make, CARTPOLE))
         assert source.make(0).render_mode is None
 
@@ -216,7 +216,7 @@ class TestMake:
 
         assert resolve(factory).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
 
-    def test_close_closes_what_was_made_here_and_not_the_users_object(self):
+    def test_close_closes_made_environments_and_not_the_users_object(self):
         mine = CountingEnv()
         resolve(mine).close()
         assert mine.closed == 0
@@ -230,7 +230,7 @@ class TestMake:
         assert evaluation is built[2]
         assert source.make(0) is built[3]
 
-    def test_what_was_made_for_the_spaces_is_not_handed_out_closed(self):
+    def test_closed_environment_is_not_used_again(self):
         source = resolve(CountingEnv)
         source.close()
         assert source.make(0).closed == 0
@@ -244,7 +244,7 @@ class TestMake:
 
 class TestVector:
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-    def test_vector_environment(self, mode):
+    def test_vector_environment_is_accepted(self, mode):
         vector = doubles.branching_vector(3, mode)
         source = resolve(vector)
         assert source.vector is vector
@@ -258,7 +258,7 @@ class TestVector:
         source.close()
         assert not vector.closed
 
-    def test_factory_of_a_vector_environment_is_closed_here(self):
+    def test_vector_environment_of_a_factory_is_closed(self):
         source = resolve(lambda: doubles.branching_vector(2, "SameStep"))
         source.close()
         assert source.vector.closed
@@ -283,7 +283,7 @@ class TestVector:
         assert made[0].closed
         assert source.make(1) is made[1].envs[1]
 
-    def test_evaluation_from_the_spec_of_a_vector_environment(self):
+    def test_spec_of_a_vector_environment_makes_evaluation_environments(self):
         vector = gymnasium.make_vec(CARTPOLE, 2, vectorization_mode="vector_entry_point", max_episode_steps=7)
         source = resolve(vector)
         assert source.make_evaluation().spec.max_episode_steps == 7
@@ -292,27 +292,27 @@ class TestVector:
         assert source.describe()["max_episode_steps"] == 7
         vector.close()
 
-    def test_vector_wrapper_is_not_lost(self):
+    def test_vector_wrapper_is_not_dropped(self):
         vector = gymnasium.wrappers.vector.NormalizeObservation(gymnasium.make_vec(CARTPOLE, num_envs=2))
         source = resolve(vector)
         with pytest.raises(ValueError, match=r"NormalizeObservation is one for vector environments\); pass a"):
             source.make_evaluation()
         assert "id" not in source.describe()
 
-    def test_wrapper_of_each_environment_is_not_lost(self):
+    def test_wrapper_of_each_environment_is_not_dropped(self):
         vector = gymnasium.vector.SyncVectorEnv([lambda: Doubled(gymnasium.make(CARTPOLE))] * 2)
         assert layer_names(resolve(vector).make_evaluation())[0] == "Doubled"
         vector = gymnasium.make_vec(CARTPOLE, 2, vectorization_mode="sync", wrappers=[Doubled])
         assert "id" not in resolve(vector).describe()
 
-    def test_vector_environment_of_another_library(self):
+    def test_vector_environment_of_another_library_is_refused(self):
         class Many(Gym026Env):
             num_envs = 4
 
         with pytest.raises(ValueError, match="Many steps several environments"):
             resolve(Many())
 
-    def test_mode_must_be_said(self):
+    def test_missing_autoreset_mode_is_refused(self):
         vector = doubles.branching_vector(2, "SameStep")
         vector.metadata = {}
         with pytest.raises(ValueError, match=r"metadata\['autoreset_mode'\] must be one of .* got None"):
@@ -343,7 +343,7 @@ class TestStart:
         ],
         ids=["Discrete", "MultiDiscrete"],
     )
-    def test_refusal_holds_a_line_that_works(self, observation_space, action_space, last):
+    def test_refusal_has_a_line_that_works(self, observation_space, action_space, last):
         env = OffsetEnv(observation_space, action_space)
         for name in ("observation_space", "action_space"):
             with pytest.raises(ValueError, match=f"env: {name} must start at zero") as refused:

@@ -1,4 +1,4 @@
-"""noterl.envs: spaces and environments said in JSON, hostile files, and spaces refused by name."""
+"""Spaces of classic gym, spaces that an algorithm refuses, and descriptions of environments in files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def layer_names(env) -> list[str]:
 
 
 class TestSpaces:
-    def test_classic_spaces_nest(self):
+    def test_nested_classic_spaces_are_converted(self):
         parts = OrderedDict(z=doubles.Box(0, 1, (2,)), a=doubles.Discrete(3))
         classic = type("Dict", (), {})()
         classic.spaces = parts
@@ -45,7 +45,7 @@ class TestSpaces:
         with pytest.raises(ValueError, match=r"^env: action_space looks like a Discrete space but cannot be read"):
             convert(type("Discrete", (), {})(), "action_space")
 
-    def test_refused_by_name(self):
+    def test_check_spaces_names_the_space(self):
         box, discrete = spaces.Box(-1, 1, (2,)), spaces.Discrete(3)
         check_spaces("DQN", box, discrete)
         check_spaces("SAC", box, box, actions=("Box",), bounded_actions=True)
@@ -61,7 +61,7 @@ class TestDescription:
     def rebuilt(self, env) -> EnvSource:
         return EnvSource.from_description(through_json(resolve(env).describe()))
 
-    def test_id_with_arguments_and_limit(self):
+    def test_description_keeps_arguments_and_limit(self):
         env = gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=11)
         source = self.rebuilt(env)
         made = source.make(0)
@@ -70,7 +70,7 @@ class TestDescription:
         assert source.make_evaluation().spec.id == "FrozenLake-v1"
         assert source.describe() == resolve(env).describe()
 
-    def test_no_limit_stays_no_limit(self):
+    def test_description_keeps_a_removed_limit(self):
         source = self.rebuilt(gymnasium.make(CARTPOLE, max_episode_steps=-1))
         assert "TimeLimit" not in layer_names(source.make(0))
 
@@ -88,7 +88,7 @@ class TestDescription:
         ],
         ids=["no spec", "classic", "wrapped", "not JSON", "spaces"],
     )
-    def test_spaces_alone(self, env):
+    def test_description_without_id_has_only_the_spaces(self, env):
         source = self.rebuilt(env)
         assert source.observation_space == resolve(env).observation_space
         assert source.action_space == resolve(env).action_space
@@ -105,29 +105,29 @@ class TestDescription:
         )
         assert type(described["action_space"]) is spaces.Discrete
 
-    def test_unknown_id_falls_back_to_the_spaces(self):
-        said = {**resolve(CARTPOLE).describe(), "id": "NotHere-v3"}
-        source = EnvSource.from_description(said)
+    def test_unknown_id_leaves_the_spaces(self):
+        described = {**resolve(CARTPOLE).describe(), "id": "NotHere-v3"}
+        source = EnvSource.from_description(described)
         assert source.action_space == spaces.Discrete(2)
         with pytest.raises(ValueError, match="NotHere-v3 is not registered here"):
             source.make_evaluation()
 
-    def test_a_file_never_imports(self):
-        said = {**resolve(CARTPOLE).describe(), "id": "antigravity:CartPole-v1"}
+    def test_id_with_a_module_is_refused(self):
+        described = {**resolve(CARTPOLE).describe(), "id": "antigravity:CartPole-v1"}
         with pytest.raises(ValueError, match="would import a module, which a file must not"):
-            EnvSource.from_description(said)
+            EnvSource.from_description(described)
         assert "antigravity" not in sys.modules
 
     @pytest.mark.parametrize("changed", [{"id": 3}, {"kwargs": [1]}, {"max_episode_steps": "x"}, {"action_space": 3}])
-    def test_malformed(self, changed):
+    def test_malformed_description_is_refused(self, changed):
         with pytest.raises(ValueError, match="description"):
             EnvSource.from_description({**resolve(CARTPOLE).describe(), **changed})
 
-    def test_not_a_dict(self):
+    def test_description_must_be_a_dict(self):
         with pytest.raises(ValueError, match="description must be a dict, got 3"):
             EnvSource.from_description(3)
 
-    def test_environment_with_other_spaces_than_the_file(self):
-        said = {**resolve(CARTPOLE).describe(), "action_space": spaces.Discrete(5)}
+    def test_environment_with_other_spaces_than_the_description_is_refused(self):
+        described = {**resolve(CARTPOLE).describe(), "action_space": spaces.Discrete(5)}
         with pytest.raises(ValueError, match="other spaces"):
-            EnvSource.from_description(said).make(0)
+            EnvSource.from_description(described).make(0)

@@ -1,4 +1,4 @@
-"""Environments of several agents behind gymnasium's interface, and what the memory keeps of each agent."""
+"""Environments with several agents behind gymnasium's interface, and the memory of each agent."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.backend_free
 
 def mixed_team() -> Team:
     """Return a team with every kind of space."""
-    seen = [spaces.Discrete(3), spaces.Box(0.0, 1.0, (2, 2), np.float64), spaces.MultiDiscrete([2, 2])]
-    acted = [spaces.MultiDiscrete([2, 3]), spaces.Box(-1.0, 1.0, (2, 1), np.float64), spaces.Discrete(4)]
-    return Team(["a", "b", "c"], seen, acted)
+    observations = [spaces.Discrete(3), spaces.Box(0.0, 1.0, (2, 2), np.float64), spaces.MultiDiscrete([2, 2])]
+    actions = [spaces.MultiDiscrete([2, 3]), spaces.Box(-1.0, 1.0, (2, 1), np.float64), spaces.Discrete(4)]
+    return Team(["a", "b", "c"], observations, actions)
 
 
 class TestTeam:
@@ -39,35 +39,35 @@ class TestTeam:
         many = team.joined_observations([np.array([2, 2]), np.stack([box, box]), np.array([[1, 0], [1, 0]])])
         np.testing.assert_array_equal(many, [vector, vector])
 
-    def test_actions_come_back_as_the_environment_has_them(self) -> None:
+    def test_actions_are_members_of_their_spaces(self) -> None:
         team = mixed_team()
-        given = team.actions(np.array([1, 2, 0.5, -0.5, 3], np.float32))
-        assert given[0].tolist() == [1, 2] and given[1].tolist() == [[0.5], [-0.5]] and given[2] == 3
-        assert all(action in space for action, space in zip(given, team.action_space, strict=True))
+        actions = team.actions(np.array([1, 2, 0.5, -0.5, 3], np.float32))
+        assert actions[0].tolist() == [1, 2] and actions[1].tolist() == [[0.5], [-0.5]] and actions[2] == 3
+        assert all(action in space for action, space in zip(actions, team.action_space, strict=True))
         low, high = team.joined_action_space.low, team.joined_action_space.high
         assert (low.tolist(), high.tolist()) == ([0, 0, -1, -1, 0], [1, 2, 1, 1, 3])
 
-    def test_images_of_all_stay_bytes(self) -> None:
+    def test_images_of_all_agents_stay_bytes(self) -> None:
         image = spaces.Box(0, 255, (4, 4, 1), np.uint8)
         assert Team(["a"], [image], [spaces.Discrete(2)]).joined_observation_space.dtype == np.uint8
         mixed = Team(["a", "b"], [image, spaces.Discrete(2)], [spaces.Discrete(2)] * 2)
         assert mixed.joined_observation_space.dtype == np.float32
 
     @pytest.mark.parametrize(
-        ("names", "seen", "message"),
+        ("names", "observations", "message"),
         [
             (["a"], [spaces.Discrete(2)] * 2, "an observation space and an action space for each agent"),
             (["a", "a"], [spaces.Discrete(2)] * 2, "the names of agents must differ"),
             (["a", "b"], [spaces.Discrete(2), spaces.Text(3)], "observation_space of agent 'b' must be a Box"),
         ],
     )
-    def test_what_is_refused(self, names: list[str], seen: list[Any], message: str) -> None:
+    def test_wrong_agents_are_refused(self, names: list[str], observations: list[Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
-            Team(names, seen, [spaces.Discrete(2)] * 2)
+            Team(names, observations, [spaces.Discrete(2)] * 2)
 
 
 class TestLeaving:
-    def test_who_is_there_step_by_step(self) -> None:
+    def test_outcomes_of_agents_that_leave(self) -> None:
         env = ParallelEnv(LeavingTeam())
         env.reset(seed=0)
         action, outcomes, ends = np.zeros(3, np.float32), [], []
@@ -76,21 +76,21 @@ class TestLeaving:
             outcomes.append((env.outcome, observation.tolist(), reward))
             ends.append((terminated, truncated))
         assert ends == [(False, False)] * 3 + [(False, True)]
-        told = [
+        flags = [
             (outcome.present.tolist(), outcome.terminated.tolist(), outcome.remaining.tolist())
             for outcome, _, _ in outcomes
         ]
         yes, no = True, False
-        assert told == [
+        assert flags == [
             ([yes, yes, yes], [no, no, no], [yes, yes, yes]),
             ([yes, yes, yes], [yes, no, no], [no, yes, yes]),
             ([no, yes, yes], [yes, no, no], [no, yes, yes]),  # the second is cut off, and would have gone on
             ([no, no, yes], [yes, no, no], [no, no, yes]),
         ]
         assert [reward for _, _, reward in outcomes] == pytest.approx([37.0, 37.0, 110 / 3, 100 / 3])
-        assert [seen for _, seen, _ in outcomes] == [[1, 1, 1], [2, 2, 2], [2, 3, 3], [2, 3, 4]]
+        assert [observed for _, observed, _ in outcomes] == [[1, 1, 1], [2, 2, 2], [2, 3, 3], [2, 3, 4]]
 
-    def test_an_episode_terminates_where_nobody_would_have_gone_on(self) -> None:
+    def test_episode_terminates_if_no_agent_would_have_continued(self) -> None:
         for truncate in (False, True):
             for form in (4, 5):
                 env = ListEnv(ListTeam(form, truncate))
@@ -100,7 +100,7 @@ class TestLeaving:
                 assert env.outcome.remaining.tolist() == [truncate] * 2
                 assert env.env.taken == [[1, 2]] * 3
 
-    def test_what_is_learned_from_may_be_shared(self) -> None:
+    def test_team_reward_may_be_shared(self) -> None:
         env = ListEnv(ListTeam())
         env.team_reward = lambda rewards, terminations: rewards.sum()
         env.reset(seed=0)
@@ -112,16 +112,16 @@ class TestLeaving:
 
 
 class TestSources:
-    def test_a_description_makes_the_same_agents(self) -> None:
+    def test_description_has_the_agents(self) -> None:
         source = envs.resolve(Signals)
-        said = source.describe()
-        again = envs.EnvSource.from_description(said)
+        described = source.describe()
+        again = envs.EnvSource.from_description(described)
         assert again.team == source.team and again.observation_space == source.observation_space
         for agents in ("speaker", ["speaker", 1], ["speaker"]):
             with pytest.raises(ValueError):
-                envs.EnvSource.from_description({**said, "agents": agents})
+                envs.EnvSource.from_description({**described, "agents": agents})
 
-    def test_lanes_and_evaluation_have_environments_of_their_own(self) -> None:
+    def test_lanes_and_evaluation_have_separate_environments(self) -> None:
         source = envs.resolve(Signals)
         made = [source.make(0), source.make(1), source.make_evaluation()]
         assert len({id(env.env) for env in made}) == 3
@@ -131,7 +131,7 @@ class TestSources:
             with pytest.raises(ValueError, match=r"it has no spec.*a factory"):
                 make()
 
-    def test_gymnasiums_own_of_tuples(self) -> None:
+    def test_gymnasium_environment_with_tuple_spaces_has_several_agents(self) -> None:
         class Pair(gymnasium.Env):
             observation_space = spaces.Tuple([spaces.Discrete(2)] * 2)
             action_space = spaces.Tuple([spaces.Discrete(2)] * 2)
@@ -158,7 +158,7 @@ class TestSources:
         with pytest.raises(ValueError, match="use its parallel_env"):
             envs.resolve(InTurn())
 
-    def test_a_wrong_observation_is_named(self) -> None:
+    def test_wrong_observation_names_the_agent(self) -> None:
         class Wrong(LeavingTeam):
             def _observations(self, agents):
                 return {agent: np.zeros(2, np.float32) for agent in agents}
@@ -166,7 +166,7 @@ class TestSources:
         with pytest.raises(ValueError, match="observation of agent 'first' must have the shape"):
             envs.resolve(Wrong()).make().reset()
 
-    def test_pettingzoo_and_its_wrappers(self) -> None:
+    def test_pettingzoo_wrapper_is_accepted(self) -> None:
         pettingzoo = pytest.importorskip("pettingzoo")
 
         class Zoo(LeavingTeam, pettingzoo.ParallelEnv):
@@ -179,15 +179,15 @@ class TestSources:
         assert env.step(np.ones(3, np.float32))[1] == 37.0
 
 
-def test_signals_pays_for_what_was_asked_before() -> None:
+def test_signals_rewards_the_answer_to_the_previous_symbol() -> None:
     env = Signals(3, continuous=True, length=2)
-    seen = env.reset(seed=4)[0]
-    asked, earned = [seen["speaker"]], []
+    observations = env.reset(seed=4)[0]
+    symbols, earned = [observations["speaker"]], []
     for answer in (0.0, 1.0, -1.0):
-        seen, rewards, _, truncated, _ = env.step({"speaker": 0, "listener": np.array([answer])})
-        asked.append(seen["speaker"])
+        observations, rewards, _, truncated, _ = env.step({"speaker": 0, "listener": np.array([answer])})
+        symbols.append(observations["speaker"])
         earned.append(rewards["listener"])
-    assert earned == [0.0, -((1 - (asked[0] - 1)) ** 2), -((-1 - (asked[1] - 1)) ** 2)]
+    assert earned == [0.0, -((1 - (symbols[0] - 1)) ** 2), -((-1 - (symbols[1] - 1)) ** 2)]
     assert truncated["speaker"] and not env.agents
     for arguments in ({"symbols": 1}, {"length": 0}):
         with pytest.raises(ValueError, match=next(iter(arguments))):
@@ -214,7 +214,7 @@ def remembered(n_step: int) -> Any:
 
 
 class TestMemory:
-    def test_one_step(self) -> None:
+    def test_one_step_rewards_and_discounts(self) -> None:
         batch = remembered(1)
         assert batch.reward.tolist() == [[1, 10, 100], [1, 10, 100], [0, 10, 100], [0, 0, 100]]
         # Termination cuts a bootstrap, truncation never does.
@@ -224,13 +224,13 @@ class TestMemory:
         assert batch.observation[:, 1].tolist() == [0, 1, 2, 3]
         assert batch.next_observation.tolist() == [[1, 1, 1], [2, 2, 2], [2, 3, 3], [2, 3, 4]]
 
-    def test_three_steps_end_where_an_agent_leaves(self) -> None:
+    def test_three_steps_end_when_an_agent_leaves(self) -> None:
         batch = remembered(3)
         assert batch.reward.tolist() == [[1.5, 15, 150], [1, 10, 100], [0, 10, 100], [0, 0, 100]]
         assert batch.discount.tolist() == [[0, 0.25, 0.25], [0, 0.5, 0.5], [0, 0.5, 0.5], [0, 0.5, 0.5]]
         assert batch.next_observation[0].tolist() == [2, 2, 2]
 
-    def test_what_relabels_is_refused(self) -> None:
+    def test_relabel_is_refused(self) -> None:
         from noterl.replay.relabel import Relabel
 
         source = envs.resolve(LeavingTeam)

@@ -82,7 +82,7 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         """Start an episode; the observations of agents that are not present are zeros."""
         observations, self._present, info = self._reset(seed, options)
         self._terminated = np.zeros(len(self.team), np.bool_)
-        return self._vector(np.zeros_like(self._observations), observations), info
+        return self._write(np.zeros_like(self._observations), observations), info
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Step with the actions of the present agents; the episode ends when none is left."""
@@ -95,7 +95,7 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         remaining = present & ~self._terminated | step.active
         self.outcome = Outcome(earned, reward, self._terminated, present, remaining)
         ended = over and not remaining.any()
-        observation = self._vector(self._observations.copy(), step.observations)
+        observation = self._write(self._observations.copy(), step.observations)
         return observation, float(reward.mean()), ended, over and not ended, step.info
 
     def _rewards(self, earned: Array) -> Array:
@@ -106,7 +106,8 @@ class TeamEnv(gymnasium.Env[Any, Any]):
             )
         return np.broadcast_to(reward, earned.shape)
 
-    def _vector(self, vector: Array, observations: Mapping[int, Any]) -> Array:
+    def _write(self, vector: Array, observations: Mapping[int, Any]) -> Array:
+        """Write the observations into the vector, store it and return it."""
         self.team.write_observations(observations, vector)
         self._observations = vector
         return vector

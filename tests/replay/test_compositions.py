@@ -1,4 +1,4 @@
-"""Every composition of sampling, n-step returns and stacks of frames against a slow model, after any history."""
+"""Every composition of samplers, n-step returns, relabelling and frame stacks against a plain list."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ operations = st.lists(
                 st.tuples(st.integers(0, 50), st.sampled_from([0.0, 0.5, 3.0, 20.0, np.nan])), min_size=1, max_size=5
             ),
         ),
-        st.tuples(st.just("draw"), st.integers(1, 4)),
-        st.tuples(st.just("draw"), st.integers(1, 4)),
-        st.tuples(st.just("late"), st.sampled_from([0.0, 2.0, 9.0])),
-        st.tuples(st.just("late"), st.sampled_from([0.0, 2.0, 9.0])),
+        st.tuples(st.just("sample"), st.integers(1, 4)),
+        st.tuples(st.just("sample"), st.integers(1, 4)),
+        st.tuples(st.just("late_feedback"), st.sampled_from([0.0, 2.0, 9.0])),
+        st.tuples(st.just("late_feedback"), st.sampled_from([0.0, 2.0, 9.0])),
         st.tuples(st.just("exponent"), st.sampled_from([0.0, 0.6, 1.0])),
         st.tuples(st.just("clear")),
         st.tuples(st.just("restore"), st.booleans()),
@@ -57,7 +57,7 @@ operations = st.lists(
         ("bits", 3, None, 1),
         *[("goals", None, Hindsight, n_step) for n_step in (1, 3)],
         *[("goals", 2, Hindsight, n_step) for n_step in (1, 3)],
-        ("last", None, Triplets, 1),  # a stretch is as long as it is: there are no n steps
+        ("last", None, Triplets, 1),
         ("last", 3, Triplets, 1),
     ],
 )
@@ -74,19 +74,19 @@ def test_any_history_leaves_what_a_plain_list_holds(
     disk: bool,
     operations: list[Any],
 ) -> None:
-    history, unseen = (
+    history, unchecked = (
         History(capacity, Layout(kind, frames), n_step, prioritized, relabel, folder)
         for folder in (tmp_path_factory.getbasetemp() if disk else None, None)
     )
     for operation, *arguments in operations:
         getattr(history, operation)(*arguments)
         if operation != "look":
-            getattr(unseen, operation)(*arguments)
+            getattr(unchecked, operation)(*arguments)
     history.look()
-    assert_same(unseen.replay.get_state(), history.replay.get_state())  # looking changes nothing
+    assert_same(unchecked.replay.get_state(), history.replay.get_state())  # `look` changes nothing
     if prioritized:
-        assert unseen.replay.sampler._synchronized().equals(history.replay.sampler._tree)
-    unseen.look()
+        assert unchecked.replay.sampler._synchronized().equals(history.replay.sampler._tree)
+    unchecked.look()
 
 
 @pytest.mark.parametrize(("before", "new"), [(0, 30), (3, 2), (20, 2), (20, 30)])
@@ -108,7 +108,7 @@ def test_ctrl_c_while_episodes_are_updated_leaves_them_consistent(before: int, n
 
 
 def stopped_at(stop_at: int, work: Any) -> bool:
-    """Do the work, but raise KeyboardInterrupt on reaching this line (counted from 0) of episodes.py."""
+    """Call `work`, but raise KeyboardInterrupt at line `stop_at` of episodes.py; return whether it was raised."""
     passed = 0
 
     def trace(frame: Any, event: str, argument: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Stacks of frames: each frame stored once, and batches that are what the environment showed."""
+"""Frame stacks: each frame is stored once, and batches equal what the environment returned."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ATARI = spaces.Box(0, 255, (84, 84, 4), np.uint8)
 
 
 def play(env: gymnasium.Env[Any, Any], replays: list[Replay], steps: int) -> None:
-    """Store the same steps in every memory, from two lanes that are played in turn."""
+    """Store the same steps of two lanes in every memory."""
     env.action_space.seed(1)
     for lane in (0, 1):
         observation, _ = env.reset(seed=lane)
@@ -95,7 +95,7 @@ def test_transitions_whose_frames_were_evicted_are_not_sampled() -> None:
 
 
 def shown(replay: Replay) -> Any:
-    """The stacks of a memory of `CountingEnv` that can be sampled, the oldest first."""
+    """Return the sampleable stacks of a memory of `CountingEnv`, the oldest first."""
     indices = replay.sample_pass(1, generator=np.random.default_rng(0)).indices.ravel()
     assert len(indices) == replay.num_sampleable()
     storage = replay._storage
@@ -106,11 +106,11 @@ def shown(replay: Replay) -> Any:
     return stacks
 
 
-LENGTH = 7  # of an episode of each of two lanes, which are stepped in turn
+LENGTH = 7  # of each episode; two lanes are stepped in turn
 
 
 def stacks_at(step: int) -> list[list[int]]:
-    """What step number `step` shows, and what comes after it: its own number is the newest frame."""
+    """Return the stack and the next stack of a step; its number is the newest frame."""
     begin = step - step // 2 % LENGTH * 2
     return [[max(begin, step + 2 * (later - back)) for back in (2, 1, 0)] for later in (0, 1)]
 
@@ -121,13 +121,13 @@ def store_step(replay: Replay, step: int) -> None:
 
 
 def assert_stacks(replay: Replay) -> None:
-    """Every transition that can be sampled shows what it was added with."""
+    """Check that every sampleable transition has the stacks it was added with."""
     replay.check()
     storage = replay._storage
-    rows = storage.stored_indices()
-    rows = rows[storage.sampleable(rows)]
-    expected = [stacks_at(int(step)) for step in storage.reward[rows]]
-    seen = zip(storage.observations(rows).tolist(), storage.next_observations(rows).tolist(), strict=True)
+    indices = storage.stored_indices()
+    indices = indices[storage.sampleable(indices)]
+    expected = [stacks_at(int(step)) for step in storage.reward[indices]]
+    seen = zip(storage.observations(indices).tolist(), storage.next_observations(indices).tolist(), strict=True)
     assert [list(pair) for pair in seen] == expected
 
 
@@ -185,7 +185,7 @@ def test_state_of_frame_stacks_is_refused_by_a_memory_without_them() -> None:
 
 def test_a_million_atari_stacks_need_at_most_7_5_gigabytes() -> None:
     needed = bytes_needed(1_000_000, ATARI, spaces.Discrete(18), frame_stack=4)
-    # What finds a row's episode is allocated when rows are drawn: at most eight numbers of eight bytes a row.
+    # `Episodes` is allocated at sampling: at most 64 bytes per transition.
     assert 7.0e9 < needed + 1_000_000 * 64 <= 7.5e9
     assert bytes_needed(1_000_000, ATARI, spaces.Discrete(18)) > 28e9
 
@@ -210,7 +210,7 @@ def test_a_hundred_thousand_atari_stacks_need_at_most_750_megabytes() -> None:
 
 
 def resident() -> int:
-    """The bytes of this process that are in memory."""
+    """Return the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -236,7 +236,7 @@ def test_observations_that_are_not_stacks_are_refused() -> None:
 
 
 def stack_of_squares(numbers: list[int], last: bool) -> Any:
-    """Frames of 3 x 6, told by numbers: a stack of three fits along both of its axes."""
+    """Return a stack of three frames of 3 x 6: its shape fits both axes."""
     frames = [np.arange(18).reshape(3, 6) * number for number in numbers]
     return (np.concatenate(frames, -1) if last else np.stack(frames)).astype(np.uint8)
 
@@ -258,8 +258,8 @@ def test_first_axis_is_the_default_if_both_axes_fit(last: bool, axis: int | None
         pair = [{"observation": part, "place": 3} if nested else part for part in (stack, following)]
         replay.add(0, pair[0], 0, 0.0, pair[1], False, False)
     assert replay.num_sampleable() == len(replay)
-    rows, storage = replay._storage.stored_indices(), replay._storage
-    batches = storage.observations(rows), storage.next_observations(rows)
+    indices, storage = replay._storage.stored_indices(), replay._storage
+    batches = storage.observations(indices), storage.next_observations(indices)
     for batch, wanted in zip(batches, (stacks[:-1], stacks[1:]), strict=True):
         assert_same(batch["observation"] if nested else batch, np.array(wanted))
     with pytest.raises(ValueError, match="stack_axis"):

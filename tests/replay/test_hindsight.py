@@ -1,4 +1,4 @@
-"""Hindsight: every relabelled row against a slow model, after any history; its chances, its rules, its errors."""
+"""Hindsight: relabelled batches against a plain list, probabilities, reward functions, errors."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ operations = st.lists(
 
 
 def compare(goals: Goals, strategy: str, ratio: float) -> None:
-    """Draw a batch and hold each of its rows against the model."""
-    drawable = {each.row: each for each in goals.drawable()}
-    if not drawable:
+    """Sample a batch and compare each transition with the model."""
+    by_index = {each.row: each for each in goals.unmasked()}
+    if not by_index:
         return
-    size = max(1, len(drawable) // 2)
+    size = max(1, len(by_index) // 2)
     before = len(goals.rule.calls)
-    drawn = goals.replay.sample(3, size, generator=np.random.default_rng(0))
-    batch = goals.replay.gather(drawn, gamma=GAMMA)
-    relabelled = drawn.choices["goal"] >= 0
+    sample = goals.replay.sample(3, size, generator=np.random.default_rng(0))
+    batch = goals.replay.gather(sample, gamma=GAMMA)
+    relabelled = sample.choices["goal"] >= 0
     assert len(goals.rule.calls) - before == bool(relabelled.any())
     count = relabelled.sum()
     assert np.floor(3 * size * ratio) <= count <= np.ceil(3 * size * ratio)
     for place in np.ndindex(3, size):
-        stored = drawable[int(drawn.indices[place])]
+        stored = by_index[int(sample.indices[place])]
         desired = int(batch.observation["desired_goal"][place][0])
         assert batch.next_observation["desired_goal"][place] == desired
         goal = desired if relabelled[place] else None
@@ -79,7 +79,7 @@ def test_any_history_gives_the_batches_of_a_plain_list(
 
 
 def played(relabel: Any, lengths: tuple[int, ...] = (10, 6), **keywords: Any) -> Goals:
-    """A memory with episodes of these lengths; the last one still runs."""
+    """Return a memory with episodes of these lengths; the last one is running."""
     goals = Goals(64, relabel=lambda: relabel, **keywords)
     for number, length in enumerate(lengths):
         for step in range(length):
@@ -106,9 +106,9 @@ def test_each_position_has_the_same_probability_and_each_batch_the_same_ratio() 
 
 def test_gathering_a_sample_in_parts_gives_the_same_batches() -> None:
     goals = played(Hindsight(), n_step=2)
-    drawn = goals.replay.sample(4, 8, generator=np.random.default_rng(3))
+    sample = goals.replay.sample(4, 8, generator=np.random.default_rng(3))
     whole, parts = (
-        [goals.replay.gather(each, gamma=GAMMA) for each in pieces] for pieces in ([drawn], [drawn[:1], drawn[1:4]])
+        [goals.replay.gather(each, gamma=GAMMA) for each in pieces] for pieces in ([sample], [sample[:1], sample[1:4]])
     )
     assert np.array_equal(whole[0].reward, np.concatenate([each.reward for each in parts]))
     assert np.array_equal(
@@ -119,8 +119,8 @@ def test_gathering_a_sample_in_parts_gives_the_same_batches() -> None:
 
 def test_a_pass_samples_each_transition_once() -> None:
     goals = played(Hindsight(ratio=0.5))
-    drawn = goals.replay.sample_pass(8, generator=np.random.default_rng(4))
-    assert sorted(drawn.indices.ravel()) == list(range(16)) and (drawn.choices["goal"] >= 0).sum() == 8
+    sample = goals.replay.sample_pass(8, generator=np.random.default_rng(4))
+    assert sorted(sample.indices.ravel()) == list(range(16)) and (sample.choices["goal"] >= 0).sum() == 8
 
 
 @pytest.mark.parametrize("make", [Reach2D, BitFlip])
@@ -153,7 +153,7 @@ def test_rewards_are_those_of_the_environment_for_the_new_goal(make: Any, n_step
 
 
 class Doubled(gymnasium.Wrapper):
-    """Rewards twice."""
+    """Doubles the rewards."""
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         return 2 * self.env.unwrapped.compute_reward(achieved_goal, desired_goal, info)

@@ -1,4 +1,4 @@
-"""Prioritized sampling: which rows are drawn how often, weights, feedback, masks, arguments."""
+"""Prioritized sampling: probabilities, weights, feedback, masks, states, arguments."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_frequencies_match_the_probabilities():
     replay = filled(8, 8, Prioritized(alpha=1.0))
     feed_back(replay, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
     counts = np.bincount(replay.sampler.sample_indices(500, 28, np.random.default_rng(0)).ravel(), minlength=8)
-    # 28 parts of a sum of 28: a row of priority p has p of them to itself, up to the 1e-7 that are added.
+    # 28 parts of a sum of 28: a transition of priority p covers p of them, up to the 1e-7 that are added.
     np.testing.assert_allclose(counts, 500 * np.arange(8), atol=2)
     counts = np.bincount(sample_indices(replay, 20_000, 5).ravel(), minlength=8)
     np.testing.assert_allclose(counts / counts.sum(), replay.sampler.probabilities(), atol=0.003)
@@ -33,11 +33,11 @@ def test_each_index_of_a_batch_is_sampled_from_its_own_part():
     replay = filled(100, 100, Prioritized(alpha=1.0))
     feed_back(replay, np.random.default_rng(0).random(100))
     bounds = np.concatenate([[0.0], replay.sampler.probabilities().cumsum()])
-    rows = sample_indices(replay, 300, 16)
+    indices = sample_indices(replay, 300, 16)
     part = np.arange(16)
-    assert (bounds[rows] < (part + 1) / 16).all()
-    assert (bounds[rows + 1] > part / 16).all()
-    assert len(np.unique(rows[:, 3])) > 3  # not always the same one
+    assert (bounds[indices] < (part + 1) / 16).all()
+    assert (bounds[indices + 1] > part / 16).all()
+    assert len(np.unique(indices[:, 3])) > 3  # not always the same one
 
 
 def test_alpha_zero_is_uniform():
@@ -56,7 +56,7 @@ def test_new_transitions_have_the_initial_error_and_later_the_largest_score_so_f
     feed_back(replay, {1: 0.5})
     store(replay, 3)
     np.testing.assert_array_equal(sampler.get_state()["scores"], [3, 0.5, 3, 3])
-    for step in range(4, 14):  # the row of error 3 is overwritten, its error goes on being the largest
+    for step in range(4, 14):  # the transition of error 3 is overwritten, but its error stays the largest
         store(replay, step)
     np.testing.assert_array_equal(sampler.get_state()["scores"], [3] * 10)
     feed_back(replay, {0: 11.0})
@@ -228,9 +228,9 @@ def test_masked_transitions_are_never_sampled_even_with_most_of_the_mass():
     replay.keep(np.array([3, 700]))
     assert set(sample_indices(replay, 50, 2).ravel()) == {3, 700}
     np.testing.assert_allclose(replay.sampler.probabilities(), [0.5, 0.5])
-    feed_back(replay, {5: 1e6})  # masked since it was drawn
+    feed_back(replay, {5: 1e6})  # masked
     assert set(sample_indices(replay, 50, 2).ravel()) == {3, 700}
-    assert store(replay, 1000) == 0  # no longer what was masked
+    assert store(replay, 1000) == 0  # replaces a masked transition
     feed_back(replay, {0: 1e-3})
     assert set(sample_indices(replay, 50, 3).ravel()) == {0, 3, 700}
     replay.keep(replay._storage.stored_indices())

@@ -24,10 +24,9 @@ def played(*lengths: int, **keywords: Any) -> Goals:
 
 def test_any_three_of_an_episode_have_the_same_probability() -> None:
     goals = played(5)
-    drawn = goals.replay.sample(1, 5, generator=np.random.default_rng(0))
     generator = np.random.default_rng(1)
-    drawn = [goals.replay.sample(8, 5, generator=generator).choices["triplet"].reshape(-1, 3) for _ in range(500)]
-    triplets, counts = np.unique(np.concatenate(drawn), axis=0, return_counts=True)
+    choices = [goals.replay.sample(8, 5, generator=generator).choices["triplet"].reshape(-1, 3) for _ in range(500)]
+    triplets, counts = np.unique(np.concatenate(choices), axis=0, return_counts=True)
     assert triplets.tolist() == [list(each) for each in itertools.combinations(range(5), 3)]
     assert abs(counts / 20_000 - 0.1).max() < 0.01
 
@@ -35,9 +34,9 @@ def test_any_three_of_an_episode_have_the_same_probability() -> None:
 def test_short_episodes_are_not_sampled() -> None:
     goals = played(2, 3, 1, 2)
     assert goals.replay.num_sampleable() == 3
-    drawn = goals.replay.sample_pass(2, generator=np.random.default_rng(0))
-    assert sorted(np.unique(drawn.indices)) == [2, 3, 4] and drawn.indices.shape == (2, 2)
-    assert (drawn.choices["triplet"] == [2, 3, 4]).all()
+    sample = goals.replay.sample_pass(2, generator=np.random.default_rng(0))
+    assert sorted(np.unique(sample.indices)) == [2, 3, 4] and sample.indices.shape == (2, 2)
+    assert (sample.choices["triplet"] == [2, 3, 4]).all()
 
 
 def test_eviction_of_one_transition_makes_an_episode_of_three_unsampleable() -> None:

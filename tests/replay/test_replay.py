@@ -1,4 +1,4 @@
-"""Replay memory: what it holds after any history, what a batch is, which rows are drawn, arguments, memory."""
+"""Replay memory: contents after any history, batches, sampling, arguments, memory."""
 
 import numpy as np
 import psutil
@@ -56,7 +56,7 @@ def test_observation_that_the_environment_changes_in_place_is_stored_as_it_was()
     replay = built(10)
     observation = np.zeros(3, np.float32)
     replay.add(0, observation, 0, 0.0, observation, False, False)
-    observation += 1  # what an environment does that was reset without a word, in its own buffer
+    observation += 1  # an environment that reuses its buffer, reset without `interrupt`
     replay.add(0, observation, 0, 0.0, observation, False, False)
     storage = replay._storage
     assert storage.next_observations(np.arange(2))[:, 0].tolist() == [0.0, 1.0]
@@ -169,16 +169,16 @@ def test_batches_do_not_share_memory():
 @pytest.mark.parametrize("count", [10, 37, 40])
 def test_every_stored_transition_is_sampled_equally_often_and_independently(count):
     replay = filled(20, count)
-    live = min(count, 20)
-    draws = 400 * live
+    stored = min(count, 20)
+    draws = 400 * stored
     batch = sample_batch(replay, draws // 10, 10, np.random.default_rng(5))
     numbers = batch.reward.astype(int).ravel()
-    assert set(numbers.tolist()) == set(range(count - live, count))
-    frequencies = np.bincount(numbers - numbers.min(), minlength=live)
+    assert set(numbers.tolist()) == set(range(count - stored, count))
+    frequencies = np.bincount(numbers - numbers.min(), minlength=stored)
     assert ((frequencies - 400) ** 2 / 400).sum() < 50  # chi square, 19 degrees of freedom: p = 1e-4
-    # Pairs of neighbours in a batch agree by chance alone: sampling is with replacement, without pattern.
+    # Neighbours in a batch are equal by chance only: sampling is with replacement.
     agree = (batch.index[:, 1:] == batch.index[:, :-1]).mean()
-    assert abs(agree - 1 / live) < 5 * np.sqrt(1 / live / draws)
+    assert abs(agree - 1 / stored) < 5 * np.sqrt(1 / stored / draws)
 
 
 def test_newest_transition_of_a_running_lane_has_its_next_observation():
@@ -310,9 +310,9 @@ def test_clear_keeps_the_allocation_and_continues_insertion_numbers():
     allocated = replay.nbytes
     replay.clear()
     assert (len(replay), replay.nbytes) == (0, allocated)
-    row = replay.add(0, np.zeros(3), 0, 0.0, np.ones(3), False, False)
-    assert replay._storage.insertion_numbers(np.array([row])).tolist() == [33]
-    assert replay._storage.next_observations(np.array([row])).tolist() == [[1.0, 1.0, 1.0]]
+    index = replay.add(0, np.zeros(3), 0, 0.0, np.ones(3), False, False)
+    assert replay._storage.insertion_numbers(np.array([index])).tolist() == [33]
+    assert replay._storage.next_observations(np.array([index])).tolist() == [[1.0, 1.0, 1.0]]
 
 
 def test_configuration_and_registry():
@@ -328,7 +328,7 @@ def test_a_million_atari_frames_need_about_seven_gigabytes():
 
 def test_bytes_needed_counts_every_field():
     box, extra = spaces.Box(-1, 1, (6,), np.float64), {"value": ((3,), np.float32)}
-    # observation, action, extra; reward, terminated, truncated, lane, successor; sixteen observations kept apart
+    # observation, action, extra; reward, terminated, truncated, lane, successor; sixteen final observations
     assert bytes_needed(100, box, spaces.MultiBinary(5), extra_spec=extra) == 100 * (48 + 5 + 12 + 18) + 16 * 48
     assert built(100, box, spaces.MultiBinary(5), extra_spec=extra).nbytes == 100 * 83 + 768
     with pytest.raises(ValueError, match="capacity must be"):
@@ -364,21 +364,21 @@ def test_available_memory_respects_control_groups(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("length", "batch_size", "batches"), [(20, 5, 4), (20, 7, 3), (33, 33, 1)])
 def test_a_pass_samples_every_transition_once(length: int, batch_size: int, batches: int) -> None:
     replay = filled(20, length)
-    live = len(replay)
-    drawn = replay.sample_pass(batch_size=min(batch_size, live), generator=np.random.default_rng(0))
-    rows = drawn.indices
-    order, filling = rows.reshape(-1)[:live], rows.reshape(-1)[live:]
-    assert rows.shape == (batches, min(batch_size, live))
-    assert sorted(order) == list(range(live))
+    stored = len(replay)
+    sample = replay.sample_pass(batch_size=min(batch_size, stored), generator=np.random.default_rng(0))
+    indices = sample.indices
+    order, filling = indices.reshape(-1)[:stored], indices.reshape(-1)[stored:]
+    assert indices.shape == (batches, min(batch_size, stored))
+    assert sorted(order) == list(range(stored))
     assert len(set(filling)) == len(filling)
     assert list(order) != sorted(order)
-    np.testing.assert_array_equal(replay.gather(drawn, gamma=0.9).index, rows)
+    np.testing.assert_array_equal(replay.gather(sample, gamma=0.9).index, indices)
 
 
 def test_sampling_is_reproducible_and_gathering_repeatable() -> None:
     replay = filled(20, 33)
-    drawn = replay.sample(3, 4, generator=np.random.default_rng(1))
+    sample = replay.sample(3, 4, generator=np.random.default_rng(1))
     batch = sample_batch(replay, 3, 4, np.random.default_rng(1))
-    np.testing.assert_array_equal(drawn.indices, batch.index)
-    for ours, theirs in zip(replay.gather(drawn, gamma=0.9)[:6], batch[:6], strict=True):
+    np.testing.assert_array_equal(sample.indices, batch.index)
+    for ours, theirs in zip(replay.gather(sample, gamma=0.9)[:6], batch[:6], strict=True):
         np.testing.assert_array_equal(ours, theirs)

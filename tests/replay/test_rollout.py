@@ -1,4 +1,4 @@
-"""The rollout in progress holds what lanes brought, says where episodes end, and goes on where it was."""
+"""The rollout buffer: contents, ends of episodes, and exact restores."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_interrupted_lane_does_not_continue() -> None:
     memory.interrupt(1)
     for number in range(1, 4):
         play(memory, number, {0: ON, 1: ON})
-    memory.interrupt(0)  # after the last round: nothing follows anyway
+    memory.interrupt(0)  # after the last round
     batch = memory.batch(gamma=1.0)
     assert batch.extra["continues"].tolist() == [[1, 0], [1, 1], [1, 1], [0, 0]]
     assert not (batch.discount == 0).any()
@@ -93,13 +93,13 @@ def test_incomplete_round_is_replaced() -> None:
     for number in range(1, 4):
         play(memory, number, {0: ON, 1: ON})
     batch = memory.batch(gamma=1.0)
-    # Lane 0 had gone on, elsewhere; lane 1 goes on from where it was.
+    # Lane 0 had taken its step in the replaced round; lane 1 had not.
     assert batch.extra["continues"].tolist() == [[0, 1], [1, 1], [1, 1], [0, 0]]
     assert batch.reward[1].tolist() == [10, 10]
 
 
 def test_steps_of_a_round_that_started_before_are_ignored() -> None:
-    memory = rollout()  # of an agent compiled anew, while its lanes were in the middle of a round
+    memory = rollout()  # as after a second compile during a round
     memory.add(1, None, None, 7.0, np.ones(2), False, True)
     memory.end_round()
     assert memory.round == 0 and len(memory) == 0

@@ -1,4 +1,4 @@
-"""Replay memory: saving, restoring, damaged states, invariants, and what an interruption leaves behind."""
+"""States of replay memories: saving, restoring, damaged states, invariants, interruptions."""
 
 import sys
 
@@ -29,7 +29,7 @@ def test_restored_memory_continues_exactly(count, tmp_path):
 
 
 def through_a_file(tree, folder):
-    """The tree after its arrays went through a file, so that none is shared with the memory."""
+    """Return the tree with arrays read from a file, so that none shares memory with the replay."""
     if isinstance(tree, dict):
         return {name: through_a_file(part, folder) for name, part in tree.items()}
     if isinstance(tree, list):
@@ -156,11 +156,11 @@ def test_check_names_the_broken_invariant():
             replay.check()
         return str(caught.value)
 
-    live_head = 32 % 20
+    newest = 32 % 20
     assert "from begin" in broken(lambda storage: setattr(storage, "begin", 40))
     assert "stored transitions" in broken(lambda storage: setattr(storage, "begin", 3))
     assert "beyond" in broken(lambda storage: storage.successor.__setitem__(3, 20))
-    assert "used twice" in broken(lambda storage: storage.free_slots.append(-1 - int(storage.successor[live_head])))
+    assert "used twice" in broken(lambda storage: storage.free_slots.append(-1 - int(storage.successor[newest])))
     assert "never allocated" in broken(lambda storage: storage.free_slots.append(500))
     assert "than exist" in broken(lambda storage: setattr(storage, "num_slots", 1000))
     assert "older" in broken(lambda storage: storage.successor.__setitem__(3, 2))
@@ -192,7 +192,7 @@ def test_ctrl_c_on_any_line_of_add_leaves_a_consistent_memory(count):
 
 
 def assert_counts(replay, lanes):
-    """Every live transition holds its own number, and as its next observation the number plus its count of lanes."""
+    """Check that every stored transition holds its number, and its next observation the number plus `lanes`."""
     replay.check()
     storage = replay._storage
     generations = np.arange(storage.begin, storage.count)
@@ -204,7 +204,7 @@ def assert_counts(replay, lanes):
 
 
 def stopped_at_line(stop_at, work, files=("storage.py",)):
-    """Do the work, but raise KeyboardInterrupt on reaching this line (counted from 0) within the storage's files."""
+    """Call `work`, but raise KeyboardInterrupt at line `stop_at` of these files; return whether it was raised."""
     passed = 0
 
     def trace(frame, event, argument):

@@ -1,4 +1,4 @@
-"""The sum tree against running sums of a plain list."""
+"""The sum tree against cumulative sums of a plain list."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.backend_free
 
 @pytest.fixture(autouse=True, scope="module", params=["numpy", "numba"])
 def loops(request):
-    """Run everything with NumPy's passes, and with the compiled loops where they are installed."""
+    """Run all tests with NumPy, and with the compiled loops if numba is installed."""
     if request.param == "numba":
         pytest.importorskip("numba")
     with pytest.MonkeyPatch.context() as patch:
@@ -26,7 +26,7 @@ def loops(request):
 
 @pytest.fixture(params=[8, 20, 4096])
 def root(request, monkeypatch):
-    """A small root makes trees of several levels out of few values."""
+    """With a small root, few values make a tree of several levels."""
     monkeypatch.setattr(sum_tree, "ROOT", request.param)
     return request.param
 

@@ -1,4 +1,4 @@
-"""Trimming and masking a memory, keeping it on disk, and gathering ahead of the updates."""
+"""Trimming and masking, effective sample size, memories on disk, and prefetching."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.backend_free
 
 
 def numbers(replay: Replay) -> list[int]:
-    """What is live, oldest first; a transition's reward is its number."""
+    """Return the numbers (rewards) of the stored transitions, the oldest first."""
     return replay._storage.reward[replay._storage.stored_indices()].astype(int).tolist()
 
 
@@ -65,7 +65,7 @@ def test_masked_transitions_still_provide_next_observations() -> None:
 
 
 def test_unmasked_transitions_are_sampled_equally_often() -> None:
-    for kept in (np.arange(0, 200, 50), np.arange(0, 200, 2)):  # looked up, and met by chance
+    for kept in (np.arange(0, 200, 50), np.arange(0, 200, 2)):  # listed, and by rejection sampling
         replay = filled(200, 500)
         replay.keep(kept)
         batch = sample_batch(replay, 400, len(kept), np.random.default_rng(1))
@@ -97,8 +97,8 @@ def test_effective_sample_size_of_known_probabilities() -> None:
     replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
     for step in range(4):
         store(replay, step, lanes=2)
-    drawn = replay.sample_pass(4, generator=np.random.default_rng(0))
-    replay.feedback(drawn, {"td_error": np.array([9.0, 16.0, 1.0, 4.0])[drawn.indices]})
+    sample = replay.sample_pass(4, generator=np.random.default_rng(0))
+    replay.feedback(sample, {"td_error": np.array([9.0, 16.0, 1.0, 4.0])[sample.indices]})
     # Lane 0 has the scores 9 and 1, lane 1 has 16 and 4; alpha takes their square roots.
     assert replay.effective_sample_size() == pytest.approx(10**2 / 30)
     assert replay.effective_sample_size(alpha=False) == pytest.approx(30**2 / (81 + 256 + 1 + 16), rel=1e-6)
@@ -113,12 +113,12 @@ def test_trims_wait_until_a_group_of_updates_is_gathered() -> None:
             shown = np.maximum(np.arange(step - 2, step + 1), 0)
             following = np.maximum(np.arange(step - 1, step + 2), 0)
             each.add(0, shown, 0, step, following, False, False)
-    drawn = replay.sample(8, 16, generator=np.random.default_rng(0))
-    expected = whole.gather(drawn, gamma=0.9)
-    with replay.gather_ahead(lambda part: replay.gather(part, gamma=0.9), [drawn[:4], drawn[4:]]) as batches:
+    sample = replay.sample(8, 16, generator=np.random.default_rng(0))
+    expected = whole.gather(sample, gamma=0.9)
+    with replay.gather_ahead(lambda part: replay.gather(part, gamma=0.9), [sample[:4], sample[4:]]) as batches:
         first = next(batches)
         replay.drop_oldest(30)
-        replay.drop_oldest(30)  # as a callback does that saw no change after the first
+        replay.drop_oldest(30)  # like a callback that sees no change after the first call
         replay.keep([35, 39])
         assert (len(replay), replay.num_sampleable()) == (40, 40)
         second = next(batches)
@@ -126,7 +126,7 @@ def test_trims_wait_until_a_group_of_updates_is_gathered() -> None:
         if not isinstance(theirs, dict):
             np.testing.assert_array_equal(np.concatenate(ours), theirs)
     assert (len(replay), replay.num_sampleable()) == (10, 2)
-    with pytest.raises(RuntimeError, match="stop"), replay.gather_ahead(len, [drawn]):
+    with pytest.raises(RuntimeError, match="stop"), replay.gather_ahead(len, [sample]):
         replay.drop_oldest(1)
         raise RuntimeError("stop")
     assert len(replay) == 9
@@ -147,7 +147,7 @@ def test_batches_are_gathered_in_order_and_up_to_prefetch_ahead(prefetch: int) -
     with replay.gather_ahead(gather, range(8)) as batches:
         for position in range(8):
             assert next(batches) == position * 10
-            time.sleep(0.002)  # long enough for the thread to do what it may
+            time.sleep(0.002)  # long enough for the thread to gather ahead
             ahead = min(position + prefetch, 7)
             assert position <= max(begun) <= ahead
     assert threading.active_count() == before
@@ -179,7 +179,7 @@ def test_memory_on_disk_equals_the_one_in_memory(tmp_path: Path) -> None:
         replay.check()
     assert isinstance(replays[1]._storage.observation.tables["camera"].base, np.memmap)
     assert isinstance(replays[1]._storage.final_observations.tables["camera"].base, np.memmap)
-    assert list(tmp_path.iterdir()) == []  # what is there has no name
+    assert list(tmp_path.iterdir()) == []  # the files have no names
     batches = [sample_batch(each, 2, 9)._asdict() for each in replays]
     assert_same(batches[1], batches[0])
     assert_same(batches[2], batches[0])
@@ -224,9 +224,9 @@ def test_feedback_for_a_sample_before_a_restore_is_ignored() -> None:
         each.build(spaces.Box(-99, 99, (3,)), spaces.Discrete(5))
         for number in numbers:
             store(each, number)
-    drawn = replay.sample(1, 4, generator=np.random.default_rng(0))
+    sample = replay.sample(1, 4, generator=np.random.default_rng(0))
     replay.set_state(other.get_state())
-    replay.feedback(drawn, {"td_error": np.ones((1, 4))})
+    replay.feedback(sample, {"td_error": np.ones((1, 4))})
     assert_same(replay.get_state(), other.get_state())
     replay.feedback(replay.sample(1, 4, generator=np.random.default_rng(0)), {"td_error": np.ones((1, 4))})
     assert replay.get_state()["sampler"]["largest"] == 1

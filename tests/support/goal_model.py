@@ -1,7 +1,7 @@
-"""A memory of goals as a plain list, driven beside the real one: slow, and plain to see that it is right.
+"""A goal memory driven together with a plain list.
 
-Observations, achieved and desired goals are numbers that occur once, and what is earned and ended is a function of both
-goals that tells them apart, so every field of a batch says where it came from.
+Observations and goals are unique numbers, and rewards and terminations are different for all pairs of goals. So every
+field of a batch shows which transition and goal it comes from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GAMMA = 0.5
 
 
 class Rule:
-    """What is earned under a goal; terminates every third pair. Counts its calls."""
+    """Rewards under a goal; every third pair terminates. Counts its calls."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -51,7 +51,7 @@ class Stored:
     desired: int
     reward: float
     terminated: bool
-    following: int  # the number of the next observation; what was achieved is as much more than 1000
+    following: int  # number of the next observation; its achieved goal is 1000 more
 
 
 def observe(number: int, desired: int) -> dict[str, Any]:
@@ -65,8 +65,8 @@ class Goals:
         self.rule, self.keywords = Rule(), keywords
         self.replay = self.fresh(capacity)
         self.stored: list[Stored] = []
-        self.hidden: set[int] = set()  # numbers
-        self.now: dict[int, tuple[int, int]] = {}  # lane -> episode, present observation
+        self.masked: set[int] = set()  # numbers
+        self.now: dict[int, tuple[int, int]] = {}  # lane -> episode, current observation
         self.number = self.episode = 0
 
     def fresh(self, capacity: int) -> Replay:
@@ -104,32 +104,32 @@ class Goals:
         self.now.pop(lane, None)
 
     def keep(self, step: int) -> None:
-        """Hide all but every so manieth transition that is there."""
+        """Mask all but every `step`-th stored transition."""
         if self.stored:
             kept = self.stored[::step]
             self.replay.keep(np.array([each.row for each in kept]))
-            self.hidden = {each.number for each in self.stored if each not in kept}
+            self.masked = {each.number for each in self.stored if each not in kept}
 
     def restore(self) -> None:
         state = self.replay.get_state()
         self.replay = self.fresh(self.replay.capacity)
         self.replay.set_state(state)
 
-    def drawable(self) -> list[Stored]:
-        return [each for each in self.stored if each.number not in self.hidden]
+    def unmasked(self) -> list[Stored]:
+        return [each for each in self.stored if each.number not in self.masked]
 
     def follow(self, stored: Stored) -> list[Stored]:
-        """The transitions of its episode, from this one on."""
+        """Return the transitions of its episode, from this one on."""
         return [each for each in self.stored if each.episode == stored.episode and each.number >= stored.number]
 
     def goals(self, stored: Stored, strategy: str) -> set[int]:
-        """What hindsight may put in place of its goal."""
+        """Return the goals that hindsight may choose."""
         episode = [each for each in self.stored if each.episode == stored.episode]
         chosen = {"future": self.follow(stored), "final": episode[-1:], "episode": episode}[strategy]
         return {each.following + 1000 for each in chosen}
 
     def expected(self, stored: Stored, goal: int | None, n_step: int) -> tuple[Any, ...]:
-        """Reward, discount and number of the next observation, under another goal or (None) its own."""
+        """Return reward, discount and number of the next observation, under another goal or (None) its own."""
         total, discount = 0.0, 1.0
         for each in self.follow(stored)[:n_step]:
             achieved = each.following + 1000

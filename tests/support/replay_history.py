@@ -1,4 +1,4 @@
-"""A memory of every composition beside a plain list of what was added: slow, and plain to see that it is right."""
+"""A replay memory of any composition, driven together with a plain list of its transitions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.prioritized_memory import sample_of
 from tests.support.replay_model import assert_same
 
 GAMMA = 0.9
-INITIAL = 7.0  # the score of a new transition, until there is feedback
+INITIAL = 7.0  # score of new transitions before the first feedback
 NUMBER = spaces.Box(0.0, 999.0, (1,), np.float32)
 OWN_GOAL = 500
 
 
 class Rule:
-    """What is earned under a goal, and whether the episode ends: functions that tell all pairs apart."""
+    """Rewards and terminations under a goal, different for all pairs."""
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         return (achieved_goal + desired_goal / 1024)[:, 0]
@@ -31,7 +31,7 @@ class Rule:
 
 
 class Layout:
-    """How frames of numbers make up an observation; `frames` is k, or None for observations that are no stacks."""
+    """Observations made of numbered frames; `frames` is k, or None if they are not stacks."""
 
     def __init__(self, kind: str, frames: int | None) -> None:
         self.kind, self.frames = kind, frames
@@ -48,7 +48,7 @@ class Layout:
         }[kind]
 
     def observation(self, numbers: list[int]) -> Any:
-        """The observation that shows these frames, as the environment gives it."""
+        """Return the environment's observation with these frames."""
         frames = [np.array([number, number + 1]) for number in numbers]
         if self.kind == "last":
             return np.stack([np.full((2, 3), number) for number in numbers], -1).astype(np.uint8)
@@ -64,7 +64,7 @@ class Layout:
         return {"observation": stack, "goal": numbers[-1]}
 
     def delivered(self, stacks: list[list[int]]) -> Any:
-        """What a batch of these stacks must be."""
+        """Return the expected batch of these stacks."""
         each = [self.observation(stack) for stack in stacks]
         if self.kind in ("dict", "goals"):
             dtypes = {"goal": np.int32}
@@ -77,9 +77,9 @@ class Layout:
 class Added:
     """One transition, with links to the others of its episode."""
 
-    generation: int
+    number_added: int
     lane: int
-    shown: list[int]  # the frames that the environment showed
+    shown: list[int]  # frames of the observation
     following: list[int]
     reward: float
     terminated: bool
@@ -114,11 +114,11 @@ class History:
         self.relabel, self.folder = relabel, folder
         self.alpha = 0.6  # of the priorities
         self.replay = self.fresh()
-        self.live: list[Added] = []
-        self.hidden: set[int] = set()  # generations
-        self.open: dict[int, Added] = {}
-        self.now: dict[int, list[int]] = {}  # lane -> what it shows
-        self.drawn: list[tuple[Any, list[Added]]] = []  # rows that the loss has yet to speak of
+        self.stored: list[Added] = []
+        self.masked: set[int] = set()  # insertion numbers
+        self.newest: dict[int, Added] = {}
+        self.current: dict[int, list[int]] = {}  # lane -> its current frames
+        self.samples: list[tuple[Any, list[Added]]] = []  # samples without feedback so far
         self.number = self.count = 0
         self.largest: float | None = None
 
@@ -145,7 +145,7 @@ class History:
     def _add(self, lane: int, ending: str | None) -> None:
         k = self.layout.frames or 1
         self.number = self.number % 250 + 1
-        shown = self.now.pop(lane, None) or [self.number] * k
+        shown = self.current.pop(lane, None) or [self.number] * k
         self.number = self.number % 250 + 1
         following = [*shown[1:], self.number]
         score = INITIAL if self.largest is None else self.largest
@@ -154,73 +154,73 @@ class History:
         now, then = self.layout.observation(shown), self.layout.observation(following)
         row = self.replay.add(lane, now, self.count % 5, added.reward, then, *over)
         assert row == self.count % self.capacity
-        before = self.open.pop(lane, None)
+        before = self.newest.pop(lane, None)
         if before is not None:
             before.after, added.before = added, before
         if not ending:
-            self.open[lane], self.now[lane] = added, following
+            self.newest[lane], self.current[lane] = added, following
         self.count += 1
-        self.live.append(added)
-        self._die(len(self.live) - self.capacity)
+        self.stored.append(added)
+        self._die(len(self.stored) - self.capacity)
 
     def _die(self, count: int) -> None:
-        """The oldest are no part of anything any more."""
-        for dead in self.live[: max(0, count)]:
+        """Remove the oldest transitions from everything."""
+        for dead in self.stored[: max(0, count)]:
             if dead.after is not None:
                 dead.after.before = None
-            self.open = {lane: added for lane, added in self.open.items() if added is not dead}
-        self.live = self.live[max(0, count) :]
+            self.newest = {lane: added for lane, added in self.newest.items() if added is not dead}
+        self.stored = self.stored[max(0, count) :]
 
     def interrupt(self, lane: int, reset: bool) -> None:
-        """Break a lane off; without a reset the environment goes on, and shows frames the memory never had."""
+        """Interrupt a lane; without a reset, its next stack holds frames that are not stored."""
         self.replay.interrupt(lane)
-        self.open.pop(lane, None)
+        self.newest.pop(lane, None)
         if reset:
-            self.now.pop(lane, None)
+            self.current.pop(lane, None)
 
     def drop(self, count: int) -> None:
         self.replay.drop_oldest(count)
-        self._die(min(count, len(self.live)))
+        self._die(min(count, len(self.stored)))
 
     def keep(self, bits: int) -> None:
-        kept = [each for place, each in enumerate(self.live) if bits >> place % 20 & 1]
-        self.replay.keep(self.rows(kept))
-        self.hidden = {each.generation for each in self.live} - {each.generation for each in kept}
+        kept = [each for place, each in enumerate(self.stored) if bits >> place % 20 & 1]
+        self.replay.keep(self.indices(kept))
+        self.masked = {each.number_added for each in self.stored} - {each.number_added for each in kept}
 
     def feedback(self, scores: list[tuple[int, float]]) -> None:
-        """Feed back what the loss says of rows that were drawn, one of them since overwritten."""
-        drawable = self.drawable()
-        if not drawable or not self.prioritized:
+        """Feed back scores of a sample, of which one transition may have been overwritten since."""
+        unmasked = self.unmasked()
+        if not unmasked or not self.prioritized:
             return
-        chosen = [drawable[place % len(drawable)] for place, _ in scores]
-        sample = sample_of(self.replay, self.rows(chosen)[None])
-        if len(self.live) == self.capacity:
+        chosen = [unmasked[place % len(unmasked)] for place, _ in scores]
+        sample = sample_of(self.replay, self.indices(chosen)[None])
+        if len(self.stored) == self.capacity:
             self._add(9, "truncated")
         errors = np.array([[score for _, score in scores]], np.float32)
         self.replay.feedback(sample, {"td_error": errors})
-        final = {each: score for each, (_, score) in zip(chosen, scores, strict=True) if each in self.live}
+        final = {each: score for each, (_, score) in zip(chosen, scores, strict=True) if each in self.stored}
         final = {each: score for each, score in final.items() if np.isfinite(score)}
         for each, score in final.items():
             each.score = score
         if final:
             self.largest = max([*final.values(), self.largest or 0.0])
 
-    def draw(self, count: int) -> None:
-        """Draw rows, of which the loss will say something later."""
+    def sample(self, count: int) -> None:
+        """Sample transitions that get feedback later."""
         if self.prioritized and self.replay.num_sampleable():
             generator = np.random.default_rng(self.count)
             sample = self.replay.sample(1, min(count, self.replay.num_sampleable()), generator=generator)
-            by_row = {each.generation % self.capacity: each for each in self.live}
-            self.drawn.append((sample, [by_row[row] for row in sample.indices[0].tolist()]))
+            by_index = {each.number_added % self.capacity: each for each in self.stored}
+            self.samples.append((sample, [by_index[row] for row in sample.indices[0].tolist()]))
 
-    def late(self, score: float) -> None:
-        """Feed back what the loss says of the oldest rows that were drawn for it."""
-        if not self.drawn:
+    def late_feedback(self, score: float) -> None:
+        """Feed back scores of the oldest sample."""
+        if not self.samples:
             return
-        sample, drawn = self.drawn.pop(0)
-        errors = score + np.arange(len(drawn), dtype=np.float32)
+        sample, sampled = self.samples.pop(0)
+        errors = score + np.arange(len(sampled), dtype=np.float32)
         self.replay.feedback(sample, {"td_error": errors[None]})
-        final = {each: error for each, error in zip(drawn, errors.tolist(), strict=True) if each in self.live}
+        final = {each: error for each, error in zip(sampled, errors.tolist(), strict=True) if each in self.stored}
         for each, error in final.items():
             each.score = error
         if final:
@@ -233,62 +233,62 @@ class History:
 
     def clear(self) -> None:
         self.replay.clear()
-        self.live, self.open, self.hidden, self.largest = [], {}, set(), None
+        self.stored, self.newest, self.masked, self.largest = [], {}, set(), None
 
     def restore(self, used: bool) -> None:
-        """Go on with another memory that took the state; `used` says whether it held something before."""
+        """Continue with another memory that restored the state; `used` if it held transitions before."""
         other = self.fresh()
         if used:
             observation = self.layout.observation([3] * (self.layout.frames or 1))
             for step in range(7):
                 other.add(step % 2, observation, 0, 0.0, observation, step == 4, False)
             other.keep([other.capacity - 1] if len(other) == other.capacity else [])
-            other._storage.episodes  # noqa: B018  (what it knows is then of another past)
-        self.drawn.clear()
+            other._storage.episodes  # noqa: B018  (uses the episodes before the restore)
+        self.samples.clear()
         other.set_state(self.replay.get_state())
         assert_same(other.get_state(), self.replay.get_state())
         self.replay = other
 
-    def rows(self, added: list[Added]) -> Any:
-        return np.array([each.generation % self.capacity for each in added], np.int64)
+    def indices(self, added: list[Added]) -> Any:
+        return np.array([each.number_added % self.capacity for each in added], np.int64)
 
-    def drawable(self) -> list[Added]:
-        return [each for each in self.live if each.generation not in self.hidden]
+    def unmasked(self) -> list[Added]:
+        return [each for each in self.stored if each.number_added not in self.masked]
 
     def complete(self, added: Added) -> bool:
-        """Whether all frames of its stack are in the memory, or repeat the first one that is."""
+        """Return whether all frames of its stack are stored, or repeat the first stored frame."""
         episode, frames = self.episode(added), self.layout.frames or 1
         return episode.index(added) >= frames - 1 or len(set(episode[0].shown)) == 1
 
-    def usable(self, added: Added) -> bool:
+    def sampleable(self, added: Added) -> bool:
         least = 3 if self.relabel is Triplets else 1
         return self.complete(added) and sum(map(self.complete, self.episode(added))) >= least
 
     def look(self) -> None:
-        """Hold everything that can be seen of the memory against the model."""
+        """Compare the memory with the model."""
         self.replay.check()
-        drawable = self.drawable()
-        usable = [each for each in drawable if self.usable(each)]
-        assert (len(self.replay), self.replay.num_sampleable()) == (len(self.live), len(usable))
-        if not self.live:
+        unmasked = self.unmasked()
+        sampleable = [each for each in unmasked if self.sampleable(each)]
+        assert (len(self.replay), self.replay.num_sampleable()) == (len(self.stored), len(sampleable))
+        if not self.stored:
             return
         self._look_at_episodes()
-        if self.relabel is not Triplets and any(map(self.complete, self.live)):
+        if self.relabel is not Triplets and any(map(self.complete, self.stored)):
             self._look_at_batch()
-        if drawable:
-            self._look_at_chances(drawable)
-        if usable:
-            self._look_at_draws(usable)
+        if unmasked:
+            self._look_at_chances(unmasked)
+        if sampleable:
+            self._look_at_draws(sampleable)
 
     def _look_at_batch(self) -> None:
-        complete = [each for each in self.live if self.complete(each)]
-        rows = self.rows(complete)[None]
+        complete = [each for each in self.stored if self.complete(each)]
+        rows = self.indices(complete)[None]
         own = {"goal": np.full(rows.shape, -1)}
         batch = self.replay.gather(Sample(rows, np.ones(rows.shape, np.float32), own), gamma=GAMMA)
         expected = [self._expected(each, None) for each in complete]
         np.testing.assert_array_equal(batch.reward[0], np.array([each[0] for each in expected], np.float32))
         np.testing.assert_array_equal(batch.discount[0], np.array([each[1] for each in expected], np.float32))
-        assert batch.action[0].tolist() == [each.generation % 5 for each in complete]
+        assert batch.action[0].tolist() == [each.number_added % 5 for each in complete]
         stacks = [each.shown for each in complete]
         for seen, numbers in (
             (batch.observation, stacks),
@@ -300,23 +300,23 @@ class History:
                 assert_same(part[0], wanted[name] if isinstance(wanted, dict) else wanted)
 
     def _look_at_episodes(self) -> None:
-        episodes, rows = self.replay._storage.episodes, self.rows(self.live)
-        whole = [self.episode(each) for each in self.live]
-        place = [episode.index(each) for episode, each in zip(whole, self.live, strict=True)]
-        assert len(episodes._first) - len(episodes._free) == sum(each.after is None for each in self.live)
+        episodes, rows = self.replay._storage.episodes, self.indices(self.stored)
+        whole = [self.episode(each) for each in self.stored]
+        place = [episode.index(each) for episode, each in zip(whole, self.stored, strict=True)]
+        assert len(episodes._first) - len(episodes._free) == sum(each.after is None for each in self.stored)
         assert episodes.before(rows).tolist() == place
         assert (episodes.before(rows) + episodes.after(rows) + 1).tolist() == [len(each) for each in whole]
-        assert episodes.start(rows).tolist() == self.rows([each[0] for each in whole]).tolist()
-        assert episodes.end(rows).tolist() == self.rows([each[-1] for each in whole]).tolist()
-        none = [each.before is None for each in self.live]
-        previous = self.rows([each.before or each for each in self.live])
+        assert episodes.start(rows).tolist() == self.indices([each[0] for each in whole]).tolist()
+        assert episodes.end(rows).tolist() == self.indices([each[-1] for each in whole]).tolist()
+        none = [each.before is None for each in self.stored]
+        previous = self.indices([each.before or each for each in self.stored])
         assert episodes.previous(rows).tolist() == np.where(none, -1, previous).tolist()
-        none = [each.after is None for each in self.live]
-        following = self.rows([each.after or each for each in self.live])
+        none = [each.after is None for each in self.stored]
+        following = self.indices([each.after or each for each in self.stored])
         assert self.replay._storage.next_indices(rows).tolist() == np.where(none, -1, following).tolist()
 
     def episode(self, added: Added) -> list[Added]:
-        """The live transitions of its episode so far, the oldest first."""
+        """Return the stored transitions of its episode, the oldest first."""
         episode = [added]
         while episode[0].before is not None:
             episode.insert(0, episode[0].before)
@@ -325,7 +325,7 @@ class History:
         return episode
 
     def _expected(self, added: Added, goal: int | None) -> tuple[float, float, list[int]]:
-        """Reward, discount and next stack of a transition, under another goal or (None) its own."""
+        """Return reward, discount and next stack of a transition, under another goal or (None) its own."""
         total, discount, at = 0.0, 1.0, added
         for step in range(self.n_step):
             achieved = at.following[-1]
@@ -337,43 +337,43 @@ class History:
             at = at.after
         return total, 0.0 if over else discount, at.following
 
-    def _look_at_chances(self, drawable: list[Added]) -> None:
-        scores = [np.float64(np.float32(each.score)) + 1e-7 for each in drawable]
-        powers = np.array(scores) ** self.alpha if self.prioritized else np.ones(len(drawable))
+    def _look_at_chances(self, unmasked: list[Added]) -> None:
+        scores = [np.float64(np.float32(each.score)) + 1e-7 for each in unmasked]
+        powers = np.array(scores) ** self.alpha if self.prioritized else np.ones(len(unmasked))
         chances = powers / powers.sum()
         np.testing.assert_allclose(self.replay.sampler.probabilities(), chances, rtol=1e-9)
         plain = np.array(scores) / np.sum(scores) if self.prioritized else chances
         np.testing.assert_allclose(self.replay.sampler.probabilities(alpha=False), plain, rtol=1e-9)
         size = 1 / np.square(chances).sum()
         np.testing.assert_allclose(self.replay.effective_sample_size(), size, rtol=1e-9)
-        lanes = {each.lane for each in drawable}
+        lanes = {each.lane for each in unmasked}
         by_lane = self.replay.effective_sample_size(by_lane=True)
         for lane in lanes:
-            own = powers[[each.lane == lane for each in drawable]]
+            own = powers[[each.lane == lane for each in unmasked]]
             np.testing.assert_allclose(by_lane[lane], own.sum() ** 2 / np.square(own).sum(), rtol=1e-9)
         assert set(by_lane) == lanes
 
-    def _look_at_draws(self, usable: list[Added]) -> None:
+    def _look_at_draws(self, sampleable: list[Added]) -> None:
         state = self.replay.get_state()["sampler"]
-        drawn = self.replay.sample(2, len(usable), generator=np.random.default_rng(self.count))
-        by_row = {each.generation % self.capacity: each for each in self.live}
-        allowed = set(self.rows(usable).tolist())
-        assert set(drawn.indices.ravel().tolist()) <= allowed
-        once = self.replay.sample_pass(len(usable), generator=np.random.default_rng(0))
+        sample = self.replay.sample(2, len(sampleable), generator=np.random.default_rng(self.count))
+        by_index = {each.number_added % self.capacity: each for each in self.stored}
+        allowed = set(self.indices(sampleable).tolist())
+        assert set(sample.indices.ravel().tolist()) <= allowed
+        once = self.replay.sample_pass(len(sampleable), generator=np.random.default_rng(0))
         assert sorted(once.indices.ravel().tolist()) == sorted(allowed)
         assert_same(self.replay.get_state()["sampler"], state)
-        for rows, weights in zip(drawn.indices, drawn.weight, strict=True):
-            scores = np.array([np.float64(np.float32(by_row[row].score)) + 1e-7 for row in rows.tolist()])
+        for rows, weights in zip(sample.indices, sample.weight, strict=True):
+            scores = np.array([np.float64(np.float32(by_index[row].score)) + 1e-7 for row in rows.tolist()])
             powers = scores**self.alpha if self.prioritized else np.ones(len(rows))
             np.testing.assert_allclose(weights, (powers / powers.min()) ** -0.4, rtol=1e-5)
-        batch = self.replay.gather(drawn, gamma=GAMMA)
-        np.testing.assert_array_equal(batch.weight, drawn.weight)
-        for place in np.ndindex(*drawn.indices.shape):
-            each = by_row[int(drawn.indices[place])]
+        batch = self.replay.gather(sample, gamma=GAMMA)
+        np.testing.assert_array_equal(batch.weight, sample.weight)
+        for place in np.ndindex(*sample.indices.shape):
+            each = by_index[int(sample.indices[place])]
             if self.relabel is Triplets:
-                self._look_at_triplet(batch, place, each, [by_row[row] for row in drawn.choices["triplet"][place]])
+                self._look_at_triplet(batch, place, each, [by_index[row] for row in sample.choices["triplet"][place]])
             elif self.relabel is Hindsight:
-                self._look_at_goal(batch, place, each, by_row.get(int(drawn.choices["goal"][place])))
+                self._look_at_goal(batch, place, each, by_index.get(int(sample.choices["goal"][place])))
 
     def _look_at_goal(self, batch: Batch, place: Any, each: Added, source: Added | None) -> None:
         goal = source and source.following[-1]
@@ -392,7 +392,7 @@ class History:
         assert each in triplet and all(map(self.complete, triplet)) and places[0] < places[1] < places[2]
         assert batch.reward[place].tolist() == [np.float32(one.reward) for one in triplet[:2]]
         assert batch.discount[place].tolist() == [np.float32(GAMMA)] * 2
-        assert batch.action[place].tolist() == [one.generation % 5 for one in triplet[:2]]
+        assert batch.action[place].tolist() == [one.number_added % 5 for one in triplet[:2]]
         stacks = [one.shown for one in triplet]
         wanted = self.layout.delivered(stacks[:2])
         np.testing.assert_array_equal(batch.observation[place], wanted)

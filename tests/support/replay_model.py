@@ -1,4 +1,4 @@
-"""A replay memory as a plain list, driven beside the real one; and memories whose contents can be told at sight."""
+"""A replay memory driven together with a plain list, and memories with simple contents."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ SPACES = {
 
 
 def make_observation(space, number):
-    """An observation that tells its number, in every byte that its dtype has."""
+    """Return an observation that depends on its number."""
     if isinstance(space, spaces.Dict):
         return {name: make_observation(part, number) for name, part in space.spaces.items()}
     if isinstance(space, spaces.Discrete):
@@ -30,7 +30,7 @@ def make_observation(space, number):
 
 
 def delivered(space, observations):
-    """What a batch of these observations must be: an array [n, ...] for each leaf, of 32 bits instead of 64."""
+    """Return the expected batch of these observations: an array [n, ...] for each leaf, of 32 bits instead of 64."""
     if isinstance(space, spaces.Dict):
         return {name: delivered(part, [each[name] for each in observations]) for name, part in space.spaces.items()}
     dtype = {"float64": "float32", "int64": "int32"}.get(str(space.dtype), space.dtype)
@@ -55,7 +55,7 @@ def assert_same(actual, expected):
 
 @dataclass
 class Stored:
-    """One transition with everything spelled out."""
+    """One transition with all its fields."""
 
     row: int
     lane: int
@@ -70,12 +70,12 @@ class Stored:
 
 
 class Model:
-    """The memory as a list: slow, and plain to see that it is right."""
+    """The memory as a plain list."""
 
     def __init__(self, capacity):
         self.capacity = capacity
         self.transitions = []
-        self.open = {}  # lane -> its newest transition, if what comes next may follow from it
+        self.open = {}  # lane -> its newest transition, if the episode is running
         self.added = 0
 
     def add(self, stored):
@@ -95,7 +95,7 @@ class Pair:
         self.space = space
         self.replay = self.fresh(capacity)
         self.model = Model(capacity)
-        self.now = {}  # lane -> number of the observation it is at
+        self.now = {}  # lane -> number of its current observation
         self.number = 0
 
     def fresh(self, capacity):
@@ -147,7 +147,7 @@ class Pair:
         self.model.transitions, self.model.open = [], {}
 
     def restore(self, used):
-        """Go on with another memory that took the state; `used` says whether it held something before."""
+        """Continue with another memory that restored the state; `used` if it held transitions before."""
         other = self.fresh(self.replay.capacity)
         if used:
             for number in range(7):
@@ -175,12 +175,12 @@ class Pair:
             assert getattr(storage, field)[rows].tolist() == [getattr(each, field) for each in stored]
         np.testing.assert_array_equal(storage.reward[rows], np.array([each.reward for each in stored], np.float32))
         np.testing.assert_array_equal(storage.extra["priority"][rows], [each.priority for each in stored])
-        # Each observation is stored once: a place of its own only for what is no row's observation; none is lost.
+        # Each observation is stored once: slots only for those that are not a transition's observation; none is lost.
         assert storage.num_slots - len(storage.free_slots) == sum(not each.linked for each in stored)
 
 
 def sample_batch(replay, updates, batch_size, generator=None, gamma=0.9):
-    """Sample and gather."""
+    """Sample and gather a batch."""
     sample = replay.sample(updates, batch_size, generator=generator or np.random.default_rng(0))
     return replay.gather(sample, gamma=gamma)
 
@@ -192,7 +192,7 @@ def built(capacity, observation_space=SPACES["vector"], action_space=None, **key
 
 
 def store(replay, step, lanes=1, episode=9):
-    """Add the transition number `step`: its reward and its observation are its number."""
+    """Add transition number `step`, whose reward and observation are its number."""
     observation, following = np.full(3, step, np.float32), np.full(3, step + lanes, np.float32)
     return replay.add(step % lanes, observation, step % 5, step, following, step % episode == episode - 1, False)
 

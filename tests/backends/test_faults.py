@@ -15,7 +15,7 @@ from keras import ops
 
 import noterl
 from noterl import losses, networks
-from noterl.backends import choose, current
+from noterl.backends import current, name
 from noterl.backends.common import NonFiniteError
 from tests.support.batches import VECTOR, Corridor, copied, differences, flat, part, random_batch, small_dqn, with_fault
 
@@ -319,7 +319,7 @@ def test_ctrl_c_in_on_train_end_is_raised() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-@pytest.mark.skipif(choose() == "torch", reason="torch detects an overflow in the next loss")
+@pytest.mark.skipif(name() == "torch", reason="torch detects an overflow in the next loss")
 @pytest.mark.parametrize("size", [1, 4])
 def test_update_that_overflows_the_state_is_not_applied(size: int) -> None:
     """Its loss and gradients are finite, the weights after it are not."""

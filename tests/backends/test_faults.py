@@ -1,4 +1,4 @@
-"""What can go wrong in a compiled update: variables it does not know, numbers that are not finite, Ctrl-C."""
+"""Faults in compiled updates: unknown variables, numbers that are not finite, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from keras import ops
 
 import noterl
 from noterl import losses, networks
-from noterl.backends import choose, current
+from noterl.backends import current, name
 from noterl.backends.common import NonFiniteError
 from tests.support.batches import VECTOR, Corridor, copied, differences, flat, part, random_batch, small_dqn, with_fault
 
 
 class Losing(noterl.Agent):
-    """A minimal agent whose loss adds what the test gives it."""
+    """A minimal agent whose loss adds a term of the test."""
 
     memory, head = "replay", noterl.heads.Q()
 
@@ -74,8 +74,8 @@ def outside_assignment() -> tuple[keras.Variable, Any]:
 
 @pytest.mark.backends("jax")
 @pytest.mark.parametrize("make", [outside_variable, outside_network, outside_seed, outside_assignment])
-def test_a_variable_that_the_agent_does_not_hold_is_refused_by_name(make) -> None:
-    """JAX would take it for a constant, and lose what is assigned to it."""
+def test_unknown_variable_raises_with_its_name(make) -> None:
+    """JAX would compile it as a constant, and lose what is assigned to it."""
     variable, term = make()
     before = current().fetch(variable)
     agent = losing(term)
@@ -87,7 +87,7 @@ def test_a_variable_that_the_agent_does_not_hold_is_refused_by_name(make) -> Non
 
 
 @pytest.mark.backends("jax")
-def test_the_forward_pass_is_guarded_too() -> None:
+def test_unknown_variable_in_forward_raises() -> None:
     network = networks.mlp(5, (4,), 3)
 
     class Stray(Losing):
@@ -100,7 +100,7 @@ def test_the_forward_pass_is_guarded_too() -> None:
 
 
 @pytest.mark.backends("jax")
-def test_the_global_seed_generator_is_refused() -> None:
+def test_global_seed_generator_raises() -> None:
     with pytest.raises(ValueError, match="SeedGenerator"):
         losing(lambda agent, batch: ops.mean(keras.random.normal((2,)))).run_updates(random_batch(2, 4), 2)
 
@@ -119,15 +119,15 @@ def make_variable() -> keras.Variable:
     ],
     ids=["attribute", "list", "dict of dicts", "tuple of tuples"],
 )
-def test_a_variable_of_the_agent_is_found_and_trained(parts, get) -> None:
+def test_variable_in_an_attribute_of_the_agent_is_trained(parts, get) -> None:
     agent = losing(lambda agent, batch: ops.square(get(agent.parts)), parts)
     agent.run_updates(random_batch(3, 4), 3)
     assert 1.99 < float(current().fetch(get(agent.parts))) < 2.0
     assert any("parts" in name for name in agent.get_state()["variables"])
 
 
-def test_a_seed_generator_of_the_agent_advances() -> None:
-    """Noise in a loss is part of the state: the same state gives the same noise."""
+def test_seed_generator_of_the_agent_advances() -> None:
+    """Its variable belongs to the state, so equal states give equal noise."""
 
     def term(agent, batch):
         return ops.mean(keras.random.normal((), seed=agent.parts)) * ops.mean(agent.q(batch.observation))
@@ -144,7 +144,7 @@ def test_a_seed_generator_of_the_agent_advances() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "rmsprop"])
-def test_an_update_that_is_not_finite_is_undone(optimizer: str) -> None:
+def test_non_finite_update_is_undone(optimizer: str) -> None:
     batch = random_batch(8, 4)
     agent = small_dqn(optimizer=optimizer, loss="squared", target_update=0.1)
     start = copied(agent.get_state())
@@ -162,8 +162,8 @@ def test_an_update_that_is_not_finite_is_undone(optimizer: str) -> None:
     assert differences(expected, agent.get_state())
 
 
-def test_a_gradient_that_is_not_finite_is_undone_though_the_loss_is_finite() -> None:
-    def term(agent, batch):  # the root of 0 is 0, and has no slope
+def test_non_finite_gradient_of_a_finite_loss_is_undone() -> None:
+    def term(agent, batch):  # the square root of 0 has an infinite gradient
         return ops.sqrt(ops.square(agent.parts) * batch.discount[0])
 
     agent, batch = losing(term, make_variable), random_batch(4, 4)
@@ -178,8 +178,8 @@ def test_a_gradient_that_is_not_finite_is_undone_though_the_loss_is_finite() -> 
     assert differences(expected, agent.get_state()) == []
 
 
-def test_what_the_loss_assigned_is_undone_too() -> None:
-    """Such as the running mean of a normalisation, which the bad batch has reached before its loss is known."""
+def test_assignments_of_the_loss_are_undone() -> None:
+    """For example a running mean, which is updated before the loss is known."""
 
     def term(agent, batch):
         agent.parts.assign(0.9 * agent.parts + 0.1 * ops.mean(batch.reward))
@@ -197,7 +197,7 @@ def test_what_the_loss_assigned_is_undone_too() -> None:
 
 
 class Exploding(Corridor):
-    """Pays a reward, at one step of its life, whose square no float32 holds."""
+    """At one step, returns a reward whose square overflows float32."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Exploding(Corridor):
 
 
 @pytest.mark.parametrize("updates", [1, 4])
-def test_fit_names_the_update_and_the_step_and_goes_on_afterwards(updates: int) -> None:
+def test_fit_raises_with_update_and_step_and_can_continue(updates: int) -> None:
     agent = noterl.DQN(lambda: Exploding(60), hidden=(8,), loss="squared", seed=2)
     agent.compile(replay=noterl.Replay(500), batch_size=8, learning_starts=10, update_every=1, updates=updates)
     with pytest.raises(NonFiniteError) as caught:
@@ -236,7 +236,7 @@ def assert_finite(agent: noterl.Agent) -> None:
 
 
 class Interrupter(noterl.Callback):
-    """Sends one SIGINT from another thread, some time after a given episode began."""
+    """Sends one SIGINT from another thread, some time after the start of an episode."""
 
     def __init__(self, delay: float, episode: int = 1) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ def interrupted_agent() -> noterl.DQN:
     return agent
 
 
-def test_ctrl_c_at_any_moment_leaves_an_agent_that_can_be_saved_and_goes_on(tmp_path) -> None:
+def test_agent_can_be_saved_and_continue_after_ctrl_c_at_any_time(tmp_path) -> None:
     agent, rng = interrupted_agent(), random.Random(0)
     agent.fit(steps=100, verbose=0)
     for repeat in range(8):
@@ -275,7 +275,7 @@ def test_ctrl_c_at_any_moment_leaves_an_agent_that_can_be_saved_and_goes_on(tmp_
 
 
 class InterruptInUpdate(noterl.DQN):
-    """Presses Ctrl-C twice while an update runs, where the old state is gone and the new one not yet there."""
+    """Sends two SIGINTs during an update."""
 
     presses = 0
 
@@ -287,7 +287,7 @@ class InterruptInUpdate(noterl.DQN):
         return super().run_updates(batch, count)
 
 
-def test_a_compiled_call_is_whole_even_under_two_of_them() -> None:
+def test_compiled_call_completes_despite_two_sigints() -> None:
     agent = InterruptInUpdate(lambda: Corridor(), hidden=(8,), seed=5)
     agent.compile(replay=noterl.Replay(500), batch_size=8, learning_starts=8, update_every=4, updates=8)
     with pytest.raises(KeyboardInterrupt):
@@ -305,13 +305,13 @@ def test_a_compiled_call_is_whole_even_under_two_of_them() -> None:
 
 
 class LatePress(noterl.Callback):
-    """Presses Ctrl-C when nothing but the end of training is left."""
+    """Sends a SIGINT at the end of training."""
 
     def on_train_end(self, logs: dict[str, Any]) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_at_the_very_end_is_not_swallowed() -> None:
+def test_ctrl_c_in_on_train_end_is_raised() -> None:
     agent, handler = interrupted_agent(), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         agent.fit(steps=5, verbose=0, callbacks=[LatePress()])
@@ -319,10 +319,10 @@ def test_ctrl_c_at_the_very_end_is_not_swallowed() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-@pytest.mark.skipif(choose() == "torch", reason="an overflow is seen in the next loss there")
+@pytest.mark.skipif(name() == "torch", reason="torch detects an overflow in the next loss")
 @pytest.mark.parametrize("size", [1, 4])
-def test_an_update_that_overflows_the_state_is_not_counted_as_applied(size: int) -> None:
-    """Its loss and gradients are finite, what it leaves is not."""
+def test_update_that_overflows_the_state_is_not_applied(size: int) -> None:
+    """Its loss and gradients are finite, the weights after it are not."""
     agent = small_dqn(optimizer=keras.optimizers.SGD(3e38))
     before, batch = copied(agent.get_state()), random_batch(size, 8)
     large = batch._replace(reward=np.full_like(batch.reward, 1e3), weight=np.full_like(batch.weight, 1e3))

@@ -1,4 +1,4 @@
-"""An update of several optimizers is undone as a whole when a loss of it is not finite."""
+"""An update with several optimizers is undone as a whole if one of its losses is not finite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.parts import learner_of, run_updates
 
 
 class Two(noterl.Agent):
-    """Two networks and two optimizers; the second loss is what the discount says."""
+    """Two networks and two optimizers; the second loss depends on the discount."""
 
     memory, head = "replay", noterl.heads.Q()
     optimizer_names = ("first", "second")
@@ -46,7 +46,7 @@ class Two(noterl.Agent):
 
 
 @pytest.mark.parametrize("field", ["reward", "discount"])
-def test_all_of_an_update_is_undone_when_one_of_its_losses_is_not_finite(field: str) -> None:
+def test_whole_update_is_undone_if_one_loss_is_not_finite(field: str) -> None:
     agent, batch = Two(VECTOR, seed=1), random_batch(6, 4)
     agent.compile(["adam", "sgd"], replay=noterl.Replay(64), batch_size=4)
     agent.build()
@@ -60,7 +60,7 @@ def test_all_of_an_update_is_undone_when_one_of_its_losses_is_not_finite(field: 
 
 
 class Delayed(Two):
-    """The second optimizer is applied in every other update, and nothing else is assigned; the target follows."""
+    """Applies the second optimizer in every other update, then moves the target. Assigns nothing else."""
 
     update_period = 2
 
@@ -87,8 +87,8 @@ def delayed() -> Delayed:
 
 @pytest.mark.parametrize(("field", "k"), [("reward", 4), ("reward", 5), ("discount", 5)])
 @pytest.mark.parametrize("before", [0, 4])
-def test_updates_that_differ_within_a_period_are_undone(field: str, k: int, before: int) -> None:
-    """Both in the first call, when it is learned what they change, and later, when that is known."""
+def test_updates_of_a_period_are_undone(field: str, k: int, before: int) -> None:
+    """In the first call, which copies everything, and in later ones, which copy what is necessary."""
     agent, batch = delayed(), random_batch(6, 4)
     if before:
         run_updates(agent, batch, before)
@@ -101,7 +101,7 @@ def test_updates_that_differ_within_a_period_are_undone(field: str, k: int, befo
 
 
 @pytest.mark.backends("torch")
-def test_no_more_is_copied_than_may_have_to_be_taken_back() -> None:
+def test_only_what_may_be_undone_is_copied() -> None:
     agent = delayed()
     run_updates(agent, random_batch(6, 4), 6)
     memory = learner_of(agent)._update.rollback._memory

@@ -1,4 +1,4 @@
-"""Traced gradients on torch: a trace gives the numbers of the function, and what cannot be traced is named."""
+"""Traced gradients on torch: equal numbers, and a warning for losses that cannot be traced."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import noterl  # noqa: E402  (where torch is missing, what follows cannot be imported)
+import noterl  # noqa: E402  (needs torch)
 from tests.integration.test_parity import assert_all_close  # noqa: E402
 from tests.integration.test_torch_native import OPTIMIZERS, NativeDQN  # noqa: E402
 from tests.support.batches import VECTOR, random_batch  # noqa: E402
@@ -17,7 +17,7 @@ nn = torch.nn
 
 
 class Tied(NativeDQN):
-    """Two layers of one weight, which a trace could tell apart."""
+    """Two layers share a weight, which a trace may treat as two."""
 
     def __init__(self, env, *, seed=None):
         super().__init__(env, seed=seed)
@@ -31,7 +31,7 @@ class Tied(NativeDQN):
 
 
 class Branching(NativeDQN):
-    """Decides by the data which loss it takes."""
+    """Computes a loss that depends on a condition on the data."""
 
     def loss(self, batch):
         loss, aux = super().loss(batch)
@@ -39,7 +39,7 @@ class Branching(NativeDQN):
 
 
 class Counting(NativeDQN):
-    """Weighs its loss by a number of its own, which no trace could follow."""
+    """Multiplies its loss by a Python number that changes with every call."""
 
     calls = 0
 
@@ -51,8 +51,8 @@ class Counting(NativeDQN):
 
 @pytest.mark.filterwarnings("ignore:.*it runs eagerly:RuntimeWarning")
 @pytest.mark.parametrize("kind", [NativeDQN, Tied, Branching])
-def test_tracing_changes_no_number(kind: type) -> None:
-    """A loss that cannot be traced runs as it is."""
+def test_traced_and_eager_updates_are_equal(kind: type) -> None:
+    """A loss that cannot be traced runs eagerly."""
     batch, states = random_batch(8, 16), []
     for jit_compile in ("auto", False):
         agent = kind(VECTOR, seed=3)
@@ -65,11 +65,11 @@ def test_tracing_changes_no_number(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [Branching, Counting])
-def test_a_loss_that_cannot_be_traced_is_named_once(kind: type) -> None:
+def test_loss_that_cannot_be_traced_warns_once_with_its_name(kind: type) -> None:
     agent = kind(VECTOR, seed=3)
     agent.compile(OPTIMIZERS["Adam"], replay=noterl.Replay(100), batch_size=8)
     agent.build()
-    with pytest.warns(RuntimeWarning, match=rf"{kind.__name__}\.loss .*it runs eagerly") as said:
+    with pytest.warns(RuntimeWarning, match=rf"{kind.__name__}\.loss .*it runs eagerly") as caught:
         run_updates(agent, random_batch(4, 8), 4)
-    assert len(said) == 1
+    assert len(caught) == 1
     assert agent.trace_counts["update"] == 0

@@ -1,4 +1,4 @@
-"""The vector that the host reads after a compiled call gives back what was written."""
+"""`HostReport` reads what it wrote."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ WEIGHTS = [np.arange(4, dtype=np.float32), np.full(2, 9.0, np.float32)]
 
 @pytest.mark.parametrize("finite", [True, False])
 @pytest.mark.parametrize("weights", [WEIGHTS, []])
-def test_what_was_written_comes_back(finite: bool, weights: list[np.ndarray]) -> None:
+def test_read_returns_what_was_written(finite: bool, weights: list[np.ndarray]) -> None:
     report = HostReport(np.concatenate)
-    vector, apart = report.write(np.array([finite], np.float32), LOGS, weights)
-    assert set(apart) == {"steps", "grid"}
-    read, logs, flat = report.read(vector, apart)
+    vector, rest = report.write(np.array([finite], np.float32), LOGS, weights)
+    assert set(rest) == {"steps", "grid"}
+    read, logs, flat = report.read(vector, rest)
     assert read is finite
     assert logs.keys() == LOGS.keys()
     for name, values in LOGS.items():
@@ -33,18 +33,18 @@ def test_what_was_written_comes_back(finite: bool, weights: list[np.ndarray]) ->
         assert flat is None
 
 
-def test_logs_of_another_type_all_stay_apart() -> None:
+def test_logs_of_other_dtypes_are_not_in_the_vector() -> None:
     report, doubles = HostReport(np.concatenate), {"loss": np.array([0.5, 2.0])}
-    vector, apart = report.write(np.ones(1, np.float32), doubles, WEIGHTS)
-    finite, logs, flat = report.read(vector, apart)
+    vector, rest = report.write(np.ones(1, np.float32), doubles, WEIGHTS)
+    finite, logs, flat = report.read(vector, rest)
     assert finite
     assert logs.keys() == {"loss"}
     np.testing.assert_array_equal(logs["loss"], doubles["loss"])
     np.testing.assert_array_equal(flat, np.concatenate(WEIGHTS))
 
 
-def test_a_loss_that_is_kept_does_not_keep_the_weights() -> None:
+def test_stored_loss_does_not_keep_the_weights_in_memory() -> None:
     report = HostReport(np.concatenate)
-    vector, apart = report.write(np.ones(1, np.float32), LOGS, [np.zeros(10_000, np.float32)])
-    loss = report.read(vector, apart)[1]["loss"]
+    vector, rest = report.write(np.ones(1, np.float32), LOGS, [np.zeros(10_000, np.float32)])
+    loss = report.read(vector, rest)[1]["loss"]
     assert loss.base.size < 10

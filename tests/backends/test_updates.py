@@ -1,4 +1,4 @@
-"""What backends promise of compiled updates: splits change nothing, shapes and memory are bounded, rules are live."""
+"""Compiled updates: splits into calls change nothing, traces and memory are bounded, rules can change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cartpole_agent(seed: int = 11, **settings: Any) -> noterl.DQN:
 
 @pytest.fixture(scope="module")
 def runner():
-    """Return a function that makes one and the same fit, from the same start, with other settings."""
+    """Return a function that runs the same fit from the same state with other settings."""
     agent = cartpole_agent()
     start = copied(agent.get_state())
 
@@ -54,15 +54,15 @@ def runner():
     [(7, 10, 300), (1, 2, 200), ("pass", 40, 200), (15, "episode", 200), (260, 100, 220)],
     ids=["groups of 7", "groups of 1", "passes", "after episodes", "groups beyond the largest call"],
 )
-def test_how_groups_are_split_into_calls_changes_no_bit(runner, updates, update_every, steps) -> None:
+def test_splitting_groups_into_calls_changes_no_bit(runner, updates, update_every, steps) -> None:
     whole = runner("auto", updates, update_every, steps)
     assert whole["counters"]["updates"] >= 60
     for split in (1, 3) if updates != 260 else (1, 3, 300):
         assert differences(whole, runner(split, updates, update_every, steps)) == [], f"steps_per_execution={split}"
 
 
-def test_calls_of_one_and_of_many_make_the_same_updates() -> None:
-    """With the sizes people use: a compiler may treat large arrays otherwise than small ones."""
+def test_calls_of_one_and_of_many_updates_are_equal() -> None:
+    """With usual network sizes: a compiler may treat large arrays differently from small ones."""
     agent = small_dqn(hidden=(256, 256), target_update=0.01, double=True)
     batch, start, states = random_batch(64, 64), copied(agent.get_state()), []
     for size in (64, 1, 1):
@@ -74,7 +74,7 @@ def test_calls_of_one_and_of_many_make_the_same_updates() -> None:
     assert differences(states[0], states[1]) == []
 
 
-def test_one_seed_gives_one_run(runner) -> None:
+def test_equal_seeds_give_equal_runs(runner) -> None:
     states = []
     for seed in (11, 11, 12):
         agent = cartpole_agent(seed)
@@ -85,7 +85,7 @@ def test_one_seed_gives_one_run(runner) -> None:
     assert any(name.startswith("/variables/q") for name in differences(states[0], states[2]))
 
 
-def test_a_second_fit_goes_on_as_one_would(runner) -> None:
+def test_several_fits_equal_one(runner) -> None:
     whole = runner("auto", 7, 10, 200)
     agent = cartpole_agent()
     for steps in (90, 60, 50):
@@ -93,7 +93,7 @@ def test_a_second_fit_goes_on_as_one_would(runner) -> None:
     assert differences(whole, agent.get_state()) == []
 
 
-def test_traces_stay_bounded_however_group_sizes_vary() -> None:
+def test_traces_are_bounded_for_varying_group_sizes() -> None:
     agent = small_dqn()
     agent.schedule.updates = 7
     updates, rng = 0, np.random.default_rng(0)
@@ -108,7 +108,7 @@ def test_traces_stay_bounded_however_group_sizes_vary() -> None:
     assert agent.trace_counts["forward"] <= 1
 
 
-def test_a_long_fit_traces_a_few_times() -> None:
+def test_long_fit_traces_a_few_times() -> None:
     agent = cartpole_agent(updates="pass", update_every="episode")
     agent.fit(steps=600, verbose=0)
     assert agent.updates > 300
@@ -117,7 +117,7 @@ def test_a_long_fit_traces_a_few_times() -> None:
 
 
 def follow(agent: noterl.DQN, adam: reference.Adam, seed: int = 0, *, squared: bool = False) -> tuple:
-    """Return the agent's reference, and a function that makes four updates in both and compares them."""
+    """Return a reference of the agent, and a function that makes four updates in both and compares them."""
     weights = agent.get_state()["variables"]
     truth = reference.DQN(
         reference.mlp((8,)),
@@ -142,7 +142,7 @@ def follow(agent: noterl.DQN, adam: reference.Adam, seed: int = 0, *, squared: b
 RULES = {"learning_rate": 0.01, "beta_1": 0.5, "beta_2": 0.9, "weight_decay": 0.1}
 
 
-def test_rules_of_the_optimizer_are_live() -> None:
+def test_rules_of_the_optimizer_can_change_without_retracing() -> None:
     agent = small_dqn(optimizer=keras.optimizers.AdamW(1e-3, weight_decay=0.01))
     adam = reference.Adam(1e-3, weight_decay=0.01)
     _, advance = follow(agent, adam)
@@ -158,8 +158,8 @@ def test_rules_of_the_optimizer_are_live() -> None:
     assert agent.trace_counts["update"] == traces
 
 
-def test_plain_adam_has_live_rules_too() -> None:
-    """On torch it takes a path of its own."""
+def test_rules_of_plain_adam_can_change_without_retracing() -> None:
+    """On torch, a fused kernel applies it."""
     agent = small_dqn()
     adam = reference.Adam(1e-3)
     _, advance = follow(agent, adam)
@@ -180,13 +180,13 @@ def test_plain_adam_has_live_rules_too() -> None:
 
 
 class Discounting(noterl.DQN):
-    """Uses its live hyperparameter inside the loss."""
+    """Uses a hyperparameter inside the loss."""
 
     def loss(self, batch):
         return super().loss(batch._replace(discount=batch.discount * self.gamma))
 
 
-def test_a_hyperparameter_is_live_inside_the_loss() -> None:
+def test_hyperparameter_in_the_loss_can_change_without_retracing() -> None:
     agent = Discounting(VECTOR, hidden=(8,), seed=3, gamma=0.9)
     agent.compile(replay=noterl.Replay(64), batch_size=4)
     agent.build()
@@ -206,7 +206,7 @@ def test_a_hyperparameter_is_live_inside_the_loss() -> None:
     assert len(set(traces)) == 1
 
 
-def test_gamma_reaches_the_batches() -> None:
+def test_changed_gamma_is_in_the_batches() -> None:
     agent = cartpole_agent()
     agent.fit(steps=30, verbose=0)
     for gamma in (0.99, 0.5):
@@ -215,7 +215,7 @@ def test_gamma_reaches_the_batches() -> None:
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.25, 1.0])
-def test_the_polyak_coefficient_is_live(tau: float) -> None:
+def test_polyak_coefficient_can_change(tau: float) -> None:
     agent = small_dqn(target_update=0.5)
     agent.tau = tau
     truth, _ = follow(agent, reference.Adam())

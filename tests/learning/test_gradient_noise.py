@@ -1,4 +1,4 @@
-"""The spread of gradients: its estimates, that each backend's one call is right, and that it changes nothing."""
+"""Gradient noise: the compiled call is right and changes nothing, and the estimates are unbiased."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLES, BATCH = 5, 8
 
 
 class TwoLosses(noterl.Agent):
-    """Two optimizers, a loss that assigns (the mean of what it saw), and one that is given random numbers."""
+    """Two optimizers. One loss assigns a running mean, the other receives random numbers."""
 
     memory, head = "replay", noterl.heads.Q()
     optimizer_names = ("first", "second")
@@ -50,7 +50,7 @@ class TwoLosses(noterl.Agent):
 
 @functools.cache
 def trained(kind: str) -> noterl.Agent:
-    """Return an agent that has made a few updates, with gradient descent of rate 1 from now on; tests share it."""
+    """Return an agent after a few updates, with a learning rate of 1. Tests share it."""
     if kind == "DQN":
         agent: noterl.Agent = noterl.DQN("CartPole-v1", hidden=(6,), double=True, seed=4)
     else:
@@ -62,7 +62,7 @@ def trained(kind: str) -> noterl.Agent:
 
 
 def gradients_by_descent(agent: noterl.Agent, batch: Any) -> np.ndarray:
-    """Return the gradients [K, D] of K batches: what a step of rate 1 from here takes away from the weights."""
+    """Return the gradients [K, D] of K batches: the change of the weights by a step with learning rate 1."""
     start = agent.get_state()
 
     def trained_weights() -> np.ndarray:
@@ -85,7 +85,7 @@ def gradients_by_descent(agent: noterl.Agent, batch: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["DQN", "TwoLosses"])
-def test_one_call_finds_what_the_gradients_taken_one_by_one_say(kind: str) -> None:
+def test_spread_equals_that_of_single_gradients(kind: str) -> None:
     agent = trained(kind)
     noise = GradientNoise(agent, SAMPLES)
     expected = gradients_by_descent(agent, noise._batch(BATCH))
@@ -99,7 +99,7 @@ def test_one_call_finds_what_the_gradients_taken_one_by_one_say(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["DQN", "TwoLosses"])
-def test_measuring_changes_nothing_and_compiles_once(kind: str, backend: str) -> None:
+def test_measuring_changes_nothing_and_traces_once(kind: str, backend: str) -> None:
     agent = trained(kind)
     before, traced = agent.get_state(), agent.trace_counts.get("noise", 0)
     noise = GradientNoise(agent, SAMPLES)
@@ -110,14 +110,14 @@ def test_measuring_changes_nothing_and_compiles_once(kind: str, backend: str) ->
         assert agent.trace_counts["noise"] - traced == 1
 
 
-def test_nothing_is_measured_before_there_is_something_to_learn_from() -> None:
+def test_spread_is_none_before_the_first_update() -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=4)
     agent.compile(batch_size=BATCH, learning_starts=20)
     agent.fit(steps=15, verbose=0)
     assert GradientNoise(agent, 2)() is None
 
 
-def test_a_loss_that_is_not_finite_gives_nothing_to_go_by() -> None:
+def test_non_finite_loss_gives_no_finite_spread() -> None:
     agent = trained("DQN")
     weights = agent_state.weights(agent)
     agent_state.set_weights(agent, {name: np.full_like(array, np.inf) for name, array in weights.items()})
@@ -127,14 +127,14 @@ def test_a_loss_that_is_not_finite_gives_nothing_to_go_by() -> None:
 
 
 class TestSpread:
-    def test_the_variance_is_that_of_all_numbers(self) -> None:
+    def test_variance_is_over_samples_and_coordinates(self) -> None:
         gradients = np.array([[1.0, 2.0], [3.0, 2.0], [2.0, 5.0]])
         mean = gradients.mean(0)
         spread = Spread(3, 2, float(np.square(gradients - mean).sum()), float(np.square(mean).sum()))
         assert spread.variance == pytest.approx((2 / 3 + 2.0) / 2)
 
     def test_signal_and_noise_are_unbiased(self) -> None:
-        """Of gradients whose mean and covariance are known; 20,000 looks at four batches of eight."""
+        """For gradients of known mean and covariance: 20,000 measurements of four batches of eight."""
         generator = np.random.default_rng(1)
         mean, deviation, batch, samples = np.array([0.3, -0.2, 0.1]), np.array([1.0, 0.5, 2.0]), 8, 4
         found = []

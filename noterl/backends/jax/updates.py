@@ -29,7 +29,7 @@ from noterl.backends.transfer import HostReport
 from noterl.types import Batch
 
 # (state, batch, index) -> (state, whether to go on, results)
-_Once = Callable[[list[Any], Batch, int], tuple[list[Any], Any, Any]]
+_Once = Callable[..., tuple[list[Any], Any, Any]]
 
 
 class Updates(UpdateProgram):
@@ -153,7 +153,7 @@ class Updates(UpdateProgram):
         return state, jnp.where(applied, ran, ran - 1), stopped.any(), result
 
     def _repeat(
-        self, once: Callable[..., Any], state: list[Any], rows: Rows, count: Any, start: Any, *, until_false: bool
+        self, once: _Once, state: list[Any], rows: Rows, count: Any, start: Any, *, until_false: bool
     ) -> tuple[Any, list[Any], Any, Any]:
         """Make `count` updates, each on its own batch; with `until_false`, none after one that returned False.
 
@@ -175,7 +175,7 @@ class Updates(UpdateProgram):
 
         return jax.lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), state, jnp.asarray(True), results))
 
-    def _switched(self, once: Callable[..., Any]) -> Callable[..., Any]:
+    def _switched(self, once: _Once) -> _Once:
         """Return `once` for the number of an update, with one branch for each index within the period."""
         period = self._period
         if period == 1:

@@ -11,12 +11,13 @@ import keras
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 import noterl
 from noterl.envs import BitFlip
 from noterl.replay import Hindsight, Prioritized, Triplets
 from tests.support.batches import differences
+from tests.support.doubles import TogetherVectorEnv
 from tests.support.parts import actor_of, lanes_of, sample_batch
 
 BITS = 4
@@ -102,9 +103,10 @@ class TestGoals:
             trained.updates + 4,
         )
 
+    @pytest.mark.filterwarnings("ignore:the budget ended within a step")
     @pytest.mark.parametrize("mode", list(AutoresetMode))
     def test_a_vector_environment_stores_whole_episodes(self, mode: AutoresetMode) -> None:
-        agent = bit_agent(SyncVectorEnv([lambda: BitFlip(BITS)] * 3, autoreset_mode=mode), learning_starts=1000)
+        agent = bit_agent(TogetherVectorEnv([lambda: BitFlip(BITS)] * 3, autoreset_mode=mode), learning_starts=1000)
         agent.fit(steps=60, verbose=0)
         agent.replay.check()
         storage = agent.replay._storage

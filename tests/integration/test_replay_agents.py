@@ -9,12 +9,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 import noterl
 from noterl.callbacks import LambdaCallback
 from noterl.envs import FrameStack
 from noterl.replay import Prioritized, Replay
+from tests.support.doubles import TogetherVectorEnv
 from tests.support.states import assert_same_state, one_lane
 
 
@@ -84,11 +85,12 @@ def test_batches_are_of_three_steps_and_two_frames(trained: noterl.DQN) -> None:
     assert (batch.discount == 0.125).mean() > 0.7 and (~going).any()
 
 
+@pytest.mark.filterwarnings("ignore:the budget ended within a step")
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 def test_an_agent_learns_the_same_from_frames_as_from_whole_stacks(mode: AutoresetMode) -> None:
     weights = []
     for frames in (None, 2):
-        env = SyncVectorEnv([stacked] * 3, autoreset_mode=mode)
+        env = TogetherVectorEnv([stacked] * 3, autoreset_mode=mode)
         agent = one_lane(env, replay=Replay(1000, n_step=3, frame_stack=frames))
         agent.fit(steps=120, verbose=0)
         assert agent.updates > 100

@@ -16,7 +16,7 @@ from noterl.callbacks import LambdaCallback
 from noterl.learning.schedule import Due, UpdateSchedule
 from noterl.policies import GreedyQPolicy
 from noterl.training.loop import LARGEST_CALL, call_size
-from tests.support.doubles import CountingEnv
+from tests.support.doubles import CountingEnv, TogetherVectorEnv
 from tests.support.tape import Tape, TapeAgent, TapeEnv, taped, updates_of
 
 
@@ -92,7 +92,7 @@ class TestSchedule:
         assert tape[1:] == [*["step 0"] * 3, "target", "update 1"] * 2
 
     def test_crossing_several_multiples_at_once_is_one_hard_copy(self, tape: Tape) -> None:
-        vector = gymnasium.vector.SyncVectorEnv([lambda: CountingEnv(3)] * 5)
+        vector = TogetherVectorEnv([lambda: CountingEnv(3)] * 5)
         agent = TapeAgent(vector, tape=tape)
         agent.compile(
             policy=GreedyQPolicy(), replay=noterl.Replay(100), batch_size=1, learning_starts=1, target_update=2
@@ -224,11 +224,12 @@ class TestRandomActions:
         actions = self.actions(tape, lambda: self.wide(tape), learning_starts, 40, num_envs)
         assert actions.tolist() == [0] * learning_starts + [7] * (40 - learning_starts)
 
+    @pytest.mark.filterwarnings("ignore:the budget ended within a step")
     def test_where_they_end_when_lanes_wait_for_their_reset(self, tape: Tape) -> None:
         """Uneven episodes leave waiting lanes between live ones, whose actions count for nothing."""
         for learning_starts in range(30):
             lengths = iter([2, 5, 3, 4])
-            vector = gymnasium.vector.SyncVectorEnv([lambda lengths=lengths: EightEnv(next(lengths))] * 4)
+            vector = TogetherVectorEnv([lambda lengths=lengths: EightEnv(next(lengths))] * 4)
             actions = self.actions(tape, vector, learning_starts, 40)
             assert actions.tolist() == [0] * learning_starts + [7] * (40 - learning_starts)
 

@@ -11,7 +11,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import noterl
 from noterl import policies
-from tests.support.doubles import CountingEnv, RandomWalkEnv
+from tests.support.doubles import CountingEnv, RandomWalkEnv, TogetherVectorEnv
 from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state, differences
 
@@ -206,7 +206,12 @@ class Scribbling(RandomWalkEnv):
         return result
 
 
-@pytest.mark.parametrize("made", [lambda env: env, lambda env: SyncVectorEnv([env] * 2)], ids=["lanes", "vector"])
+@pytest.mark.filterwarnings("ignore:the budget ended within a step")
+@pytest.mark.parametrize(
+    "made",
+    [lambda env: env, lambda env: SyncVectorEnv([env] * 2), lambda env: TogetherVectorEnv([env] * 2)],
+    ids=["lanes", "sync", "vector"],
+)
 @pytest.mark.parametrize("num_envs", [None, 2])
 def test_what_an_environment_does_to_an_action_stays_there(made: Any, num_envs: int | None) -> None:
     agents = [noterl.DDPG(made(env), hidden=(4,), seed=1) for env in (RandomWalkEnv, Scribbling)]

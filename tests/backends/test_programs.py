@@ -166,9 +166,7 @@ def test_minimize_outside_a_program_updates_known_variables() -> None:
 def test_gradients_change_nothing() -> None:
     regression, before = Regression(), Regression().state()
     batch = Batch(*(value if isinstance(value, dict) else ops.convert_to_tensor(value[0]) for value in batches()))
-    _, _, (gradient,) = current().gradients(
-        regression.loss, [regression.weights], (batch,), known=regression.variables
-    )
+    _, _, (gradient,) = current().gradients(regression.loss, [regression.weights], (batch,), known=regression.variables)
     observation, reward = (np.asarray(batches()[k][0], np.float64) for k in (0, 2))
     expected = 2 * observation.T @ (observation @ before[0] - reward) / ROWS
     np.testing.assert_allclose(current().fetch(gradient), expected, rtol=1e-4, atol=1e-6)

@@ -1,6 +1,6 @@
-"""noterl: a callback-driven reinforcement-learning trainer in the Keras `Model.fit` style.
+"""noterl: a callback-driven reinforcement-learning trainer in Keras's `Model.fit` style.
 
-Public names are imported when they are first used: `import noterl` loads no deep-learning framework.
+Public names are imported on first use, so `import noterl` does not import a deep-learning framework.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ _HOMES = {
     "register": "noterl.registry",
 }
 
-# Before anything imports Keras, which reads the variable KERAS_BACKEND once.
+# Before Keras is imported, because it reads KERAS_BACKEND once.
 keras_backend.choose()
 
-# The catalogue of callbacks lies beside the package in a checkout; a wheel carries it inside.
+# In a checkout, the folder `callbacks` is next to the package; in a wheel, it is inside.
 _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))

@@ -1,4 +1,4 @@
-"""History: what `fit` returns, one list per quantity and one entry per finished episode."""
+"""History: the result of `fit`, with one list per quantity and one entry per finished episode."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class History(Callback):
 
     Attributes:
         history: one list per quantity, as in Keras: `reward` (returns), `length`, `loss` (NaN before the first update),
-            `steps`, `updates` (totals so far), `time` (seconds since train begin), and whatever callbacks add to an
-            episode's `logs` (NaN for the episodes they did not).
-        episode: the number of each finished episode, in the order of their ends.
-        stop_reason: what ended the fit.
+            `steps`, `updates` (totals so far), `time` (seconds since the start of training), and values that callbacks
+            add to the `logs` of an episode (NaN for other episodes).
+        episode: the number of each finished episode, in the order in which they ended.
+        stop_reason: why the fit ended.
         time_split: seconds spent in each part of the loop, by name.
 
     Example:
@@ -48,7 +48,7 @@ class History(Callback):
         return len(self.episode)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Note a finished episode; one that the end of training cut short is passed over."""
+        """Append the logs of a finished episode; skip one that the end of training cut short."""
         if not logs.get("complete", True):
             return
         for name in logs:
@@ -59,22 +59,22 @@ class History(Callback):
             values.append(logs.get(name, math.nan))
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a table with a row per episode and a column per quantity."""
+        """Write a CSV file with a row per episode and a column per quantity."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["episode", *self.history])
             writer.writerows(zip(self.episode, *self.history.values(), strict=True))
 
     def plot(self, what: str = "both", *, window: int = 10, path: str | Path | None = None) -> Figure:
-        """Draw the learning curve.
+        """Plot the learning curve.
 
         Args:
             what: "reward", "loss" or "both".
-            window: number of episodes of the moving average drawn over the rewards.
-            path: also write the picture there; its ending says the format.
+            window: number of episodes in the moving average of the rewards.
+            path: also save the figure there; its suffix sets the format.
 
         Raises:
-            ValueError: for another `what`, or a `window` that is no positive int.
+            ValueError: for another `what`, or if `window` is not a positive int.
         """
         check_word("what", what, ("reward", "loss", "both"))
         check_positive("window", window)

@@ -33,22 +33,21 @@ def _lane_states(name: str, value: Any) -> NDArray[np.float64]:
 
 
 class NoiseProcess(Explorer):
-    """Base of the noises: how strong they are, and where in the annealing they stand.
+    """Base of the noises, with an annealed standard deviation.
 
-    After n samples the standard deviation is `max(sigma_min, sigma - (sigma - sigma_min) * n / n_steps_annealing)`, a
-    straight line from `sigma` to `sigma_min`; without `sigma_min` it stays `sigma`. A sample for several lanes counts
-    as one sample per lane, so n counts environment steps like every other frequency; all its lanes get the
-    `current_sigma` from before it.
+    After n samples, the standard deviation is `max(sigma_min, sigma - (sigma - sigma_min) * n / n_steps_annealing)`, a
+    straight line from `sigma` to `sigma_min`. Without `sigma_min` it is constant. A call for several lanes counts as
+    one sample per lane, so n counts environment steps; all these lanes use the same `current_sigma`.
 
     Args:
         mu: mean.
-        sigma: standard deviation at the start, at least 0.
-        sigma_min: standard deviation after the annealing, between 0 and `sigma`; None for none.
-        n_steps_annealing: environment steps that the annealing takes, at least 1.
-        size: numbers in one action.
+        sigma: initial standard deviation, at least 0.
+        sigma_min: standard deviation after annealing, between 0 and `sigma`; None for no annealing.
+        n_steps_annealing: environment steps of the annealing, at least 1.
+        size: values in one action.
 
     Attributes:
-        n: samples drawn so far.
+        n: number of samples so far.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -81,26 +80,26 @@ class NoiseProcess(Explorer):
 
     @property
     def size(self) -> int:
-        """Numbers in one action."""
+        """Values in one action."""
         return self._size
 
     @property
     def current_sigma(self) -> float:
-        """The standard deviation that the next sample has."""
+        """The standard deviation of the next sample."""
         if self.sigma_min is None:
             return self.sigma
-        # Without the limit to 1 the line would rise for ever once sigma is set below sigma_min.
+        # Without the limit to 1, the line would rise forever if sigma is set below sigma_min.
         fraction = min(self.n / self.n_steps_annealing, 1.0)
         return max(self.sigma_min, self.sigma - (self.sigma - self.sigma_min) * fraction)
 
     def sample(self, lanes: int | None = None) -> NDArray[np.float32]:
-        """Return the next noise.
+        """Return the next sample.
 
         Args:
-            lanes: environments stepped side by side; None for one without an axis of its own.
+            lanes: number of environments; None for one environment without an axis for it.
 
         Returns:
-            `[lanes, size]`, or `[size]` without `lanes`; float32, as actions are, so that their sum is too.
+            `[lanes, size]`, or `[size]` without `lanes`; float32.
 
         Raises:
             ValueError: if `lanes` is not an int of at least 1.
@@ -111,11 +110,11 @@ class NoiseProcess(Explorer):
         return noise[0] if lanes is None else noise
 
     def draw(self, lanes: int) -> NDArray[np.float64]:
-        """Return noise `[lanes, size]` with the `current_sigma`; what a subclass writes."""
+        """Return noise `[lanes, size]` with the `current_sigma`; a subclass overrides it."""
         raise NotImplementedError(f"{type(self).__name__} must define draw(lanes)")
 
     def reset(self, lane: int | None = None) -> None:
-        """Begin an episode in `lane`, in all lanes for None. The annealing goes on; white noise has nothing to begin.
+        """Start an episode in `lane`, or in all lanes if it is None. The annealing continues.
 
         Raises:
             ValueError: if `lane` is neither None nor an int of at least 0.
@@ -126,7 +125,7 @@ class NoiseProcess(Explorer):
 
 @register
 class GaussianWhiteNoiseProcess(NoiseProcess):
-    """Independent noise `N(mu, sigma_n)`; the arguments and the annealing are those of `NoiseProcess`.
+    """Independent noise `N(mu, sigma_n)`, with the arguments and annealing of `NoiseProcess`.
 
     Example:
     >>> from noterl.noise import GaussianWhiteNoiseProcess
@@ -144,20 +143,19 @@ class GaussianWhiteNoiseProcess(NoiseProcess):
 
 @register
 class OrnsteinUhlenbeckProcess(NoiseProcess):
-    """Noise that drifts back to `mu`: `x' = x + theta * (mu - x) * dt + sigma_n * sqrt(dt) * N(0, 1)`.
+    """Noise that reverts to `mu`: `x' = x + theta * (mu - x) * dt + sigma_n * sqrt(dt) * N(0, 1)`.
 
-    The Euler scheme of Uhlenbeck & Ornstein, "On the Theory of the Brownian Motion", 1930. Each lane has an x of its
-    own; it begins at `x_0 ~ N(mu, sigma_n)` when the lane is first sampled and at every `reset`, and a sample is the x
-    after it.
+    The Euler scheme of Uhlenbeck & Ornstein, "On the Theory of the Brownian Motion", 1930. Each lane has its own x.
+    It starts at `x_0 ~ N(mu, sigma_n)` when the lane is first sampled, and at every `reset`. A sample is `x'`.
 
     Args:
-        theta: pull towards `mu` per unit of time, at least 0.
+        theta: rate of the reversion to `mu` per unit of time, at least 0.
         mu: mean.
-        sigma: strength of the noise at the start, at least 0.
-        dt: time between two samples, above 0; `theta * dt` must be below 2, or x would grow without bound.
-        size: numbers in one action.
-        sigma_min: strength after the annealing, between 0 and `sigma`; None for no annealing.
-        n_steps_annealing: environment steps that the annealing takes, at least 1.
+        sigma: initial strength of the noise, at least 0.
+        dt: time between two samples, above 0; `theta * dt` must be below 2, or x would diverge.
+        size: values in one action.
+        sigma_min: strength after annealing, between 0 and `sigma`; None for no annealing.
+        n_steps_annealing: environment steps of the annealing, at least 1.
 
     Attributes:
         x: `[lanes, size]`, float64, the last sample of each lane.
@@ -197,36 +195,36 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         self.x = np.empty((0, size))
 
     def draw(self, lanes: int) -> NDArray[np.float64]:
-        """Return noise `[lanes, size]`; lanes not seen before begin here."""
+        """Return noise `[lanes, size]`; new lanes start here."""
         if lanes > len(self.x):
-            self.x = np.concatenate([self.x, self._begin(lanes - len(self.x))])
+            self.x = np.concatenate([self.x, self._start(lanes - len(self.x))])
         x = self.x[:lanes]
         diffusion = self.current_sigma * math.sqrt(self.dt) * self.generator.standard_normal(x.shape)
         x += self.theta * (self.mu - x) * self.dt + diffusion
         return x
 
     def reset(self, lane: int | None = None) -> None:
-        """Draw `x_0` anew for `lane`, for all lanes for None; a lane never sampled draws it when it is.
+        """Sample `x_0` again for `lane`, or for all lanes if it is None.
 
         Raises:
             ValueError: if `lane` is neither None nor an int of at least 0.
         """
         super().reset(lane)
         if lane is None:
-            self.x[:] = self._begin(len(self.x))
+            self.x[:] = self._start(len(self.x))
         elif lane < len(self.x):
-            self.x[lane] = self._begin(1)[0]
+            self.x[lane] = self._start(1)[0]
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `get_state` said.
+        """Restore a state of `get_state`.
 
         Raises:
-            ValueError: as in `Explorer`, and if `x` is for actions of another size; nothing has changed then.
+            ValueError: as in `Explorer`, and if `x` has another action size; nothing is changed then.
         """
         shape = np.shape(state.get("x", np.empty((0, self.size))))
         if len(shape) == 2 and shape[1] != self.size:
             raise ValueError(f"state['x'] must be [lanes, {self.size}], got the shape {shape}")
         super().set_state(state)
 
-    def _begin(self, lanes: int) -> NDArray[np.float64]:
+    def _start(self, lanes: int) -> NDArray[np.float64]:
         return self.generator.normal(self.mu, self.current_sigma, (lanes, self.size))

@@ -1,7 +1,4 @@
-"""Learning curves of several runs in one picture.
-
-Owns: what a run may be, and how runs with episodes of different lengths are laid over each other.
-"""
+"""Plot learning curves of several runs."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from noterl.utils.tables import read_columns
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# What `against` names, as `History` and logs call it.
+# Axis labels of the columns for `against`.
 _AXES = {"steps": "environment steps", "time": "seconds", "updates": "gradient updates", "episode": "episode"}
 
 
 class Band(NamedTuple):
-    """The middle of several curves: quartiles `[P]` at the points `x` `[P]`."""
+    """Quartiles of several curves, `[P]` each, at the points `x` `[P]`."""
 
     x: np.ndarray
     low: np.ndarray
@@ -35,21 +32,20 @@ class Band(NamedTuple):
 def band(
     runs: Sequence[Any], what: str = "reward", *, against: str = "steps", window: int = 10, points: int = 200
 ) -> Band:
-    """Return median and quartiles over runs that differ in their seed.
+    """Return median and quartiles over runs with different seeds.
 
-    Each run's curve is the mean of the last `window` values, fewer at the start, and a straight line between them. The
-    runs are compared where all of them have been: from the last of their first points to the first of their last ones.
+    Each run's curve is the mean of the last `window` values, fewer at the start, with linear interpolation. It covers
+    the range that all runs have in common.
 
     Args:
-        runs: `History` objects, paths of logs (`.csv`, `.jsonl`, `.parquet`), or dicts of lists, as many as there are
-            seeds.
-        what: the quantity; entries where a run has none of it are passed over.
-        against: the quantity to the right: "steps", "updates", "time", "episode", or another column.
-        window: values in the mean.
-        points: how many points the result has.
+        runs: `History` objects, paths of logs (`.csv`, `.jsonl`, `.parquet`), or dicts of lists, one per seed.
+        what: the quantity; missing entries are skipped.
+        against: the quantity of the x axis: "steps", "updates", "time", "episode", or another column.
+        window: number of values in the mean.
+        points: number of points of the result.
 
     Raises:
-        ValueError: naming the argument that is not what it may be, or the quantity that a run has not.
+        ValueError: naming the bad argument, or the quantity that a run does not have.
 
     Example:
     >>> from noterl.plotting import band
@@ -65,7 +61,7 @@ def band(
     curves = [_curve(run, what, against, window) for run in runs]
     first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     if first > last:
-        raise ValueError(f"runs have no {against} in common: the last begins at {first:g}, the first ends at {last:g}")
+        raise ValueError(f"runs have no {against} in common: one starts at {first:g}, another ends at {last:g}")
     x = np.linspace(first, last, points)
     low, median, high = np.percentile([np.interp(x, *curve) for curve in curves], [25, 50, 75], axis=0)
     return Band(x, low, median, high)
@@ -79,17 +75,17 @@ def compare(
     window: int = 10,
     path: str | Path | None = None,
 ) -> Figure:
-    """Draw the median over runs and the band between its quartiles.
+    """Plot the median over runs and the band between the quartiles.
 
     Args:
-        runs: the runs of one kind, one per seed, as `band` takes them; or a dict of several kinds by their names.
+        runs: the runs of one group, one per seed, as in `band`; or a dict of groups by name.
         what: the quantity.
-        against: the quantity to the right: "steps", "updates", "time", "episode", or another column.
-        window: values in the mean that smooths each run.
-        path: also write the picture there; its ending says the format.
+        against: the quantity of the x axis: "steps", "updates", "time", "episode", or another column.
+        window: number of values in the mean that smooths each run.
+        path: also save the figure there; its suffix sets the format.
 
     Raises:
-        ValueError: naming the argument that is not what it may be, or the quantity that a run has not.
+        ValueError: naming the bad argument, or the quantity that a run does not have.
 
     Example:
     >>> import noterl
@@ -100,16 +96,16 @@ def compare(
     ...     runs[f"double={double}"] = [agent.fit(episodes=3, verbose=0) for agent in agents]
     >>> figure = compare(runs, path="double.png")
     """
-    kinds = dict(runs) if isinstance(runs, Mapping) and not _is_run(runs) else {"": runs}
-    if not kinds:
-        raise ValueError(f"runs must hold at least one kind of runs, got {runs!r}")
-    bands = {name: band(group, what, against=against, window=window) for name, group in kinds.items()}  # type: ignore[arg-type]
+    groups = dict(runs) if isinstance(runs, Mapping) and not _is_run(runs) else {"": runs}
+    if not groups:
+        raise ValueError(f"runs must hold at least one group of runs, got {runs!r}")
+    bands = {name: band(group, what, against=against, window=window) for name, group in groups.items()}  # type: ignore[arg-type]
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, middle in bands.items():
-        count = len(kinds[name])
+        count = len(groups[name])
         label = f"{name} ({count} runs)" if name else f"median of {count} runs"
         (line,) = axes.plot(middle.x, middle.median, label=label)
         axes.fill_between(middle.x, middle.low, middle.high, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -123,7 +119,7 @@ def compare(
 
 
 def _is_run(runs: Mapping[str, Any]) -> bool:
-    """Whether a dict is one run, by columns: its lists hold numbers."""
+    """Whether a dict holds the columns of one run: lists of numbers."""
     return any(len(values) and isinstance(values[0], int | float) for values in runs.values())
 
 
@@ -138,14 +134,14 @@ def _columns(run: Any) -> Mapping[str, Sequence[Any]]:
 
 
 def _curve(run: Any, what: str, against: str, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return one run's points, smoothed, in ascending order."""
+    """Return the smoothed points of one run in ascending order."""
     columns = _columns(run)
     for name, column in (("what", what), ("against", against)):
         if column not in columns:
             raise ValueError(f"{name}: a run has no {column!r}; it has {', '.join(columns)}")
     x, values = (np.asarray(columns[name], np.float64) for name in (against, what))
-    there = ~np.isnan(values)
-    x, values = x[there], values[there]
+    present = ~np.isnan(values)
+    x, values = x[present], values[present]
     if not len(x):
         raise ValueError(f"what: a run has no value of {what!r}")
     smooth = [math.fsum(values[max(0, end - window) : end]) / min(window, end) for end in range(1, len(values) + 1)]

@@ -1,9 +1,7 @@
-"""Exploration policies: from what a network says about the actions to the action that is taken.
+"""Exploration policies: from a network's outputs for all actions to the selected action.
 
-Owns: how actions are drawn and how much is explored, and which random numbers that takes.
-
-Every policy takes the same random numbers for a batch as for its rows one after another, in that order, so the number
-of lanes does not change what a row is given. Where two actions are equally good, the one with the lowest index wins.
+A policy uses the same random numbers for a batch as for its rows in turn, so the number of lanes does not change the
+action of a row. Among equally good actions, the first is selected.
 """
 
 from __future__ import annotations
@@ -29,9 +27,10 @@ def _action_counts(name: str, value: Any) -> NDArray[np.int64] | None:
 
 
 class Policy(Explorer):
-    """Base of all policies: `select_action` for a batch or one row; a subclass writes `choose` for a batch.
+    """Base of all policies; a subclass defines `choose` for a batch.
 
-    `acts_on` says what `values` must be: "q" (action values), "probabilities" (each row sums to 1) or "logits".
+    Attributes:
+        acts_on: the kind of `values`: "q" (action values), "probabilities" (each row sums to 1) or "logits".
 
     Example:
     >>> import numpy as np
@@ -46,11 +45,11 @@ class Policy(Explorer):
     acts_on: ClassVar[Literal["q", "probabilities", "logits"]] = "q"
 
     def select_action(self, values: ArrayLike, step: int = 0) -> NDArray[np.int64] | int:
-        """Return the index of an action for every row of `values`.
+        """Return the index of an action for each row of `values`.
 
         Args:
-            values: `[N, A]`, or `[A]` for one row. Whether they are finite is for the caller to know.
-            step: environment steps taken so far, which schedules follow.
+            values: `[N, A]`, or `[A]` for one row; finite, which is not checked.
+            step: environment steps so far, for schedules.
 
         Returns:
             `[N]`, int64; an int for one row.
@@ -68,63 +67,65 @@ class Policy(Explorer):
         raise ValueError(f"values must be [N, A] or [A], got the shape {values.shape}")
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
-        """Return the `[N]` actions for `values` `[N, A]`; what a subclass writes."""
+        """Return the actions `[N]` for `values` `[N, A]`; a subclass overrides it."""
         raise NotImplementedError(f"{type(self).__name__} must define choose(values, step)")
 
 
-def sample_indices(weights: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return one index per row of `weights` `[N, A]`, as likely as its share of the row.
+def sample_indices(weights: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return one index for each row of `weights` `[N, A]`, with probability `weight / sum(weights)`.
 
-    `draws` `[N]` are uniform in [0, 1). In floating point draw * total stays below the total, so there always is an
-    entry of the cumulative sum above it, and the first such entry never belongs to a weight of zero.
+    Args:
+        weights: at least 0, with a positive sum in each row.
+        uniform: numbers in [0, 1), `[N]`.
     """
     cumulative = weights.cumsum(axis=1, dtype=np.float64)
-    above: NDArray[np.bool_] = cumulative > (draws * cumulative[:, -1])[:, None]
+    # In floating point, u * total is below the total, so an entry is above; the first one has a weight above zero.
+    above: NDArray[np.bool_] = cumulative > (uniform * cumulative[:, -1])[:, None]
     return above.argmax(1)
 
 
 def _boltzmann(
-    values: NDArray[Any], tau: float, clip: tuple[float, float], draws: NDArray[np.float64]
+    values: NDArray[Any], tau: float, clip: tuple[float, float], uniform: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return `[N]` indices drawn from softmax(clip(values / tau)), one uniform draw `[N]` per row."""
+    """Return indices `[N]` sampled from softmax(clip(values / tau)), with one uniform number per row."""
     scaled = np.minimum(np.maximum(np.divide(values, tau, dtype=np.float64), clip[0]), clip[1])
-    # The row's largest entry becomes exp(0): no clip and no temperature overflows.
-    return sample_indices(np.exp(scaled - scaled.max(axis=1, keepdims=True)), draws)
+    # The largest entry of a row becomes exp(0), so nothing overflows.
+    return sample_indices(np.exp(scaled - scaled.max(axis=1, keepdims=True)), uniform)
 
 
 class _EpsMixturePolicy(Policy):
-    """With probability `epsilon(step)` what `explore` says, else the greedy action; one uniform draw per row."""
+    """`explore` with probability `epsilon(step)`, else the greedy action; one uniform number per row."""
 
     def epsilon(self, step: int = 0) -> float:
         """Return the probability to explore after `step` environment steps."""
         raise NotImplementedError(f"{type(self).__name__} must define epsilon(step)")
 
-    def explore(self, values: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return exploring actions `[n]` for `values` `[n, A]` from `draws` `[n]`, uniform in [0, 1)."""
-        return (draws * values.shape[1]).astype(np.int64)
+    def explore(self, values: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return exploring actions `[n]` for `values` `[n, A]` from numbers `uniform` `[n]` in [0, 1)."""
+        return (uniform * values.shape[1]).astype(np.int64)
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
-        """Return the `[N]` actions for `values` `[N, A]` at `step`."""
+        """Return the actions `[N]` for `values` `[N, A]` at `step`."""
         actions: NDArray[np.int64] = values.argmax(1)
         epsilon = self.epsilon(step)
-        # A draw below epsilon, divided by it, is again uniform in [0, 1): it decides and it picks.
+        # A uniform number below epsilon, divided by epsilon, is again uniform in [0, 1).
         if len(actions) == 1:
-            # The same as below without arrays of one: a third of its time, at every step of a single environment.
-            draw = self.generator.random()
-            return self.explore(values, np.array([draw / epsilon])) if draw < epsilon else actions
-        draws = self.generator.random(len(actions))
-        exploring = draws < epsilon
+            # The same as below without arrays of one, in a third of the time.
+            number = self.generator.random()
+            return self.explore(values, np.array([number / epsilon])) if number < epsilon else actions
+        uniform = self.generator.random(len(actions))
+        exploring = uniform < epsilon
         if exploring.any():
-            actions[exploring] = self.explore(values[exploring], draws[exploring] / epsilon)
+            actions[exploring] = self.explore(values[exploring], uniform[exploring] / epsilon)
         return actions
 
 
 @register
 class GreedyQPolicy(Policy):
-    """The action of the highest value; draws nothing."""
+    """The action with the highest value."""
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
-        """Return the `[N]` actions for `values` `[N, A]`."""
+        """Return the actions `[N]` for `values` `[N, A]`."""
         return values.argmax(1)
 
 
@@ -133,7 +134,7 @@ class EpsGreedyQPolicy(_EpsMixturePolicy):
     """A uniformly random action with probability `eps`, else the greedy one.
 
     Args:
-        eps: between 0 and 1, or a schedule; a number may be changed at any time.
+        eps: between 0 and 1, or a schedule; a number can be changed during training.
 
     Raises:
         ValueError: if `eps` is not between 0 and 1.
@@ -149,19 +150,19 @@ class EpsGreedyQPolicy(_EpsMixturePolicy):
     tunables: ClassVar = {"eps": probability}
 
     def __init__(self, eps: float | Schedule = 0.1) -> None:
-        self.eps: Any = eps  # of a schedule, its value
+        self.eps: Any = eps  # the value, if it is a schedule
 
     def epsilon(self, step: int = 0) -> float:
-        """Return `eps`, or what its schedule says at this step."""
+        """Return `eps`, or the value of its schedule at this step."""
         return self.schedules["eps"](step) if "eps" in self.schedules else self.eps
 
 
 class _ScheduledEpsGreedyPolicy(_EpsMixturePolicy):
-    """Epsilon-greedy whose epsilon follows the step."""
+    """Epsilon-greedy whose epsilon depends on the step."""
 
     @property
     def eps(self) -> float:
-        """Not there: `eps = ...` would be overruled by the schedule without a word."""
+        """Raise an AttributeError, because the schedule would overwrite `eps = ...`."""
         raise AttributeError(f"{type(self).__name__} has no eps: read epsilon(step), change {sorted(self.tunables)}")
 
     @eps.setter
@@ -177,7 +178,7 @@ class AdaptiveEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
 
     Args:
         initial_eps: epsilon at step 0, between 0 and 1.
-        min_eps: what epsilon tends to, between 0 and `initial_eps`.
+        min_eps: the limit of epsilon, between 0 and `initial_eps`.
         decay_rate: per environment step, at least 0.
 
     Raises:
@@ -200,7 +201,7 @@ class AdaptiveEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
 
 @register
 class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
-    """Epsilon-greedy with an epsilon that goes from `start` to `end` in a straight line, and stays there.
+    """Epsilon-greedy with an epsilon that changes linearly from `start` to `end`, and then is constant.
 
     Args:
         start: epsilon at step 0, between 0 and 1.
@@ -231,11 +232,11 @@ class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
 
 @register
 class BoltzmannQPolicy(Policy):
-    """Actions drawn from `softmax(clip(q / tau))`.
+    """Actions sampled from `softmax(clip(q / tau))`.
 
     Args:
-        tau: temperature, above 0; the lower, the greedier.
-        clip: `(low, high)` bounds of q / tau. They bound how unlikely an action can get.
+        tau: temperature, above 0; lower is greedier.
+        clip: `(low, high)` bounds of q / tau, which bound the lowest probability.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -248,17 +249,17 @@ class BoltzmannQPolicy(Policy):
         self.clip = clip
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
-        """Return the `[N]` actions for `values` `[N, A]`."""
+        """Return the actions `[N]` for `values` `[N, A]`."""
         return _boltzmann(values, self.tau, self.clip, self.generator.random(len(values)))
 
 
 @register
 class MaxBoltzmannQPolicy(EpsGreedyQPolicy):
-    """An action drawn from `softmax(clip(q / tau))` with probability `eps`, else the greedy one.
+    """An action sampled from `softmax(clip(q / tau))` with probability `eps`, else the greedy one.
 
     Args:
         eps: between 0 and 1.
-        tau: temperature, above 0; the lower, the greedier.
+        tau: temperature, above 0; lower is greedier.
         clip: `(low, high)` bounds of q / tau.
 
     Raises:
@@ -272,26 +273,25 @@ class MaxBoltzmannQPolicy(EpsGreedyQPolicy):
         self.tau = tau
         self.clip = clip
 
-    def explore(self, values: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return exploring actions `[n]` for `values` `[n, A]` from `draws` `[n]`, uniform in [0, 1)."""
-        return _boltzmann(values, self.tau, self.clip, draws)
+    def explore(self, values: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return exploring actions `[n]` for `values` `[n, A]` from numbers `uniform` `[n]` in [0, 1)."""
+        return _boltzmann(values, self.tau, self.clip, uniform)
 
 
 @register
 class BoltzmannGumbelQPolicy(Policy):
-    """The highest of `q + C / sqrt(n) * G`: n counts how often the action was chosen, G is Gumbel(0, 1) noise.
+    """The highest of `q + C / sqrt(n) * G`, where n is the number of choices of the action and G is Gumbel(0, 1) noise.
 
-    The rows of one batch all see the counts from before it, since they are chosen at the same moment. After
-    Cesa-Bianchi et al., "Boltzmann Exploration Done Right", 2017.
+    Cesa-Bianchi et al., "Boltzmann Exploration Done Right", 2017. All rows of a batch use the counts from before it.
 
     Args:
-        C: scale of the noise, at least 0 (greedy). Large against the spread of rewards means more exploration.
+        C: scale of the noise, at least 0 (greedy); larger explores more.
 
     Attributes:
-        counts: `[A]`, int64, starting at 1; None until the first action. Assign None to start again.
+        counts: `[A]`, int64, starting at 1; None before the first action. Assign None to start again.
 
     Raises:
-        ValueError: if `C` is negative; in `select_action`, if the number of actions is not that of the counts.
+        ValueError: if `C` is negative; in `select_action`, if the number of actions differs from that of the counts.
     """
 
     tunables: ClassVar = {"C": non_negative, "counts": _action_counts}
@@ -302,12 +302,12 @@ class BoltzmannGumbelQPolicy(Policy):
         self.counts = None
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
-        """Return the `[N]` actions for `values` `[N, A]`, and count them."""
+        """Return the actions `[N]` for `values` `[N, A]`, and count them."""
         if self.counts is None:
             self.counts = np.ones(values.shape[1], np.int64)
         counts = self.counts
         if len(counts) != values.shape[1]:
-            raise ValueError(f"values must have {len(counts)} actions, as counts has, got {values.shape[1]}")
+            raise ValueError(f"values must have {len(counts)} actions, like counts, got {values.shape[1]}")
         gumbel = self.generator.gumbel(size=values.shape)
         actions: NDArray[np.int64] = (values + self.C / np.sqrt(counts) * gumbel).argmax(1)
         counts += np.bincount(actions, minlength=len(counts))
@@ -316,19 +316,20 @@ class BoltzmannGumbelQPolicy(Policy):
 
 @register
 class SoftmaxPolicy(Policy):
-    """Actions drawn from the probabilities that the network itself puts out; the softmax is its last layer.
+    """Actions sampled from probabilities, for networks that end in a softmax.
+
+    Each row is divided by its sum.
 
     Raises:
-        ValueError: in `select_action`, if a row has a negative entry or its sum is more than 1e-3 away from 1. Within
-            that the row is divided by its sum.
+        ValueError: in `select_action`, if a row has a negative entry or its sum differs from 1 by more than 1e-3.
     """
 
     acts_on = "probabilities"
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
-        """Return the `[N]` actions for the probabilities `values` `[N, A]`."""
+        """Return the actions `[N]` for the probabilities `values` `[N, A]`."""
         totals = values.sum(axis=1, dtype=np.float64)
-        # Written so that NaN fails too: raw logits must not pass for probabilities.
+        # This form rejects NaN too.
         valid = (np.abs(totals - 1.0) <= 1e-3) & (values >= 0).all(axis=1)
         if not valid.all():
             row = int(valid.argmin())
@@ -341,15 +342,15 @@ class SoftmaxPolicy(Policy):
 
 @register
 class GumbelSoftmaxPolicy(Policy):
-    """Actions drawn from `softmax(logits)` through Gumbel noise; a uniformly random one with probability `eps`.
+    """Actions sampled from `softmax(logits)` with Gumbel noise; a uniformly random one with probability `eps`.
 
-    With `U` uniform in [0, 1) the noise is `g = -log(-log(U + 1e-20) + 1e-20)`; the action is the largest of
-    `logits + g`, and `y = softmax((logits + g) / temperature)` its relaxation. Jang et al., "Categorical
-    Reparameterization with Gumbel-Softmax", 2016. From the same state of the generator `select_action`, `sample` and
+    With `U` uniform in [0, 1), the noise is `g = -log(-log(U + 1e-20) + 1e-20)`. The action is the argmax of
+    `logits + g`, and `y = softmax((logits + g) / temperature)` is its relaxation. Jang et al., "Categorical
+    Reparameterization with Gumbel-Softmax", 2016. From the same generator state, `select_action`, `sample` and
     `relaxed_sample` use the same noise.
 
     Args:
-        temperature: above 0; the lower, the closer `relaxed_sample` is to one-hot. The actions do not depend on it.
+        temperature: above 0; lower makes `relaxed_sample` closer to one-hot. Actions do not depend on it.
         eps: between 0 and 1.
 
     Raises:
@@ -370,30 +371,30 @@ class GumbelSoftmaxPolicy(Policy):
         self.eps = eps
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
-        """Return the `[N]` actions for the logits `values` `[N, A]`."""
-        perturbed, draws = self._perturb(values)
+        """Return the actions `[N]` for the logits `values` `[N, A]`."""
+        perturbed, uniform = self._perturb(values)
         actions: NDArray[np.int64] = perturbed.argmax(1)
-        exploring = draws < self.eps
+        exploring = uniform < self.eps
         if exploring.any():
-            actions[exploring] = (draws[exploring] / self.eps * values.shape[1]).astype(np.int64)
+            actions[exploring] = (uniform[exploring] / self.eps * values.shape[1]).astype(np.int64)
         return actions
 
     def sample(self, logits: ArrayLike) -> NDArray[np.float32]:
-        """Return the actions that `select_action` would return as one-hot rows, float32, in the shape of `logits`."""
+        """Return the actions of `select_action` as one-hot rows, float32, in the shape of `logits`."""
         logits = np.asarray(logits)
         one_hot = np.zeros(logits.shape, np.float32)
         np.put_along_axis(one_hot, np.asarray(self.select_action(logits))[..., None], 1.0, axis=-1)
         return one_hot
 
     def relaxed_sample(self, logits: ArrayLike) -> NDArray[np.float32]:
-        """Return `y` (see the class), rows that sum to 1, float32, in the shape of `logits`; `eps` plays no part."""
+        """Return `y` (see the class), float32, in the shape of `logits`; `eps` is not used."""
         logits = np.asarray(logits)
         perturbed, _ = self._perturb(np.atleast_2d(logits))
         weights = np.exp((perturbed - perturbed.max(axis=1, keepdims=True)) / self.temperature)
         return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32).reshape(logits.shape)
 
     def _perturb(self, logits: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return `logits + g` `[N, A]`, and one more uniform draw per row `[N]`, which decides on exploring."""
+        """Return `logits + g` `[N, A]`, and one more uniform number per row `[N]`, which decides on exploring."""
         uniform = self.generator.random((len(logits), logits.shape[1] + 1))
         gumbel = -np.log(-np.log(uniform[:, :-1] + 1e-20) + 1e-20)
         return logits + gumbel, uniform[:, -1]

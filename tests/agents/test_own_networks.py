@@ -68,7 +68,7 @@ def test_a_network_under_a_name_that_is_taken_is_refused(name: str) -> None:
             super().__init__(env, seed=seed)
             setattr(self, name, [networks.mlp(3, [4], 2)])
 
-    with pytest.raises(ValueError, match=f"{name} of an agent is no place for a network"):
+    with pytest.raises(ValueError, match=name):
         Taking((BOX, spaces.Discrete(2)))
 
 

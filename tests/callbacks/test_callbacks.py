@@ -253,7 +253,7 @@ class TestProgressBar:
         with pytest.raises(ValueError, match="no number"):
             agent.fit(episodes=4, verbose=1)
         assert re.search(r"episode 1 +25%", capsys.readouterr().err)
-        [bar] = [callback for callback in agent._callbacks.callbacks if isinstance(callback, ProgressBar)]
+        [bar] = [callback for callback in agent.callbacks if isinstance(callback, ProgressBar)]
         assert bar._bar is None
 
     def test_auto_is_a_bar_on_a_terminal(

@@ -21,7 +21,6 @@ from noterl.callbacks import (
     stop_on_time,
 )
 from noterl.learning import optimizers
-from noterl.training import state as agent_state
 from tests.support.doubles import FakeClock
 from tests.support.states import assert_same_state, differences, one_lane
 from tests.support.tape import Broken, broken, rewarded
@@ -165,8 +164,8 @@ class TestBestWeights:
             if not logs["complete"]:
                 return
             logs["score"] = self.REWARDS[episode]
-            weights = agent_state.weights(agent)
-            agent_state.set_weights(agent, {name: np.full_like(array, episode) for name, array in weights.items()})
+            weights = agent.get_weights()
+            agent.set_weights({name: np.full_like(array, episode) for name, array in weights.items()})
 
         agent.compile(learning_starts=10**6)
         agent.fit(episodes=episodes, callbacks=[LambdaCallback(on_episode_end=change), stopper, *others], verbose=0)
@@ -174,7 +173,7 @@ class TestBestWeights:
 
     @staticmethod
     def number(agent: Any) -> float:
-        (number,) = {float(value) for array in agent_state.weights(agent).values() for value in np.unique(array)}
+        (number,) = {float(value) for array in agent.get_weights().values() for value in np.unique(array)}
         return number
 
     @pytest.mark.parametrize("restore", [False, True])
@@ -294,9 +293,9 @@ class TestTerminateOnNaN:
         assert history.stop_reason == agents[1].stop_reason
         assert history.stop_reason == str(raised.value).partition(";")[0]
         assert f"at update {agents[1].updates} (environment step {agents[1].steps})" in history.stop_reason
-        for array in agent_state.weights(agents[1]).values():
+        for array in agents[1].get_weights().values():
             assert np.isfinite(array).all()
-        assert not differences(agent_state.weights(agents[0]), agent_state.weights(agents[1]))
+        assert not differences(agents[0].get_weights(), agents[1].get_weights())
 
     def test_changes_nothing_else(self) -> None:
         plain, heard = self.agent(), self.agent()

@@ -101,7 +101,7 @@ def test_schedule_out_of_bounds_raises() -> None:
         Hyperparameter(Linear(1.5, 0.0, steps=10), "gamma", minimum=0.0, maximum=1.0)
     rate = Hyperparameter(Linear(0.5, 1.5, steps=10), "gamma", minimum=0.0, maximum=1.0)
     with pytest.raises(ValueError, match="gamma must be"):
-        rate.follow(10)
+        rate.update_schedules(10)
     assert float(rate) == 0.5
 
 

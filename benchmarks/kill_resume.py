@@ -36,7 +36,7 @@ from noterl.callbacks import BackupAndRestore, Checkpoint, EarlyStopping, Lambda
 folder, num_envs, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 agent = noterl.DQN("CartPole-v1", double=True, hidden=(16,), seed=7)
 agent.compile(replay=noterl.Replay(2_000), batch_size=16, learning_starts=200, update_every=4, updates=4)
-report, printed = LambdaCallback(), []
+printed = []
 
 def print_first():
     if not printed:
@@ -46,14 +46,13 @@ def print_first():
         printed.append(agent.updates)
         print("update", flush=True)
 
-report.between_steps = print_first
 agent.fit(
     steps=steps,
     num_envs=num_envs,
     callbacks=[
         EarlyStopping(10, criterion=1e9, patience=10**9, restore_best_weights=True),
         Checkpoint(f"{folder}/files", 20, save_replay=True, background=True),
-        report,
+        LambdaCallback(on_step_end=print_first),
         BackupAndRestore(f"{folder}/backup.noterl", 50, unit="steps"),
     ],
     verbose=0,

@@ -265,7 +265,7 @@ def prefetch(pairs: int, seconds: float = 0.005) -> list[dict[str, Any]]:
                 start = step % 200
                 pair = [frames[..., at : at + size] for at in (start, start + 1)]
                 replay.add(0, pair[0], 1, 1.0, pair[1], start == 199, False)
-        sample = memories[0].draw(8, 32, generator=generator)
+        sample = memories[0].sample(8, 32, generator=generator)
         parts = [sample[k : k + 1] for k in range(8)]
 
         def group(replay: Replay, elsewhere: bool, parts: list[Any] = parts) -> None:

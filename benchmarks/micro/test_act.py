@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import noterl
+from tests.support.parts import actor_of
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +27,9 @@ def observations(rows: int) -> np.ndarray:
 def test_forward_in_numpy(benchmark: Any, agents: dict[str, noterl.Agent], layers: str, rows: int) -> None:
     agent, batch = agents[layers], observations(rows)
     agent.act(batch)
-    assert agent.acting.in_numpy
-    benchmark(agent.acting, batch)
+    forward = actor_of(agent).forward
+    assert forward.in_numpy
+    benchmark(forward, batch)
 
 
 @pytest.mark.parametrize("rows", [1, 64])
@@ -35,7 +37,7 @@ def test_forward_in_numpy(benchmark: Any, agents: dict[str, noterl.Agent], layer
 def test_forward_compiled(benchmark: Any, agents: dict[str, noterl.Agent], layers: str, rows: int) -> None:
     agent, batch = agents[layers], observations(rows)
     agent.act(batch)
-    forward = agent.acting._forward
+    forward = actor_of(agent).forward._compiled
     forward(batch)
     benchmark(forward, batch)
 

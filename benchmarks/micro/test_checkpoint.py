@@ -36,8 +36,8 @@ def test_save(benchmark: Any, agent: noterl.DQN, background: bool, tmp_path: Pat
     logs = {"reward": 1.0, "complete": True}
 
     def next_episode() -> None:
-        checkpoint._writer.drain()  # the previous file is written during training
-        agent.episodes += 1
+        checkpoint._writer.wait()  # the previous file is written during training
+        agent._counters.episodes += 1
 
     benchmark.pedantic(lambda: checkpoint.on_episode_end(0, logs), setup=next_episode, rounds=20, warmup_rounds=1)
     record_median("milliseconds", unit=1e-3)

@@ -9,6 +9,7 @@ import gymnasium
 
 import noterl
 from noterl.policies import GreedyQPolicy
+from tests.support.parts import actor_of
 
 # An untrained agent never ends an episode before its 200 steps, so both sides reset rarely and equally often.
 ENVIRONMENT = "MountainCar-v0"
@@ -26,11 +27,11 @@ def make_agent(steps: int) -> noterl.Agent:
 def time_bare_steps(agent: noterl.Agent, steps: int) -> float:
     """Return the seconds that the same steps take without the loop."""
     environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
-    add, actor = agent.replay.add, agent.acting
+    add, forward = agent.replay.add, actor_of(agent).forward
     observation, _ = environment.reset(seed=0)
     start = time.perf_counter()
     for _ in range(steps):
-        action = int(actor(observation[None]).argmax(-1)[0])
+        action = int(forward(observation[None]).argmax(-1)[0])
         following, reward, terminated, truncated, _ = environment.step(action)
         add(0, observation, action, reward, following, terminated, truncated)
         observation = following

@@ -8,6 +8,7 @@ import pytest
 
 import noterl
 from noterl import backends
+from tests.support.parts import learner_of, sample_batch
 
 BATCH = 64
 
@@ -21,10 +22,11 @@ def test_update(benchmark: Any, hidden: tuple[int, ...], updates: int, size: Any
         batch_size=BATCH, replay=noterl.Replay(10_000), learning_starts=900, update_every=1_000, updates=updates
     )
     agent.fit(steps=1_000, verbose=0)
-    batch = agent.gather(agent.draw(updates))
+    learner = learner_of(agent)
+    batch = sample_batch(agent, updates)
 
     def update() -> Any:
-        result = agent.run_updates(batch, updates)
+        result = learner.update(batch, updates)
         # The framework may only queue the work; reading the loss waits for its end.
         return backends.current().fetch(result.logs["loss"])
 

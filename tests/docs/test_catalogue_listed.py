@@ -1,4 +1,4 @@
-"""The tables of docs/: every callback and finder is in them, and every name in the migration tables exists."""
+"""The tables of docs/ list every callback and finder, and the names in the migration tables exist."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def catalogue() -> list[list[str]]:
     return rows
 
 
-def test_every_callback_has_a_line() -> None:
+def test_every_callback_is_in_the_table() -> None:
     assert sorted(re.findall(r"\w+", row[0])[0] for row in catalogue()) == sorted(noterl.callbacks.__all__)
 
 
-def test_every_callback_line_describes_it() -> None:
+def test_every_callback_is_described() -> None:
     assert all(len(row[1]) > 15 or row[0] == "`Callback`" for row in catalogue())
 
 
@@ -52,14 +52,14 @@ def test_every_finder_is_described() -> None:
 
 
 def known_names() -> set[str]:
-    """Return every public class of the library, read from its source: nothing is imported that needs a backend."""
+    """Return every public class of the library, read from its source, so that no backend is imported."""
     root = Path(__file__).parents[2]
     files = [*(root / "noterl").rglob("*.py"), *(root / "callbacks").glob("*.py")]
     return {name for file in files for name in re.findall(r"^class ([A-Z]\w+)", file.read_text(), re.MULTILINE)}
 
 
 @pytest.mark.parametrize("origin", MIGRATION)
-def test_the_counterparts_exist(origin: str) -> None:
+def test_names_in_the_migration_tables_exist(origin: str) -> None:
     rows = tables(MIGRATION[origin], origin)
     assert len(rows) > 5
     for row in rows:
@@ -70,8 +70,8 @@ def test_the_counterparts_exist(origin: str) -> None:
         assert names <= known_names(), (row, names - known_names())
 
 
-# What the ancestors and peers have, by their documents: each must be on the left of a migration table.
-THEIRS = {
+# Names in the documentation of other libraries: each must be in the first column of a migration table.
+FOREIGN_NAMES = {
     "Note_rl": """
         policy noise pool_size batch num_updates num_steps update_batches update_steps trial_count criterion PPO HER TRL
         MARL PR IRL initial_ratio initial_TD lambda_ alpha patience path save_freq save_freq_ max_save_files save_top_k
@@ -113,8 +113,8 @@ THEIRS = {
 }
 
 
-@pytest.mark.parametrize("origin", THEIRS)
-def test_nothing_of_theirs_is_missing(origin: str) -> None:
+@pytest.mark.parametrize("origin", FOREIGN_NAMES)
+def test_every_name_of_the_other_library_is_in_its_table(origin: str) -> None:
     left = " ".join(row[0] for row in tables(MIGRATION[origin], origin))
-    missing = [name for name in THEIRS[origin].split() if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", left)]
+    missing = [name for name in FOREIGN_NAMES[origin].split() if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", left)]
     assert not missing

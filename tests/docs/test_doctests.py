@@ -1,7 +1,7 @@
-"""The examples in docstrings run, each module's in an empty folder.
+"""The examples in docstrings run.
 
-pytest's own collector would import the catalogue as `callbacks`, which refuses that name, so modules are imported here
-under the names users know.
+The collector of pytest would import the catalogue as `callbacks`, which it refuses, so modules are imported here under
+their public names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def module_names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", module_names())
-def test_the_examples_of(name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_in_docstrings_run(name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for other in set(BACKENDS) - {backend}:
         if name.startswith(f"noterl.backends.{other}"):
             pytest.skip(f"runs on {other}")

@@ -1,4 +1,4 @@
-"""The examples run as they stand, cut short by the variable that each of them heeds."""
+"""The examples run, shortened by the variable `NOTERL_MAX_EPISODES`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_it_runs(path: Path, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_runs(path: Path, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "import torch" in path.read_text(encoding="utf-8") and backend != "torch":
         pytest.skip("runs on torch")
     monkeypatch.chdir(tmp_path)
@@ -19,5 +19,5 @@ def test_it_runs(path: Path, backend: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("sys.argv", [str(path)])
     try:
         runpy.run_path(str(path), run_name="__main__")
-    except SystemExit as end:  # of an example with a result of its own
+    except SystemExit as end:  # an example may end with an exit code
         assert not end.code

@@ -1,4 +1,4 @@
-"""The README is short, its figures are those of benchmarks/results/, and its links lead somewhere."""
+"""The README is short, its figures match benchmarks/results/, and its links exist."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_readme_has_at_most_250_lines() -> None:
 
 
 def test_readme_tables_match_the_results() -> None:
-    """`python -m benchmarks.report --readme` prints the tables as they should be."""
+    """`python -m benchmarks.report --readme` prints the tables."""
     for table in report.readme_tables().strip().split("\n\n"):
         assert table in README, f"README.md differs from benchmarks/results/; this table should be in it:\n{table}"
 
 
 def imports(text: str, name: str) -> list[int]:
-    """Return where a page's Python blocks import a module or from it."""
+    """Return the positions where the Python blocks of a page import a module."""
     blocks = re.finditer(r"```python\n.*?```", text, re.DOTALL)
     pattern = re.compile(rf"^ *(import|from) {name}\b", re.MULTILINE)
     return [block.start() + match.start() for block in blocks for match in pattern.finditer(block[0])]

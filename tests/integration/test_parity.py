@@ -1,6 +1,6 @@
-"""Every backend makes the updates of the NumPy reference.
+"""Every backend makes the updates of the float64 NumPy reference.
 
-Parameters, target, optimizer slots and errors are compared after eight updates.
+Weights, target, optimizer slots and TD errors are compared after eight updates.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def reference_network(image: bool, dueling: bool, hidden: tuple[int, ...]):
     return (reference.dueling_mlp if dueling else reference.mlp)(hidden)
 
 
-def with_history(agent: noterl.DQN) -> None:
-    """Give the agent a target that lags behind, and an optimizer in the middle of a run."""
+def set_history(agent: noterl.DQN) -> None:
+    """Give the agent a target that differs from its network, and an optimizer in the middle of a run."""
     rng = np.random.default_rng(5)
     state = copied(agent.get_state())
     for weight in state["variables"]["target_q"]:
@@ -55,8 +55,8 @@ def with_history(agent: noterl.DQN) -> None:
     agent.optimizer.iterations.assign(20)
 
 
-def same_start(agent: noterl.DQN, network, adam: reference.Adam, *, double: bool, loss: str) -> reference.DQN:
-    """Return the reference in the state the agent is in."""
+def reference_of(agent: noterl.DQN, network, adam: reference.Adam, *, double: bool, loss: str) -> reference.DQN:
+    """Return a reference with the state of the agent."""
     state = agent.get_state()
     slots = state["optimizers"]["optimizer"]["slots"]
     adam.momentums = [np.array(slot, np.float64) for slot in slots["momentums"]]
@@ -95,9 +95,9 @@ def check(env, case: tuple, *, updates: int, size: int, hidden: tuple[int, ...] 
         **arguments,
     )
     if history:
-        with_history(agent)
+        set_history(agent)
     network = reference_network(env is IMAGE, dueling, hidden)
-    truth = same_start(agent, network, reference.Adam(3e-3), double=double, loss=loss)
+    truth = reference_of(agent, network, reference.Adam(3e-3), double=double, loss=loss)
     batch = random_batch(updates, size, env)
     result = run_updates(agent, batch, updates)
 
@@ -120,17 +120,17 @@ def check(env, case: tuple, *, updates: int, size: int, hidden: tuple[int, ...] 
 
 
 @pytest.mark.parametrize("case", VECTOR_CASES.values(), ids=VECTOR_CASES)
-def test_eight_updates_of_a_vector_network_equal_the_reference(case: tuple) -> None:
+def test_updates_of_a_vector_network_match_the_reference(case: tuple) -> None:
     check(VECTOR, case, updates=8, size=16, hidden=(12, 10))
 
 
 @pytest.mark.parametrize("case", IMAGE_CASES.values(), ids=IMAGE_CASES)
-def test_eight_updates_of_an_image_network_equal_the_reference(case: tuple) -> None:
+def test_updates_of_an_image_network_match_the_reference(case: tuple) -> None:
     check(IMAGE, case, updates=8, size=4)
 
 
 class KerasLoop:
-    """A plain loop over a Keras optimizer, for the reference: its gradients, Keras's own formula."""
+    """Applies gradients of the reference by a Keras optimizer, eagerly."""
 
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         self.optimizer = optimizer
@@ -159,7 +159,7 @@ KERAS_OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("make", KERAS_OPTIMIZERS.values(), ids=KERAS_OPTIMIZERS)
-def test_every_optimizer_of_keras_makes_the_steps_of_a_plain_loop(make) -> None:
+def test_keras_optimizers_match_an_eager_loop(make) -> None:
     agent = small_dqn(optimizer=make(), loss="squared")
     weights = networks.get_weights(agent.q)
     truth = reference.DQN(reference.mlp((8,)), weights, weights, KerasLoop(make()), double=False, loss="squared")
@@ -170,10 +170,10 @@ def test_every_optimizer_of_keras_makes_the_steps_of_a_plain_loop(make) -> None:
     assert_all_close(networks.get_weights(agent.q), truth.weights, "weights")
 
 
-def test_a_batch_reaches_every_branch_of_the_loss() -> None:
-    """Otherwise the comparisons above would say less than they seem to."""
+def test_batch_reaches_every_branch_of_the_loss() -> None:
+    """The comparisons above cover all branches of the loss."""
     agent = small_dqn()
-    truth = same_start(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
+    truth = reference_of(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
     batch = row(random_batch(1, 64), 0)
     errors = truth.td_errors(batch)
     assert 5 < (np.abs(errors) > 1).sum() < 59
@@ -188,10 +188,10 @@ def test_a_batch_reaches_every_branch_of_the_loss() -> None:
 
 @pytest.mark.parametrize("image", [False, True], ids=["vector", "image"])
 @pytest.mark.parametrize("dueling", [False, True])
-def test_gradients_of_the_reference_are_those_of_finite_differences(image: bool, dueling: bool) -> None:
+def test_gradients_of_the_reference_match_finite_differences(image: bool, dueling: bool) -> None:
     env = IMAGE if image else VECTOR
     agent = small_dqn(env, dueling=dueling, **({} if image else {"hidden": (6, 4)}))
-    truth = same_start(agent, reference_network(image, dueling, (6, 4)), reference.Adam(), double=True, loss="huber")
+    truth = reference_of(agent, reference_network(image, dueling, (6, 4)), reference.Adam(), double=True, loss="huber")
     batch = row(random_batch(1, 3, env), 0)
     analytic = truth.gradients(batch)[1]
     rng = np.random.default_rng(1)
@@ -207,9 +207,9 @@ def test_gradients_of_the_reference_are_those_of_finite_differences(image: bool,
             assert gradient.reshape(-1)[place] == pytest.approx((above - below) / (2 * step), rel=1e-4, abs=1e-8)
 
 
-def test_groups_of_updates_follow_each_other() -> None:
+def test_second_group_continues_from_the_first() -> None:
     agent = small_dqn(target_update=0.1)
-    truth = same_start(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
+    truth = reference_of(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
     batch = random_batch(8, 16)
     for start in (0, 4):
         run_updates(agent, part(batch, start, start + 4), 4)
@@ -219,9 +219,9 @@ def test_groups_of_updates_follow_each_other() -> None:
     assert_same_state(agent, truth)
 
 
-def test_only_the_updates_asked_for_are_made() -> None:
+def test_padding_of_a_call_makes_no_updates() -> None:
     agent = small_dqn()
-    truth = same_start(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
+    truth = reference_of(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
     batch = random_batch(8, 16)
     assert int(run_updates(agent, batch, 3).applied) == 3
     for k in range(3):
@@ -229,11 +229,11 @@ def test_only_the_updates_asked_for_are_made() -> None:
     assert_same_state(agent, truth)
 
 
-def test_without_compiling_the_updates_are_the_same() -> None:
+def test_updates_without_compilation_match_the_reference() -> None:
     agent = noterl.DQN(VECTOR, hidden=(8,), seed=3)
     agent.compile(replay=noterl.Replay(64), batch_size=4, target_update=0.1, jit_compile=False)
     agent.build()
-    truth = same_start(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
+    truth = reference_of(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
     batch = random_batch(3, 16)
     assert int(run_updates(agent, batch, 3).applied) == 3
     for k in range(3):
@@ -242,7 +242,7 @@ def test_without_compiling_the_updates_are_the_same() -> None:
     assert_same_state(agent, truth)
 
 
-# Of the weights of `DQN(seed=3)`, taken once: whatever the backend, the same seed gives the same network.
+# Digests of the weights of `DQN(seed=3)`; they are the same on every backend.
 INITIAL_WEIGHTS = {
     ("vector", False): "459985943e1a77f8",
     ("vector", True): "c9afd72713d4053d",
@@ -252,7 +252,7 @@ INITIAL_WEIGHTS = {
 
 
 @pytest.mark.parametrize(("kind", "dueling"), INITIAL_WEIGHTS)
-def test_one_seed_gives_the_same_initial_weights_on_every_backend(kind: str, dueling: bool) -> None:
+def test_initial_weights_depend_on_the_seed_alone(kind: str, dueling: bool) -> None:
     agent = noterl.DQN(IMAGE if kind == "image" else VECTOR, dueling=dueling, seed=3)
     digest = hashlib.sha256()
     for weight in networks.get_weights(agent.q):
@@ -263,6 +263,6 @@ def test_one_seed_gives_the_same_initial_weights_on_every_backend(kind: str, due
     assert not np.array_equal(networks.get_weights(agent.q)[0], networks.get_weights(other.q)[0])
 
 
-def test_the_target_starts_equal() -> None:
+def test_target_starts_equal() -> None:
     agent = noterl.DQN(VECTOR, seed=3)
     assert_all_close(networks.get_weights(agent.q), networks.get_weights(agent.target_q), "target", rtol=0, atol=0)

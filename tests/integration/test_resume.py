@@ -1,4 +1,4 @@
-"""A run that was saved and goes on, in whatever process, ends as the run that was never interrupted: to the bit."""
+"""A run that is saved and resumed, also in another process, equals an uninterrupted one, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.doubles import CountingEnv, RaisingEnv
 from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state, four_lanes, one_lane, run_python
 
-# Each goes on where the parent saved; the second makes the first run again from its seed, too.
+# Both resume a run of the parent process. The second also repeats the first run from its seed.
 LOAD = """
 import sys, noterl
 from tests.integration.test_resume import watchers
@@ -41,7 +41,7 @@ agent.save(f"{directory}/one-again.noterl")
 
 
 def watchers(directory: Any) -> list[Any]:
-    """Return callbacks that remember much and change nothing."""
+    """Return callbacks with state that do not change training."""
     return [
         EarlyStopping(5, criterion=1e9, patience=1000),
         Checkpoint(directory, save_freq=5, max_save_files=3, save_replay=True),
@@ -59,7 +59,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole_run(directory: Path) -> dict[str, Any]:
-    """Return the state after 20 episodes without a break."""
+    """Return the state after 20 episodes without interruption."""
     agent = one_lane()
     agent.fit(episodes=20, callbacks=watchers(directory / "whole"), verbose=0)
     assert agent.updates > 100
@@ -77,7 +77,7 @@ def halves(directory: Path, whole_run: dict[str, Any]) -> Path:
     agent = four_lanes()
     agent.fit(steps=203, num_envs=4, verbose=0)
     agent.save(directory / "four.noterl")
-    assert lanes_of(agent).actions is not None, "the file should hold a round that is half done"
+    assert lanes_of(agent).actions is not None, "the file should hold an unfinished round"
     return directory
 
 
@@ -93,13 +93,13 @@ def restored(halves: Path) -> Path:
     return halves
 
 
-def test_load_in_a_new_process_and_go_on(whole_run: dict[str, Any], loaded: Path) -> None:
+def test_run_loaded_in_a_new_process_equals_an_uninterrupted_one(whole_run: dict[str, Any], loaded: Path) -> None:
     state = saved_state(loaded / "one-resumed.noterl")
     assert set(state["callbacks"]) == {"EarlyStopping", "Checkpoint"}
     assert_same_state(state, whole_run)
 
 
-def test_restore_four_lanes_in_the_middle_of_a_round(restored: Path) -> None:
+def test_four_lanes_resume_in_the_middle_of_a_round(restored: Path) -> None:
     agent = four_lanes()
     agent.fit(steps=401, num_envs=4, verbose=0)
     assert agent.updates > 200
@@ -108,23 +108,23 @@ def test_restore_four_lanes_in_the_middle_of_a_round(restored: Path) -> None:
     assert state["lanes"]["cursor"] != 0
 
 
-def test_one_seed_is_one_run_in_any_process(whole_run: dict[str, Any], loaded: Path, restored: Path) -> None:
-    again = saved_state(restored / "one-again.noterl")  # under another hash seed than the run that was loaded
+def test_one_seed_gives_one_run_in_every_process(whole_run: dict[str, Any], loaded: Path, restored: Path) -> None:
+    again = saved_state(restored / "one-again.noterl")  # with another hash seed than the loaded run
     assert_same_state(again, whole_run)
     assert_same_state(again, saved_state(loaded / "one-resumed.noterl"))
 
 
-def test_two_fits_in_one_process_are_one(whole_run: dict[str, Any], directory: Path) -> None:
-    agent, heard = one_lane(), watchers(directory / "two")
-    first = agent.fit(episodes=10, callbacks=heard, verbose=0)
-    second = agent.fit(episodes=10, callbacks=heard, verbose=0)
+def test_two_fits_equal_one(whole_run: dict[str, Any], directory: Path) -> None:
+    agent, callbacks = one_lane(), watchers(directory / "two")
+    first = agent.fit(episodes=10, callbacks=callbacks, verbose=0)
+    second = agent.fit(episodes=10, callbacks=callbacks, verbose=0)
     assert len(first) == len(second) == 10
     assert_same_state(agent, whole_run)
 
 
-def test_a_checkpoint_in_the_middle_of_a_fit_goes_on(whole_run: dict[str, Any], directory: Path) -> None:
+def test_run_resumes_from_a_checkpoint_within_a_fit(whole_run: dict[str, Any], directory: Path) -> None:
     (file,) = (directory / "whole").glob("episode-000010-*.noterl")
-    # How updates are split over compiled calls is no part of the run.
+    # `steps_per_execution` does not belong to the state.
     agent = one_lane(seed=1, steps_per_execution=1)
     agent.restore(file)
     assert agent.episodes == 10
@@ -132,20 +132,20 @@ def test_a_checkpoint_in_the_middle_of_a_fit_goes_on(whole_run: dict[str, Any], 
     assert_same_state(agent, whole_run)
 
 
-def test_a_state_taken_in_the_process_is_not_changed_by_what_follows(halves: Path, whole_run: dict[str, Any]) -> None:
+def test_training_does_not_change_a_state_returned_before(halves: Path, whole_run: dict[str, Any]) -> None:
     agent = noterl.load(halves / "one.noterl")
-    taken = agent.get_state()
-    assert_same_state(taken, saved_state(halves / "one.noterl"))
-    for _ in range(2):  # the second time from a state that has been trained with before
+    state = agent.get_state()
+    assert_same_state(state, saved_state(halves / "one.noterl"))
+    for _ in range(2):  # the second time from a state that training has used already
         agent.fit(episodes=10, callbacks=watchers(halves / "memory"), verbose=0)
         assert_same_state(agent, whole_run)
-        assert_same_state(taken, saved_state(halves / "one.noterl"))
-        agent.set_state(taken)
-        assert_same_state(agent, taken)
+        assert_same_state(state, saved_state(halves / "one.noterl"))
+        agent.set_state(state)
+        assert_same_state(agent, state)
 
 
 def acting(env: Any, policy: Any = None, num_envs: int = 1, seed: int = 3) -> noterl.DQN:
-    """Return an agent that acts and remembers but never updates: what follows is about everything else."""
+    """Return an agent that acts and stores transitions, but makes no updates."""
     agent = noterl.DQN(env, hidden=(4,), seed=seed)
     agent.compile(
         policy=policy or policies.EpsGreedyQPolicy(0.5),
@@ -170,7 +170,7 @@ def acting(env: Any, policy: Any = None, num_envs: int = 1, seed: int = 3) -> no
     ],
     ids=lambda build: type(build()).__name__,
 )
-def test_every_policy_goes_on(policy: Any, tmp_path: Path) -> None:
+def test_every_policy_resumes(policy: Any, tmp_path: Path) -> None:
     whole = acting("CartPole-v1", policy(), num_envs=2)
     whole.fit(steps=60, verbose=0)
     first = acting("CartPole-v1", policy(), num_envs=2)
@@ -183,7 +183,7 @@ def test_every_policy_goes_on(policy: Any, tmp_path: Path) -> None:
 
 
 class RememberingEnv(CountingEnv):
-    """A counter of episodes that outlives them, which seed and actions cannot bring back, but its state can."""
+    """Counts episodes; the count follows from its state, but not from the seed and actions of one episode."""
 
     def get_state(self) -> dict[str, Any]:
         return {"episode": self.episode, "step": self.step_number}
@@ -198,7 +198,7 @@ def limited() -> gymnasium.Env:
 
 @pytest.mark.parametrize("build", [RememberingEnv, limited])
 @pytest.mark.parametrize("steps", [22, 23], ids=["in a round", "between rounds"])
-def test_an_environment_that_says_its_state_goes_on(build: Any, steps: int, tmp_path: Path) -> None:
+def test_environment_with_state_methods_resumes(build: Any, steps: int, tmp_path: Path) -> None:
     whole = acting(build, num_envs=2)
     whole.fit(steps=60, verbose=0)
     first = acting(build, num_envs=2)
@@ -211,7 +211,7 @@ def test_an_environment_that_says_its_state_goes_on(build: Any, steps: int, tmp_
 
 
 @pytest.mark.parametrize("build", [RememberingEnv, limited])
-def test_what_outlives_an_episode_goes_on_between_two(build: Any, tmp_path: Path) -> None:
+def test_environment_with_state_methods_resumes_between_episodes(build: Any, tmp_path: Path) -> None:
     whole = acting(build)
     whole.fit(episodes=6, verbose=0)
     first = acting(build)
@@ -224,32 +224,32 @@ def test_what_outlives_an_episode_goes_on_between_two(build: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("budget", [{"steps": 12}, {"episodes": 2}], ids=["in an episode", "between two"])
-def test_an_environment_that_cannot_be_brought_back_is_told(budget: dict[str, int], tmp_path: Path) -> None:
+def test_environment_that_cannot_be_restored_warns_and_restarts(budget: dict[str, int], tmp_path: Path) -> None:
     first = acting(CountingEnv)
     first.fit(**budget, verbose=0)
     first.save(tmp_path / "a.noterl")
     second = acting(CountingEnv, seed=4)
     second.restore(tmp_path / "a.noterl")
-    begun, steps = second.episodes_begun, second.steps
-    with pytest.warns(RuntimeWarning, match=r"environment 0 \(observations differ\)\. Its episode restarts"):
+    begun, steps = second._counters.episodes_begun, second.steps
+    with pytest.warns(RuntimeWarning, match=r"environment 0 \(observations differ"):
         second.fit(steps=5, verbose=0)
     assert second.steps == steps + 5
-    assert second.episodes_begun == begun + 1, "the lane did not start afresh"
+    assert second._counters.episodes_begun == begun + 1, "the lane should start a new episode"
     second.replay.check()
 
 
-def test_an_environment_that_fails_on_the_way_is_told(tmp_path: Path) -> None:
+def test_environment_that_raises_while_restored_warns_and_restarts(tmp_path: Path) -> None:
     first = acting(CountingEnv)
     first.fit(steps=13, verbose=0)
     first.save(tmp_path / "a.noterl")
     second = acting(CountingEnv, seed=4)
     second.restore(tmp_path / "a.noterl")
-    with pytest.warns(RuntimeWarning, match=r"could not restore environment 0 \(EnvironmentBroke: step 2 broke"):
+    with pytest.warns(RuntimeWarning, match=r"environment 0 \(EnvironmentBroke"):
         second.fit(lambda: RaisingEnv(at=2), steps=5, verbose=0)
     second.replay.check()
 
 
-def test_other_num_envs_start_afresh(tmp_path: Path) -> None:
+def test_another_num_envs_starts_new_episodes(tmp_path: Path) -> None:
     first = acting("CartPole-v1", num_envs=3)
     first.fit(steps=40, verbose=0)
     first.save(tmp_path / "a.noterl")
@@ -259,7 +259,7 @@ def test_other_num_envs_start_afresh(tmp_path: Path) -> None:
     second.replay.check()
 
 
-def test_without_a_memory_the_episodes_in_flight_still_go_on(tmp_path: Path) -> None:
+def test_file_without_memory_continues_the_unfinished_episodes(tmp_path: Path) -> None:
     first = acting("CartPole-v1", num_envs=2)
     first.fit(steps=33, verbose=0)
     first.save(tmp_path / "a.noterl", replay=False)
@@ -274,7 +274,7 @@ def test_without_a_memory_the_episodes_in_flight_still_go_on(tmp_path: Path) -> 
     assert np.array_equal(*newest)
 
 
-def test_a_vector_environment_goes_on(tmp_path: Path) -> None:
+def test_vector_environment_resumes(tmp_path: Path) -> None:
     def build() -> gymnasium.vector.VectorEnv:
         return gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
 
@@ -289,7 +289,7 @@ def test_a_vector_environment_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "RMSprop", "Adafactor"])
-def test_an_optimizer_of_torch_goes_on(name: str, tmp_path: Path) -> None:
+def test_torch_optimizer_resumes(name: str, tmp_path: Path) -> None:
     import torch
 
     options = {"Adam": {"amsgrad": True}, "SGD": {"momentum": 0.9}, "RMSprop": {"centered": True}}.get(name, {})
@@ -303,7 +303,7 @@ def test_an_optimizer_of_torch_goes_on(name: str, tmp_path: Path) -> None:
     whole.fit(steps=90, verbose=0)
     first.fit(steps=50, verbose=0)
     first.save(tmp_path / "a.noterl")
-    with pytest.raises(ValueError, match=r"optimizer.*torch\.optim.*call agent\.restore"):
+    with pytest.raises(ValueError, match=r"optimizer.*torch\.optim.*agent\.restore"):
         noterl.load(tmp_path / "a.noterl")
     second.restore(tmp_path / "a.noterl")
     assert second.learning_rate == 0.01
@@ -313,7 +313,7 @@ def test_an_optimizer_of_torch_goes_on(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.backends("torch")
-def test_a_file_of_another_kind_of_optimizer_changes_nothing(tmp_path: Path) -> None:
+def test_file_with_another_optimizer_raises_and_changes_nothing(tmp_path: Path) -> None:
     import torch
 
     of_torch = one_lane(optimizer=lambda p: torch.optim.Adam(p, 0.1))

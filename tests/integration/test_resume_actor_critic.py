@@ -1,4 +1,4 @@
-"""DDPG, TD3 and SAC that were saved and go on in another process end as those that were not: to the bit."""
+"""DDPG, TD3 and SAC that resume in another process equal uninterrupted runs, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ for name in ("DDPG", "TD3", "SAC"):
     agent.fit(steps=26, num_envs=2, verbose=0)
     agent.save(f"{sys.argv[1]}/{name}-resumed.noterl")
 """
-# What remembers something of its own: a noise, the place in the policy's delay, priorities and the temperature.
+# Parts with state: noise, the phase of the delayed policy updates, priorities and the temperature.
 CHANGES: dict[str, dict[str, Any]] = {
     "DDPG": {"noise": OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.2, size=1)},
     "TD3": {"replay": noterl.Replay(30)},
@@ -30,23 +30,23 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
-    """Return the state of each agent at the end, without a break and after one in the middle of a round."""
+    """Return the final states of each agent: resumed in the middle of a round, and uninterrupted."""
     directory: Path = tmp_path_factory.mktemp("resume")
-    undisturbed = {}
+    uninterrupted = {}
     for name, changes in CHANGES.items():
         agent = getattr(noterl, name)("Pendulum-v1", hidden=(8,), seed=3)
         agent.compile(batch_size=8, learning_starts=10, **changes)
         agent.fit(steps=21, num_envs=2, verbose=0)
         agent.save(directory / f"{name}.noterl")
-        assert agent.updates % 2 == 1, "TD3 should go on with the update that moves the actor"
+        assert agent.updates % 2 == 1, "TD3 should resume with an update of the actor"
         agent.fit(steps=26, num_envs=2, verbose=0)
-        undisturbed[name] = agent.get_state()
+        uninterrupted[name] = agent.get_state()
     run_python(LOAD, directory, PYTHONHASHSEED="1")
-    return {name: (saving.read(directory / f"{name}-resumed.noterl")["state"], undisturbed[name]) for name in CHANGES}
+    return {name: (saving.read(directory / f"{name}-resumed.noterl")["state"], uninterrupted[name]) for name in CHANGES}
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_an_agent_goes_on_to_the_bit(name: str, states: dict[str, tuple[Any, Any]]) -> None:
-    resumed, undisturbed = states[name]
-    assert undisturbed["counters"]["updates"] > 30
-    assert_same_state(resumed, undisturbed)
+def test_resumed_run_equals_an_uninterrupted_one(name: str, states: dict[str, tuple[Any, Any]]) -> None:
+    resumed, uninterrupted = states[name]
+    assert uninterrupted["counters"]["updates"] > 30
+    assert_same_state(resumed, uninterrupted)

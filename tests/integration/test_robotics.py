@@ -1,4 +1,4 @@
-"""Hindsight on the robots of gymnasium-robotics, where the extra `robotics` is installed."""
+"""Hindsight on an environment of gymnasium-robotics, if the extra `robotics` is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from noterl.replay import Hindsight, Replay
 
 pytestmark = [
     pytest.mark.backend_free,
-    # Of the simulator and of how gymnasium-robotics uses it; nothing of ours.
+    # Warnings of the simulator and of gymnasium-robotics.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -29,19 +29,19 @@ def source() -> envs.EnvSource:
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_rewards_are_what_fetch_reach_gives_for_the_goal_that_is_delivered(source: envs.EnvSource, n_step: int) -> None:
+def test_relabelled_rewards_match_compute_reward_of_fetch_reach(source: envs.EnvSource, n_step: int) -> None:
     env, relabel = source.make(), Hindsight("future", ratio=0.8)
     relabel.attach(object(), source)
     replay = Replay(400, relabel=relabel, n_step=n_step)
     replay.build(source.observation_space, source.action_space)
     env.action_space.seed(0)
-    before, over = env.reset(seed=0)[0], False
+    before, ended = env.reset(seed=0)[0], False
     for _ in range(500):
-        before = env.reset()[0] if over else before
+        before = env.reset()[0] if ended else before
         action = env.action_space.sample()
         after, reward, terminated, truncated, _ = env.step(action)
         replay.add(0, before, action, reward, after, terminated, truncated)
-        before, over = after, terminated or truncated
+        before, ended = after, terminated or truncated
     sample = replay.sample(4, 64, generator=np.random.default_rng(0))
     batch = replay.gather(sample, gamma=0.5)
     relabelled = sample.choices["goal"] >= 0

@@ -1,6 +1,6 @@
-"""A file knows no backend: what one saves, another loads, acts the same with, trains on and saves again.
+"""A file does not depend on the backend: another backend loads it, acts the same, trains and saves it again.
 
-Runs once, on the backend that CI comes to last, when all are installed; the others run in processes of their own.
+The tests run on torch; the other backends run in child processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.backends("torch")
 
 NAMES = ("vector", "dueling", "dueling image")
 
-# Loads what the parent saved and saves it again; trains it where that is cheap, and saves that too.
+# Loads the files of the parent and saves them again; trains all but the image agents, and saves those too.
 CHILD = """
 import sys
 import numpy as np
@@ -45,7 +45,7 @@ for name in NAMES:
 
 
 def answers(agent: Any) -> dict[str, np.ndarray]:
-    """Return what an agent makes of a few observations."""
+    """Return action values and actions for a few observations."""
     generator = np.random.default_rng(0)
     shape = (16, *agent.observation_space.shape)
     if agent.is_image:
@@ -58,7 +58,7 @@ def answers(agent: Any) -> dict[str, np.ndarray]:
 
 
 def trained(name: str) -> noterl.DQN:
-    # Two pixels are left of each image, so that the order in which a convolution is flattened matters.
+    # The convolutions leave two pixels of each image, so the order in which they are flattened matters.
     env = (lambda: ImageEnv((44, 40, 2))) if "image" in name else "CartPole-v1"
     agent = noterl.DQN(env, dueling="dueling" in name, hidden=(8, 6), seed=4)
     agent.compile(
@@ -100,7 +100,7 @@ def assert_same_answers(first: Any, second: Any) -> None:
 
 
 def without_step_dtype(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state in which the optimizer's count of steps is a plain int: backends keep it in other dtypes."""
+    """Return a state whose optimizer scalars are floats: backends store the step count in different dtypes."""
     state = {**state, "optimizers": {name: dict(values) for name, values in state["optimizers"].items()}}
     for values in state["optimizers"].values():
         values["scalars"] = [float(value) for value in values["scalars"]]
@@ -108,24 +108,24 @@ def without_step_dtype(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_agent_acts_the_same_on_another_backend(name: str, other: str, agents: Any) -> None:
+def test_agent_acts_the_same_on_another_backend(name: str, other: str, agents: Any) -> None:
     directory, ours = agents
     assert_same_answers(answers(ours[name]), np.load(directory / f"{other}-{name}-again.npz"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_another_backend_saves_what_it_loaded(name: str, other: str, agents: Any) -> None:
+def test_another_backend_saves_the_state_that_it_loaded(name: str, other: str, agents: Any) -> None:
     directory = agents[0]
     first, second = (saving.read(directory / f"{file}.noterl") for file in (f"torch-{name}", f"{other}-{name}-again"))
     slots = first["state"]["optimizers"]["optimizer"]["slots"]
-    assert all(any(np.any(slot) for slot in found) for found in slots.values()), "the slots should have moved"
+    assert all(any(np.any(slot) for slot in found) for found in slots.values()), "the slots should not be zero"
     assert not differences(without_step_dtype(first["state"]), without_step_dtype(second["state"]))
     for part in ("class", "config", "compile", "environment"):
         assert first[part] == second[part]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_another_backend_made_of_it_comes_back(name: str, other: str, agents: Any, tmp_path: Path) -> None:
+def test_file_of_another_backend_loads(name: str, other: str, agents: Any, tmp_path: Path) -> None:
     directory, ours = agents
     theirs = np.load(directory / f"{other}-{name}.npz")
     agent = noterl.load(directory / f"{other}-{name}.noterl")

@@ -1,4 +1,4 @@
-"""noterl as people get it: a bare clone, an editable install, a wheel; and what `import noterl` costs."""
+"""A bare clone, an editable install and a wheel; and the cost of `import noterl`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 pytestmark = pytest.mark.backend_free
 
 ROOT = Path(__file__).parents[2]
-# Importing the catalogue may load Keras's adapter but must not need a backend; where each part came from is printed.
+# Importing the catalogue must not need a backend. The script prints where the packages were imported from.
 PROBE = """
 import noterl, noterl.callback, noterl.callbacks
 assert noterl.callbacks.Callback is noterl.callback.Callback
@@ -28,7 +28,7 @@ print(noterl.callbacks.__file__)
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that knows of noterl only what its folder and `environment` say."""
+    """Run a command without the Python path of this process."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     return subprocess.run(
         [str(part) for part in command],
@@ -47,7 +47,7 @@ def imported_from(result: subprocess.CompletedProcess[str]) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of what git would hand out."""
+    """Return a copy of the files that git tracks."""
     home = tmp_path_factory.mktemp("clone")
     listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     assert listed.returncode == 0, listed.stderr
@@ -61,7 +61,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    # setuptools leaves its build folder in the source; a copy of the clone keeps the clone bare.
+    # setuptools writes its build folder into the source, so the wheel is built from a copy of the clone.
     source = shutil.copytree(clone, folder / "source")
     build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
     result = run(sys.executable, "-m", "pip", *build, cwd=folder)
@@ -70,11 +70,11 @@ def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_a_bare_clone_imports_the_catalogue(clone: Path) -> None:
+def test_bare_clone_imports_the_catalogue(clone: Path) -> None:
     assert imported_from(run(sys.executable, "-c", PROBE, cwd=clone)) == [clone / "noterl", clone / "callbacks"]
 
 
-def test_the_catalogue_under_another_name_is_refused(clone: Path) -> None:
+def test_importing_the_catalogue_under_another_name_raises(clone: Path) -> None:
     result = run(sys.executable, "-c", "import callbacks", cwd=clone)
     assert result.returncode != 0
     assert "ImportError" in result.stderr
@@ -82,12 +82,12 @@ def test_the_catalogue_under_another_name_is_refused(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("start", ["elsewhere", "root"])
-def test_an_editable_install_imports_the_catalogue(clone: Path, tmp_path: Path, start: str) -> None:
+def test_editable_install_imports_the_catalogue(clone: Path, tmp_path: Path, start: str) -> None:
     source = shutil.copytree(clone, tmp_path / "source")
     venv.create(tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
-    # The packages we need lie with the running Python. A plain path there runs none of that folder's .pth files, so
-    # an editable noterl of this environment stays out.
+    # The packages that noterl needs come from the running Python. A plain path runs none of the .pth files there, so
+    # an editable noterl of this environment is not imported.
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     (site / "parent.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
     install = ("install", "--no-deps", "--no-build-isolation", "--editable", source)
@@ -98,7 +98,7 @@ def test_an_editable_install_imports_the_catalogue(clone: Path, tmp_path: Path, 
     assert imported_from(result) == [source / "noterl", source / "callbacks"]
 
 
-def test_a_wheel_holds_the_catalogue_inside(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_holds_the_catalogue(wheel: Path, tmp_path: Path) -> None:
     result = run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", "site", wheel, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     home = tmp_path / "site" / "noterl"
@@ -106,18 +106,18 @@ def test_a_wheel_holds_the_catalogue_inside(wheel: Path, tmp_path: Path) -> None
     assert imported_from(result) == [home, home / "callbacks"]
 
 
-def test_a_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_only_the_library(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "noterl/py.typed" in names
     assert {name.split("/")[0] for name in names} == {"noterl", f"noterl-{wheel.name.split('-')[1]}.dist-info"}
-    held = {name for name in names if name.endswith(".py")}
-    assert held == {
+    modules = {name for name in names if name.endswith(".py")}
+    assert modules == {
         *(path.relative_to(ROOT).as_posix() for path in (ROOT / "noterl").rglob("*.py")),
         *(f"noterl/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "callbacks").rglob("*.py")),
     }
 
 
-def test_the_wheel_says_the_version_of_the_package(wheel: Path, clone: Path) -> None:
+def test_wheel_has_the_version_of_the_package(wheel: Path, clone: Path) -> None:
     result = run(sys.executable, "-c", "import noterl; print(noterl.__version__)", cwd=clone)
     assert result.stdout.strip() == wheel.name.split("-")[1]
 

@@ -1,4 +1,4 @@
-"""What the list of callbacks checks, and the two hooks that are no events: before a fit and between steps."""
+"""The list of callbacks: what it checks, the hooks `before_fit` and `on_step_end`, and notes on errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from noterl.training.dispatch import CallbackList
 from tests.support.tape import Broken, Tape, rewarded, taped
 
 
-def test_two_states_under_one_key_of_their_own_are_refused() -> None:
+def test_two_states_with_one_state_key_raise() -> None:
     class Named(Callback):
         state_key = "mine"
 
@@ -24,26 +24,26 @@ def test_two_states_under_one_key_of_their_own_are_refused() -> None:
     class Silent(Callback):
         state_key = "mine"
 
-    with pytest.raises(ValueError, match=r"two of them have the state_key 'mine', the second a Named.*another"):
+    with pytest.raises(ValueError, match=r"state_key 'mine'.*Named"):
         CallbackList([Named(), EarlyStopping(1, 1), Named()])
-    CallbackList([Named(), Silent()])  # without a state there is nothing to tell apart
+    CallbackList([Named(), Silent()])  # a callback without a state needs no key
 
 
-def test_between_steps_hears_every_step_and_may_end_training_there() -> None:
-    seen = []
+def test_on_step_end_follows_every_step_and_can_stop_training() -> None:
+    counters = []
 
     class Watcher(Callback):
         def on_step_end(self):
-            seen.append((self.agent.steps, self.agent.updates))
+            counters.append((self.agent.steps, self.agent.updates))
             if self.agent.steps == 5:
-                self.agent.stop("enough")
+                self.agent.stop("step 5")
 
     history = taped(Tape()).fit(episodes=9, callbacks=[Watcher()], verbose=0)
-    assert seen == [(1, 0), (2, 2), (3, 2), (4, 4), (5, 4)]
-    assert history.stop_reason == "enough"
+    assert counters == [(1, 0), (2, 2), (3, 2), (4, 4), (5, 4)]
+    assert history.stop_reason == "step 5"
 
 
-def test_before_fit_may_change_the_budget() -> None:
+def test_before_fit_can_change_the_budget() -> None:
     class Half(Callback):
         def before_fit(self, agent, budget):
             budget.last_episode = agent.episodes + 2
@@ -64,37 +64,37 @@ class Raiser(Callback):
 
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "among others"])
 @pytest.mark.parametrize("event", [event for event in EVENTS if not event.startswith(("on_evaluate", "on_exception"))])
-def test_whoever_raises_is_named_and_the_files_stay_whole(event: str, others: bool, tmp_path: Path) -> None:
+def test_error_names_its_callback_and_files_stay_readable(event: str, others: bool, tmp_path: Path) -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=3)
     agent.compile(replay=noterl.Replay(200), batch_size=4, learning_starts=8, update_every=4)
-    watchers = [LambdaCallback(**{event: lambda *_: None}), Checkpoint(tmp_path, save_freq=1)] if others else []
-    agent.fit(episodes=1, callbacks=watchers, verbose=0)
+    other_callbacks = [LambdaCallback(**{event: lambda *_: None}), Checkpoint(tmp_path, save_freq=1)] if others else []
+    agent.fit(episodes=1, callbacks=other_callbacks, verbose=0)
     raiser = Raiser(event)
     with pytest.raises(Broken) as raised:
-        agent.fit(episodes=2, callbacks=[raiser, *watchers], verbose=0)
+        agent.fit(episodes=2, callbacks=[raiser, *other_callbacks], verbose=0)
     assert any("raised by the callback Raiser." in note for note in raised.value.__notes__)
     for file in tmp_path.iterdir():
         assert noterl.load(file).episodes >= 1
-    agent.fit(episodes=1, callbacks=watchers, verbose=0)  # training can go on
+    agent.fit(episodes=1, callbacks=other_callbacks, verbose=0)  # training can continue
 
 
-def test_a_function_that_raises_is_named_too() -> None:
-    def complain(episode: int, logs: dict[str, Any]) -> None:
+def test_error_names_the_function_of_a_lambda_callback() -> None:
+    def fail(episode: int, logs: dict[str, Any]) -> None:
         raise Broken("on purpose")
 
     with pytest.raises(Broken) as raised:
-        rewarded([0]).fit(episodes=1, callbacks=[LambdaCallback(on_episode_end=complain)], verbose=0)
-    assert raised.value.__notes__[0] == "raised by the callback complain"
+        rewarded([0]).fit(episodes=1, callbacks=[LambdaCallback(on_episode_end=fail)], verbose=0)
+    assert raised.value.__notes__[0] == "raised by the callback fail"
 
 
-def test_an_error_that_is_raised_again_and_again_names_its_raiser_once() -> None:
+def test_error_raised_repeatedly_gets_one_note() -> None:
     error = Broken("on purpose")
 
-    class Grudge(Callback):
+    class Raising(Callback):
         def on_episode_end(self, episode, logs):
             raise error
 
     for _ in range(3):
         with pytest.raises(Broken):
-            rewarded([0]).fit(episodes=1, callbacks=[Grudge()], verbose=0)
-    assert error.__notes__ == ["raised by the callback Grudge.on_episode_end"]
+            rewarded([0]).fit(episodes=1, callbacks=[Raising()], verbose=0)
+    assert error.__notes__ == ["raised by the callback Raising.on_episode_end"]

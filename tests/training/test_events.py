@@ -1,4 +1,4 @@
-"""The order of everything: what a run writes on the tape, literally."""
+"""The order of all events of a run, as the event tape records them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TestPlain:
     def test_one_lane(self, tape: Tape) -> None:
         assert fit(tape, taped(tape), episodes=2) == lines(PLAIN)
 
-    def test_four_lanes_and_the_next_fit(self, tape: Tape) -> None:
+    def test_four_lanes_and_a_fit_that_continues_their_round(self, tape: Tape) -> None:
         agent = taped(tape)
         assert fit(tape, agent, steps=6, num_envs=4) == lines("""
             train_begin
@@ -39,7 +39,7 @@ class TestPlain:
             episode_end 2 cut 1; episode_end 3 cut 1
             train_end
         """)
-        # The round that was cut goes on: its last two lanes come first, and their episodes keep their numbers.
+        # The unfinished round continues: its last two lanes come first, and their episodes keep their numbers.
         assert fit(tape, agent, steps=3) == lines("""
             train_begin
             episode_begin 2; episode_begin 3
@@ -51,7 +51,7 @@ class TestPlain:
             train_end
         """)
 
-    def test_two_fits_in_a_row_count_on(self, tape: Tape) -> None:
+    def test_second_fit_continues_the_counters(self, tape: Tape) -> None:
         agent = taped(tape)
         fit(tape, agent, episodes=2)
         assert fit(tape, agent, episodes=1) == lines("""
@@ -64,17 +64,17 @@ class TestPlain:
         """)
 
     def test_two_fits_make_the_steps_of_one(self, tape: Tape) -> None:
-        def work(entries: list[str]) -> list[str]:
+        def keep_work(entries: list[str]) -> list[str]:
             return [entry for entry in entries if entry.split()[0] in ("reset", "step", "update", "target")]
 
         whole = taped(tape, length=3)
-        together = work(fit(tape, whole, steps=23, num_envs=3))
+        once = keep_work(fit(tape, whole, steps=23, num_envs=3))
         split = taped(tape, length=3)
-        apart = work(fit(tape, split, steps=7, num_envs=3)) + work(fit(tape, split, steps=16))
-        assert apart == together
-        assert len([entry for entry in together if entry.startswith("step")]) == 23
+        split_tape = keep_work(fit(tape, split, steps=7, num_envs=3)) + keep_work(fit(tape, split, steps=16))
+        assert split_tape == once
+        assert len([entry for entry in once if entry.startswith("step")]) == 23
 
-    def test_live_updates_begin_before_and_end_after_each(self, tape: Tape) -> None:
+    def test_live_updates_run_between_their_begin_and_end(self, tape: Tape) -> None:
         assert fit(tape, taped(tape), episodes=1, live=True) == lines("""
             train_begin
             reset 0; episode_begin 0
@@ -84,7 +84,7 @@ class TestPlain:
             train_end
         """)
 
-    def test_steps_per_execution_splits_a_group_and_no_event(self, tape: Tape) -> None:
+    def test_steps_per_execution_splits_a_group_but_no_event(self, tape: Tape) -> None:
         assert fit(tape, taped(tape, updates=5, steps_per_execution=2), episodes=1) == lines("""
             train_begin
             reset 0; episode_begin 0
@@ -97,18 +97,18 @@ class TestPlain:
             train_end
         """)
 
-    def test_a_group_smaller_than_steps_per_execution_is_not_deferred(self, tape: Tape) -> None:
+    def test_group_smaller_than_steps_per_execution_runs_at_once(self, tape: Tape) -> None:
         assert fit(tape, taped(tape, steps_per_execution=8), episodes=2) == lines(PLAIN)
 
-    def test_the_order_of_callbacks(self, tape: Tape) -> None:
+    def test_order_of_callbacks(self, tape: Tape) -> None:
         names = {USER: "user", HISTORY: "history", LOGGER: "logger", CHECKPOINT: "checkpoint"}
-        given = [CHECKPOINT, LOGGER, USER, HISTORY, CHECKPOINT, USER]
-        recorders = [Recorder(tape, f"{names[order]}{place}", order=order) for place, order in enumerate(given)]
+        orders = [CHECKPOINT, LOGGER, USER, HISTORY, CHECKPOINT, USER]
+        recorders = [Recorder(tape, f"{names[order]}{place}", order=order) for place, order in enumerate(orders)]
         taped(tape).fit(episodes=1, callbacks=recorders, verbose=0)
-        heard = [entry.split()[0] for entry in tape if "train_begin" in entry]
-        assert heard == ["user2", "user5", "history3", "logger1", "checkpoint0", "checkpoint4"]
+        called = [entry.split()[0] for entry in tape if "train_begin" in entry]
+        assert called == ["user2", "user5", "history3", "logger1", "checkpoint0", "checkpoint4"]
 
-    def test_each_sees_what_those_before_it_added(self, tape: Tape) -> None:
+    def test_later_callbacks_receive_what_earlier_ones_add_to_logs(self, tape: Tape) -> None:
         class Adder(Callback):
             def on_episode_end(self, episode, logs):
                 logs["added"] = episode + 0.5
@@ -117,15 +117,15 @@ class TestPlain:
             order = LOGGER
 
             def on_episode_end(self, episode, logs):
-                self.seen.append((logs["added"], list(self.agent.history.history["added"])))
+                self.read.append((logs["added"], list(self.agent.history.history["added"])))
 
         reader = Reader()
-        reader.seen = []
+        reader.read = []
         history = taped(tape).fit(episodes=2, callbacks=[reader, Adder()], verbose=0)
-        assert reader.seen == [(0.5, [0.5]), (1.5, [0.5, 1.5])]
+        assert reader.read == [(0.5, [0.5]), (1.5, [0.5, 1.5])]
         assert history.history["added"] == [0.5, 1.5]
 
-    def test_evaluation_inside_training(self, tape: Tape) -> None:
+    def test_evaluation_in_a_callback(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["episode_end", 1] = lambda: agent.evaluate(episodes=1)
         assert fit(tape, agent, episodes=1)[-7:] == lines("""
@@ -133,15 +133,15 @@ class TestPlain:
             train_end
         """)
 
-    def test_numbers_that_hooks_read_from_the_agent(self, tape: Tape) -> None:
-        agent, seen = taped(tape), []
+    def test_counters_of_the_agent_in_each_hook(self, tape: Tape) -> None:
+        agent, counters = taped(tape), []
 
-        def note(name: str) -> Callable[..., None]:
-            return lambda *_: seen.append((name, agent.steps, agent.updates, agent.episodes))
+        def record(name: str) -> Callable[..., None]:
+            return lambda *_: counters.append((name, agent.steps, agent.updates, agent.episodes))
 
         names = [event for event in EVENTS if event.startswith(("on_episode", "on_batch"))]
-        agent.fit(episodes=1, callbacks=[LambdaCallback(**{name: note(name) for name in names})], verbose=0)
-        assert seen == [
+        agent.fit(episodes=1, callbacks=[LambdaCallback(**{name: record(name) for name in names})], verbose=0)
+        assert counters == [
             ("on_episode_begin", 0, 0, 0),
             ("on_batch_begin", 2, 0, 0),
             ("on_batch_end", 2, 1, 0),
@@ -152,7 +152,7 @@ class TestPlain:
 
 
 class TestStop:
-    """`stop` takes effect when the step in progress is whole: stored, learned from and told."""
+    """`stop` takes effect after the step in progress: its transition is stored, updates and events have run."""
 
     @pytest.mark.parametrize(
         ("event", "expected"),
@@ -192,14 +192,14 @@ class TestStop:
             ("train_end", PLAIN),
         ],
     )
-    def test_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
+    def test_stop_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
         agent = taped(tape)
         tape.acts[event, 1] = lambda: agent.stop(f"in {event}")
         assert fit(tape, agent, episodes=2) == lines(expected)
         assert agent.stop_reason == f"in {event}"
         assert agent.history.stop_reason == ("episodes" if event == "train_end" else f"in {event}")
 
-    def test_between_live_updates_the_group_is_finished(self, tape: Tape) -> None:
+    def test_stop_between_live_updates_lets_the_group_finish(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["batch_end", 1] = lambda: agent.stop("enough")
         assert fit(tape, agent, episodes=2, live=True)[-8:] == lines("""
@@ -207,7 +207,7 @@ class TestStop:
             train_end
         """)
 
-    def test_in_the_middle_of_a_round(self, tape: Tape) -> None:
+    def test_stop_in_the_middle_of_a_round(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["batch_end", 2] = lambda: agent.stop("enough")  # of the group at step 2, in lane 1 of 4
         first = fit(tape, agent, episodes=9, num_envs=4)
@@ -219,7 +219,7 @@ class TestStop:
             "step 2; step 3; step 0"
         )
 
-    def test_in_evaluation(self, tape: Tape) -> None:
+    def test_stop_in_evaluation_lets_it_finish(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["episode_end", 1] = lambda: agent.evaluate(episodes=2)
         tape.acts["evaluate_begin", 1] = lambda: agent.stop("in evaluation")
@@ -228,14 +228,14 @@ class TestStop:
         """)
         assert agent.episodes == 1
 
-    def test_a_stop_is_forgotten_by_the_next_fit(self, tape: Tape) -> None:
+    def test_next_fit_resets_the_stop(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["train_begin", 1] = lambda: agent.stop("at once")
         fit(tape, agent, episodes=2)
         assert fit(tape, agent, episodes=2) == lines(PLAIN)
         assert (agent.stop_training, agent.stop_reason) == (False, None)
 
-    def test_the_budget_does_not_hide_who_stopped(self, tape: Tape) -> None:
+    def test_stop_reason_takes_precedence_over_the_budget(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["episode_end", 2] = lambda: agent.stop("good enough")
         fit(tape, agent, episodes=2)
@@ -243,50 +243,52 @@ class TestStop:
 
 
 class TestDispatch:
-    """An event nobody listens to costs no call and no dict."""
+    """Handlers are bound once, and an event without handlers costs neither a call nor a dict."""
 
-    def test_what_is_not_overridden_is_not_bound(self, tape: Tape) -> None:
-        class Half(Callback):
+    def test_only_overridden_events_are_bound(self, tape: Tape) -> None:
+        class EpisodeEnd(Callback):
             def on_episode_end(self, episode, logs):
                 pass
 
-        half, recorder = Half(), Recorder(tape)
-        events = CallbackList([half, recorder, Callback()]).bind()
-        assert events.on_episode_end == (half.on_episode_end, recorder.on_episode_end)
+        callback, recorder = EpisodeEnd(), Recorder(tape)
+        events = CallbackList([callback, recorder, Callback()]).bind()
+        assert events.on_episode_end == (callback.on_episode_end, recorder.on_episode_end)
         assert events.on_batch_end == (recorder.on_batch_end,)
-        assert CallbackList([Callback(), Half()]).bind().on_batch_end == ()
+        assert CallbackList([Callback(), EpisodeEnd()]).bind().on_batch_end == ()
 
-    def test_telling_nobody_costs_less_than_telling_one(self, tape: Tape) -> None:
-        agent = taped(tape)
-        agent.fit(steps=1, verbose=0)
-        events = CallbackList([LambdaCallback(on_batch_end=lambda batch, logs: None), Callback()]).bind()
-        loop = Loop(agent, events, live=False, episodes=None, steps=1, history=agent.history)
+    def test_event_without_handlers_costs_less_than_with_one(self, tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+        loops: list[Loop] = []
+        monkeypatch.setattr(Loop, "run", loops.append)
+        callbacks = [LambdaCallback(on_batch_end=lambda batch, logs: None), Callback()]
+        taped(tape).fit(steps=1, callbacks=callbacks, verbose=0)
+        (loop,) = loops
+        assert (len(loop.events.on_batch_begin), len(loop.events.on_batch_end)) == (0, 1)
 
         def seconds(handlers: Handlers) -> float:
             return min(timeit.repeat(lambda: loop._fire(handlers, 0, None), number=2000, repeat=20))
 
-        assert seconds(events.on_batch_begin) < seconds(events.on_batch_end) / 2
+        assert seconds(loop.events.on_batch_begin) < seconds(loop.events.on_batch_end) / 2
 
-    def test_a_plain_fit_hears_no_batch(self, tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With History and the loggers alone, nothing is fetched from the device between episodes."""
+    def test_fit_without_batch_hooks_does_not_fetch_updates(self, tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With `History` and loggers only, nothing is fetched from the device between episodes."""
         fetched = []
         backend = noterl.backends.current()
         fetch = backend.fetch
         monkeypatch.setattr(backend, "fetch", lambda value: fetched.append(tape.count("step 0")) or fetch(value))
         agent = taped(tape, length=50, update_every=1)
         agent.fit(episodes=1, verbose=2, log_every=1)
-        assert fetched == [50] * 49  # a group at every step but the first, and all of them when the episode ended
+        assert fetched == [50] * 49  # after every step but the first a group; all fetched at the end of the episode
 
-    def test_hooks_are_looked_up_once(self, tape: Tape) -> None:
+    def test_hooks_are_bound_when_fit_starts(self, tape: Tape) -> None:
         class Late(Callback):
-            heard = 0
+            calls = 0
 
             def on_episode_begin(self, episode, logs):
-                Late.on_episode_end = lambda self, episode, logs: setattr(Late, "heard", Late.heard + 1)
+                Late.on_episode_end = lambda self, episode, logs: setattr(Late, "calls", Late.calls + 1)
 
         late = Late()
         agent = taped(tape)
         agent.fit(episodes=2, callbacks=[late], verbose=0)
-        assert Late.heard == 0
+        assert Late.calls == 0
         agent.fit(episodes=2, callbacks=[late], verbose=0)
-        assert Late.heard == 2
+        assert Late.calls == 2

@@ -1,4 +1,4 @@
-"""What a run writes on the tape when something is raised: in an environment, an update, a callback, or by Ctrl-C."""
+"""The events of a run in which an environment, an update or a callback raises, or that Ctrl-C interrupts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TestException:
             ("train_end", PLAIN),
         ],
     )
-    def test_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
+    def test_error_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
         tape.acts[event, 1] = broken
         assert failing_fit(tape, taped(tape), Broken, episodes=2) == lines(expected)
 
@@ -111,18 +111,20 @@ class TestException:
             ),
         ],
     )
-    def test_in_the_environment_and_the_update(self, tape: Tape, entry: str, occurrence: int, expected: str) -> None:
+    def test_error_in_the_environment_an_update_or_the_target(
+        self, tape: Tape, entry: str, occurrence: int, expected: str
+    ) -> None:
         tape.acts[entry, occurrence] = broken
         assert failing_fit(tape, taped(tape), Broken, episodes=2) == lines(expected)
 
-    def test_in_a_live_update(self, tape: Tape) -> None:
+    def test_error_in_a_live_update(self, tape: Tape) -> None:
         tape.acts["update", 2] = broken
         assert failing_fit(tape, taped(tape), Broken, episodes=2, live=True)[5:] == lines("""
             batch_begin 0; update 1; batch_end 0 loss=0; batch_begin 1; update 1; batch_end 1
             exception Broken; episode_end 0; train_end
         """)
 
-    def test_in_evaluation(self, tape: Tape) -> None:
+    def test_error_in_evaluation(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["episode_end", 1] = lambda: agent.evaluate(episodes=1)
         tape.acts["step 1", 1] = broken
@@ -130,13 +132,13 @@ class TestException:
             evaluate_begin; reset 1; step 1; evaluate_end nothing; exception Broken; train_end
         """)
 
-    def test_in_a_lane_others_go_on(self, tape: Tape) -> None:
+    def test_error_in_a_lane_leaves_the_other_lanes_running(self, tape: Tape) -> None:
         agent = taped(tape, length=3)
         tape.acts["step 1", 1] = broken
         assert failing_fit(tape, agent, Broken, episodes=9, num_envs=3)[-6:] == lines("""
             step 1; exception Broken; episode_end 0 cut 1; episode_end 1 cut 0; episode_end 2 cut 0; train_end
         """)
-        # Lane 2 still has its turn. Lane 1 is reset when the next round begins, and its first episode is over for good.
+        # Lane 2 is stepped first. The next round resets lane 1, whose first episode does not continue.
         assert [entry for entry in fit(tape, agent, steps=4) if "batch" not in entry] == lines("""
             train_begin; episode_begin 0; episode_begin 2
             step 2; update 2
@@ -148,7 +150,7 @@ class TestException:
             train_end
         """)
 
-    def test_a_loss_that_is_not_finite(self, tape: Tape) -> None:
+    def test_non_finite_loss_raises(self, tape: Tape) -> None:
         agent = taped(tape)
         agent.losses = iter([0, np.nan, 2, 3])
         assert failing_fit(tape, agent, NonFiniteError, episodes=2) == lines("""
@@ -159,26 +161,26 @@ class TestException:
         """)
         assert agent.updates == 1
 
-    def test_who_stops_at_a_loss_that_is_not_finite_ends_training_quietly(self, tape: Tape) -> None:
+    def test_callback_that_stops_at_a_non_finite_loss_prevents_the_error(self, tape: Tape) -> None:
         agent = taped(tape)
         agent.losses = iter([0, np.nan, 2, 3])
         tape.acts["batch_end", 2] = lambda: agent.stop("the loss is NaN")
         assert fit(tape, agent, episodes=2)[-2:] == ["episode_end 0", "train_end"]
         assert agent.history.stop_reason == "the loss is NaN"
 
-    def test_an_earlier_stop_does_not_hide_a_loss_that_is_not_finite(self, tape: Tape) -> None:
+    def test_earlier_stop_does_not_hide_a_non_finite_loss(self, tape: Tape) -> None:
         agent = taped(tape, steps_per_execution=1)
         agent.losses = iter([0, np.nan, 2, 3])
-        tape.acts["batch_end", 1] = lambda: agent.stop("enough")
+        tape.acts["batch_end", 1] = lambda: agent.stop("a callback stopped")
         assert "exception NonFiniteError" in failing_fit(tape, agent, NonFiniteError, episodes=2)
 
-    def test_the_error_names_update_and_step(self, tape: Tape) -> None:
+    def test_error_names_update_and_step(self, tape: Tape) -> None:
         agent = taped(tape)
         agent.losses = iter([0, 1, 2, np.inf])
-        with pytest.raises(NonFiniteError, match=r"loss \(inf\).*update 3 \(environment step 4\)"):
+        with pytest.raises(NonFiniteError, match=r"inf.*update 3 .*step 4"):
             agent.fit(episodes=2, verbose=0)
 
-    def test_others_hear_the_event_in_which_one_raises(self, tape: Tape) -> None:
+    def test_other_callbacks_receive_the_event_in_which_one_raises(self, tape: Tape) -> None:
         recorders = [Recorder(tape, "first"), Recorder(tape, "second")]
         tape.acts["first episode_end", 1] = broken
         with pytest.raises(Broken):
@@ -189,7 +191,7 @@ class TestException:
             first train_end; second train_end
         """)
 
-    def test_the_first_error_is_raised_and_the_others_are_noted_on_it(self, tape: Tape) -> None:
+    def test_first_error_is_raised_with_the_others_as_notes(self, tape: Tape) -> None:
         tape.acts["update", 1] = broken
         tape.acts["exception", 1] = lambda: int("no number")
         tape.acts["train_end", 1] = interrupt
@@ -200,14 +202,14 @@ class TestException:
         assert "KeyboardInterrupt" in notes
         assert tape[-3:] == lines("exception Broken; episode_end 0; train_end")
 
-    def test_an_exception_is_told_once(self, tape: Tape) -> None:
+    def test_on_exception_fires_once(self, tape: Tape) -> None:
         tape.acts["step 0", 2] = broken
         tape.acts["episode_end", 1] = lambda: int("no number")
         assert failing_fit(tape, taped(tape), Broken, episodes=2)[-4:] == lines("""
             step 0; exception Broken; episode_end 0 cut 1; train_end
         """)
 
-    def test_the_history_says_what_ended_it(self, tape: Tape) -> None:
+    def test_history_stores_the_error_as_stop_reason(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["step 0", 3] = broken
         failing_fit(tape, agent, Broken, episodes=2)
@@ -216,7 +218,7 @@ class TestException:
 
 
 class TestAfterAnError:
-    """Whatever is raised, and wherever: begins have ends, counts are right, and the next fit is as any other."""
+    """After an error at any point each begin has its end, the counters are right, and the next fit works."""
 
     @staticmethod
     def assert_paired(entries: list[str], prefix: str) -> None:
@@ -233,8 +235,8 @@ class TestAfterAnError:
         assert not open_, entries
 
     @staticmethod
-    def assert_whole(agent: TapeAgent) -> None:
-        """The memory holds every step, and no lane will be stepped that is over."""
+    def assert_consistent(agent: TapeAgent) -> None:
+        """Check that the memory holds every step, and that no lane is stepped after the end of its episode."""
         assert len(agent.replay) == agent.steps
         agent.replay.check()
         for lane, environment in enumerate(lanes_of(agent)._environments):
@@ -251,7 +253,9 @@ class TestAfterAnError:
     @pytest.mark.parametrize("live", [False, True])
     @pytest.mark.parametrize("num_envs", [1, 3])
     @pytest.mark.parametrize("act", [broken, interrupt, sigint])
-    def test_at_every_entry_of_the_tape(self, num_envs: int, live: bool, act: Callable[[], None]) -> None:
+    def test_error_or_interrupt_at_every_entry_of_the_tape(
+        self, num_envs: int, live: bool, act: Callable[[], None]
+    ) -> None:
         places: dict[str, int] = {}
         for entry in self.entries(num_envs, live):
             words = entry.split()
@@ -271,23 +275,23 @@ class TestAfterAnError:
         entries = tape.take()
         for name in ("a", "b"):
             self.assert_paired(entries, name)
-        self.assert_whole(agent)
+        self.assert_consistent(agent)
         complete = [entry for entry in entries if entry.startswith("a episode_end") and "cut" not in entry]
         assert len(agent.history) == agent.episodes == len(complete)
         before = agent.steps, agent.episodes
         history = agent.fit(episodes=2, callbacks=recorders, verbose=0)
         for name in ("a", "b"):
             self.assert_paired(tape, name)
-        self.assert_whole(agent)
+        self.assert_consistent(agent)
         assert len(history) == 2
         assert agent.episodes == before[1] + 2
         assert agent.steps > before[0]
 
 
 class TestInterrupt:
-    """Ctrl-C: a SIGINT to the own process is noted, and raised when the step in progress is whole."""
+    """Ctrl-C: `KeyboardInterrupt` is raised after the step in progress is complete."""
 
-    def test_in_a_step_of_the_environment(self, tape: Tape) -> None:
+    def test_interrupt_in_a_step_of_the_environment(self, tape: Tape) -> None:
         tape.acts["step 0", 2] = sigint
         assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2) == lines("""
             train_begin; reset 0; episode_begin 0
@@ -296,7 +300,7 @@ class TestInterrupt:
             exception KeyboardInterrupt; train_end
         """)
 
-    def test_raised_by_the_environment_the_step_is_lost(self, tape: Tape) -> None:
+    def test_interrupt_raised_by_the_environment_loses_the_step(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["step 0", 2] = interrupt
         assert failing_fit(tape, agent, KeyboardInterrupt, episodes=2) == lines("""
@@ -336,35 +340,35 @@ class TestInterrupt:
             ("train_end", PLAIN),
         ],
     )
-    def test_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
+    def test_error_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
         tape.acts[event, 1] = sigint
         assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2) == lines(expected)
 
-    def test_in_the_very_last_step(self, tape: Tape) -> None:
+    def test_interrupt_in_the_last_step(self, tape: Tape) -> None:
         tape.acts["step 0", 4] = sigint
         expected = [*lines(PLAIN)[:-1], "exception KeyboardInterrupt", "train_end"]
         assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2) == expected
 
-    def test_a_second_one_does_not_wait(self, tape: Tape) -> None:
-        """For an environment that hangs."""
+    def test_second_interrupt_is_raised_at_once(self, tape: Tape) -> None:
+        """An environment may hang, so the second Ctrl-C is raised at once."""
 
         def twice() -> None:
             sigint()
             sigint()
-            raise AssertionError("the second one should have been raised by now")
+            raise AssertionError("the second Ctrl-C should have been raised")
 
         tape.acts["step 0", 2] = twice
         assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2)[-4:] == lines("""
             step 0; exception KeyboardInterrupt; episode_end 0 cut 1; train_end
         """)
 
-    def test_an_update_holds_back_even_the_second_one(self, tape: Tape) -> None:
+    def test_update_delays_even_the_second_interrupt(self, tape: Tape) -> None:
         tape.acts["update", 1] = lambda: [sigint(), sigint()]
         assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2)[-5:] == lines("""
             batch_begin 1; batch_end 1 loss=1; episode_end 0; exception KeyboardInterrupt; train_end
         """)
 
-    def test_the_handler_is_put_back(self, tape: Tape) -> None:
+    def test_signal_handler_is_restored(self, tape: Tape) -> None:
         before = signal.getsignal(signal.SIGINT)
         fit(tape, taped(tape), episodes=1)
         assert signal.getsignal(signal.SIGINT) is before
@@ -373,7 +377,7 @@ class TestInterrupt:
         assert signal.getsignal(signal.SIGINT) is before
 
     def test_training_in_another_thread(self, tape: Tape) -> None:
-        """Signals cannot be handled there; training goes on without."""
+        """Only the main thread can handle signals, so training leaves them alone."""
         thread = threading.Thread(target=partial(fit, tape, agent := taped(tape), episodes=1))
         thread.start()
         thread.join()

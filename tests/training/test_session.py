@@ -1,4 +1,4 @@
-"""Which environments an agent trains in from one fit to the next, and what closing it leaves."""
+"""Environments from one fit to the next, and after `close`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.states import assert_same_state, differences
 
 
 def acting(env: Any = "CartPole-v1", seed: int | None = 3, **options: Any) -> noterl.DQN:
-    """Return an agent that acts and remembers, but never updates."""
+    """Return an agent that acts and stores transitions, but makes no updates."""
     agent = noterl.DQN(env, hidden=(4,), seed=seed)
     agent.compile(
         policy=policies.EpsGreedyQPolicy(0.5), replay=noterl.Replay(200), learning_starts=5, update_every=10**6
@@ -28,7 +28,7 @@ def acting(env: Any = "CartPole-v1", seed: int | None = 3, **options: Any) -> no
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_a_closed_agent_goes_on_where_it_was(num_envs: int) -> None:
+def test_closed_agent_continues_its_episodes(num_envs: int) -> None:
     whole, agent = (acting(steps=40, num_envs=num_envs) for _ in range(2))
     before = agent.get_state()
     agent.close()
@@ -41,24 +41,24 @@ def test_a_closed_agent_goes_on_where_it_was(num_envs: int) -> None:
     assert_same_state(whole, agent)
 
 
-def test_closing_closes_what_was_made_here_and_nothing_else() -> None:
-    made: list[CountingEnv] = []
+def test_close_closes_only_environments_that_the_agent_made() -> None:
+    instances: list[CountingEnv] = []
 
     def build() -> CountingEnv:
-        made.append(CountingEnv())
-        return made[-1]
+        instances.append(CountingEnv())
+        return instances[-1]
 
     agent = acting(build, steps=9, num_envs=2)
-    assert [env.closed for env in made] == [0, 0]
+    assert [env.closed for env in instances] == [0, 0]
     agent.close()
-    assert all(env.closed for env in made)
+    assert all(env.closed for env in instances)
     own = CountingEnv()
     agent = acting(own, steps=9)
     agent.close()
     assert own.closed == 0
 
 
-def test_an_agent_that_never_trained_can_be_closed() -> None:
+def test_untrained_agent_can_be_closed() -> None:
     agent = acting()
     agent.close()
     agent.close()
@@ -69,7 +69,7 @@ def test_an_agent_that_never_trained_can_be_closed() -> None:
     assert agent.evaluate(episodes=1)["reward_mean"] == evaluated["reward_mean"]
 
 
-def test_states_are_taken_and_given_as_often_as_one_likes() -> None:
+def test_get_state_and_set_state_can_be_repeated() -> None:
     agent = acting(steps=33, num_envs=2)
     state = agent.get_state()
     for _ in range(2):
@@ -79,7 +79,7 @@ def test_states_are_taken_and_given_as_often_as_one_likes() -> None:
         assert_same_state(state, agent)
 
 
-def test_two_fits_in_an_environment_of_the_call_are_one() -> None:
+def test_two_fits_with_the_same_env_argument_equal_one() -> None:
     whole, agent = acting(), acting()
     env = gymnasium.make("CartPole-v1", max_episode_steps=15)
     whole.fit(lambda: gymnasium.make("CartPole-v1", max_episode_steps=15), steps=40, verbose=0)
@@ -88,29 +88,29 @@ def test_two_fits_in_an_environment_of_the_call_are_one() -> None:
     assert_same_state(whole, agent)
 
 
-def test_another_environment_starts_afresh_and_so_does_the_way_back() -> None:
+def test_another_environment_starts_new_episodes_in_both_directions() -> None:
     agent = acting(CountingEnv, steps=7)
-    begun = agent.episodes_begun
+    begun = agent._counters.episodes_begun
     agent.fit(CountingEnv(), steps=1, verbose=0)
-    assert agent.episodes_begun == begun + 1
+    assert agent._counters.episodes_begun == begun + 1
     agent.fit(steps=1, verbose=0)
-    assert agent.episodes_begun == begun + 2
+    assert agent._counters.episodes_begun == begun + 2
     agent.replay.check()
 
 
-def test_another_number_of_lanes_starts_afresh() -> None:
+def test_another_number_of_lanes_starts_new_episodes() -> None:
     agent = acting(steps=7)
-    begun = agent.episodes_begun
+    begun = agent._counters.episodes_begun
     agent.fit(steps=4, num_envs=2, verbose=0)
-    assert agent.episodes_begun == begun + 2 and lanes_of(agent).num_envs == 2
+    assert agent._counters.episodes_begun == begun + 2 and lanes_of(agent).num_envs == 2
     agent.fit(steps=4, verbose=0)
-    assert lanes_of(agent).num_envs == 2, "without num_envs the lanes that are there go on"
+    assert lanes_of(agent).num_envs == 2, "without num_envs, fit keeps the open lanes"
     agent.fit(steps=4, num_envs=1, verbose=0)
-    assert agent.episodes_begun == begun + 3
+    assert agent._counters.episodes_begun == begun + 3
     agent.replay.check()
 
 
-def test_a_seed_starts_everything_afresh() -> None:
+def test_seed_restarts_every_generator_and_environment() -> None:
     first, second = acting(steps=9), acting(steps=14, num_envs=2)
     for agent in (first, second):
         agent.fit(steps=30, num_envs=1, seed=5, verbose=0)
@@ -123,7 +123,7 @@ def test_a_seed_starts_everything_afresh() -> None:
 
 
 class StrictVectorEnv(gymnasium.vector.SyncVectorEnv):
-    """A vector environment that cannot be used once it is closed, as those in processes."""
+    """A vector environment that cannot be used after `close`, like those in processes."""
 
     def reset(self, **options: Any) -> Any:
         assert not self.closed
@@ -134,31 +134,31 @@ def strict() -> StrictVectorEnv:
     return StrictVectorEnv([CountingEnv] * 2)
 
 
-def test_a_vector_environment_of_a_factory_is_there_for_every_fit() -> None:
-    made: list[StrictVectorEnv] = []
-    agent = acting(lambda: made.append(strict()) or made[-1], steps=20)
+def test_vector_environment_of_a_factory_is_kept_from_fit_to_fit() -> None:
+    instances: list[StrictVectorEnv] = []
+    agent = acting(lambda: instances.append(strict()) or instances[-1], steps=20)
     agent.fit(steps=20, verbose=0)
-    assert len(made) == 1 and not made[0].closed
+    assert len(instances) == 1 and not instances[0].closed
     agent.close()
-    assert made[0].closed
+    assert instances[0].closed
     agent.fit(steps=20, verbose=0)
-    assert agent.steps == 60 and len(made) == 2
+    assert agent.steps == 60 and len(instances) == 2
     assert agent.evaluate(episodes=1)["length_mean"] == 5
     agent.replay.check()
     agent.close()
 
 
-def test_a_vector_environment_of_the_user_stays_open() -> None:
+def test_vector_environment_of_the_user_stays_open() -> None:
     env = strict()
     agent = acting(env, steps=20)
     agent.close()
-    with pytest.warns(RuntimeWarning, match="could not restore the vector environment"):
+    with pytest.warns(RuntimeWarning, match="vector environment"):
         agent.fit(steps=20, verbose=0)
     assert agent.steps == 40 and not env.closed
     env.close()
 
 
-def test_from_a_vector_environment_to_scalar_ones_and_back() -> None:
+def test_fit_switches_between_vector_and_scalar_environments() -> None:
     env = strict()
     agent = acting(CountingEnv, steps=10)
     agent.fit(env, steps=10, verbose=0)
@@ -171,7 +171,7 @@ def test_from_a_vector_environment_to_scalar_ones_and_back() -> None:
 
 
 class Scalar(gymnasium.Env):
-    """Takes a single number, which must be what the space calls a member, without a word."""
+    """An environment whose action is an array without axes, which must be in the action space."""
 
     observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Box(-2, 1, ())
 
@@ -184,7 +184,7 @@ class Scalar(gymnasium.Env):
         return np.full(1, action / 2, np.float32), 0.0, bool(action > 0.8), False, {}
 
 
-def test_an_action_that_is_a_single_number_is_an_array_of_no_axes() -> None:
+def test_action_of_a_space_without_axes_is_an_array() -> None:
     first, second = (noterl.PPO(Scalar, hidden=(4,), seed=3, rollout_steps=64) for _ in range(2))
     first.fit(steps=11, num_envs=2, verbose=0)
     second.set_state(first.get_state())
@@ -197,8 +197,8 @@ def test_an_action_that_is_a_single_number_is_an_array_of_no_axes() -> None:
     assert first.act(np.zeros((3, 1), np.float32)).shape == (3,)
 
 
-class Scribbling(RandomWalkEnv):
-    """Works on the action that it is given as if it were its own."""
+class ActionChangingEnv(RandomWalkEnv):
+    """Changes the action array that it receives."""
 
     def step(self, action):
         result = super().step(action)
@@ -208,16 +208,16 @@ class Scribbling(RandomWalkEnv):
 
 @pytest.mark.filterwarnings("ignore:the budget ended within a step")
 @pytest.mark.parametrize(
-    "made",
+    "build",
     [lambda env: env, lambda env: SyncVectorEnv([env] * 2), lambda env: TogetherVectorEnv([env] * 2)],
     ids=["lanes", "sync", "vector"],
 )
 @pytest.mark.parametrize("num_envs", [None, 2])
-def test_what_an_environment_does_to_an_action_stays_there(made: Any, num_envs: int | None) -> None:
-    agents = [noterl.DDPG(made(env), hidden=(4,), seed=1) for env in (RandomWalkEnv, Scribbling)]
+def test_environment_that_changes_its_action_does_not_change_training(build: Any, num_envs: int | None) -> None:
+    agents = [noterl.DDPG(build(env), hidden=(4,), seed=1) for env in (RandomWalkEnv, ActionChangingEnv)]
     for agent in agents:
         agent.compile(replay=noterl.Replay(64), learning_starts=8, batch_size=4)
         agent.fit(steps=21, num_envs=num_envs, verbose=0)
-    plain, scribbled = (agent.get_state() for agent in agents)
+    plain, changed = (agent.get_state() for agent in agents)
     for part in ("replay", "lanes", "variables"):
-        assert differences(plain[part], scribbled[part]) == []
+        assert differences(plain[part], changed[part]) == []

@@ -1,7 +1,8 @@
-"""Saving and loading agents: how they were built, whose classes they are, and what is left untouched."""
+"""Saving and loading agents: constructor arguments, environments, classes and weights."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import noterl
 from noterl import policies, saving
 from noterl.envs import Signals
 from tests.support.doubles import CountingEnv
-from tests.support.parts import lanes_of
+from tests.support.parts import lanes_of, learner_of
 from tests.support.states import assert_same_state, differences, one_lane, run_python
 
 OBSERVATION = np.array([0.02, -0.3, 0.01, 0.4], np.float32)
@@ -44,7 +45,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_constructor_arguments_come_back(options: dict[str, Any], tmp_path: Path) -> None:
+def test_load_restores_constructor_arguments(options: dict[str, Any], tmp_path: Path) -> None:
     agent = noterl.DQN("CartPole-v1", **options)
     again = through_file(agent, tmp_path)
     assert type(again) is noterl.DQN
@@ -56,7 +57,7 @@ def test_constructor_arguments_come_back(options: dict[str, Any], tmp_path: Path
     assert_same_state(agent, again)
 
 
-def test_compile_arguments_come_back(tmp_path: Path) -> None:
+def test_load_restores_compile_arguments(tmp_path: Path) -> None:
     agent = small()
     agent.compile(
         keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.01, 50), beta_2=0.9, clipnorm=0.5),
@@ -74,7 +75,8 @@ def test_compile_arguments_come_back(tmp_path: Path) -> None:
     assert vars(again.schedule) == vars(agent.schedule)
     assert again.optimizer.get_config() == agent.optimizer.get_config()
     assert type(again.policy) is policies.MaxBoltzmannQPolicy and again.policy.get_config() == agent.policy.get_config()
-    assert (again.replay.capacity, again.jit_compile, again.steps_per_execution) == (77, False, 2)
+    learner = learner_of(again)
+    assert (again.replay.capacity, learner.jit_compile, learner.steps_per_execution) == (77, False, 2)
     assert float(again.tau) == 0.25
     assert_same_state(agent, again)
 
@@ -82,7 +84,7 @@ def test_compile_arguments_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "optimizer", ["sgd", [keras.optimizers.RMSprop(0.1)], {"optimizer": keras.optimizers.SGD(0.3)}]
 )
-def test_every_way_to_give_an_optimizer_comes_back(optimizer: Any, tmp_path: Path) -> None:
+def test_load_restores_every_form_of_optimizer(optimizer: Any, tmp_path: Path) -> None:
     agent = small()
     agent.compile(optimizer)
     again = through_file(agent, tmp_path)
@@ -90,7 +92,7 @@ def test_every_way_to_give_an_optimizer_comes_back(optimizer: Any, tmp_path: Pat
     assert again.learning_rate == agent.learning_rate
 
 
-def test_what_was_changed_while_it_was_live_comes_back(tmp_path: Path) -> None:
+def test_load_restores_hyperparameters_that_changed(tmp_path: Path) -> None:
     agent = small()
     agent.compile(keras.optimizers.Adam(0.01), policy=policies.EpsGreedyQPolicy(0.5), target_update=0.5)
     agent.gamma, agent.tau, agent.policy.eps = 0.25, 0.125, 0.75
@@ -102,11 +104,11 @@ def test_what_was_changed_while_it_was_live_comes_back(tmp_path: Path) -> None:
     other = small()
     other.compile(target_update=20, policy=policies.EpsGreedyQPolicy(0.1), optimizer=keras.optimizers.Adam(1.0))
     other.restore(tmp_path / "agent.noterl")
-    assert float(other.gamma) == 0.25 and float(other.tau) == 1.0, "a hard copy must stay one"
+    assert float(other.gamma) == 0.25 and float(other.tau) == 1.0, "an agent with hard copies must keep them"
     assert other.learning_rate == 0.5 and noterl.learning.optimizers.get_rule(other.optimizer, "beta_1") == 0.375
 
 
-def test_an_id_with_arguments_comes_back(tmp_path: Path) -> None:
+def test_load_restores_an_environment_id_with_arguments(tmp_path: Path) -> None:
     for env in (gymnasium.make("CartPole-v1", max_episode_steps=7), lambda: gymnasium.make("CartPole-v1", 7)):
         again = through_file(small(env), tmp_path)
         history = again.fit(episodes=6, verbose=0)
@@ -114,17 +116,17 @@ def test_an_id_with_arguments_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("env", [CountingEnv, CountingEnv(), (spaces.Box(0.0, np.inf, (2,)), DISCRETE)])
-def test_an_environment_of_a_script_is_passed_again(env: Any, tmp_path: Path) -> None:
+def test_environment_that_is_not_registered_must_be_passed_to_fit(env: Any, tmp_path: Path) -> None:
     again = through_file(small(env), tmp_path)
     assert again.observation_space.shape == (2,)
-    with pytest.raises(ValueError, match=r"env: .*spaces.*pass env="):
+    with pytest.raises(ValueError, match="env: "):
         again.fit(steps=1, verbose=0)
     assert again.act(np.zeros(2, np.float32)) in (0, 1)
     again.fit(CountingEnv, steps=3, verbose=0)
     assert again.steps == 3
 
 
-def test_an_environment_registered_elsewhere_is_named(tmp_path: Path) -> None:
+def test_error_names_an_id_that_is_not_registered(tmp_path: Path) -> None:
     gymnasium.register("noterl_tests/Counting-v0", CountingEnv)
     try:
         agent = small("noterl_tests/Counting-v0")
@@ -132,11 +134,11 @@ def test_an_environment_registered_elsewhere_is_named(tmp_path: Path) -> None:
     finally:
         del gymnasium.registry["noterl_tests/Counting-v0"]
     again = noterl.load(tmp_path / "agent.noterl")
-    with pytest.raises(ValueError, match=r"noterl_tests/Counting-v0.* is not registered here"):
+    with pytest.raises(ValueError, match="noterl_tests/Counting-v0"):
         again.fit(steps=1, verbose=0)
 
 
-def test_a_vector_environment_comes_back_as_one_of_its_parts(tmp_path: Path) -> None:
+def test_load_restores_a_vector_environment_as_a_scalar_one(tmp_path: Path) -> None:
     agent = small(gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"))
     again = through_file(agent, tmp_path)
     again.fit(steps=5, verbose=0)
@@ -145,7 +147,7 @@ def test_a_vector_environment_comes_back_as_one_of_its_parts(tmp_path: Path) -> 
 
 @noterl.register
 class RegisteredAgent(noterl.DQN):
-    """An agent of a script, with arguments of its own."""
+    """A registered subclass with additional arguments."""
 
     def __init__(self, env: Any, width: int, *others: int, name: str = "none", **options: Any) -> None:
         super().__init__(env, hidden=(width, *others), **options)
@@ -153,17 +155,17 @@ class RegisteredAgent(noterl.DQN):
 
 
 class ScriptAgent(noterl.DQN):
-    """An agent nobody registered."""
+    """A subclass that is not registered."""
 
 
-class HomeAgent(noterl.DQN):
-    """An agent that knows its environment."""
+class OwnEnvironmentAgent(noterl.DQN):
+    """A subclass that makes its own environment."""
 
     def __init__(self, *, seed: int | None = None) -> None:
         super().__init__("CartPole-v1", hidden=(4,), seed=seed)
 
 
-def test_a_registered_agent_comes_back(tmp_path: Path) -> None:
+def test_load_restores_a_registered_class(tmp_path: Path) -> None:
     for widths in ((4,), (4, 3, 2)):
         agent = RegisteredAgent("CartPole-v1", *widths, name="mine", gamma=0.5, seed=1)
         again = through_file(agent, tmp_path)
@@ -171,9 +173,9 @@ def test_a_registered_agent_comes_back(tmp_path: Path) -> None:
         assert_same_state(agent, again)
 
 
-def test_an_agent_of_a_script_needs_its_class(tmp_path: Path) -> None:
+def test_unregistered_class_needs_custom_objects(tmp_path: Path) -> None:
     agent = ScriptAgent("CartPole-v1", hidden=(4,), seed=1)
-    with pytest.raises(ValueError, match=r"'ScriptAgent' is not registered: .*@noterl.register.*custom_objects="):
+    with pytest.raises(ValueError, match=r"'ScriptAgent'.*custom_objects="):
         through_file(agent, tmp_path)
     again = through_file(agent, tmp_path, {"ScriptAgent": ScriptAgent})
     assert type(again) is ScriptAgent
@@ -181,30 +183,28 @@ def test_an_agent_of_a_script_needs_its_class(tmp_path: Path) -> None:
     other = ScriptAgent("CartPole-v1", hidden=(4,), seed=2)
     other.restore(tmp_path / "agent.noterl")
     assert_same_state(agent, other)
-    for impostor in (dict, policies.GreedyQPolicy, print):
-        with pytest.raises(ValueError, match=r"'ScriptAgent' .*no noterl.Agent"):
-            noterl.load(tmp_path / "agent.noterl", {"ScriptAgent": impostor})
+    for other_class in (dict, policies.GreedyQPolicy, print):
+        with pytest.raises(ValueError, match="'ScriptAgent'"):
+            noterl.load(tmp_path / "agent.noterl", {"ScriptAgent": other_class})
 
 
-def test_an_agent_that_knows_its_environment_comes_back(tmp_path: Path) -> None:
-    agent = HomeAgent(seed=1)
+def test_load_restores_an_agent_that_makes_its_environment(tmp_path: Path) -> None:
+    agent = OwnEnvironmentAgent(seed=1)
     agent.fit(steps=3, verbose=0)
-    again = through_file(agent, tmp_path, {"HomeAgent": HomeAgent})
+    again = through_file(agent, tmp_path, {"OwnEnvironmentAgent": OwnEnvironmentAgent})
     for each in (agent, again):
         each.fit(steps=3, verbose=0)
     assert_same_state(agent, again)
 
 
-def test_a_network_of_the_user_is_built_by_the_script(tmp_path: Path) -> None:
+def test_agent_with_a_network_argument_needs_restore(tmp_path: Path) -> None:
     def build(seed: int) -> noterl.DQN:
         layers = [keras.Input((4,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(2)]
         return noterl.DQN("CartPole-v1", network=keras.Sequential(layers), seed=seed)
 
     agent = build(1)
     assert set(agent.networks()) == {"q", "target_q"}
-    with pytest.raises(
-        ValueError, match=r"network=.*Sequential.*build the agent in your script and call agent.restore"
-    ):
+    with pytest.raises(ValueError, match=r"network=.*Sequential.*agent\.restore"):
         through_file(agent, tmp_path)
     other = build(2)
     assert not np.array_equal(q_values(other), q_values(agent))
@@ -215,7 +215,7 @@ def test_a_network_of_the_user_is_built_by_the_script(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return an agent with updates, an episode in flight and an optimizer that has moved; and its file."""
+    """Return a trained agent with an unfinished episode, and its file."""
     agent = one_lane()
     agent.fit(steps=60, verbose=0)
     assert agent.updates > 0 and lanes_of(agent).ledger.running == [True]
@@ -224,26 +224,25 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return agent, path
 
 
-@pytest.mark.parametrize("given", [3, "x", [1]])
-def test_custom_objects_are_classes_by_name(given: Any, trained: Any) -> None:
-    with pytest.raises(ValueError) as raised:
-        noterl.load(trained[1], custom_objects=given)
-    assert str(raised.value) == f"custom_objects must be a dict of classes by their names, or None, got {given!r}"
+@pytest.mark.parametrize("value", [3, "x", [1]])
+def test_invalid_custom_objects_raise(value: Any, trained: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^custom_objects .*, got {re.escape(repr(value))}$"):
+        noterl.load(trained[1], custom_objects=value)
 
 
-def test_a_loaded_agent_writes_the_same_file(trained: Any, tmp_path: Path) -> None:
+def test_loaded_agent_writes_the_same_file(trained: Any, tmp_path: Path) -> None:
     noterl.load(trained[1]).save(tmp_path / "again.noterl")
     assert (tmp_path / "again.noterl").read_bytes() == trained[1].read_bytes()
 
 
-def test_saving_twice_writes_the_same_file_and_changes_nothing(trained: Any, tmp_path: Path) -> None:
+def test_saving_again_writes_the_same_file_and_changes_nothing(trained: Any, tmp_path: Path) -> None:
     before = trained[0].get_state()
     trained[0].save(tmp_path / "again.noterl")
     assert (tmp_path / "again.noterl").read_bytes() == trained[1].read_bytes()
     assert_same_state(before, trained[0])
 
 
-def test_a_file_without_the_memory_leaves_the_memory_alone(trained: Any, tmp_path: Path) -> None:
+def test_restore_without_memory_keeps_the_memory(trained: Any, tmp_path: Path) -> None:
     agent = trained[0]
     agent.save(tmp_path / "without.noterl", replay=False)
     other = one_lane(seed=9)
@@ -276,10 +275,10 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("misfit", MISFITS)
-def test_a_file_that_does_not_fit_changes_nothing(misfit: str, trained: Any) -> None:
+def test_file_of_another_configuration_raises_and_changes_nothing(misfit: str, trained: Any) -> None:
     build, message = MISFITS[misfit]
     agent = build()
-    if misfit in ("policy", "capacity"):  # what is checked last could have changed most
+    if misfit in ("policy", "capacity"):  # these are checked last, so most could have changed
         agent.fit(steps=30, verbose=0)
     before = agent.get_state()
     with pytest.raises(ValueError, match=message):
@@ -292,7 +291,7 @@ def test_a_file_that_does_not_fit_changes_nothing(misfit: str, trained: Any) -> 
         assert_same_state(before, agent)
 
 
-def test_weights_alone(trained: Any, tmp_path: Path) -> None:
+def test_weights_file_holds_networks_only(trained: Any, tmp_path: Path) -> None:
     trained[0].save_weights(tmp_path / "w.safetensors")
     names = set(safetensors.numpy.load_file(tmp_path / "w.safetensors"))
     assert names == {f"{network}/{position:03d}" for network in ("q", "target_q") for position in range(4)}
@@ -307,16 +306,16 @@ def test_weights_alone(trained: Any, tmp_path: Path) -> None:
     assert other.act(OBSERVATION) == trained[0].act(OBSERVATION)
 
 
-def test_weights_of_another_size_change_nothing(trained: Any, tmp_path: Path) -> None:
+def test_weights_of_another_size_raise_and_change_nothing(trained: Any, tmp_path: Path) -> None:
     trained[0].save_weights(tmp_path / "w.safetensors")
     for other in (small(hidden=(16,)), small(hidden=(8, 8))):
         before = other.get_state()
-        with pytest.raises(ValueError, match=r"weights do not fit the agent"):
+        with pytest.raises(ValueError, match="weights"):
             other.load_weights(tmp_path / "w.safetensors")
         assert_same_state(before, other)
 
 
-def test_weights_may_be_saved_and_loaded_before_anything_is_built(tmp_path: Path) -> None:
+def test_weights_can_be_saved_and_loaded_before_build(tmp_path: Path) -> None:
     first, second = small(seed=1), small(seed=5)
     first.save_weights(tmp_path / "w.safetensors")
     second.load_weights(tmp_path / "w.safetensors")
@@ -335,11 +334,11 @@ for path in sys.argv[1:]:
 """
 
 
-def test_every_built_in_agent_loads_in_a_process_that_has_not_seen_its_class(tmp_path) -> None:
-    made = {name: getattr(noterl, name)((VECTOR, action), hidden=(4,), seed=1) for name, action in AGENTS.items()}
-    made["MADDPG"] = noterl.MADDPG(Signals, hidden=(4,), seed=1)
-    paths = [tmp_path / f"{name}.noterl" for name in made]
-    for agent, path in zip(made.values(), paths, strict=True):
+def test_every_built_in_agent_loads_in_a_new_process(tmp_path) -> None:
+    agents = {name: getattr(noterl, name)((VECTOR, action), hidden=(4,), seed=1) for name, action in AGENTS.items()}
+    agents["MADDPG"] = noterl.MADDPG(Signals, hidden=(4,), seed=1)
+    paths = [tmp_path / f"{name}.noterl" for name in agents]
+    for agent, path in zip(agents.values(), paths, strict=True):
         agent.compile(replay=None if agent.memory == "rollout" else noterl.Replay(1_100))
         agent.save(path)
-    assert run_python(LOAD, *paths).split() == list(made)
+    assert run_python(LOAD, *paths).split() == list(agents)

@@ -1,4 +1,4 @@
-"""Animations: what they show, what they refuse, and that they change nothing; and the summary of an agent."""
+"""`Agent.animate` and `Agent.summary`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.states import assert_same_state
 
 
 class DrawingEnv(CountingEnv):
-    """Draws the number of the step as a grey of its own; it can draw nothing else."""
+    """Renders a grey level that depends on the step number; supports `rgb_array` only."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
@@ -34,11 +34,11 @@ class DrawingEnv(CountingEnv):
 
 
 class BrokenEnv(DrawingEnv):
-    """Breaks in the third step."""
+    """Raises in the third step."""
 
     def step(self, action: Any) -> Any:
         if self.step_number == 2:
-            raise RuntimeError("it broke")
+            raise RuntimeError("the third step failed")
         return super().step(action)
 
 
@@ -54,7 +54,7 @@ def agent() -> Any:
 
 
 def seconds(path: Path) -> float:
-    """Return how long a gif lasts; frames that look the same are one that lasts longer."""
+    """Return the duration of a GIF; equal frames in a row are stored as one longer frame."""
     with Image.open(path) as image:
         durations = []
         for number in range(image.n_frames):
@@ -65,14 +65,14 @@ def seconds(path: Path) -> float:
 
 def frames(path: Path) -> list[np.ndarray]:
     with Image.open(path) as image:
-        shown = []
+        images = []
         for number in range(image.n_frames):
             image.seek(number)
-            shown.append(np.asarray(image.convert("RGB")))
-        return shown
+            images.append(np.asarray(image.convert("RGB")))
+        return images
 
 
-def test_every_frame_of_the_episode_is_in_the_gif(agent: Any, tmp_path: Path) -> None:
+def test_gif_holds_every_frame_of_the_episode(agent: Any, tmp_path: Path) -> None:
     before = agent.get_state()
     reward = agent.animate(tmp_path / "new" / "episode.gif", fps=20)
     assert reward == 1 + 2 + 3 + 4 + 5
@@ -84,12 +84,12 @@ def test_every_frame_of_the_episode_is_in_the_gif(agent: Any, tmp_path: Path) ->
         assert image.info["duration"] == 50 and image.info["loop"] == 0
 
 
-def test_max_steps_cuts_the_episode_off(agent: Any, tmp_path: Path) -> None:
+def test_max_steps_limits_the_episode(agent: Any, tmp_path: Path) -> None:
     assert agent.animate(tmp_path / "a.gif", max_steps=2) == 1 + 2
     assert len(frames(tmp_path / "a.gif")) == 3
 
 
-def test_cartpole_is_drawn_without_a_screen(tmp_path: Path) -> None:
+def test_cartpole_renders_without_a_screen(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
     reward = agent.animate(tmp_path / "a.gif", fps=50)
@@ -103,7 +103,7 @@ def test_cartpole_is_drawn_without_a_screen(tmp_path: Path) -> None:
     assert seconds(tmp_path / "c.gif") == pytest.approx(4 / 50)
 
 
-def test_mp4_is_written_where_the_extra_is(agent: Any, tmp_path: Path) -> None:
+def test_mp4_is_written_if_the_extra_is_installed(agent: Any, tmp_path: Path) -> None:
     imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
     assert agent.animate(tmp_path / "episode.mp4", fps=10) == 15
     command = [
@@ -122,7 +122,7 @@ def test_mp4_is_written_where_the_extra_is(agent: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "episode.mp4"]
 
 
-def test_an_encoder_that_fails_leaves_the_old_file(agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_encoder_keeps_the_old_file(agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "ffmpeg"
     program.write_text("#!/bin/sh\necho no such codec >&2\nexit 3\n")
     program.chmod(0o755)
@@ -133,26 +133,28 @@ def test_an_encoder_that_fails_leaves_the_old_file(agent: Any, tmp_path: Path, m
     assert (tmp_path / "a.mp4").read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 2
 
 
-def test_mp4_without_the_extra_says_how_to_get_it(agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mp4_without_the_extra_raises_with_the_pip_command(
+    agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(ImportError, match=r'pip install "noterl\[mp4\]"'):
         agent.animate(tmp_path / "a.mp4")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_wrong_is_said_before_anything_is_played(agent: Any, tmp_path: Path) -> None:
+def test_invalid_argument_raises_before_the_episode(agent: Any, tmp_path: Path) -> None:
     steps = agent.steps
     for path in ("a.png", "a", "gif"):
-        with pytest.raises(ValueError, match=r"path must end in \.gif or \.mp4"):
+        with pytest.raises(ValueError, match=r"path .*\.gif or \.mp4"):
             agent.animate(tmp_path / path)
-    for nothing in (3, None, ""):
-        with pytest.raises(ValueError, match=rf"path must be the path of a file, got {nothing!r}"):
-            agent.animate(nothing)
+    for value in (3, None, ""):
+        with pytest.raises(ValueError, match=rf"path must be .*, got {value!r}"):
+            agent.animate(value)
     for arguments, message in (
         ({"fps": 0}, "fps must be a positive int"),
         ({"max_steps": 0}, "max_steps must be a positive int"),
         ({"seed": -1}, "seed must be a non-negative int"),
-        ({"env": CountingEnv}, r"env: .*CountingEnv.* draws itself as None, not as 'rgb_array'"),
+        ({"env": CountingEnv}, r"env: .*CountingEnv"),
         ({"env": "Acrobot-v1"}, r"env has the observation_space"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -163,47 +165,47 @@ def test_what_is_wrong_is_said_before_anything_is_played(agent: Any, tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"] and agent.steps == steps
 
 
-def test_an_agent_without_an_environment_needs_one(tmp_path: Path) -> None:
+def test_agent_built_from_spaces_needs_an_environment(tmp_path: Path) -> None:
     agent = noterl.DQN((spaces.Box(0.0, np.inf, (2,), np.float32), spaces.Discrete(2)), hidden=(4,), seed=1)
-    with pytest.raises(ValueError, match=r"env: .*pass env="):
+    with pytest.raises(ValueError, match="env: "):
         agent.animate(tmp_path / "a.gif")
     assert agent.animate(tmp_path / "a.gif", factory) == 15
-    with pytest.raises(ValueError, match=r"env: .*a factory"):
+    with pytest.raises(ValueError, match=r"env: .*factory"):
         agent.animate(tmp_path / "a.gif", DrawingEnv("rgb_array"))
 
 
-def test_an_environment_that_breaks_leaves_the_old_file(agent: Any, tmp_path: Path) -> None:
-    made: list[BrokenEnv] = []
+def test_failing_environment_keeps_the_old_file(agent: Any, tmp_path: Path) -> None:
+    instances: list[BrokenEnv] = []
 
     def broken(render_mode: str | None = None) -> BrokenEnv:
-        made.append(BrokenEnv(render_mode))
-        return made[-1]
+        instances.append(BrokenEnv(render_mode))
+        return instances[-1]
 
     (tmp_path / "a.gif").write_bytes(b"old")
-    with pytest.raises(RuntimeError, match="it broke"):
+    with pytest.raises(RuntimeError, match="third step"):
         agent.animate(tmp_path / "a.gif", broken)
     assert (tmp_path / "a.gif").read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1
-    assert all(env.closed for env in made) and made
+    assert all(env.closed for env in instances) and instances
 
 
-def test_the_summary_names_what_there_is(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_lists_backend_spaces_networks_and_memory(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
     agent = noterl.DQN("CartPole-v1", dueling=True, hidden=(8, 4), seed=1)
     agent.compile("sgd", replay=noterl.Replay(4096))
     agent.fit(steps=12, verbose=0)
     before = agent.get_state()
     agent.summary()
-    said = capsys.readouterr().out
-    assert f"backend {backend} on " in said and "cpu" in said.lower() and "NumPy" in said
+    text = capsys.readouterr().out
+    assert f"backend {backend} on " in text and "cpu" in text.lower() and "NumPy" in text
     values = (4 * 8 + 8) + (8 * 4 + 4) * 2 + (4 + 1) + (4 * 2 + 2)
-    assert "DQN: Box(" in said and "Discrete(2)" in said
-    assert f"q: Dueling, {values} values" in said and f"target_q: Dueling, {values} values" in said
-    assert "optimizer: SGD" in said
-    assert "replay: 12 of 4,096 transitions" in said and "MiB" in said
-    assert "12 steps, 0 episodes, 0 updates" in said or "12 steps, 1 episodes, 0 updates" in said
+    assert "DQN: Box(" in text and "Discrete(2)" in text
+    assert f"q: Dueling, {values} values" in text and f"target_q: Dueling, {values} values" in text
+    assert "optimizer: SGD" in text
+    assert "replay: 12 of 4,096 transitions" in text and "MiB" in text
+    assert "12 steps, 0 episodes, 0 updates" in text or "12 steps, 1 episodes, 0 updates" in text
     assert_same_state(before, agent)
 
 
-def test_the_summary_says_when_acting_is_not_in_numpy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_names_the_compiled_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
     agent = noterl.DQN(gymnasium.make("CartPole-v1"), hidden=(8,), seed=1)
     agent.act(np.zeros(4, np.float32))
     actor_of(agent).forward.in_numpy = False

@@ -106,7 +106,8 @@ class Learner(ABC):
             report: variables whose weights each call returns, for acting.
         """
         self.compile_programs(report)
-        self._schedules: list[Callable[[int], None]] = [live.update_schedules for live in self.algorithm.hyperparameters.values() if live.schedule is not None]
+        scheduled = [live for live in self.algorithm.hyperparameters.values() if live.schedule is not None]
+        self._schedules: list[Callable[[int], None]] = [live.update_schedules for live in scheduled]
         self._schedules += [part for one in self.optimizers.values() for part in optimizers.followers(one)]
         self.is_built = True
 

@@ -228,11 +228,11 @@ def test_fit_raises_with_update_and_step_and_can_continue(updates: int) -> None:
 
 
 def assert_finite(agent: noterl.Agent) -> None:
-    for name, leaf in flat(agent.get_state()["variables"]).items():
-        assert np.isfinite(leaf).all(), name
-    for name, leaf in flat(agent.get_state()["optimizers"]).items():
+    for place, leaf in flat(agent.get_state()["variables"]).items():
+        assert np.isfinite(leaf).all(), place
+    for place, leaf in flat(agent.get_state()["optimizers"]).items():
         if isinstance(leaf, np.ndarray):
-            assert np.isfinite(leaf).all(), name
+            assert np.isfinite(leaf).all(), place
 
 
 class Interrupter(noterl.Callback):

@@ -1,7 +1,8 @@
 """Observations that are stacks of frames: each frame is stored once.
 
 A stack is put together from the frames of its episode when it is sampled. If some of these were evicted, the transition
-is not sampleable, as in Dopamine: at most the oldest k - 1 transitions of a lane.
+is not sampleable, as in Dopamine. This concerns at most k - 1 transitions: the oldest ones of a lane, and the first
+ones after an interruption without a reset.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class StackLayout:
                 f"side by side in the last one (noterl.envs.FrameStack makes them), got {layout}, stack_axis={axis}"
             )
         self._dtype, self._size = leaf.dtype, shape[-1] // frames
+        # The distance in bytes from a value to that of the next frame, and which bytes are those of the newest frame.
+        self._step = leaf.row_bytes // frames if self.first else self._size * leaf.dtype.itemsize
+        places = np.arange(leaf.row_bytes - self._step) % (frames * self._step)
+        self._newest_bytes = places >= (frames - 1) * self._step
         frame = Leaf(shape[1:] if self.first else (*shape[:-1], self._size), leaf.dtype, leaf.batch_dtype)
         self.layout: Layout = {**layout, "observation": frame} if isinstance(layout, Mapping) else frame
 
@@ -63,9 +68,15 @@ class StackLayout:
 
     def is_padded(self, observation: Any) -> bool:
         """Return whether all frames are the same, as in the first observation of an episode."""
-        frames = self._frames(observation)
-        oldest = frames[0].tobytes()  # bytes, so that NaN equals itself
-        return all(frame.tobytes() == oldest for frame in frames[1:])
+        stack = np.ascontiguousarray(self.part(observation), self._dtype)
+        data = stack.reshape(-1).view(np.uint8)  # bytes, so that NaN equals itself
+        following, middle = data[self._step :], len(data) // 2
+        # Frames mostly differ in the middle: 3 µs per 84x84x4 stack faster than all at once.
+        for part in (slice(middle - len(data) // 8, middle), slice(None)):
+            same = following[part] == data[: -self._step][part]
+            if not (self._newest_bytes[part] | same).all():
+                return False
+        return True
 
     def check(self, observation: Any, next_observation: Any, starts: bool) -> None:
         """Check one transition, which starts an episode or not.

@@ -160,8 +160,10 @@ class Storage:
         count = self.count
         index = count % self.capacity
         successor = self._successor_cells
-        if successor[index] < 0 or count - self.begin == self.capacity:
+        if successor[index] < 0:
             self._evict(index)
+        elif count - self.begin == self.capacity:
+            self.begin += 1  # as `_evict`, 0.1 µs faster
         self.observation[index] = observation
         self._action_cells[index] = action
         self._reward_cells[index] = reward

@@ -69,14 +69,15 @@ class StackLayout:
     def is_padded(self, observation: Any) -> bool:
         """Return whether all frames are the same, as in the first observation of an episode."""
         stack = np.ascontiguousarray(self.part(observation), self._dtype)
-        data = stack.reshape(-1).view(np.uint8)  # bytes, so that NaN equals itself
-        following, middle = data[self._step :], len(data) // 2
-        # Frames mostly differ in the middle: 3 µs per 84x84x4 stack faster than all at once.
-        for part in (slice(middle - len(data) // 8, middle), slice(None)):
-            same = following[part] == data[: -self._step][part]
-            if not (self._newest_bytes[part] | same).all():
+        if stack.ndim > 1:  # 3 µs faster than comparing all bytes, since frames mostly differ in the middle
+            oldest, newest = (
+                (stack[0], stack[-1]) if self.first else (stack[..., : self._size], stack[..., -self._size :])
+            )
+            middle = slice(len(oldest) // 2, len(oldest) // 2 + 8)
+            if oldest[middle].tobytes() != newest[middle].tobytes():
                 return False
-        return True
+        data = stack.reshape(-1).view(np.uint8)  # bytes, so that NaN equals itself
+        return bool((self._newest_bytes | (data[self._step :] == data[: -self._step])).all())
 
     def check(self, observation: Any, next_observation: Any, starts: bool) -> None:
         """Check one transition, which starts an episode or not.

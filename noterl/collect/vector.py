@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from noterl import envs
-from noterl.collect.checks import Checker
+from noterl.collect.checks import MAX_HISTORY, Checker
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.types import Transition
@@ -24,9 +24,6 @@ from noterl.types import Transition
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
     from noterl.random import Generators
-
-# Bytes of actions that are kept to restore a run: 64 million steps of up to 256 discrete actions.
-MAX_HISTORY = 2**26
 
 
 class VectorLanes:
@@ -183,7 +180,7 @@ class VectorLanes:
         self._discarded = True
         warnings.warn(
             f"the budget ended within a step of the vector environment: {len(transitions)} transitions of its "
-            f"{self.num_envs} lanes were discarded. Use num_envs= with scalar environments for exact budgets.",
+            f"{self.num_envs} lanes were discarded. With a SyncVectorEnv or num_envs= there is no surplus.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -243,9 +240,9 @@ class VectorLanes:
             return f"the actions since its reset exceed {MAX_HISTORY} bytes"
         try:
             self._reset_all(saved["seed"])
-            for actions in saved["actions"].astype(self.source.action_space.dtype):
+            for actions in saved["actions"]:
                 self._reset_lanes(self._unreset)
-                self._advance(actions)
+                self._advance(actions.astype(self.source.action_space.dtype))
             self._reset_lanes(self._unreset & ~saved["unreset"])
         except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
             return f"{type(error).__name__}: {error}"

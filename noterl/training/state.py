@@ -14,7 +14,7 @@ from noterl import backends, networks, saving
 from noterl.acting.actor import Actor
 from noterl.algorithm import Algorithm
 from noterl.backends import keras
-from noterl.collect.state import check_state as check_lanes
+from noterl.collect.checks import check_state as check_lanes
 from noterl.learning import optimizers
 from noterl.learning.learner import Learner
 from noterl.learning.schedule import LossMean

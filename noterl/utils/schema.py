@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,20 +29,20 @@ class Int:
 
     low: float = -math.inf
     high: float = math.inf
+    kind: ClassVar[Any] = int
+    name: ClassVar[str] = "an int"
 
     def __str__(self) -> str:
-        return f"an int{_bounds(self.low, self.high)}"
+        least = "" if self.low == -math.inf else f" of at least {self.low}"
+        most = "" if self.high == math.inf else f"{' and' if least else ' of'} at most {self.high}"
+        return f"{self.name}{least}{most}"
 
 
-@dataclass(frozen=True)
-class Float:
+class Float(Int):
     """A finite Python float between two bounds, both included."""
 
-    low: float = -math.inf
-    high: float = math.inf
-
-    def __str__(self) -> str:
-        return f"a finite float{_bounds(self.low, self.high)}"
+    kind = float
+    name = "a finite float"
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,10 @@ def _fits(value: Any, schema: Any) -> bool:
     """Return whether the value itself fits; its items are checked by `_items`."""
     if schema is None or isinstance(schema, type):
         return value is None if schema is None else type(value) is schema
-    if isinstance(schema, Int | Float):
-        number = type(value) is (int if isinstance(schema, Int) else float)
-        return number and math.isfinite(value) and schema.low <= value <= schema.high
+    if isinstance(schema, Int):
+        # isfinite cannot convert an int of more than 308 digits.
+        finite = type(value) is schema.kind and (schema.kind is int or math.isfinite(value))
+        return finite and schema.low <= value <= schema.high
     if isinstance(schema, Constant):
         return type(value) is type(schema.value) and bool(value == schema.value)
     if isinstance(schema, Array):
@@ -169,11 +170,6 @@ def _items(value: Any, schema: Any) -> list[tuple[str | int, Any, Any]]:
     return (
         [(index, *pair) for index, pair in enumerate(zip(value, schema, strict=True))] if type(schema) is list else []
     )
-
-
-def _bounds(low: float, high: float) -> str:
-    least = "" if low == -math.inf else f" of at least {low}"
-    return least + ("" if high == math.inf else f"{' and' if least else ' of'} at most {high}")
 
 
 def _expected(schema: Any) -> str:

@@ -19,6 +19,7 @@ FITTING: list[tuple[Any, Any]] = [
     (math.nan, float),
     (0, Int(0)),
     (2**100, Int(0)),
+    (10**400, Int(0)),
     (0.5, Float(0, 1)),
     ("DQN", Constant("DQN")),
     (np.zeros(3), Array()),

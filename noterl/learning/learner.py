@@ -106,7 +106,8 @@ class Learner(ABC):
             report: variables whose weights each call returns, for acting.
         """
         self.compile_programs(report)
-        self._schedules = [live.update_schedules for live in self.algorithm.hyperparameters.values() if live.schedule is not None]
+        hyperparameters = self.algorithm.hyperparameters.values()
+        self._schedules = [one.update_schedules for one in hyperparameters if one.schedule is not None]
         self._schedules += [part for one in self.optimizers.values() for part in optimizers.followers(one)]
         self.is_built = True
 

@@ -54,7 +54,7 @@ def test_every_finder_is_described() -> None:
 def known_names() -> set[str]:
     """Return every public class of the library, read from its source, so that no backend is imported."""
     root = Path(__file__).parents[2]
-    files = [*(root / "noterl").rglob("*.py"), *(root / "callbacks").glob("*.py")]
+    files = [*(root / "noterl").rglob("*.py"), *(root / "callbacks").rglob("*.py")]
     return {name for file in files for name in re.findall(r"^class ([A-Z]\w+)", file.read_text(), re.MULTILINE)}
 
 
@@ -116,5 +116,6 @@ FOREIGN_NAMES = {
 @pytest.mark.parametrize("origin", FOREIGN_NAMES)
 def test_every_name_of_the_other_library_is_in_its_table(origin: str) -> None:
     left = " ".join(row[0] for row in tables(MIGRATION[origin], origin))
-    missing = [name for name in FOREIGN_NAMES[origin].split() if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", left)]
+    names = FOREIGN_NAMES[origin].split()
+    missing = [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", left)]
     assert not missing

@@ -258,7 +258,7 @@ class TestDispatch:
 
     def test_event_without_handlers_costs_less_than_with_one(self, tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
         loops: list[Loop] = []
-        monkeypatch.setattr(Loop, "run", loops.append)
+        monkeypatch.setattr(Loop, "run", lambda loop: loops.append(loop))
         callbacks = [LambdaCallback(on_batch_end=lambda batch, logs: None), Callback()]
         taped(tape).fit(steps=1, callbacks=callbacks, verbose=0)
         (loop,) = loops

@@ -188,13 +188,13 @@ def hindsight(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
     memories = [Replay(rows, relabel=relabel), Replay(rows)]
     for memory in memories:
         memory.build(env.observation_space, env.action_space)
-    observation, over = env.reset(seed=0)[0], False
+    observation, ended = env.reset(seed=0)[0], False
     for action in generator.integers(15, size=rows).tolist():
-        observation = env.reset()[0] if over else observation
+        observation = env.reset()[0] if ended else observation
         following, reward, terminated, truncated, _ = env.step(action)
         for memory in memories:
             memory.add(0, observation, action, reward, following, terminated, truncated)
-        observation, over = following, terminated or truncated
+        observation, ended = following, terminated or truncated
     calls = [
         lambda memory=memory: memory.gather(memory.sample(1, 256, generator=generator), gamma=0.98)
         for memory in memories

@@ -106,16 +106,16 @@ def ppo(seed: int = 1, **arguments: Any) -> noterl.PPO:
 
 
 def test_agent_acts_with_its_statistics_and_saves_them(tmp_path) -> None:
-    whole = ppo()
-    whole.fit(steps=60, num_envs=2, verbose=0)
-    statistics = whole._normalizers.observation
-    assert statistics.count == 60 and whole._normalizers.reward.count == 60
-    before = whole.get_state()
-    whole.evaluate(episodes=2)
-    assert differences(before, whole.get_state()) == []
+    uninterrupted = ppo()
+    uninterrupted.fit(steps=60, num_envs=2, verbose=0)
+    statistics = uninterrupted._normalizers.observation
+    assert statistics.count == 60 and uninterrupted._normalizers.reward.count == 60
+    before = uninterrupted.get_state()
+    uninterrupted.evaluate(episodes=2)
+    assert differences(before, uninterrupted.get_state()) == []
     normalized = np.clip((np.array([[0.3, -0.2]]) - statistics.mean) / np.sqrt(statistics.variance + 1e-8), -10, 10)
-    expected = actor_of(whole).forward(normalized.astype(np.float32))[0, 0]
-    assert whole.act(np.array([0.3, -0.2], np.float32))[0] == np.clip(expected, -1, 1)
+    expected = actor_of(uninterrupted).forward(normalized.astype(np.float32))[0, 0]
+    assert uninterrupted.act(np.array([0.3, -0.2], np.float32))[0] == np.clip(expected, -1, 1)
     part, again = ppo(), ppo(seed=5)
     part.fit(steps=27, num_envs=2, verbose=0)
     part.save(tmp_path / "part.noterl")
@@ -184,13 +184,13 @@ def test_transitions_update_statistics_and_batches_are_normalised() -> None:
 
 @pytest.mark.parametrize("kind", [noterl.DQN, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG])
 def test_agents_with_a_replay_memory_normalise_and_resume_exactly(kind: Any, tmp_path) -> None:
-    whole = replaying(kind)
-    whole.fit(steps=60, num_envs=2, verbose=0)
-    for one in getattr(whole._normalizers, "agents", [whole._normalizers]):
+    uninterrupted = replaying(kind)
+    uninterrupted.fit(steps=60, num_envs=2, verbose=0)
+    for one in getattr(uninterrupted._normalizers, "agents", [uninterrupted._normalizers]):
         assert one.observation.count == one.reward.count == 60
-    before = whole.get_state()
-    whole.evaluate(episodes=2)
-    assert differences(before, whole.get_state()) == []
+    before = uninterrupted.get_state()
+    uninterrupted.evaluate(episodes=2)
+    assert differences(before, uninterrupted.get_state()) == []
     part, again = replaying(kind), replaying(kind, seed=5)
     part.fit(steps=27, num_envs=2, verbose=0)
     part.save(tmp_path / "part.noterl")

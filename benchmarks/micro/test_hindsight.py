@@ -32,12 +32,12 @@ def replay(request: Any, relabelling: str, size: Any) -> noterl.Replay:
     if memory.relabel is not None:
         memory.relabel.attach(env)
     memory.build(env.observation_space, env.action_space)
-    before, over = env.reset(seed=0)[0], False
+    before, ended = env.reset(seed=0)[0], False
     for action in generator.integers(15, size=capacity + 1_000).tolist():
-        before = env.reset()[0] if over else before
+        before = env.reset()[0] if ended else before
         after, reward, terminated, truncated, _ = env.step(action)
         memory.add(0, before, action, reward, after, terminated, truncated)
-        before, over = after, terminated or truncated
+        before, ended = after, terminated or truncated
     return memory
 
 

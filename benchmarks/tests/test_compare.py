@@ -114,10 +114,10 @@ def test_evaluation_resets_each_episode_with_its_own_seed() -> None:
     for i in range(4):
         environment = gymnasium.make("CartPole-v1")
         observation, _ = environment.reset(seed=FIRST_SEED + i)
-        total, over = 0.0, False
-        while not over:
+        total, ended = 0.0, False
+        while not ended:
             observation, reward, terminated, truncated, _ = environment.step(int(act(observation[None])[0]))
-            total, over = total + float(reward), terminated or truncated
+            total, ended = total + float(reward), terminated or truncated
         expected.append(total)
     assert evaluate(act, "CartPole-v1", episodes=4) == expected
     assert len(set(expected)) > 1

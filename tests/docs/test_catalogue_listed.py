@@ -54,7 +54,7 @@ def test_every_finder_is_described() -> None:
 def known_names() -> set[str]:
     """Return every public class of the library, read from its source, so that no backend is imported."""
     root = Path(__file__).parents[2]
-    files = [*(root / "noterl").rglob("*.py"), *(root / "callbacks").glob("*.py")]
+    files = [*(root / "noterl").rglob("*.py"), *(root / "callbacks").rglob("*.py")]
     return {name for file in files for name in re.findall(r"^class ([A-Z]\w+)", file.read_text(), re.MULTILINE)}
 
 

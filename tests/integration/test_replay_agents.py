@@ -68,10 +68,10 @@ def trimmed(calls: Any, prefetch: int) -> noterl.DQN:
 
 
 def test_trim_in_a_batch_hook_takes_effect_after_the_group() -> None:
-    whole = trimmed("auto", 0)
-    assert len(whole.replay) in range(40, 43)
+    expected = trimmed("auto", 0)
+    assert len(expected.replay) in range(40, 43)
     for calls, prefetch in ((1, 0), (1, 2)):
-        assert_same_state(trimmed(calls, prefetch), whole)
+        assert_same_state(trimmed(calls, prefetch), expected)
 
 
 def test_batches_have_three_steps_and_two_frames(trained: noterl.DQN) -> None:

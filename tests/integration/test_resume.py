@@ -171,15 +171,15 @@ def acting(env: Any, policy: Any = None, num_envs: int = 1, seed: int = 3) -> no
     ids=lambda build: type(build()).__name__,
 )
 def test_every_policy_resumes(policy: Any, tmp_path: Path) -> None:
-    whole = acting("CartPole-v1", policy(), num_envs=2)
-    whole.fit(steps=60, verbose=0)
+    uninterrupted = acting("CartPole-v1", policy(), num_envs=2)
+    uninterrupted.fit(steps=60, verbose=0)
     first = acting("CartPole-v1", policy(), num_envs=2)
     first.fit(steps=31, verbose=0)
     first.save(tmp_path / "a.noterl")
     second = noterl.load(tmp_path / "a.noterl")
     assert type(second.policy) is type(first.policy)
     second.fit(steps=29, verbose=0)
-    assert_same_state(second, whole)
+    assert_same_state(second, uninterrupted)
 
 
 class RememberingEnv(CountingEnv):
@@ -199,28 +199,28 @@ def limited() -> gymnasium.Env:
 @pytest.mark.parametrize("build", [RememberingEnv, limited])
 @pytest.mark.parametrize("steps", [22, 23], ids=["in a round", "between rounds"])
 def test_environment_with_state_methods_resumes(build: Any, steps: int, tmp_path: Path) -> None:
-    whole = acting(build, num_envs=2)
-    whole.fit(steps=60, verbose=0)
+    uninterrupted = acting(build, num_envs=2)
+    uninterrupted.fit(steps=60, verbose=0)
     first = acting(build, num_envs=2)
     first.fit(steps=steps, verbose=0)
     first.save(tmp_path / "a.noterl")
     second = acting(build, seed=4)
     second.restore(tmp_path / "a.noterl")
     second.fit(steps=60 - steps, verbose=0)
-    assert_same_state(second, whole)
+    assert_same_state(second, uninterrupted)
 
 
 @pytest.mark.parametrize("build", [RememberingEnv, limited])
 def test_environment_with_state_methods_resumes_between_episodes(build: Any, tmp_path: Path) -> None:
-    whole = acting(build)
-    whole.fit(episodes=6, verbose=0)
+    uninterrupted = acting(build)
+    uninterrupted.fit(episodes=6, verbose=0)
     first = acting(build)
     first.fit(episodes=3, verbose=0)
     first.save(tmp_path / "a.noterl")
     second = acting(build, seed=4)
     second.restore(tmp_path / "a.noterl")
     second.fit(episodes=3, verbose=0)
-    assert_same_state(second, whole)
+    assert_same_state(second, uninterrupted)
 
 
 @pytest.mark.parametrize("budget", [{"steps": 12}, {"episodes": 2}], ids=["in an episode", "between two"])
@@ -299,8 +299,8 @@ def test_torch_optimizer_resumes(name: str, tmp_path: Path) -> None:
             seed=seed, optimizer=lambda parameters: getattr(torch.optim, name)(parameters, lr=lr, **options)
         )
 
-    whole, first, second = build(1), build(1), build(2, lr=0.5)
-    whole.fit(steps=90, verbose=0)
+    uninterrupted, first, second = build(1), build(1), build(2, lr=0.5)
+    uninterrupted.fit(steps=90, verbose=0)
     first.fit(steps=50, verbose=0)
     first.save(tmp_path / "a.noterl")
     with pytest.raises(ValueError, match=r"optimizer.*torch\.optim.*agent\.restore"):
@@ -308,7 +308,7 @@ def test_torch_optimizer_resumes(name: str, tmp_path: Path) -> None:
     second.restore(tmp_path / "a.noterl")
     assert second.learning_rate == 0.01
     second.fit(steps=40, verbose=0)
-    assert_same_state(second, whole)
+    assert_same_state(second, uninterrupted)
     assert type(second.optimizer) is getattr(torch.optim, name)
 
 

@@ -52,8 +52,8 @@ def test_values_follow_the_steps_of_several_fits() -> None:
 
 
 def test_restored_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    whole = scheduled()
-    whole.fit(steps=60, verbose=0)
+    uninterrupted = scheduled()
+    uninterrupted.fit(steps=60, verbose=0)
     half = scheduled()
     half.fit(steps=30, verbose=0)
     half.save(tmp_path / "half.noterl")
@@ -61,7 +61,7 @@ def test_restored_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     loaded.restore(tmp_path / "half.noterl")
     assert float(loaded.gamma) == float(half.gamma) and loaded.learning_rate == half.learning_rate
     loaded.fit(steps=30, verbose=0)
-    assert differences(copied(whole.get_state()), copied(loaded.get_state())) == []
+    assert differences(copied(uninterrupted.get_state()), copied(loaded.get_state())) == []
 
 
 def test_file_holds_the_schedules(tmp_path: Path) -> None:

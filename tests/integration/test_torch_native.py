@@ -126,7 +126,7 @@ def test_restored_run_equals_an_uninterrupted_one(name: str, tmp_path) -> None:
         agent.fit(steps=steps, verbose=0)
         return agent
 
-    whole = agent(120)
+    uninterrupted = agent(120)
     first = agent(60)
     first.save(tmp_path / "half.noterl")
     second = agent(15)
@@ -134,8 +134,8 @@ def test_restored_run_equals_an_uninterrupted_one(name: str, tmp_path) -> None:
     second.restore(tmp_path / "half.noterl")
     assert differences(first.get_state(), second.get_state()) == []
     second.fit(steps=60, verbose=0)
-    assert whole.updates == second.updates == 75
-    assert differences(whole.get_state(), second.get_state()) == []
+    assert uninterrupted.updates == second.updates == 75
+    assert differences(uninterrupted.get_state(), second.get_state()) == []
 
 
 def test_rules_of_a_torch_optimizer_can_change_during_training() -> None:

@@ -102,12 +102,12 @@ def test_two_fits_and_a_restored_run_equal_one_fit(
             agent.fit(env, steps=steps, verbose=0)
         return agent.get_state()
 
-    whole = run(begin, total)
+    uninterrupted = run(begin, total)
     middle = run(begin, first, second - first)
     agent.save(tmp_path / "a.noterl")
     rest = total - second
     for state in (run(begin, first, second - first, rest), run(middle, rest), run(None, rest)):
-        assert_same_state(whole, state)
+        assert_same_state(uninterrupted, state)
     agent.set_state(begin)
 
 
@@ -130,14 +130,14 @@ def test_consecutive_budgets_of_sync_equal_their_sum(mode: AutoresetMode, goal: 
         env = SyncVectorEnv(factories, autoreset_mode=mode)
         return build(env, lambda observations: observations[:, :2].sum(1).astype(int) % 4)
 
-    whole, split = agent(), agent()
-    ends = episode_ends(whole, [{"steps": 40}])
+    uninterrupted, split = agent(), agent()
+    ends = episode_ends(uninterrupted, [{"steps": 40}])
     parts = [{"steps": 1}, {"episodes": 1}, {"episodes": 1}, {"steps": 2}, {"steps": 7}, {"episodes": 4}]
     found = episode_ends(split, parts)
     found += episode_ends(split, [{"steps": 40 - split.steps}])
     assert [end for end in found if end[-1]] == [end for end in ends if end[-1]]
     assert found[-5:] == ends[-5:]
-    assert memories(whole, 5) == memories(split, 5)
+    assert memories(uninterrupted, 5) == memories(split, 5)
     split.replay.check()
 
 
@@ -226,7 +226,7 @@ def test_saved_in_the_event_of_one_of_several_ends(mode: AutoresetMode, first: i
 @BOTH
 def test_fit_that_ended_early_continues(kind: str, vector: Any) -> None:
     make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=4)  # noqa: E731
-    whole, agent = acting(vector(make, "SameStep"), steps=60), acting(vector(make, "SameStep"))
+    uninterrupted, agent = acting(vector(make, "SameStep"), steps=60), acting(vector(make, "SameStep"))
 
     def end(episode: int, logs: dict[str, Any]) -> None:
         if episode == 4 and logs["complete"]:
@@ -236,7 +236,7 @@ def test_fit_that_ended_early_continues(kind: str, vector: Any) -> None:
         agent.fit(steps=60, callbacks=[LambdaCallback(on_episode_end=end)], verbose=0)
     assert agent.steps < 60
     agent.fit(steps=60 - agent.steps, verbose=0)
-    assert_same_state(whole, agent)
+    assert_same_state(uninterrupted, agent)
 
 
 def broken(*_: Any) -> None:
@@ -280,11 +280,11 @@ def test_sync_has_the_episodes_of_scalar_lanes(mode: AutoresetMode) -> None:
 @pytest.mark.parametrize("turn", [1, -1])
 def test_sync_and_scalar_lanes_continue_each_others_runs(turn: int) -> None:
     first, other = [sync(cartpole), cartpole][::turn]
-    whole = acting(first, steps=31, num_envs=3)
-    agent = restored(whole, other)
-    for each in (whole, agent):
+    uninterrupted = acting(first, steps=31, num_envs=3)
+    agent = restored(uninterrupted, other)
+    for each in (uninterrupted, agent):
         each.fit(steps=20, num_envs=3, verbose=0)
-    assert_same_state(whole, agent)
+    assert_same_state(uninterrupted, agent)
 
 
 def subclass(factories: Any) -> VectorEnv:
@@ -305,11 +305,11 @@ def test_other_vector_environments_are_restored_by_repeating_their_actions(make:
     middle, total = (
         next(step for step in whole_steps(acting(envs[3]), envs[3], 100) if step >= least) for least in (50, 90)
     )
-    whole, split = acting(envs[0], steps=total), acting(envs[1], steps=middle)
+    uninterrupted, split = acting(envs[0], steps=total), acting(envs[1], steps=middle)
     other = restored(split, envs[2])
     for agent in (split, other):
         agent.fit(steps=total - middle, verbose=0)
-        assert_same_state(whole, agent)
+        assert_same_state(uninterrupted, agent)
         agent.replay.check()
     for env in envs:
         env.close()
@@ -321,13 +321,13 @@ def test_environments_in_processes_continue_and_are_restored() -> None:
         AsyncVectorEnv([functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=5)], context="spawn")
         for _ in range(2)
     ]
-    whole, agent = acting(envs[0]), acting(envs[0])
-    whole.fit(steps=30, seed=5, verbose=0)
+    uninterrupted, agent = acting(envs[0]), acting(envs[0])
+    uninterrupted.fit(steps=30, seed=5, verbose=0)
     agent.fit(steps=11, seed=5, verbose=0)
     other = restored(agent, envs[1])
     for each in (agent, other):
         each.fit(steps=19, verbose=0)
-        assert_same_state(whole, each)
+        assert_same_state(uninterrupted, each)
     for env in envs:
         env.close()
 
@@ -443,18 +443,18 @@ def test_seed_or_another_environment_starts_all_episodes_again(vector: Any) -> N
 
 @BOTH
 def test_closed_agent_continues_in_the_vector_environment(vector: Any) -> None:
-    whole, agent = (acting(vector(cartpole, "SameStep"), steps=30) for _ in range(2))
+    uninterrupted, agent = (acting(vector(cartpole, "SameStep"), steps=30) for _ in range(2))
     agent.close()
     agent.close()
-    for each in (whole, agent):
+    for each in (uninterrupted, agent):
         each.fit(steps=21, verbose=0)
-    assert_same_state(whole, agent)
+    assert_same_state(uninterrupted, agent)
 
 
 @MODES
 @pytest.mark.parametrize("way", ["file", "close"])
 def test_budgets_of_sync_may_end_within_every_round(mode: AutoresetMode, way: str, tmp_path: Path) -> None:
-    whole, split = (acting(sync(cartpole, mode, 5), steps=31) for _ in range(2))
+    uninterrupted, split = (acting(sync(cartpole, mode, 5), steps=31) for _ in range(2))
     for _ in range(6):
         if way == "close":
             split.close()
@@ -462,18 +462,18 @@ def test_budgets_of_sync_may_end_within_every_round(mode: AutoresetMode, way: st
             split.save(tmp_path / "a.noterl")
             split = acting(sync(cartpole, mode, 5))
             split.restore(tmp_path / "a.noterl")
-        for each in (whole, split):
+        for each in (uninterrupted, split):
             each.fit(steps=1, verbose=0)
-        assert_same_state(whole, split)
+        assert_same_state(uninterrupted, split)
 
 
 @BOTH
 def test_evaluation_leaves_the_lanes_unchanged(vector: Any) -> None:
-    whole, agent = (acting(vector(cartpole, "SameStep"), steps=30) for _ in range(2))
+    uninterrupted, agent = (acting(vector(cartpole, "SameStep"), steps=30) for _ in range(2))
     agent.evaluate(episodes=2)
-    for each in (whole, agent):
+    for each in (uninterrupted, agent):
         each.fit(steps=21, verbose=0)
-    assert_same_state(whole, agent)
+    assert_same_state(uninterrupted, agent)
 
 
 @pytest.fixture(scope="module")
@@ -495,19 +495,19 @@ def test_impossible_ends_in_a_state_are_refused(surplus: noterl.DQN, over: list[
 
 def test_junk_in_a_state_is_refused_or_does_not_break_the_next_fit(surplus: noterl.DQN) -> None:
     agent, good = surplus, surplus.get_state()
-    taken = set()
+    accepted = set()
     for keys in places(good["lanes"]):
         for value in [..., *JUNK]:
             try:
                 agent.set_state({**good, "lanes": replaced(good["lanes"], keys, value)})
             except ValueError:
                 continue
-            taken.add(".".join(map(str, keys)))
+            accepted.add(".".join(map(str, keys)))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
                 agent.fit(steps=2, verbose=0)
             agent.set_state(good)
-    assert taken == {
+    assert accepted == {
         *("ledger.lengths.0", "ledger.running.0", "ledger.over"),
         *("vector.mode", "vector.actions", "vector.discarded"),
     }

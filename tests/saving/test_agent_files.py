@@ -109,12 +109,12 @@ def test_agent_file_and_weights_file_are_not_interchangeable(victim: Any, file: 
 
 
 def test_truncated_file_is_refused(victim: Any, file: Path, tmp_path: Path) -> None:
-    whole, path = file.read_bytes(), tmp_path / "agent.noterl"
+    complete, path = file.read_bytes(), tmp_path / "agent.noterl"
     victim.save_weights(tmp_path / "w.safetensors")
     weights = (tmp_path / "w.safetensors").read_bytes()
     with unchanged(victim):
         for share in (0.001, 0.1, 0.5, 0.9, 0.999):
-            path.write_bytes(whole[: int(share * len(whole))])
+            path.write_bytes(complete[: int(share * len(complete))])
             for take in (noterl.load, victim.restore):
                 with pytest.raises(FileError, match=r"agent\.noterl"):
                     take(path)
@@ -180,17 +180,17 @@ def take_or_refuse(agent: Any, document: dict[str, Any], path: Path) -> bool:
 
 def test_junk_in_state_is_refused(victim: Any, file: Path, tmp_path: Path) -> None:
     document, good = saving.read(file), victim.get_state()
-    taken, refused = set(), 0
+    accepted, refused = set(), 0
     for keys in places(document["state"]):
         for value in [..., *JUNK]:
             if take_or_refuse(victim, replaced(document, ("state", *keys), value), tmp_path / "a.noterl"):
                 refused += 1
                 continue
-            taken.add((".".join(map(str, keys)), repr(value)))
+            accepted.add((".".join(map(str, keys)), repr(value)))
             victim.set_state(good)
     assert refused > 400
-    harmful = {place for place, _ in taken if not HARMLESS.fullmatch(place)}
-    assert not harmful, sorted((p, v) for p, v in taken if p in harmful)
+    harmful = {place for place, _ in accepted if not HARMLESS.fullmatch(place)}
+    assert not harmful, sorted((p, v) for p, v in accepted if p in harmful)
 
 
 def test_junk_for_callback_is_refused_by_fit_with_that_callback(victim: Any, file: Path, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ class TestTraining:
 
     @staticmethod
     def assert_acts_with_newest_weights(agent: noterl.DQN) -> None:
-        taken: list[tuple[np.ndarray, int]] = []
+        steps: list[tuple[np.ndarray, int]] = []
 
         class Recording(gymnasium.ObservationWrapper):
             def observation(self, observation):
@@ -220,7 +220,7 @@ class TestTraining:
                 return observation
 
             def step(self, action):
-                taken.append((self.last, int(action)))
+                steps.append((self.last, int(action)))
                 return super().step(action)
 
         best = []
@@ -228,10 +228,10 @@ class TestTraining:
             weights = noterl.networks.get_weights(agent.q)
             noterl.networks.set_weights(agent.q, [*weights[:-2], sign * weights[-2], sign * weights[-1]])
             agent.evaluate(lambda: Recording(gymnasium.make("CartPole-v1")), episodes=2)
-            observations = np.array([observation for observation, _ in taken])
-            np.testing.assert_array_equal(agent.act(observations), [action for _, action in taken])
-            best.append(taken[0][1])
-            taken.clear()
+            observations = np.array([observation for observation, _ in steps])
+            np.testing.assert_array_equal(agent.act(observations), [action for _, action in steps])
+            best.append(steps[0][1])
+            steps.clear()
         assert best == [best[0], 1 - best[0]]
 
     def test_counters_and_memory_are_unchanged(self) -> None:

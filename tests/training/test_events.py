@@ -67,8 +67,8 @@ class TestPlain:
         def keep_work(entries: list[str]) -> list[str]:
             return [entry for entry in entries if entry.split()[0] in ("reset", "step", "update", "target")]
 
-        whole = taped(tape, length=3)
-        once = keep_work(fit(tape, whole, steps=23, num_envs=3))
+        single = taped(tape, length=3)
+        once = keep_work(fit(tape, single, steps=23, num_envs=3))
         split = taped(tape, length=3)
         split_tape = keep_work(fit(tape, split, steps=7, num_envs=3)) + keep_work(fit(tape, split, steps=16))
         assert split_tape == once
@@ -258,7 +258,7 @@ class TestDispatch:
 
     def test_event_without_handlers_costs_less_than_with_one(self, tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
         loops: list[Loop] = []
-        monkeypatch.setattr(Loop, "run", loops.append)
+        monkeypatch.setattr(Loop, "run", lambda loop: loops.append(loop))
         callbacks = [LambdaCallback(on_batch_end=lambda batch, logs: None), Callback()]
         taped(tape).fit(steps=1, callbacks=callbacks, verbose=0)
         (loop,) = loops

@@ -29,16 +29,16 @@ def acting(env: Any = "CartPole-v1", seed: int | None = 3, **options: Any) -> no
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_closed_agent_continues_its_episodes(num_envs: int) -> None:
-    whole, agent = (acting(steps=40, num_envs=num_envs) for _ in range(2))
+    uninterrupted, agent = (acting(steps=40, num_envs=num_envs) for _ in range(2))
     before = agent.get_state()
     agent.close()
     assert lanes_of(agent) is None
     assert_same_state(before, agent)
     agent.close()
     assert_same_state(before, agent)
-    for each in (whole, agent):
+    for each in (uninterrupted, agent):
         each.fit(steps=40, verbose=0)
-    assert_same_state(whole, agent)
+    assert_same_state(uninterrupted, agent)
 
 
 def test_close_closes_only_environments_that_the_agent_made() -> None:
@@ -80,12 +80,12 @@ def test_get_state_and_set_state_can_be_repeated() -> None:
 
 
 def test_two_fits_with_the_same_env_argument_equal_one() -> None:
-    whole, agent = acting(), acting()
+    uninterrupted, agent = acting(), acting()
     env = gymnasium.make("CartPole-v1", max_episode_steps=15)
-    whole.fit(lambda: gymnasium.make("CartPole-v1", max_episode_steps=15), steps=40, verbose=0)
+    uninterrupted.fit(lambda: gymnasium.make("CartPole-v1", max_episode_steps=15), steps=40, verbose=0)
     for steps in (21, 19):
         agent.fit(env, steps=steps, verbose=0)
-    assert_same_state(whole, agent)
+    assert_same_state(uninterrupted, agent)
 
 
 def test_another_environment_starts_new_episodes_in_both_directions() -> None:

@@ -1,6 +1,6 @@
-"""The fakes of the test-suite: small environments whose every value is known beforehand.
+"""Test doubles: small environments whose values are all known in advance.
 
-They need numpy and gymnasium only; the classic ones are plain objects, as gym is not installed.
+The classic ones are plain objects, because gym is not installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 
 class FakeClock:
-    """Stands in for `time.perf_counter`: seconds pass when a test says so, whatever else the machine does."""
+    """A replacement for `time.perf_counter`, in which only `sleep` advances the time."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -22,14 +22,14 @@ class FakeClock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.now += seconds
 
 
 class CountingEnv(gymnasium.Env):
-    """Says where it is: the observation is [episode, step], both from 0, and the reward is the number of the step.
+    """The observation is [episode, step], both from 0, and the reward is the number of the step.
 
-    Episodes last `length` steps and end by termination, or by truncation with `truncate`.
+    Episodes have `length` steps and end by termination, or by truncation with `truncate`.
     """
 
     def __init__(self, length: int = 5, truncate: bool = False) -> None:
@@ -85,7 +85,7 @@ class RandomWalkEnv(gymnasium.Env):
 
 
 class StatefulEnv(RandomWalkEnv):
-    """A random walk that can say where it is. Its noise comes from the generator that gymnasium gives it."""
+    """A random walk with state methods. Its noise comes from the generator that gymnasium gives it."""
 
     def __init__(self, limit: float = 3.0, length: int = 20) -> None:
         super().__init__(limit, length)
@@ -100,7 +100,7 @@ class StatefulEnv(RandomWalkEnv):
 
 
 class ImageEnv(gymnasium.Env):
-    """A uint8 picture [H, W, C] with one lit pixel, which the action moves; the seed says where it starts."""
+    """A uint8 image [H, W, C] with one white pixel, which the action moves; its first place is random."""
 
     def __init__(self, shape: tuple[int, int, int] = (12, 10, 3), length: int = 8) -> None:
         self.length = length
@@ -127,10 +127,10 @@ class ImageEnv(gymnasium.Env):
 
 
 class BranchingEnv(gymnasium.Env):
-    """Ends as the actions say, by termination, truncation or both at once; nothing is random.
+    """The actions decide whether it ends by termination, truncation or both at once; nothing is random.
 
     The observation is [episode, step, sum of the actions]. It terminates when the sum reaches `goal` and is truncated
-    after `length` steps. The reward is 100 times the step plus the action. For comparing vector lanes with scalar ones.
+    after `length` steps. The reward is 100 times the step plus the action.
     """
 
     def __init__(self, goal: int = 6, length: int = 5) -> None:
@@ -163,7 +163,7 @@ def branching_vector(num_envs: int, mode: str, goal: int = 6, length: int = 5) -
 
 
 class EnvironmentBroke(RuntimeError):
-    """What `RaisingEnv` raises."""
+    """The error that `RaisingEnv` raises."""
 
 
 class RaisingEnv(CountingEnv):
@@ -188,7 +188,7 @@ class RaisingEnv(CountingEnv):
 
 
 class NotANumberEnv(CountingEnv):
-    """Gives NaN as `where` ("observation" or "reward") in the `at`-th step of its life (from 1)."""
+    """Returns NaN as `where` ("observation" or "reward") in the `at`-th step of its life (from 1)."""
 
     def __init__(self, at: int = 3, where: str = "observation", length: int = 5) -> None:
         super().__init__(length)
@@ -204,7 +204,7 @@ class NotANumberEnv(CountingEnv):
 
 
 class Box:
-    """A space of classic gym: known by the name of its class and its attributes."""
+    """A space of classic gym, recognized by the name of its class and its attributes."""
 
     def __init__(self, low: float, high: float, shape: tuple[int, ...], dtype: type = np.float32) -> None:
         self.low, self.high = np.full(shape, low, dtype), np.full(shape, high, dtype)
@@ -221,7 +221,7 @@ class Discrete:
 class Gym021Env:
     """Classic gym 0.21: `seed()`, `reset()` -> observation, `step()` -> 4 values.
 
-    The observation is [seed, step]. Ends after `length` steps; with `truncate` its info says that it was a time limit.
+    The observation is [seed, step]. It ends after `length` steps; with `truncate`, its info has "TimeLimit.truncated".
     """
 
     metadata = {"render.modes": ["rgb_array"]}  # noqa: RUF012
@@ -274,7 +274,7 @@ class Gym026Env:
 
 
 class ListTeam:
-    """Two agents of lists, as Note_rl has them: rewards are the number of the step, and twice that; three steps."""
+    """Two agents with lists, as in Note_rl; rewards are the number of the step and twice that; three steps."""
 
     def __init__(self, form: int = 4, truncate: bool = False) -> None:
         self.form, self.truncate = form, truncate
@@ -300,9 +300,9 @@ class ListTeam:
 
 
 class LeavingTeam:
-    """Three agents in PettingZoo's form, of whom the first is done at step 2, the second cut off at 3, all at 4.
+    """Three agents with PettingZoo's API: the first terminates at step 2, the second is truncated at 3, all at 4.
 
-    Observations are the number of the step, rewards 1, 10 and 100.
+    Observations are the number of the step; rewards are 1, 10 and 100.
     """
 
     possible_agents = ("first", "second", "third")

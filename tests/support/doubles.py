@@ -274,7 +274,7 @@ class Gym026Env:
 
 
 class ListTeam:
-    """Two agents with lists, as in Note_rl, and episodes of three steps; rewards are the step number and its double."""
+    """Two agents with lists, as in Note_rl; rewards are the number of the step and twice that; three steps."""
 
     def __init__(self, form: int = 4, truncate: bool = False) -> None:
         self.form, self.truncate = form, truncate

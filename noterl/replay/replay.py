@@ -508,7 +508,7 @@ def bytes_needed(
     >>> from noterl.replay import bytes_needed
     >>> frames = spaces.Box(0, 255, (84, 84, 4), "uint8")
     >>> round(bytes_needed(1_000_000, frames, spaces.Discrete(18), frame_stack=4) / 1e9, 2)
-    7.09
+    7.08
     """
     check_positive("capacity", capacity)
     observation = observation_layout(observation_space)

@@ -14,10 +14,11 @@ import pytest
 from keras import ops
 
 import noterl
-from noterl import losses, networks
-from noterl.backends import current, name
+from noterl import backends, losses, networks
+from noterl.backends import current
 from noterl.backends.common import NonFiniteError
 from tests.support.batches import VECTOR, Corridor, copied, differences, flat, part, random_batch, small_dqn, with_fault
+from tests.support.parts import learner_of, run_updates
 
 
 class Losing(noterl.Agent):
@@ -81,7 +82,7 @@ def test_unknown_variable_raises_with_its_name(make) -> None:
     agent = losing(term)
     state = copied(agent.get_state())
     with pytest.raises(RuntimeError, match=r"forgotten.*attribute of the agent"):
-        agent.run_updates(random_batch(2, 4), 2)
+        run_updates(agent, random_batch(2, 4), 2)
     assert np.array_equal(current().fetch(variable), before)
     assert differences(state, agent.get_state()) == []
 
@@ -102,7 +103,7 @@ def test_unknown_variable_in_forward_raises() -> None:
 @pytest.mark.backends("jax")
 def test_global_seed_generator_raises() -> None:
     with pytest.raises(ValueError, match="SeedGenerator"):
-        losing(lambda agent, batch: ops.mean(keras.random.normal((2,)))).run_updates(random_batch(2, 4), 2)
+        run_updates(losing(lambda agent, batch: ops.mean(keras.random.normal((2,)))), random_batch(2, 4), 2)
 
 
 def make_variable() -> keras.Variable:
@@ -121,7 +122,7 @@ def make_variable() -> keras.Variable:
 )
 def test_variable_in_an_attribute_of_the_agent_is_trained(parts, get) -> None:
     agent = losing(lambda agent, batch: ops.square(get(agent.parts)), parts)
-    agent.run_updates(random_batch(3, 4), 3)
+    run_updates(agent, random_batch(3, 4), 3)
     assert 1.99 < float(current().fetch(get(agent.parts))) < 2.0
     assert any("parts" in name for name in agent.get_state()["variables"])
 
@@ -134,12 +135,12 @@ def test_seed_generator_of_the_agent_advances() -> None:
 
     agent = losing(term, lambda: keras.random.SeedGenerator(5))
     start, batch = copied(agent.get_state()), random_batch(4, 4)
-    agent.run_updates(batch, 4)
+    run_updates(agent, batch, 4)
     first = copied(agent.get_state())
     assert int(first["variables"]["parts"][0][1]) > int(start["variables"]["parts"][0][1])
     agent.set_state(start)
     for k in range(4):
-        agent.run_updates(part(batch, k, k + 1), 1)
+        run_updates(agent, part(batch, k, k + 1), 1)
     assert differences(first, agent.get_state()) == []
 
 
@@ -150,15 +151,15 @@ def test_non_finite_update_is_undone(optimizer: str) -> None:
     start = copied(agent.get_state())
     for k, field, value in ((0, "reward", np.nan), (5, "observation", np.inf), (7, "reward", 1e30)):
         agent.set_state(start)
-        agent.run_updates(batch, k) if k else None
+        run_updates(agent, batch, k) if k else None
         expected = copied(agent.get_state())
         agent.set_state(start)
-        result = agent.run_updates(with_fault(batch, k, field, value), 8)
+        result = run_updates(agent, with_fault(batch, k, field, value), 8)
         assert int(result.applied) == k
         assert not np.isfinite(current().fetch(result.logs["loss"])[k])
         assert np.isfinite(current().fetch(result.logs["loss"])[:k]).all()
         assert differences(expected, agent.get_state()) == []
-    assert int(agent.run_updates(batch, 8).applied) == 8
+    assert int(run_updates(agent, batch, 8).applied) == 8
     assert differences(expected, agent.get_state())
 
 
@@ -169,10 +170,10 @@ def test_non_finite_gradient_of_a_finite_loss_is_undone() -> None:
     agent, batch = losing(term, make_variable), random_batch(4, 4)
     discount = np.where(np.arange(4)[:, None] == 2, 0, np.full((4, 4), 0.5)).astype(np.float32)
     start = copied(agent.get_state())
-    agent.run_updates(batch._replace(discount=discount), 2)
+    run_updates(agent, batch._replace(discount=discount), 2)
     expected = copied(agent.get_state())
     agent.set_state(start)
-    result = agent.run_updates(batch._replace(discount=discount), 4)
+    result = run_updates(agent, batch._replace(discount=discount), 4)
     assert int(result.applied) == 2
     assert np.isfinite(current().fetch(result.logs["loss"])[:3]).all()
     assert differences(expected, agent.get_state()) == []
@@ -188,11 +189,11 @@ def test_assignments_of_the_loss_are_undone() -> None:
     agent = losing(term, lambda: keras.Variable(np.float32(0), trainable=False, name="mean"))
     batch = random_batch(4, 4)
     start = copied(agent.get_state())
-    agent.run_updates(batch, 2)
+    run_updates(agent, batch, 2)
     expected = copied(agent.get_state())
     assert float(current().fetch(agent.parts)) != 0
     agent.set_state(start)
-    assert int(agent.run_updates(with_fault(batch, 2, "reward", np.nan), 4).applied) == 2
+    assert int(run_updates(agent, with_fault(batch, 2, "reward", np.nan), 4).applied) == 2
     assert differences(expected, agent.get_state()) == []
 
 
@@ -274,32 +275,31 @@ def test_agent_can_be_saved_and_continue_after_ctrl_c_at_any_time(tmp_path) -> N
     assert agent.steps == steps + 50
 
 
-class InterruptInUpdate(noterl.DQN):
-    """Sends two SIGINTs during an update."""
+def interrupted_in_an_update(*, presses: int) -> noterl.DQN:
+    """Return an agent in whose first update after the 32nd this number of SIGINTs is sent."""
+    agent = noterl.DQN(lambda: Corridor(), hidden=(8,), seed=5)
+    agent.compile(replay=noterl.Replay(500), batch_size=8, learning_starts=8, update_every=4, updates=8)
+    learner: Any = learner_of(agent)
+    update, left = learner.update, [os.getpid()] * presses
 
-    presses = 0
+    def interrupted(batch: Any, count: int) -> Any:
+        while agent.updates >= 32 and left:
+            os.kill(left.pop(), signal.SIGINT)
+        return update(batch, count)
 
-    def run_updates(self, batch, count):
-        if self.updates >= 32 and self.presses == 0:
-            for _ in range(2):
-                self.presses += 1
-                os.kill(os.getpid(), signal.SIGINT)
-        return super().run_updates(batch, count)
+    learner.update = interrupted
+    return agent
 
 
 def test_compiled_call_completes_despite_two_sigints() -> None:
-    agent = InterruptInUpdate(lambda: Corridor(), hidden=(8,), seed=5)
-    agent.compile(replay=noterl.Replay(500), batch_size=8, learning_starts=8, update_every=4, updates=8)
+    agent = interrupted_in_an_update(presses=2)
     with pytest.raises(KeyboardInterrupt):
         agent.fit(steps=100, verbose=0)
-    assert agent.presses == 2
     assert agent.updates == int(agent.optimizer.iterations) == 40
     interrupted = copied(agent.get_state())
     agent.fit(steps=30, verbose=0)
 
-    other = InterruptInUpdate(lambda: Corridor(), hidden=(8,), seed=5)
-    other.presses = 1
-    other.compile(replay=noterl.Replay(500), batch_size=8, learning_starts=8, update_every=4, updates=8)
+    other = interrupted_in_an_update(presses=0)
     other.fit(steps=interrupted["counters"]["steps"], verbose=0)
     assert differences(interrupted, other.get_state()) == []
 
@@ -319,12 +319,12 @@ def test_ctrl_c_in_on_train_end_is_raised() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-@pytest.mark.skipif(name() == "torch", reason="torch detects an overflow in the next loss")
+@pytest.mark.skipif(backends.name() == "torch", reason="torch detects an overflow in the next loss")
 @pytest.mark.parametrize("size", [1, 4])
 def test_update_that_overflows_the_state_is_not_applied(size: int) -> None:
     """Its loss and gradients are finite, the weights after it are not."""
     agent = small_dqn(optimizer=keras.optimizers.SGD(3e38))
     before, batch = copied(agent.get_state()), random_batch(size, 8)
     large = batch._replace(reward=np.full_like(batch.reward, 1e3), weight=np.full_like(batch.weight, 1e3))
-    assert int(agent.run_updates(large, size).applied) == 0
+    assert int(run_updates(agent, large, size).applied) == 0
     assert not differences(before["variables"], agent.get_state()["variables"])

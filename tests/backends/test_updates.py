@@ -13,11 +13,12 @@ import pytest
 import noterl
 from noterl import networks
 from noterl.backends import current
+from noterl.learning.schedule import LossMean
 from noterl.policies import EpsGreedyQPolicy
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
 from tests.support.batches import VECTOR, copied, differences, part, random_batch, row, small_dqn
-from tests.support.parts import run_updates, sample_batch
+from tests.support.parts import learner_of, run_updates, sample_batch
 
 
 def cartpole_agent(seed: int = 11, **settings: Any) -> noterl.DQN:
@@ -41,8 +42,9 @@ def runner():
 
     def run(steps_per_execution: int | str, updates: int | str, update_every: int | str, steps: int) -> dict[str, Any]:
         agent.set_state(start)
-        agent.steps_per_execution = steps_per_execution
-        agent.schedule.updates, agent.schedule.update_every = updates, update_every
+        learner_of(agent).steps_per_execution = steps_per_execution
+        schedule = learner_of(agent).schedule
+        schedule.updates, schedule.update_every = updates, update_every
         agent.fit(steps=steps, verbose=0)
         return copied(agent.get_state())
 
@@ -100,7 +102,7 @@ def test_traces_are_bounded_for_varying_group_sizes() -> None:
     batch = random_batch(16, 4)
     while updates < 1000:
         wanted = int(rng.integers(1, 17)) if updates % 3 else 7
-        size = agent.call_size(wanted)
+        size = learner_of(agent).call_size(wanted)
         result = run_updates(agent, part(batch, 0, size), min(wanted, size))
         assert int(result.applied) == min(wanted, size)
         updates += wanted
@@ -233,14 +235,14 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_memory_does_not_grow_with_updates() -> None:
-    agent = small_dqn()
+    agent, loss_mean = small_dqn(), LossMean()
     batch = random_batch(100, 4)
 
     def run(calls: int) -> None:
         for _ in range(calls):
             result = run_updates(agent, batch, 100)
-            agent.loss_mean.add(result.logs["loss"], 100)
-            agent.loss_mean.take()
+            loss_mean.add(result.logs["loss"], 100)
+            loss_mean.take()
         gc.collect()
 
     run(20)

@@ -122,7 +122,7 @@ def test_grouping_of_updates_does_not_change_results(case: Case) -> None:
         first = 0
         for size in split:
             run_updates(agent, part(case.batch, first, first + size), size)
-            first = agent.updates = first + size
+            first = agent._counters.updates = first + size
         states.append(copied(agent.get_state()))
     assert differences(states[0], states[1]) == []
     assert differences(states[0], states[2]) == []

@@ -77,7 +77,7 @@ def test_scale_inverts_unscale() -> None:
     one = Deterministic().bind(spaces.Box(np.array([2.0], np.float32), np.array([2.0], np.float32)))
     assert FETCH(one.scale(tensor([[2.0]]))).tolist() == [[0.0]], "a dimension without width is no division by zero"
     square = Deterministic().bind(spaces.Box(-2.0, 2.0, (2, 2)))
-    assert FETCH(square.scaled(tensor(np.ones((5, 2, 2))))).tolist() == [[0.5] * 4] * 5
+    assert FETCH(square.scale(tensor(np.ones((5, 2, 2))))).tolist() == [[0.5] * 4] * 5
 
 
 def test_noise_is_added_to_the_scaled_action_and_clipped() -> None:

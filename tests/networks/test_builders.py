@@ -320,7 +320,7 @@ def test_copy_between_architectures_raises(other: Any) -> None:
     source, target = networks.mlp(4, [5], 2), other()
     before = networks.get_weights(target)
     for tau in (1.0, 0.5):
-        with pytest.raises(ValueError, match="one build"):
+        with pytest.raises(ValueError, match="source and target"):
             networks.copy(source, target, tau)
     assert shapes(target) == [weight.shape for weight in before]
 

@@ -1,4 +1,4 @@
-"""A live scalar is the same on the host and on the device, whichever way it is changed."""
+"""A hyperparameter has equal values on the host and on the device, however it is changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def device(parameter: Hyperparameter) -> float:
 
 
 @pytest.mark.parametrize("value", [0.9, 0, 1, np.float32(0.1), np.float64(1e-3), 1e-7, -2.5])
-def test_both_sides_hold_what_was_given(value: float) -> None:
+def test_host_and_device_hold_assigned_value(value: float) -> None:
     parameter = Hyperparameter(0.5, "rate")
     parameter.assign(value)
     fresh = Hyperparameter(value, "rate")
@@ -33,7 +33,7 @@ def test_both_sides_hold_what_was_given(value: float) -> None:
         assert device(held) == float(np.float32(value))
 
 
-def test_it_counts_as_a_number_and_as_a_tensor() -> None:
+def test_hyperparameter_is_number_and_tensor() -> None:
     rate = Hyperparameter(0.25, "rate")
     assert math.sqrt(rate) == 0.5
     assert float(np.asarray(rate)) == 0.25
@@ -50,7 +50,7 @@ class ByNumber(noterl.DQN):
 
 
 @pytest.mark.parametrize("jit_compile", ["auto", False])
-def test_no_loss_holds_on_to_a_number(jit_compile, backend: str) -> None:
+def test_float_in_compiled_loss_raises_or_runs_eagerly(jit_compile, backend: str) -> None:
     agent = ByNumber(VECTOR, hidden=(8,), seed=3)
     agent.compile(replay=noterl.Replay(64), jit_compile=jit_compile)
     agent.build()
@@ -70,7 +70,7 @@ NO_NUMBERS = [float("nan"), float("inf"), -float("inf"), "much", "0.5", b"1", Tr
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS)
-def test_what_is_no_finite_number_is_refused_and_changes_nothing(value) -> None:
+def test_non_finite_value_raises_and_changes_nothing(value) -> None:
     rate = Hyperparameter(0.25, "rate")
     with pytest.raises(ValueError, match="rate must be a"):
         rate.assign(value)
@@ -79,7 +79,7 @@ def test_what_is_no_finite_number_is_refused_and_changes_nothing(value) -> None:
         Hyperparameter(value, "rate")
 
 
-def test_bounds_are_kept_and_named() -> None:
+def test_value_out_of_bounds_raises() -> None:
     gamma = Hyperparameter(0.5, "gamma", minimum=0.0, maximum=1.0)
     for value in (0.0, 1.0):
         gamma.assign(value)
@@ -94,7 +94,7 @@ def test_bounds_are_kept_and_named() -> None:
         Hyperparameter(-1.0, "rate", minimum=0.0)
 
 
-def test_setting_the_attribute_changes_the_value_not_the_object() -> None:
+def test_setting_attribute_changes_value_not_object() -> None:
     agent = small_dqn()
     gamma = agent.gamma
     agent.gamma = 0.5
@@ -107,7 +107,7 @@ def test_setting_the_attribute_changes_the_value_not_the_object() -> None:
     assert float(agent.gamma) == device(agent.gamma) == 0.25
 
 
-def test_values_are_part_of_the_state() -> None:
+def test_values_are_part_of_state() -> None:
     agent = small_dqn()
     agent.gamma = 0.1
     state = agent.get_state()
@@ -117,7 +117,7 @@ def test_values_are_part_of_the_state() -> None:
     assert float(agent.gamma) == 0.1 and device(agent.gamma) == float(np.float32(0.1))
 
 
-def test_a_plain_gamma_is_the_discount_too() -> None:
+def test_plain_gamma_is_discount() -> None:
     agent = small_dqn()
     assert discount_factor(agent) == 0.9
     del agent.hyperparameters["gamma"]
@@ -133,18 +133,18 @@ def test_a_plain_gamma_is_the_discount_too() -> None:
 
 
 @pytest.mark.parametrize("name", [None, "", 3])
-def test_a_name_is_a_word(name: Any) -> None:
+def test_bad_name_raises(name: Any) -> None:
     with pytest.raises(ValueError, match="name"):
         small_dqn().hyperparameter(name, 1.0)
 
 
 @pytest.mark.parametrize(("low", "high", "value"), [(0, 1, 0.5), (0, 1, 1.0), (0, None, 0.0), (None, 1, 1.0)])
-def test_another_value_lies_within_the_bounds(low: float | None, high: float | None, value: float) -> None:
+def test_another_value_is_within_bounds(low: float | None, high: float | None, value: float) -> None:
     other = Hyperparameter(value, "rate", minimum=low, maximum=high).another()
     assert other != value and (low is None or other >= low) and (high is None or other <= high)
 
 
-def test_names_are_unique() -> None:
+def test_duplicate_name_raises() -> None:
     class Doubled(noterl.DQN):
         def __init__(self, env, *, seed=None):
             super().__init__(env, hidden=(4,), seed=seed)
@@ -154,7 +154,7 @@ def test_names_are_unique() -> None:
         Doubled(VECTOR)
 
 
-def test_agents_share_no_values() -> None:
+def test_agents_do_not_share_values() -> None:
     first, second = small_dqn(), small_dqn()
     first.gamma = 0.3
     assert float(second.gamma) == 0.9 and device(second.gamma) == float(np.float32(0.9))
@@ -211,7 +211,7 @@ def test_a_bad_rule_set_as_a_plain_attribute_is_refused() -> None:
     assert noterl.learning.optimizers.get_rule(agent.optimizer, "beta_1") == pytest.approx(0.9)
 
 
-def test_the_users_optimizer_is_left_alone() -> None:
+def test_compile_does_not_change_given_optimizer() -> None:
     """It is cloned: two agents may be given the same."""
     given = keras.optimizers.Adam(1e-3)
     first, second = small_dqn(optimizer=given), small_dqn(optimizer=given)
@@ -221,7 +221,7 @@ def test_the_users_optimizer_is_left_alone() -> None:
     assert not given.built
 
 
-def test_a_rule_of_an_optimizer_that_is_not_there_is_refused() -> None:
+def test_unknown_rule_or_optimizer_raises() -> None:
     agent = small_dqn()
     with pytest.raises(ValueError, match="optimizer must be one of optimizer, got 'critic'"):
         agent.set_rule("learning_rate", 0.1, optimizer="critic")

@@ -1,4 +1,4 @@
-"""The losses give the numbers that a person computes by hand."""
+"""Losses equal numbers that were computed by hand."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def numbers(value) -> list:
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
-def test_take_picks_the_values_of_the_actions(dtype: str) -> None:
+def test_take_returns_values_of_actions(dtype: str) -> None:
     values = tensor([1, 2, 3], [4, 5, 6], [7, 8, 9], [-1, -2, -3])
     assert numbers(losses.take(values, tensor(2, 0, 1, 2, dtype=dtype))) == [3, 4, 8, -3]
 
 
-def test_the_target_of_a_terminated_row_is_its_reward() -> None:
+def test_td_target_of_terminated_row_is_reward() -> None:
     # reward + discount * next value
     target = losses.td_target(tensor(1, -1, 2), tensor(0.5, 0, 0.25), tensor(4, 100, -8))
     assert numbers(target) == [3, -1, 0]
@@ -42,7 +42,7 @@ def test_squared_is_half_the_square() -> None:
     assert numbers(losses.squared(tensor(0, 0.5, -3))) == [0, 0.125, 4.5]
 
 
-def test_the_mean_counts_rows_not_weights() -> None:
+def test_weighted_mean_divides_by_rows() -> None:
     mean = losses.weighted_mean(tensor(2, 4, 100, 8), tensor(1, 0.5, 0, 1))
     assert numbers(mean) == (2 + 2 + 0 + 8) / 4
 

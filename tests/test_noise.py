@@ -1,6 +1,6 @@
-"""Noise processes against their formulas.
+"""Noise processes equal their formulas.
 
-Also what noises and policies share, `Explorer`, over all of them: generators, live numbers, states, checks.
+Also `Explorer` for all noises and policies: generators, tunables, states and checks.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def draws(explorer: Any, count: int = 60) -> list[Any]:
     return [explorer.select_action(probabilities, step).tolist() for step in range(count)]
 
 
-def test_white_noise_follows_its_formula() -> None:
+def test_white_noise_equals_formula() -> None:
     noise, twin = build(*NOISES[0], seed=6), np.random.default_rng(6)
     for n in range(100):
         expected = [0.5 + annealed(n) * twin.standard_normal() for _ in range(3)]
         np.testing.assert_allclose(noise.sample(), expected, rtol=1e-6)
 
 
-def test_ornstein_uhlenbeck_follows_its_formula() -> None:
+def test_ornstein_uhlenbeck_equals_formula() -> None:
     noise, twin = build(*NOISES[1], seed=6), np.random.default_rng(6)
     x = [0.5 + 2.0 * twin.standard_normal() for _ in range(3)]
     for n in range(100):
@@ -103,7 +103,7 @@ def test_annealing_counts_environment_steps(cls: type[NoiseProcess], arguments: 
 
 
 @BOTH
-def test_all_lanes_of_a_sample_have_the_sigma_before_it(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
+def test_all_lanes_of_a_sample_use_same_sigma(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
     """Annealed to zero by the sample itself, its last lane is as noisy as its first."""
     noise = build(cls, {**arguments, "sigma_min": 0.0, "n_steps_annealing": 1000})
     first = noise.sample(4000)
@@ -111,13 +111,13 @@ def test_all_lanes_of_a_sample_have_the_sigma_before_it(cls: type[NoiseProcess],
     assert noise.current_sigma == 0.0
 
 
-def test_without_sigma_min_sigma_stays() -> None:
+def test_sigma_is_constant_without_sigma_min() -> None:
     noise = build(GaussianWhiteNoiseProcess, {"sigma": 0.3})
     noise.sample(100_000)
     assert noise.current_sigma == 0.3
 
 
-def test_sigma_set_below_sigma_min_does_not_blow_up() -> None:
+def test_sigma_set_below_sigma_min_stays_bounded() -> None:
     noise = build(*NOISES[0])
     noise.sample(4)
     noise.sigma = 0.1
@@ -153,7 +153,7 @@ def test_ornstein_uhlenbeck_distribution() -> None:
 
 
 @BOTH
-def test_a_batch_is_what_its_rows_would_be(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
+def test_batch_equals_its_rows(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
     """White noise of several lanes is that of one lane called as often; OU lanes do not mix."""
     noise = build(cls, {**arguments, "sigma_min": None}, seed=9)
     batch = [noise.sample(4) for _ in range(10)]
@@ -182,7 +182,7 @@ def test_reset_restarts_one_lane_or_all() -> None:
     assert noise.n == 4
 
 
-def test_a_lane_begins_when_it_is_first_sampled() -> None:
+def test_lane_starts_when_first_sampled() -> None:
     noise = build(*NOISES[1])
     noise.reset()
     noise.reset(5)
@@ -205,7 +205,7 @@ def test_a_sample_is_not_a_view_of_the_state() -> None:
 
 
 @EACH
-def test_the_state_continues_the_draws(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+def test_restored_state_continues_samples(cls: type[Explorer], arguments: dict[str, Any]) -> None:
     original = build(cls, arguments, seed=1)
     draws(original)
     state = original.get_state()
@@ -221,7 +221,7 @@ def test_the_state_continues_the_draws(cls: type[Explorer], arguments: dict[str,
 
 
 @EACH
-def test_the_state_is_made_of_plain_things(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+def test_state_holds_plain_values(cls: type[Explorer], arguments: dict[str, Any]) -> None:
     def assert_plain(value: Any) -> None:
         if isinstance(value, dict | list):
             for item in value.values() if isinstance(value, dict) else value:
@@ -239,7 +239,7 @@ def test_the_state_is_made_of_plain_things(cls: type[Explorer], arguments: dict[
 
 
 @EACH
-def test_live_changes_are_part_of_the_state(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+def test_changed_tunables_are_part_of_state(cls: type[Explorer], arguments: dict[str, Any]) -> None:
     """Each live number that is a constructor argument is changed, saved, and found again."""
     changed = build(cls, arguments)
     for name in arguments.keys() & cls.tunables.keys():
@@ -254,7 +254,7 @@ def test_live_changes_are_part_of_the_state(cls: type[Explorer], arguments: dict
 
 
 @EACH
-def test_a_state_that_does_not_fit_changes_nothing(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+def test_bad_state_changes_nothing(cls: type[Explorer], arguments: dict[str, Any]) -> None:
     explorer = build(cls, arguments)
     draws(explorer, 6)
     before = frozen(explorer)
@@ -273,7 +273,7 @@ def test_a_state_that_does_not_fit_changes_nothing(cls: type[Explorer], argument
     assert frozen(explorer) == before
 
 
-def test_a_state_for_another_size_of_action_is_refused() -> None:
+def test_state_with_other_action_size_raises() -> None:
     noise, wide = build(*NOISES[1]), build(OrnsteinUhlenbeckProcess, {"theta": 0.1, "size": 4})
     wide.sample(2)
     with pytest.raises(ValueError, match=r"state\['x'\] must be \[lanes, 3\], got the shape \(2, 4\)"):
@@ -281,7 +281,7 @@ def test_a_state_for_another_size_of_action_is_refused() -> None:
 
 
 @EACH
-def test_generators_are_owned_and_can_be_given(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+def test_generator_is_own_and_assignable(cls: type[Explorer], arguments: dict[str, Any]) -> None:
     fresh, other = cls(**arguments), cls(**arguments)
     assert fresh.generator is fresh.generator
     assert fresh.generator.bit_generator.state != other.generator.bit_generator.state
@@ -295,7 +295,7 @@ def test_generators_are_owned_and_can_be_given(cls: type[Explorer], arguments: d
 
 
 @EACH
-def test_every_class_can_be_built_again_by_name(cls: type[Explorer], arguments: dict[str, Any]) -> None:
+def test_every_class_is_rebuilt_by_name(cls: type[Explorer], arguments: dict[str, Any]) -> None:
     again = lookup(cls.__name__).from_config(build(cls, arguments).get_config())
     assert type(again) is cls
     assert again.get_config() == arguments
@@ -358,7 +358,7 @@ def test_every_argument_is_covered_by_the_cases_above() -> None:
     assert set(INVALID) == {(cls, name) for cls, arguments in EXPLORERS for name in arguments}
 
 
-def test_arguments_that_contradict_each_other() -> None:
+def test_contradictory_arguments_raise() -> None:
     with pytest.raises(ValueError, match=r"min_eps must be at most initial_eps \(0.1\), got 0.2"):
         policies.AdaptiveEpsGreedyPolicy(initial_eps=0.1, min_eps=0.2)
     for cls, arguments in NOISES:
@@ -369,7 +369,7 @@ def test_arguments_that_contradict_each_other() -> None:
 
 
 @BOTH
-def test_lanes_are_checked_before_anything_is_drawn(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
+def test_bad_lanes_change_nothing(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
     noise = build(cls, arguments)
     noise.sample(3)
     before = frozen(noise)

@@ -1,4 +1,4 @@
-"""Comparing runs over seeds: the numbers behind the picture."""
+"""Comparison of runs over seeds: the numbers in the figure."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class TestBand:
         assert middle.x.tolist() == [10.0, 20.0]
         assert [part.tolist() for part in middle[1:]] == [[0.0, 2.0], [0.0, 4.0], [0.0, 8.0]]
 
-    def test_where_all_have_been(self) -> None:
+    def test_band_covers_common_range(self) -> None:
         """The first run goes from 10 to 30, the second from 25 to 50; a straight line joins its points."""
         middle = band([run([1.0, 2.0, 3.0]), run([10.0, 20.0], 25)], window=1, points=2)
         assert middle.x.tolist() == [25.0, 30.0]
         assert middle.median.tolist() == [(2.5 + 10.0) / 2, (3.0 + 12.0) / 2]
 
-    def test_smoothed_by_the_last_values(self) -> None:
+    def test_band_smooths_over_window(self) -> None:
         middle = band([run([3.0, 5.0, 10.0, 0.0])], window=3, points=4)
         assert middle.median.tolist() == [3.0, 4.0, 6.0, 5.0]
         assert middle.low.tolist() == middle.high.tolist() == middle.median.tolist()
 
-    def test_what_a_run_has_only_sometimes(self) -> None:
+    def test_missing_entries_are_skipped(self) -> None:
         middle = band([run([0.0] * 4, score=[math.nan, 2.0, math.nan, 6.0])], "score", window=1, points=3)
         assert middle.x.tolist() == [20.0, 30.0, 40.0]
         assert middle.median.tolist() == [2.0, 4.0, 6.0]
@@ -62,7 +62,7 @@ class TestBand:
         assert middle.high.tolist() == [2.5, 4.5]
 
     @pytest.mark.parametrize(("against", "x"), [("episode", [0.0, 2.0]), ("time", [0.0, 1.0]), ("steps", [10.0, 30.0])])
-    def test_against_other_quantities(self, against: str, x: list[float]) -> None:
+    def test_band_against_other_quantities(self, against: str, x: list[float]) -> None:
         assert band([history([1.0, 2.0, 3.0])], against=against, points=2).x.tolist() == x
 
     @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ class TestBand:
 
 
 class TestCompare:
-    def test_a_line_and_a_band_for_each_kind(self, tmp_path: Path) -> None:
+    def test_line_and_band_for_each_group(self, tmp_path: Path) -> None:
         kinds = {"one": [run([0.0, 4.0]), run([0.0, 8.0])], "two": [run([9.0, 9.0])]}
         figure = compare(kinds, window=1, path=tmp_path / "compare.png")
         axes = figure.axes[0]
@@ -101,12 +101,12 @@ class TestCompare:
         picture = matplotlib.image.imread(tmp_path / "compare.png")
         assert len(np.unique(picture[..., :3].reshape(-1, 3), axis=0)) > 20
 
-    def test_one_kind_needs_no_name(self) -> None:
+    def test_single_group_needs_no_name(self) -> None:
         axes = compare([run([0.0, 4.0])] * 3, against="episode").axes[0]
         assert [text.get_text() for text in axes.get_legend().get_texts()] == ["median of 3 runs"]
         assert axes.get_xlabel() == "episode"
 
-    def test_nothing_to_compare(self) -> None:
+    def test_empty_runs_raise(self) -> None:
         with pytest.raises(ValueError, match="runs"):
             compare({})
         with pytest.raises(ValueError, match="runs must be a list of histories"):

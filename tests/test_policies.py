@@ -1,4 +1,4 @@
-"""Exploration policies against slow references on a twin of the generator, and against known distributions."""
+"""Exploration policies equal slow references and follow their distributions."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_batch_equals_the_slow_reference(cls: type[Policy]) -> None:
 
 
 @ALL
-def test_rows_one_by_one_equal_the_batch(cls: type[Policy]) -> None:
+def test_rows_in_turn_equal_batch(cls: type[Policy]) -> None:
     values = values_for(cls, rows=200, actions=5)
     batch = build(cls).select_action(values, STEP).tolist()
     lone_rows, batches_of_one = build(cls), build(cls)
@@ -179,14 +179,14 @@ def test_other_shapes(cls: type[Policy]) -> None:
 
 
 @ALL
-def test_the_values_are_left_as_they_are(cls: type[Policy]) -> None:
+def test_select_action_does_not_change_values(cls: type[Policy]) -> None:
     values = values_for(cls, rows=20, actions=3)
     before = values.copy()
     build(cls).select_action(values, STEP)
     np.testing.assert_array_equal(values, before)
 
 
-def test_what_the_policies_act_on() -> None:
+def test_acts_on_of_each_policy() -> None:
     assert {cls.__name__: cls.acts_on for cls in ARGUMENTS if cls.acts_on != "q"} == {
         "SoftmaxPolicy": "probabilities",
         "GumbelSoftmaxPolicy": "logits",
@@ -196,12 +196,12 @@ def test_what_the_policies_act_on() -> None:
 @pytest.mark.parametrize(
     "policy", [GreedyQPolicy(), EpsGreedyQPolicy(0.0), MaxBoltzmannQPolicy(0.0), BoltzmannGumbelQPolicy(0.0)]
 )
-def test_the_lowest_index_wins_a_tie(policy: Policy) -> None:
+def test_first_of_equal_actions_is_selected(policy: Policy) -> None:
     assert policy.select_action([[0.0, 2.0, 2.0], [1.0, 1.0, 1.0]]).tolist() == [1, 0]
     assert policy.select_action([0.0, 2.0, 2.0]) == 1
 
 
-def test_epsilon_greedy_splits_one_draw() -> None:
+def test_epsilon_greedy_uses_one_uniform_number() -> None:
     """A draw below epsilon picks the action in equal parts of [0, eps); epsilon itself no longer explores."""
     policy = EpsGreedyQPolicy(0.3)
     below = [0.0, 0.0999, 0.1001, 0.1999, 0.2001, np.nextafter(0.3, 0.0)]
@@ -215,7 +215,7 @@ def test_epsilon_greedy_splits_one_draw() -> None:
 
 @pytest.mark.parametrize("actions", [1, 2, 3, 5, 7, 64, 100, 1025])
 @pytest.mark.parametrize("eps", [1.0, 0.1, 1 / 3, 1e-9])
-def test_the_largest_draw_never_leaves_the_actions(actions: int, eps: float) -> None:
+def test_largest_uniform_number_gives_valid_action(actions: int, eps: float) -> None:
     policy = EpsGreedyQPolicy(eps)
     policy.generator = ListedDraws(np.nextafter(eps, 0.0))
     assert policy.select_action(np.zeros((2, actions))).tolist() == [actions - 1] * 2
@@ -247,13 +247,13 @@ def test_linear_schedule() -> None:
     ("policy", "step", "eps"),
     [(LinearEpsGreedyPolicy(1.0, 0.2, 100), 75, 0.4), (AdaptiveEpsGreedyPolicy(1.0, 0.0, 1.0), 1, 1 / math.e)],
 )
-def test_schedules_are_followed_when_acting(policy: Any, step: int, eps: float) -> None:
+def test_select_action_updates_schedules(policy: Any, step: int, eps: float) -> None:
     policy.generator = np.random.default_rng(3)
     assert_distributed(choices(policy, step=step), (1 - eps) * GREEDY + eps / 4)
 
 
 @pytest.mark.parametrize("cls", [AdaptiveEpsGreedyPolicy, LinearEpsGreedyPolicy])
-def test_schedules_refuse_an_eps_that_they_would_overrule(cls: type[Policy]) -> None:
+def test_assigning_scheduled_eps_raises(cls: type[Policy]) -> None:
     policy = cls()
     with pytest.raises(AttributeError, match=f"{cls.__name__} has no eps to set to 0.2: change"):
         policy.eps = 0.2
@@ -306,7 +306,7 @@ def test_boltzmann_gumbel_scales_each_action_by_its_count() -> None:
     np.testing.assert_array_equal(policy.counts, before + np.bincount(actions, minlength=3))
 
 
-def test_boltzmann_gumbel_counts_are_for_one_number_of_actions() -> None:
+def test_boltzmann_gumbel_with_other_number_of_actions_raises() -> None:
     policy = build(BoltzmannGumbelQPolicy)
     policy.select_action(Q)
     state = policy.get_state()
@@ -323,7 +323,7 @@ def test_softmax_distribution() -> None:
 
 
 @pytest.mark.parametrize("draw", [0.0, np.nextafter(1.0, 0.0)])
-def test_an_impossible_action_is_never_drawn(draw: float) -> None:
+def test_action_with_probability_0_is_never_selected(draw: float) -> None:
     policy = build(SoftmaxPolicy)
     policy.generator = ListedDraws(draw)
     expected = 1 if draw == 0.0 else 3
@@ -337,7 +337,7 @@ def test_an_impossible_action_is_never_drawn(draw: float) -> None:
 @pytest.mark.parametrize(
     "row", [[0.5, 0.6], [0.5, 0.4], [1.5, -0.5], [0.0, 0.0], [3.0, -1.0], [math.nan, 1.0], [0.2, 0.798]]
 )
-def test_softmax_refuses_what_are_no_probabilities(row: list[float]) -> None:
+def test_softmax_policy_without_probabilities_raises(row: list[float]) -> None:
     policy = build(SoftmaxPolicy)
     before = policy.get_state()
     with pytest.raises(ValueError, match=r"values must be probabilities, .*; row 1 is"):
@@ -376,7 +376,7 @@ def test_gumbel_softmax_relaxation() -> None:
 
 
 @pytest.mark.parametrize("draw", [0.0, np.nextafter(1.0, 0.0)])
-def test_gumbel_softmax_survives_the_ends_of_the_unit_interval(draw: float) -> None:
+def test_gumbel_softmax_is_finite_at_ends_of_unit_interval(draw: float) -> None:
     policy = GumbelSoftmaxPolicy(eps=0.0)
     policy.generator = ListedDraws(draw)
     assert np.isfinite(policy.relaxed_sample(Q)).all()

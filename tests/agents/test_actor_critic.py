@@ -1,4 +1,4 @@
-"""DDPG, TD3 and SAC make the updates of the NumPy reference, on every backend and however they are grouped."""
+"""DDPG, TD3 and SAC: updates equal the NumPy reference on every backend, however they are grouped."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_updates_equal_the_reference(case: Case) -> None:
         assert abs(truth.log_temperature) > 1e-3
 
 
-def test_how_updates_are_grouped_changes_nothing(case: Case) -> None:
+def test_grouping_of_updates_does_not_change_results(case: Case) -> None:
     """Odd parts begin in the middle of a period."""
     agent, states = case.agent, []
     if not agent.random_spec:
@@ -122,14 +122,14 @@ def test_how_updates_are_grouped_changes_nothing(case: Case) -> None:
         first = 0
         for size in split:
             run_updates(agent, part(case.batch, first, first + size), size)
-            first = agent.updates = first + size
+            first = agent._counters.updates = first + size
         states.append(copied(agent.get_state()))
     assert differences(states[0], states[1]) == []
     assert differences(states[0], states[2]) == []
     assert differences(case.start, states[0])
 
 
-def test_gradients_of_the_reference_are_those_of_finite_differences(case: Case) -> None:
+def test_reference_gradients_equal_finite_differences(case: Case) -> None:
     env = VECTOR if isinstance(case.truth, reference.DiscreteSAC) else CONTINUOUS
     truth = case._reference(type(case.truth), env)
     batch, rng = row(case.batch, 0), np.random.default_rng(1)
@@ -151,7 +151,7 @@ def test_gradients_of_the_reference_are_those_of_finite_differences(case: Case) 
                 assert gradient.reshape(-1)[place] == pytest.approx(slope, rel=1e-4, abs=1e-8), what
 
 
-def test_twin_critics_differ_from_the_start() -> None:
+def test_initial_critics_differ() -> None:
     for kind in (noterl.TD3, noterl.SAC):
         first, second = (
             noterl.networks.get_weights(critic) for critic in kind(CONTINUOUS, hidden=(4,), seed=1).critics
@@ -160,7 +160,7 @@ def test_twin_critics_differ_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("kind", [noterl.DDPG, noterl.TD3, noterl.SAC])
-def test_what_is_no_network_is_named(kind: Any) -> None:
+def test_bad_network_is_named(kind: Any) -> None:
     critics = (None, 1) if kind is noterl.DDPG else (None, 1, 2)
     for network in (1, critics):
         with pytest.raises(ValueError, match=r"network must be a Keras model .* got 1"):
@@ -170,7 +170,7 @@ def test_what_is_no_network_is_named(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [noterl.DDPG, noterl.TD3, noterl.SAC])
-def test_networks_of_ones_own_stand_where_they_are_given(kind: Any) -> None:
+def test_own_networks_are_used(kind: Any) -> None:
     critics = 1 if kind is noterl.DDPG else 2
     actor, own = mlp(5, [3], 4 if kind is noterl.SAC else 2), [mlp(7, [3], 1) for _ in range(critics)]
     for network in (actor, (actor, *own), (None, *own)):
@@ -184,13 +184,13 @@ def test_networks_of_ones_own_stand_where_they_are_given(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [noterl.TD3, noterl.SAC])
-def test_equal_critics_are_refused(kind: Any) -> None:
+def test_equal_critics_raise(kind: Any) -> None:
     critic = mlp(7, [3], 1)
     with pytest.raises(ValueError, match="network"):
         kind(CONTINUOUS, network=(None, critic, critic))
 
 
-def test_a_critic_of_several_numbers_is_refused_before_training() -> None:
+def test_critic_with_several_outputs_raises_before_training() -> None:
     agents = [
         noterl.DDPG(CONTINUOUS, network=(None, mlp(7, [4], 2))),
         noterl.PPO(CONTINUOUS, network=(mlp(5, [4], 2, log_std=0.0), mlp(5, [4], 2))),
@@ -201,14 +201,14 @@ def test_a_critic_of_several_numbers_is_refused_before_training() -> None:
 
 
 @pytest.mark.parametrize("outputs", [1, 4])
-def test_a_critic_of_other_actions_is_refused_before_training(outputs: int) -> None:
+def test_critic_with_wrong_action_size_raises_before_training(outputs: int) -> None:
     critics = [mlp(5, [4], outputs) for _ in range(2)]
     agent = noterl.SAC((CONTINUOUS[0], spaces.Discrete(3)), hidden=(4,), network=(None, *critics))
     with pytest.raises(ValueError, match=rf"a critic must return a number for each action, \[B, 3\], .* {outputs}\)"):
         agent.build()
 
 
-def test_a_box_is_scaled_for_critics_whatever_its_bounds() -> None:
+def test_critics_receive_scaled_actions() -> None:
     """A shifted and stretched action space is the same task: the same numbers come out."""
     low, high = np.array([-1.0, -1.0], np.float32), np.array([1.0, 1.0], np.float32)
     spaces_ = [CONTINUOUS[1], spaces.Box(low, high)]
@@ -226,7 +226,7 @@ def test_a_box_is_scaled_for_critics_whatever_its_bounds() -> None:
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-6)
 
 
-def test_td3_says_what_its_actor_lost_only_as_it_learns() -> None:
+def test_td3_logs_actor_loss_only_when_actor_is_updated() -> None:
     heard: list[set[str]] = []
     agent = noterl.TD3(RandomWalkEnv, hidden=(4,), seed=1)
     agent.compile(batch_size=4, learning_starts=8)
@@ -236,6 +236,6 @@ def test_td3_says_what_its_actor_lost_only_as_it_learns() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), "auto", None])
-def test_a_temperature_that_cannot_be_begun_with_is_refused(value: Any) -> None:
+def test_bad_initial_temperature_raises(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^initial_temperature must be a finite number above 0, got "):
         noterl.SAC(CONTINUOUS, hidden=(4,), initial_temperature=value)

@@ -1,4 +1,4 @@
-"""DQN: arguments, defaults, images, and that it learns. What an update computes is the matter of test_parity.py."""
+"""DQN: arguments, defaults, images and learning. `test_parity.py` tests its updates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IMAGE_BOX = spaces.Box(0, 255, (8, 8, 3), np.uint8)
         (3, "env"),
     ],
 )
-def test_an_environment_it_cannot_learn_is_refused_by_name(env: Any, message: str) -> None:
+def test_unsupported_environment_raises(env: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         noterl.DQN(env)
 
@@ -54,25 +54,25 @@ def test_an_environment_it_cannot_learn_is_refused_by_name(env: Any, message: st
         ({"seed": 1.5}, "seed must be a non-negative int"),
     ],
 )
-def test_a_bad_argument_is_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+def test_bad_argument_is_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         noterl.DQN(VECTOR, **arguments)
 
 
-def test_arguments_after_the_environment_are_keywords() -> None:
+def test_arguments_after_env_are_keyword_only() -> None:
     with pytest.raises(TypeError):
         noterl.DQN(VECTOR, True)
 
 
 @pytest.mark.parametrize("outputs", [2, 4])
-def test_a_network_of_another_number_of_actions_is_refused(outputs: int) -> None:
+def test_network_with_wrong_number_of_actions_raises(outputs: int) -> None:
     agent = noterl.DQN(VECTOR, network=keras.Sequential([keras.Input((5,)), keras.layers.Dense(outputs)]))
     agent.compile(replay=noterl.Replay(100))
     with pytest.raises(ValueError, match=rf"a value for each of the 3 actions, \[B, 3\], got \(1, {outputs}\)"):
         agent.build()
 
 
-def test_networks_follow_the_spaces_and_the_arguments() -> None:
+def test_networks_match_spaces_and_arguments() -> None:
     def shapes(env: Any, **arguments: Any) -> list[tuple[int, ...]]:
         return [weight.shape for weight in networks.get_weights(noterl.DQN(env, **arguments).q)]
 
@@ -88,7 +88,7 @@ def test_networks_follow_the_spaces_and_the_arguments() -> None:
     assert noterl.DQN(VECTOR, network=own).q is own
 
 
-def test_defaults_are_the_papers_for_images_and_small_for_vectors() -> None:
+def test_defaults_differ_for_images_and_vectors() -> None:
     image = noterl.DQN((spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(6))).defaults()
     assert (image.capacity, image.batch_size, image.learning_starts) == (1_000_000, 32, 50_000)
     assert (image.update_every, image.updates, image.target_update) == (4, 1, 10_000)
@@ -104,7 +104,7 @@ def test_defaults_are_the_papers_for_images_and_small_for_vectors() -> None:
     assert float(agent.gamma) == 0.99
 
 
-def test_target_update_is_steps_or_a_coefficient() -> None:
+def test_target_update_accepts_steps_or_coefficient() -> None:
     agent = noterl.DQN(VECTOR, hidden=(4,))
     agent.compile(target_update=250)
     assert agent.schedule.hard_copy_every == 250 and not agent.schedule.polyak and float(agent.tau) == 1.0
@@ -121,7 +121,7 @@ def image_agent() -> noterl.DQN:
     return small_dqn(IMAGE, dueling=True)
 
 
-def test_images_are_updated_the_same_however_the_group_is_split(image_agent: noterl.DQN) -> None:
+def test_splitting_groups_does_not_change_updates_on_images(image_agent: noterl.DQN) -> None:
     batch, start, states = random_batch(4, 4, IMAGE), copied(image_agent.get_state()), []
     for size in (4, 1):
         image_agent.set_state(start)
@@ -133,7 +133,7 @@ def test_images_are_updated_the_same_however_the_group_is_split(image_agent: not
 
 
 @pytest.mark.parametrize("shape", [(36, 36, 2), (2, 36, 36)])
-def test_images_are_trained_on_from_the_environment_to_the_update(shape: tuple[int, ...]) -> None:
+def test_fit_trains_on_images(shape: tuple[int, ...]) -> None:
     agent = noterl.DQN(lambda: ImageEnv(shape), seed=1)
     assert networks.get_weights(agent.q)[0].shape == (8, 8, 2, 32)
     agent.compile(replay=noterl.Replay(100), batch_size=4, learning_starts=10, update_every=5, updates=2)
@@ -144,7 +144,7 @@ def test_images_are_trained_on_from_the_environment_to_the_update(shape: tuple[i
 
 
 @pytest.mark.parametrize("variant", [{}, {"double": True, "dueling": True}, {"loss": "squared"}], ids=str)
-def test_it_learns_the_way_out_of_the_corridor(variant: dict[str, Any]) -> None:
+def test_dqn_learns_corridor(variant: dict[str, Any]) -> None:
     agent = noterl.DQN(Corridor, hidden=(32,), seed=4, **variant)
     agent.compile(
         keras.optimizers.Adam(3e-3), replay=noterl.Replay(2_000), policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=400),
@@ -158,13 +158,13 @@ def test_it_learns_the_way_out_of_the_corridor(variant: dict[str, Any]) -> None:
     assert after["reward_mean"] > 0.75 and after["length_mean"] < 3.5
 
 
-def test_it_is_registered_and_knows_its_arguments() -> None:
+def test_dqn_is_registered_and_records_arguments() -> None:
     agent = noterl.DQN("CartPole-v1", double=True, hidden=(8,), gamma=0.9)
     assert noterl.registry.lookup("DQN") is noterl.DQN
     assert agent.get_config() == {"env": "CartPole-v1", "double": True, "hidden": (8,), "gamma": 0.9}
 
 
-def test_the_summary_names_what_there_is(capsys: pytest.CaptureFixture, backend: str) -> None:
+def test_summary_lists_parts(capsys: pytest.CaptureFixture, backend: str) -> None:
     agent = small_dqn(hidden=(8, 6))
     agent.summary()
     text = capsys.readouterr().out

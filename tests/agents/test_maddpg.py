@@ -1,4 +1,4 @@
-"""MADDPG makes the updates of the NumPy reference, and trains, saves and evaluates as one agent does."""
+"""MADDPG: updates equal the NumPy reference; training, saving and evaluation."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_updates_equal_the_reference(case: Case) -> None:
             close(left, right, name)
 
 
-def test_gradients_of_the_reference_are_those_of_finite_differences(case: Case) -> None:
+def test_reference_gradients_equal_finite_differences(case: Case) -> None:
     truth, batch, rng = case.reference(), row(case.batch, 1), np.random.default_rng(1)
     for i in range(3):
         actor = truth.actor_gradients(i, batch)
@@ -203,7 +203,7 @@ def half() -> noterl.MADDPG:
     return trained(46)
 
 
-def test_a_run_that_was_saved_goes_on_as_if_it_had_not_been(half: noterl.MADDPG, tmp_path: Path) -> None:
+def test_saved_run_resumes_exactly(half: noterl.MADDPG, tmp_path: Path) -> None:
     """Saved in the middle of a round and of two episodes, with an agent whose actions are numbers."""
     half.save(tmp_path / "half.noterl")
     loaded = noterl.load(tmp_path / "half.noterl")
@@ -216,7 +216,7 @@ def test_a_run_that_was_saved_goes_on_as_if_it_had_not_been(half: noterl.MADDPG,
         agent.close()
 
 
-def test_acting_is_in_numpy_and_speaks_the_environments_words(half: noterl.MADDPG) -> None:
+def test_act_uses_numpy_and_formats_of_environment(half: noterl.MADDPG) -> None:
     assert actor_of(half).forward.in_numpy
     said, answer = half.act((2, np.zeros(3, np.float32)))
     assert said in half.action_space[0] and answer in half.action_space[1]
@@ -236,7 +236,7 @@ def test_acting_is_in_numpy_and_speaks_the_environments_words(half: noterl.MADDP
         half.act((2, np.zeros(4, np.float32)))
 
 
-def test_logs_and_evaluation_tell_what_each_agent_earns(half: noterl.MADDPG) -> None:
+def test_logs_and_evaluation_hold_reward_of_each_agent(half: noterl.MADDPG) -> None:
     history = half.fit(episodes=2, verbose=0).history
     for name in half.names:
         np.testing.assert_allclose(history[f"reward/{name}"], history["reward"])
@@ -253,7 +253,7 @@ class Shared(noterl.MADDPG):
         return rewards.min()
 
 
-def test_an_agent_of_lists_with_a_team_reward_of_its_own() -> None:
+def test_list_environment_with_own_team_reward() -> None:
     agent = Shared(ListTeam, hidden=(8,), shared=True, seed=1)
     policy = policies.GumbelSoftmaxPolicy()
     replay = noterl.Replay(32)
@@ -269,7 +269,7 @@ def test_an_agent_of_lists_with_a_team_reward_of_its_own() -> None:
     assert agent.evaluate(episodes=1)["reward_mean"] == 6.0
 
 
-def test_an_agent_that_leaves_is_neither_taught_nor_looked_at() -> None:
+def test_absent_agent_does_not_change_updates() -> None:
     """What stands in the place of an agent that is not there changes no gradient."""
     agent = noterl.MADDPG(LeavingTeam, hidden=(8,), seed=1)
     agent.compile(learning_starts=6, batch_size=6, update_every=6, replay=noterl.Replay(64), jit_compile=False)
@@ -290,22 +290,22 @@ def test_an_agent_that_leaves_is_neither_taught_nor_looked_at() -> None:
 
 
 class TestWhatIsRefused:
-    def test_one_agent_for_several(self) -> None:
+    def test_single_agent_environment_raises(self) -> None:
         with pytest.raises(ValueError, match="env"):
             noterl.MADDPG("CartPole-v1")
 
-    def test_several_agents_for_one(self) -> None:
+    def test_multi_agent_environment_for_dqn_raises(self) -> None:
         with pytest.raises(ValueError, match=r"DQN takes a .* got Tuple.*MADDPG learns with several agents"):
             noterl.DQN(Signals)
 
-    def test_rollouts_of_several_agents(self) -> None:
+    def test_rollout_memory_raises(self) -> None:
         class OnPolicyTeam(noterl.MultiAgent):
             memory = "rollout"
 
         with pytest.raises(ValueError, match="memory of OnPolicyTeam must be 'replay' for several agents"):
             OnPolicyTeam(Signals).fit(steps=4, verbose=0)
 
-    def test_a_space_by_the_agents_name(self) -> None:
+    def test_bad_space_names_agent(self) -> None:
         bad = spaces.Tuple([spaces.Discrete(2), spaces.MultiBinary(3)])
         with pytest.raises(ValueError, match=r"MADDPG for the agent '1' takes a Box .* got MultiBinary"):
             noterl.MADDPG((spaces.Tuple([spaces.Box(0, 1, (1,))] * 2), bad))
@@ -313,7 +313,7 @@ class TestWhatIsRefused:
         with pytest.raises(ValueError, match="actions with finite bounds"):
             noterl.MADDPG((spaces.Tuple([spaces.Box(0, 1, (1,))] * 2), unbounded))
 
-    def test_networks_for_other_agents(self) -> None:
+    def test_bad_networks_raise(self) -> None:
         with pytest.raises(ValueError, match=r"network must be .* one network for each of the 3 agents"):
             noterl.MADDPG(TEAM, network=([noterl.networks.mlp(2, [4], 3)], None))
         with pytest.raises(ValueError, match=r"network must be a Keras model .* got 1"):
@@ -324,15 +324,15 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         ("name", "value"), [("independent", "no"), ("shared", 1), ("temperature", 0.0), ("logit_penalty", -1.0)]
     )
-    def test_arguments_that_are_none(self, name: str, value: Any) -> None:
+    def test_bad_argument_is_named(self, name: str, value: Any) -> None:
         with pytest.raises(ValueError, match=f"{name} must be .* got {value!r}"):
             noterl.MADDPG(TEAM, **{name: value})
 
-    def test_acting_neither_deterministically_nor_not(self, half: noterl.MADDPG) -> None:
+    def test_bad_deterministic_raises(self, half: noterl.MADDPG) -> None:
         with pytest.raises(ValueError, match="deterministic must be True or False, got 'no'"):
             half.act([np.zeros(1)], deterministic="no")
 
-    def test_another_teams_environment(self, half: noterl.MADDPG) -> None:
+    def test_environment_of_another_team_raises(self, half: noterl.MADDPG) -> None:
         with pytest.raises(ValueError, match="env has the team"):
             half.fit(lambda: Signals(4, continuous=True), steps=1)
 
@@ -343,6 +343,6 @@ class TestWhatIsRefused:
             ({"noise": GaussianWhiteNoiseProcess(size=3)}, "noise"),
         ],
     )
-    def test_exploration_that_does_not_fit(self, half: noterl.MADDPG, arguments: dict, message: str) -> None:
+    def test_unsupported_policy_or_noise_raises(self, half: noterl.MADDPG, arguments: dict, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             half.compile(**arguments)

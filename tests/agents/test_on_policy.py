@@ -1,4 +1,4 @@
-"""PPO and A2C: every number is that of the NumPy reference, runs go on where they were, and CartPole is learned."""
+"""PPO and A2C: updates equal the NumPy reference, runs resume exactly, and PPO learns CartPole."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def assert_follows(agent: Any, model: reference.ActorCritic, optimizers: list[An
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ppo_is_the_references(case: str) -> None:
+def test_ppo_updates_equal_reference(case: str) -> None:
     kind, arguments, shared = CASES[case]
     agent = ppo(kind, **arguments)
     enlarged(agent)
@@ -123,7 +123,7 @@ def test_ppo_is_the_references(case: str) -> None:
     assert_follows(agent, model, [reference.Adam(0.01, 0.1, which) for which in own])
 
 
-def test_a2c_is_the_references() -> None:
+def test_a2c_updates_equal_reference() -> None:
     agent = noterl.A2C(
         (OBSERVATIONS, SPACES["discrete"]),
         hidden=(4,),
@@ -192,7 +192,7 @@ class Pushed(RandomWalkEnv):
         return super().step(action)
 
 
-def test_the_environment_gets_clipped_actions_and_the_rollout_those_that_were_drawn() -> None:
+def test_environment_receives_clipped_actions_and_rollout_stores_samples() -> None:
     env = Pushed()
     sampled = recorded(env, 32, rollout_steps=32, log_std=1.0, seed=1).action[:, 0, 0]
     assert (np.abs(sampled) > 1).any()
@@ -225,7 +225,7 @@ class TestResuming:
     """Three lanes, rollouts of five rounds: 15 steps, minibatches of 6, the last of an epoch filled up."""
 
     @pytest.mark.parametrize("first", [37, 60])
-    def test_a_run_goes_on_in_the_middle_of_a_rollout_and_of_a_round(self, whole: dict[str, Any], first: int, tmp_path):
+    def test_run_resumes_in_middle_of_rollout_and_round(self, whole: dict[str, Any], first: int, tmp_path):
         agent = walker()
         agent.fit(steps=first, num_envs=3, verbose=0)
         agent.save(tmp_path / "agent.noterl", replay=False)
@@ -234,12 +234,12 @@ class TestResuming:
         again.fit(steps=80 - first, verbose=0)
         assert_same_state(whole, again)
 
-    def test_how_updates_are_split_over_calls_changes_nothing(self, whole: dict[str, Any]) -> None:
+    def test_splitting_updates_over_calls_does_not_change_results(self, whole: dict[str, Any]) -> None:
         agent = walker(steps_per_execution=4)
         agent.fit(steps=80, num_envs=3, verbose=0)
         assert_same_state(whole, agent)
 
-    def test_not_compiled_it_does_the_same(self, runs: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    def test_uncompiled_updates_give_same_results(self, runs: tuple[dict[str, Any], dict[str, Any]]) -> None:
         agent = walker(jit_compile=False)
         agent.fit(steps=15, num_envs=3, verbose=0)
         for name, weights in runs[0]["variables"].items():
@@ -258,7 +258,7 @@ class TestResuming:
         ({"policy": noterl.policies.GreedyQPolicy()}, "policy GreedyQPolicy acts on q, but the head Categorical"),
     ],
 )
-def test_what_compile_refuses(settings: dict[str, Any], message: str) -> None:
+def test_bad_compile_argument_raises(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ppo("discrete").compile(**settings)
 
@@ -280,18 +280,18 @@ def test_what_compile_refuses(settings: dict[str, Any], message: str) -> None:
         ({"normalize_advantage": 2}, "normalize_advantage must be True or False"),
     ],
 )
-def test_what_the_constructor_refuses(arguments: dict[str, Any], message: str) -> None:
+def test_bad_constructor_argument_raises(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         noterl.PPO("CartPole-v1", **arguments)
 
 
-def test_the_deviation_starts_at_a_number() -> None:
+def test_bad_log_std_raises() -> None:
     with pytest.raises(ValueError, match="log_std must be a finite number, got nan"):
         noterl.PPO("Pendulum-v1", log_std=float("nan"))
 
 
 @pytest.mark.parametrize("arguments", [{"rollout_steps": 0}, {"epochs": 1.5}])
-def test_the_length_of_rollouts_is_checked(arguments: dict[str, Any]) -> None:
+def test_bad_rollout_steps_or_epochs_raise(arguments: dict[str, Any]) -> None:
     (name,) = arguments
     with pytest.raises(ValueError, match=f"{name} must be a positive int"):
         noterl.PPO("CartPole-v1", **arguments)
@@ -301,13 +301,13 @@ def test_the_length_of_rollouts_is_checked(arguments: dict[str, Any]) -> None:
         agent.compile()
 
 
-def test_an_actor_critic_of_rollouts_checks_their_length() -> None:
+def test_a2c_with_bad_rollout_steps_raises() -> None:
     with pytest.raises(ValueError, match="rollout_steps must be a positive int"):
         noterl.A2C("CartPole-v1", rollout_steps=-5)
 
 
 @pytest.mark.parametrize("shape", [(36, 36, 1), (1, 36, 36)])
-def test_images_get_the_shared_network_of_mnih(shape: tuple[int, ...]) -> None:
+def test_images_use_shared_nature_network(shape: tuple[int, ...]) -> None:
     agent = noterl.PPO((spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(2)), seed=1)
     actor, critic = (noterl.networks.variables(network) for network in (agent.actor, agent.critic))
     assert all(ours is theirs for ours, theirs in zip(actor[:-2], critic[:-2], strict=True)) and len(actor) == 10
@@ -331,7 +331,7 @@ def remembering(capacity: int = 40, seed: int = 2) -> noterl.PPO:
 
 
 class TestRememberingRollouts:
-    def test_a_rollout_is_remembered_as_it_was_prepared(self) -> None:
+    def test_replay_memory_stores_prepared_rollout(self) -> None:
         agent = remembering()
         agent.build()
         learner_of(agent).rollout.open(LANES)
@@ -356,7 +356,7 @@ class TestRememberingRollouts:
         for name in ("value", "log_prob", "advantage", "target"):
             np.testing.assert_array_equal(batch.extra[name], expected[name][counted][sample.indices], err_msg=name)
 
-    def test_what_is_fed_back_is_the_error_and_the_ratio(self) -> None:
+    def test_feedback_holds_td_error_and_ratio(self) -> None:
         agent = ppo("discrete")
         agent.compile(
             keras.optimizers.Adam(0.01), batch_size=4, replay=noterl.Replay(50, sampler=Prioritized(score=RatioScore()))
@@ -374,7 +374,7 @@ class TestRememberingRollouts:
         np.testing.assert_allclose(feedback["td_error"][0], errors, rtol=RTOL, atol=ATOL)
         assert abs(feedback["ratio"][1] - 1).max() > 1e-4
 
-    def test_it_goes_on_where_it_was(self, tmp_path) -> None:
+    def test_run_with_replay_resumes_exactly(self, tmp_path) -> None:
         whole, part, again = remembering(), remembering(), remembering(seed=9)
         whole.fit(steps=80, num_envs=3, verbose=0)
         assert len(whole.replay) == 40 and whole.updates == 5 * 2 * 3
@@ -387,7 +387,7 @@ class TestRememberingRollouts:
         scores = whole.replay.sampler.probabilities()
         assert len(scores) == 40 and len(set(scores.tolist())) > 20
 
-    def test_who_may_not(self) -> None:
+    def test_unsupported_replay_raises(self) -> None:
         with pytest.raises(ValueError, match="replay"):
             ppo("discrete", target_kl=0.1).compile(replay=noterl.Replay(100))
         with pytest.raises(ValueError, match="replay"):

@@ -1,4 +1,4 @@
-"""Networks that the user brings, and agents of the user's own: what fits, what is refused and how that is said."""
+"""Networks and agents that users write: which are accepted, and the errors for others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Deterministic(noterl.Agent):
         return -ops.mean(self.value(batch.observation, self.head.act(self.actor(batch.observation))))
 
 
-def test_an_agent_of_ones_own_takes_the_actions_that_its_head_takes() -> None:
+def test_own_agent_accepts_action_spaces_of_its_head() -> None:
     agent = Deterministic(RandomWalkEnv, seed=1)
     agent.compile(noise=GaussianWhiteNoiseProcess(sigma=0.1, size=1), batch_size=4, learning_starts=8)
     agent.fit(steps=12, verbose=0)
@@ -60,7 +60,7 @@ def test_an_agent_of_ones_own_takes_the_actions_that_its_head_takes() -> None:
 
 
 @pytest.mark.parametrize("name", ["policy", "noise", "networks"])
-def test_a_network_under_a_name_that_is_taken_is_refused(name: str) -> None:
+def test_network_under_reserved_name_raises(name: str) -> None:
     class Taking(noterl.Agent):
         head = heads.Q()
 
@@ -89,7 +89,7 @@ def wide(inputs: int, outputs: int) -> Any:
         (noterl.DDPG, BOX, lambda: (None, wide(5, 1))),
     ],
 )
-def test_a_network_that_does_not_fit_is_named(kind: Any, action: Any, network: Any) -> None:
+def test_network_with_wrong_shape_raises(kind: Any, action: Any, network: Any) -> None:
     agent = kind((BOX, action), network=network(), seed=1)
     with pytest.raises(ValueError, match=f"network does not fit {kind.__name__} on Box"):
         agent.build()

@@ -1,4 +1,4 @@
-"""Heads for actions within bounds: what the environment gets, scaling back, sampling and log-probabilities."""
+"""Heads for bounded actions: scaling, noise, sampling and log-probabilities."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def tensor(values) -> object:
         (spaces.Box(np.array([0.0, -1.0]), np.array([np.inf, 1.0]), dtype=np.float64), "takes actions within finite"),
     ],
 )
-def test_spaces_it_cannot_fill_are_refused(kind: type, space: spaces.Space, message: str) -> None:
+def test_unsupported_space_raises(kind: type, space: spaces.Space, message: str) -> None:
     with pytest.raises(ValueError, match=f"the head {kind.__name__} {message}"):
         kind().bind(space)
 
 
-def test_a_head_of_a_class_is_not_changed_by_binding() -> None:
+def test_bind_does_not_change_head_of_class() -> None:
     head = Deterministic()
     bound = head.bind(UNEVEN)
     assert bound.action_space is UNEVEN and not hasattr(head, "action_space")
 
 
-def test_outputs_fill_uneven_bounds() -> None:
+def test_outputs_scale_to_uneven_bounds() -> None:
     head = Deterministic().bind(UNEVEN)
     actions = head.deterministic(np.array([[-40.0, -40.0, -40.0], [0.0, 0.0, 0.0], [40.0, 40.0, 40.0]], np.float32))
     np.testing.assert_array_equal(actions, [UNEVEN.low, [0.0, 0.5, 5.25], UNEVEN.high])
@@ -56,7 +56,7 @@ def test_outputs_fill_uneven_bounds() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_actions_keep_shape_and_type_and_never_leave_the_space(dtype: type) -> None:
+def test_actions_have_shape_and_dtype_of_space_and_stay_inside(dtype: type) -> None:
     low = np.array([[-0.1, 1e-3], [3.3, 7.0]], dtype)
     space = spaces.Box(low, low + np.array([[0.3, 1e-3], [1.1, 0.0]], dtype), dtype=dtype)
     noise = GaussianWhiteNoiseProcess(sigma=2.0, size=4)
@@ -69,7 +69,7 @@ def test_actions_keep_shape_and_type_and_never_leave_the_space(dtype: type) -> N
             assert all(space.contains(action) for action in actions)
 
 
-def test_scaling_goes_back() -> None:
+def test_scale_inverts_unscale() -> None:
     head = Deterministic().bind(UNEVEN)
     values = np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32)
     np.testing.assert_allclose(FETCH(head.scale(tensor(head.deterministic(values)))), np.tanh(values), atol=2e-5)
@@ -77,7 +77,7 @@ def test_scaling_goes_back() -> None:
     one = Deterministic().bind(spaces.Box(np.array([2.0], np.float32), np.array([2.0], np.float32)))
     assert FETCH(one.scale(tensor([[2.0]]))).tolist() == [[0.0]], "a dimension without width is no division by zero"
     square = Deterministic().bind(spaces.Box(-2.0, 2.0, (2, 2)))
-    assert FETCH(square.scaled(tensor(np.ones((5, 2, 2))))).tolist() == [[0.5] * 4] * 5
+    assert FETCH(square.scale(tensor(np.ones((5, 2, 2))))).tolist() == [[0.5] * 4] * 5
 
 
 def test_noise_is_added_to_the_scaled_action_and_clipped() -> None:
@@ -91,7 +91,7 @@ def test_noise_is_added_to_the_scaled_action_and_clipped() -> None:
     assert (np.abs(scaled) == 1).any()
 
 
-def test_noise_follows_its_schedule() -> None:
+def test_explore_updates_schedule_of_noise() -> None:
     head = Deterministic().bind(UNEVEN)
     noise = GaussianWhiteNoiseProcess(sigma=Linear(0.5, 0.0, steps=10), size=3)
     values = np.zeros((2, 3), np.float32)
@@ -99,7 +99,7 @@ def test_noise_follows_its_schedule() -> None:
     np.testing.assert_array_equal(head.explore(values, noise, 10), head.deterministic(values))
 
 
-def test_rows_take_the_same_numbers_as_one_after_the_other() -> None:
+def test_batch_uses_same_random_numbers_as_rows_in_turn() -> None:
     head = SquashedGaussian().bind(UNEVEN)
     values = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
     whole, single = Explorer(), Explorer()
@@ -109,7 +109,7 @@ def test_rows_take_the_same_numbers_as_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("kind", [Deterministic, SquashedGaussian])
-def test_outputs_of_another_size_are_refused(kind: type) -> None:
+def test_wrong_number_of_outputs_raises(kind: type) -> None:
     head = kind().bind(UNEVEN)
     count = 3 * kind.outputs
     head.check((1, count), UNEVEN)
@@ -117,7 +117,7 @@ def test_outputs_of_another_size_are_refused(kind: type) -> None:
         head.check((1, 4), UNEVEN)
 
 
-def test_log_probabilities_are_those_of_the_squashed_density() -> None:
+def test_log_prob_of_sample_equals_squashed_density() -> None:
     """Against the change of variables in float64, written out."""
     head = SquashedGaussian().bind(UNEVEN)
     rng = np.random.default_rng(4)
@@ -143,7 +143,7 @@ def test_the_density_integrates_to_one() -> None:
     assert np.sum(0.5 * (density[1:] + density[:-1]) * np.diff(places)) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_far_out_the_log_probability_stays_finite_and_exact() -> None:
+def test_log_prob_far_from_mean_is_finite_and_exact() -> None:
     head = SquashedGaussian().bind(spaces.Box(-1.0, 1.0, (1,)))
     values = np.array([[60.0, 0.0], [-60.0, 0.0]])
     scaled, log_probability = head.sample(tensor(values), tensor([[0.0], [0.0]]))
@@ -152,7 +152,7 @@ def test_far_out_the_log_probability_stays_finite_and_exact() -> None:
     np.testing.assert_allclose(FETCH(log_probability), -0.5 * np.log(2 * np.pi) - np.log(4) + 120, rtol=1e-6)
 
 
-def test_log_probabilities_of_given_actions_are_those_of_the_squashed_density() -> None:
+def test_log_prob_of_actions_equals_squashed_density() -> None:
     """Against the change of variables in float64, written out; at the bounds of the float32 next to 1."""
     head = SquashedGaussian().bind(UNEVEN)
     rng = np.random.default_rng(5)
@@ -168,7 +168,7 @@ def test_log_probabilities_of_given_actions_are_those_of_the_squashed_density() 
     np.testing.assert_allclose(FETCH(head.log_prob(tensor(values), tensor(actions)[:, :, None])), expected, rtol=2e-5)
 
 
-def test_log_probabilities_of_samples_are_those_that_came_with_them() -> None:
+def test_log_prob_agrees_with_sample() -> None:
     head = SquashedGaussian().bind(UNEVEN)
     rng = np.random.default_rng(6)
     values, noise = tensor(rng.normal(size=(64, 6)) * 0.5), tensor(rng.normal(size=(64, 3)))
@@ -177,13 +177,13 @@ def test_log_probabilities_of_samples_are_those_that_came_with_them() -> None:
 
 
 @pytest.mark.parametrize("bound", [-1.0, 1.0])
-def test_at_the_bounds_log_probabilities_stay_finite(bound: float) -> None:
+def test_log_prob_at_bounds_is_finite(bound: float) -> None:
     head = SquashedGaussian().bind(spaces.Box(-1.0, 1.0, (1,)))
     values = tensor([[0.0, 0.0], [9.0, -1.0], [-9.0, -1.0], [0.0, -30.0]])
     assert np.isfinite(FETCH(head.log_prob(values, tensor(np.full((4, 1), bound))))).all()
 
 
-def test_the_actions_of_a_team_lie_in_their_bounds_in_float64_too() -> None:
+def test_team_actions_stay_in_float64_bounds() -> None:
     narrow = spaces.Box(-0.1, 0.1, (1,), np.float64)
     team, head = Team(["a"], [narrow], [narrow]), Joint().bind(spaces.Tuple([narrow]))
     for output in (20.0, -20.0):

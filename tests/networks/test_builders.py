@@ -1,4 +1,4 @@
-"""The builders give exact shapes and initial weights; cloning, copying, reading and writing work on any network."""
+"""Networks: shapes and initial weights of the builders; clone, copy, and access to variables and weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def doubles(weights: list[np.ndarray]) -> list[np.ndarray]:
     return [weight.astype(np.float64) for weight in weights]
 
 
-def test_a_perceptron_has_the_sizes_asked_for() -> None:
+def test_mlp_has_requested_sizes() -> None:
     network = networks.mlp(4, (16, 8), 2)
     assert shapes(network) == [(4, 16), (16,), (16, 8), (8,), (8, 2), (2,)]
     assert shapes(networks.mlp(4, [], 2)) == [(4, 2), (2,)]
@@ -36,7 +36,7 @@ def test_a_perceptron_has_the_sizes_asked_for() -> None:
     assert shapes(networks.mlp(np.int64(4), [np.int64(5)], np.int64(2))) == [(4, 5), (5,), (5, 2), (2,)]
 
 
-def test_a_perceptron_computes_what_the_reference_does() -> None:
+def test_mlp_equals_reference() -> None:
     network, x = networks.mlp((2, 3), (7, 5), 2), np.random.default_rng(0).normal(size=(4, 2, 3)).astype(np.float32)
     expected = reference.mlp((7, 5)).forward(x.reshape(4, 6).astype(np.float64), doubles(networks.get_weights(network)))
     np.testing.assert_allclose(run(network, x), expected, rtol=1e-4, atol=1e-5)
@@ -63,7 +63,7 @@ def test_every_activation_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_an_activation_is_that_of_its_name(name: str) -> None:
+def test_activation_equals_its_formula(name: str) -> None:
     network = networks.mlp(1, [1], 1, activation=name)
     one, zero = np.ones((1, 1), np.float32), np.zeros(1, np.float32)
     networks.set_weights(network, [one, zero, one, zero])
@@ -72,7 +72,7 @@ def test_an_activation_is_that_of_its_name(name: str) -> None:
     np.testing.assert_allclose(run(network, x), ACTIVATIONS[name](x.astype(np.float64)), atol=tolerance)
 
 
-def test_a_dueling_perceptron_shares_all_but_the_last_hidden_layer() -> None:
+def test_dueling_mlp_shares_all_but_last_hidden_layer() -> None:
     network = networks.dueling_mlp(4, (16, 8), 3)
     trunk, value, advantage = [(4, 16), (16,)], [(16, 8), (8,), (8, 1), (1,)], [(16, 8), (8,), (8, 3), (3,)]
     assert shapes(network) == trunk + value + advantage
@@ -81,7 +81,7 @@ def test_a_dueling_perceptron_shares_all_but_the_last_hidden_layer() -> None:
 
 
 @pytest.mark.parametrize("hidden", [(8,), (9, 8), ()])
-def test_a_dueling_perceptron_computes_value_plus_centred_advantage(hidden: tuple[int, ...]) -> None:
+def test_dueling_mlp_equals_value_plus_centered_advantage(hidden: tuple[int, ...]) -> None:
     network, x = networks.dueling_mlp(4, hidden, 3), np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     weights = doubles(networks.get_weights(network))
     if hidden:
@@ -95,7 +95,7 @@ def test_a_dueling_perceptron_computes_value_plus_centred_advantage(hidden: tupl
 CONVOLUTIONS = [(8, 8, 4, 32), (32,), (4, 4, 32, 64), (64,), (3, 3, 64, 64), (64,)]
 
 
-def test_the_network_of_the_nature_paper_has_its_sizes() -> None:
+def test_nature_cnn_has_sizes_of_paper() -> None:
     assert shapes(networks.nature_cnn((84, 84, 4), 6)) == [*CONVOLUTIONS, (3136, 512), (512,), (512, 6), (6,)]
     stream = [(3136, 512), (512,)]
     assert shapes(networks.nature_cnn((84, 84, 4), 6, dueling=True)) == [
@@ -114,7 +114,7 @@ def test_images_are_scaled_and_flattened_by_rows_columns_and_channels(size: tupl
 
 
 @pytest.mark.parametrize("dueling", [False, True])
-def test_images_with_their_channels_first_are_the_same_images(dueling: bool) -> None:
+def test_channels_first_images_give_same_outputs(dueling: bool) -> None:
     last, first = (networks.nature_cnn(shape, 2, dueling=dueling) for shape in ((44, 37, 3), (3, 44, 37)))
     networks.set_weights(first, networks.get_weights(last))
     images = np.random.default_rng(0).integers(0, 256, (2, 44, 37, 3), dtype=np.uint8)
@@ -124,12 +124,12 @@ def test_images_with_their_channels_first_are_the_same_images(dueling: bool) -> 
         np.testing.assert_allclose(run(network, np.moveaxis(images, -1, 1)), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_critic_beside_an_actor_transposes_too() -> None:
+def test_share_trunk_keeps_transposition() -> None:
     actor = networks.nature_cnn((3, 44, 37), 2, gain=0.01)
     assert shapes(networks.share_trunk(actor, 1, gain=1.0)) == [*shapes(actor)[:-2], (512, 1), (1,)]
 
 
-def test_initial_weights_are_uniform_by_the_inputs_of_their_layer() -> None:
+def test_initial_weights_are_uniform_with_bound_of_fan_in() -> None:
     for network in (networks.mlp(100, (200,), 50), networks.nature_cnn((36, 36, 4), 3)):
         limit = 0.0
         for weight in networks.get_weights(network):
@@ -173,7 +173,7 @@ def test_networks_built_outside_an_agent_differ() -> None:
         (lambda: networks.mlp(4, [8], 2, log_std=np.nan), "log_std must be a finite number, got nan"),
     ],
 )
-def test_a_bad_size_is_refused_by_name(build: Any, name: str) -> None:
+def test_bad_size_is_named(build: Any, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         build()
 
@@ -221,7 +221,7 @@ BUILDS = {
 
 
 @pytest.mark.parametrize("cloned", [False, True])
-def test_cloning_draws_nothing(cloned: bool) -> None:
+def test_clone_uses_no_random_numbers(cloned: bool) -> None:
     with construction(3):
         first = networks.dueling_mlp(4, [5], 2)
         if cloned:
@@ -233,7 +233,7 @@ def test_cloning_draws_nothing(cloned: bool) -> None:
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
-def test_a_clone_is_equal_and_independent_and_not_trained(build: Any) -> None:
+def test_clone_is_equal_independent_and_untrainable(build: Any) -> None:
     network = build()
     networks.set_weights(network, [weight + 0.1 for weight in networks.get_weights(network)])
     trained = len(networks.trainable_variables(network))
@@ -258,7 +258,7 @@ class WithoutConfig(keras.Model):
         return self.last(self.unit(x))
 
 
-def test_a_network_that_cannot_be_copied_is_refused_by_name() -> None:
+def test_clone_of_unsupported_network_raises() -> None:
     network = WithoutConfig(layers.Dense(2), layers.Dense(1))
     network(np.zeros((1, 4), np.float32))
     with pytest.raises(ValueError, match=r"without_config.*Sequential or Functional"):
@@ -271,7 +271,7 @@ def filled(network: Any, value: float) -> Any:
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.25, 0.005, 1.0])
-def test_copying_moves_by_tau(tau: float) -> None:
+def test_copy_moves_target_by_tau(tau: float) -> None:
     rng = np.random.default_rng(0)
     source, target = networks.mlp(4, [5], 2), networks.mlp(4, [5], 2)
     networks.set_weights(source, [rng.normal(size=shape).astype(np.float32) for shape in shapes(source)])
@@ -287,7 +287,7 @@ def test_copying_moves_by_tau(tau: float) -> None:
 
 
 @pytest.mark.parametrize("tau", [2, -1, np.nan, "x", None, True, np.float32(1.5)])
-def test_copying_moves_by_a_number_between_0_and_1(tau: Any) -> None:
+def test_copy_with_bad_tau_raises(tau: Any) -> None:
     source, target = filled(networks.mlp(4, [5], 2), 1.0), filled(networks.mlp(4, [5], 2), 2.0)
     with pytest.raises(ValueError) as raised:
         networks.copy(source, target, tau)
@@ -295,7 +295,7 @@ def test_copying_moves_by_a_number_between_0_and_1(tau: Any) -> None:
     assert all((weight == 2.0).all() for weight in networks.get_weights(target))
 
 
-def test_what_is_no_network_is_not_copied() -> None:
+def test_copy_of_non_network_raises() -> None:
     network = networks.mlp(4, [5], 2)
     for pair, name in (((network, 3), "target"), ((None, network), "source")):
         with pytest.raises(ValueError, match=rf"^{name} must be a Keras model or.*got {[3, None][name == 'source']}$"):
@@ -309,24 +309,24 @@ def test_copies_do_not_share_storage() -> None:
     assert all((weight == 1.0).all() for weight in networks.get_weights(target))
 
 
-def test_copying_a_hard_copy_takes_what_is_no_float_too() -> None:
+def test_hard_copy_includes_integer_variables() -> None:
     source, target = keras.random.SeedGenerator(3), keras.random.SeedGenerator(4)
     networks.copy(source, target, 0.5)
     assert np.array_equal(networks.get_weights(source)[0], networks.get_weights(target)[0])
 
 
 @pytest.mark.parametrize("other", [lambda: networks.mlp(4, [5, 5], 2), lambda: networks.mlp(4, [5], 1)])
-def test_networks_of_another_build_are_not_copied(other: Any) -> None:
+def test_copy_between_architectures_raises(other: Any) -> None:
     source, target = networks.mlp(4, [5], 2), other()
     before = networks.get_weights(target)
     for tau in (1.0, 0.5):
-        with pytest.raises(ValueError, match="one build"):
+        with pytest.raises(ValueError, match="source and target"):
             networks.copy(source, target, tau)
     assert shapes(target) == [weight.shape for weight in before]
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
-def test_weights_are_copies_that_can_be_set_again(build: Any) -> None:
+def test_get_weights_returns_copies_that_set_weights_restores(build: Any) -> None:
     network = build()
     before = networks.get_weights(network)
     kept = [weight.copy() for weight in before]
@@ -341,7 +341,7 @@ def test_weights_are_copies_that_can_be_set_again(build: Any) -> None:
         assert np.array_equal(weight, value)
 
 
-def test_weights_that_do_not_fit_change_nothing() -> None:
+def test_bad_weights_change_nothing() -> None:
     network = networks.mlp(4, [5], 2)
     before = networks.get_weights(network)
     for wrong in (before[:-1], [*before[:-1], np.zeros(3, np.float32)], [before[0].T, *before[1:]], []):
@@ -351,7 +351,7 @@ def test_weights_that_do_not_fit_change_nothing() -> None:
         assert np.array_equal(left, right)
 
 
-def test_variables_are_found_in_whatever_holds_them() -> None:
+def test_variables_of_all_kinds_of_networks() -> None:
     variable, generator = keras.Variable(np.zeros(3, np.float32)), keras.random.SeedGenerator(1)
     assert networks.variables(variable) == [variable]
     assert networks.variables(generator) == [generator.state]
@@ -370,14 +370,14 @@ def test_variables_are_the_same_objects_every_time() -> None:
     assert [id(variable) for variable in networks.variables(network)] == list(map(id, networks.variables(network)))
 
 
-def test_what_is_no_network_is_refused() -> None:
+def test_variables_of_non_network_raises() -> None:
     for other in (3, "network", None, lambda x: x, [networks.mlp(4, [5], 2)]):
         assert not networks.is_network(other)
         with pytest.raises(ValueError, match="network"):
             networks.variables(other)
 
 
-def test_a_model_without_variables_yet_is_refused_by_name() -> None:
+def test_unbuilt_model_raises() -> None:
     network = keras.Sequential([layers.Dense(5), layers.Dense(2)], name="shapeless")
     for function in (networks.variables, networks.trainable_variables, networks.get_weights, networks.clone):
         with pytest.raises(ValueError, match=r"'shapeless'.*Input"):

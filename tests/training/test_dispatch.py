@@ -149,7 +149,7 @@ def test_due_counts_are_restored() -> None:
 
 
 def test_every_must_be_an_every() -> None:
-    with pytest.raises(ValueError, match="every of Periodic .*got 5"):
+    with pytest.raises(ValueError, match=r"every of Periodic .*got 5"):
         CallbackList([Periodic(5)]).bind()
     CallbackList([EpisodePrinter(5)]).bind()
 

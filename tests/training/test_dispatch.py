@@ -121,7 +121,7 @@ class Periodic(Callback):
         ({"count": 3, "unit": "steps", "at": "step"}, [(3, False), (6, False), (9, False)]),
         ({"count": 4, "unit": "steps"}, [(4, True), (8, True)]),
         ({"count": 3, "unit": "steps", "at": "episode"}, [(4, True), (8, True)]),
-        ({"count": 2, "unit": "updates"}, [(2, False), (4, True), (6, False), (8, True)]),
+        ({"count": 2, "unit": "updates"}, [(2, False), (4, True), (6, False), (8, True), (10, False)]),
     ],
 )
 def test_on_due_is_called_at_each_multiple(arguments: dict[str, Any], expected: list[Any]) -> None:

@@ -37,26 +37,12 @@ class CallbackList:
     def bind(self) -> Events:
         """Return, for each event, the bound methods of the callbacks that handle it; `Every` counts from here."""
         bound: dict[str, Handlers] = {}
-        for callback in self._periodic():
-            callback.start_counting()
+        for callback in self.callbacks:
+            if _every_of(callback) is not None:
+                callback.start_counting()
         for name in Events._fields:
             bound[name] = tuple(handler for callback in self.callbacks for handler in _handlers(callback, name))
         return Events(**bound)
-
-    def _periodic(self) -> list[Callback]:
-        """Return the callbacks that `Every` calls.
-
-        Raises:
-            ValueError: if a callback overrides `on_due` and its `every` is not an `Every`.
-        """
-        found = [callback for callback in self.callbacks if _overrides(callback, "on_due")]
-        for callback in found:
-            if not isinstance(callback.every, Every | None):
-                raise ValueError(
-                    f"every of {type(callback).__name__} must be an Every, such as Every(10, 'steps'), "
-                    f"got {callback.every!r}"
-                )
-        return [callback for callback in found if callback.every is not None]
 
     @property
     def needs_live_updates(self) -> bool:
@@ -70,21 +56,19 @@ class CallbackList:
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of each callback by its key, with the count that its `Every` counts from."""
-        periodic, states = self._periodic(), {}
+        states = {}
         for key, callback in self.keyed():
             states[key] = callback.get_state()
-            if (
-                callback in periodic and callback.every is not None and callback.every.unit != "seconds"
-            ):  # another process has another clock
+            every = _every_of(callback)
+            if every is not None and every.unit != "seconds":  # another process has another clock
                 states[key] = {**states[key], "mark": callback._every_mark}
         return {key: state for key, state in states.items() if state}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of each callback whose key is in `state`."""
-        periodic = self._periodic()
         for key, callback in self.keyed():
             if key in state:
-                if callback in periodic:
+                if _every_of(callback) is not None:
                     mark = state[key].get("mark")
                     callback._every_mark = mark if isinstance(mark, int) else None
                 callback.set_state(state[key])
@@ -110,11 +94,25 @@ def _overrides(callback: Callback, name: str) -> bool:
     return name in vars(callback) or getattr(type(callback), name) is not getattr(Callback, name)
 
 
+def _every_of(callback: Callback) -> Every | None:
+    """Return how often `on_due` is called; None if the callback does not override it.
+
+    Raises:
+        ValueError: if the callback overrides `on_due` and its `every` is not an `Every`.
+    """
+    every = callback.every if _overrides(callback, "on_due") else None
+    if not isinstance(every, Every | None):
+        raise ValueError(
+            f"every of {type(callback).__name__} must be an Every, such as Every(10, 'steps'), got {every!r}"
+        )
+    return every
+
+
 def _handlers(callback: Callback, event: str) -> Iterator[Callable[..., None]]:
     """Return the bound methods of a callback that handle an event."""
     if _overrides(callback, event):
         yield getattr(callback, event)
-    every = callback.every if _overrides(callback, "on_due") else None
+    every = _every_of(callback)
     if every is not None and event in _CHECKED[every.at]:
         yield callback.call_if_due
 

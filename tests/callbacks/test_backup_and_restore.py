@@ -1,4 +1,4 @@
-"""BackupAndRestore: a script that is killed and run again ends as if nothing had happened, to the bit."""
+"""BackupAndRestore: a killed script that runs again ends in the state of an uninterrupted one, bit for bit."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tests.support.doubles import RaisingEnv
 from tests.support.states import ROOT, assert_same_state, four_lanes, one_lane
 from tests.support.tape import Broken, Tape, broken, rewarded, taped
 
-# Trains an agent; writes its name when it has begun to step, and is killed where the parent likes. It waits for that
-# where the parent, held up on a busy machine, comes late.
+# Trains an agent, prints its name at the first new step, and waits at the end: on a busy machine the parent may kill it
+# late.
 SCRIPT = """
 import sys, time
 from tests.callbacks.test_backup_and_restore import script
@@ -49,7 +49,7 @@ RUNS: dict[str, tuple[Callable[[], noterl.DQN], dict[str, int]]] = {
 
 
 def script(directory: Any, name: str, begun: str = "") -> noterl.DQN:
-    """Train, as the killed script and as the one that goes on; with `begun`, slowly, and saying that it begins."""
+    """Train as the killed script and as the resumed one; with `begun`, train slowly and print it at the first step."""
     build, budget = RUNS[name]
     agent = build()
     agent.fit(**budget, callbacks=callbacks(f"{directory}/{name}", begun), verbose=0)
@@ -57,16 +57,16 @@ def script(directory: Any, name: str, begun: str = "") -> noterl.DQN:
 
 
 def callbacks(directory: Any, begun: str = "") -> list[Any]:
-    """Return all that stop, slow, save and adapt; with `begun`, slow ones that say when the first new step is made."""
+    """Return callbacks that stop, save and adapt; with `begun`, also one that slows training and prints `begun`."""
     slow = LambdaCallback(on_batch_end=lambda batch, logs: time.sleep(0.001)) if begun else LambdaCallback()
-    said: list[str] = []
+    printed: list[str] = []
 
-    def say() -> None:
-        if begun and not said:
-            said.append(begun)
+    def print_once() -> None:
+        if begun and not printed:
+            printed.append(begun)
             print(begun, flush=True)
 
-    slow.on_step_end = say
+    slow.on_step_end = print_once
     backup = BackupAndRestore(f"{directory}/backup.noterl", 9, unit="steps")
     return [
         EarlyStopping(5, criterion=1e9, patience=1000, restore_best_weights=True),
@@ -81,8 +81,8 @@ def callbacks(directory: Any, begun: str = "") -> list[Any]:
     ]
 
 
-def killed(directory: Path, name: str, seconds: float) -> None:
-    """Run the script in a process of its own, and kill it so many seconds after its first step."""
+def kill(directory: Path, name: str, seconds: float) -> None:
+    """Run the script in a separate process, and kill it after some seconds from its first step."""
     command = [sys.executable, "-c", SCRIPT, str(directory), name]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -95,10 +95,10 @@ def killed(directory: Path, name: str, seconds: float) -> None:
     process.stdout.close()
 
 
-def test_killed_twice_and_run_again(tmp_path: Path) -> None:
+def test_killed_scripts_resume_exactly(tmp_path: Path) -> None:
     delays = np.random.default_rng().uniform(0.02, 0.2, 2)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(killed, [tmp_path] * 2, RUNS, delays))
+        list(pool.map(kill, [tmp_path] * 2, RUNS, delays))
     for name in RUNS:
         resumed, whole = script(tmp_path, name), script(tmp_path / "whole", name)
         assert_same_state(resumed, whole)
@@ -115,7 +115,7 @@ def small(seed: int | None = 3) -> noterl.DQN:
 
 
 def interrupted(path: Path, at: int, **budget: Any) -> noterl.DQN:
-    """Return an agent whose fit was broken off by an error after so many steps."""
+    """Return an agent whose fit ended by an error after `at` steps."""
     agent, crash = small(), LambdaCallback()
     crash.on_step_end = lambda: broken() if agent.steps == at else None
     with pytest.raises(Broken):
@@ -124,7 +124,7 @@ def interrupted(path: Path, at: int, **budget: Any) -> noterl.DQN:
 
 
 class TestTheSameScript:
-    def test_trains_the_remainder_of_its_budget(self, tmp_path: Path) -> None:
+    def test_resumed_fit_trains_the_rest_of_its_budget(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
         interrupted(path, 57, steps=100)
         steps, agent = [], small()
@@ -136,7 +136,7 @@ class TestTheSameScript:
         whole.fit(steps=100, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
         assert_same_state(agent, whole)
 
-    def test_returns_the_whole_history(self, tmp_path: Path) -> None:
+    def test_resumed_fit_returns_the_complete_history(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
         interrupted(path, 57, episodes=6)
         history = small().fit(episodes=6, callbacks=[BackupAndRestore(path)], verbose=0)
@@ -145,7 +145,7 @@ class TestTheSameScript:
             assert history.history[name] == whole.history[name]
         assert history.episode == whole.episode
 
-    def test_does_nothing_when_it_was_done_and_more_when_it_asks_for_more(self, tmp_path: Path) -> None:
+    def test_complete_fit_is_skipped_and_larger_budget_continues(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
         for asked, steps in ((40, 40), (40, 40), (70, 70), (70, 70)):
             agent = small()
@@ -155,7 +155,7 @@ class TestTheSameScript:
         whole.fit(steps=70, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
         assert_same_state(agent, whole)
 
-    def test_passes_over_the_fits_before_the_one_that_was_interrupted(self, tmp_path: Path) -> None:
+    def test_fits_before_the_interrupted_one_are_skipped(self, tmp_path: Path) -> None:
         def script(path: Path, crash_at: int | None = None) -> tuple[noterl.DQN, list[int]]:
             agent, steps = small(), []
             count = LambdaCallback()
@@ -177,7 +177,7 @@ class TestTheSameScript:
         whole, _ = script(tmp_path / "other.noterl")
         assert_same_state(agent, whole)
 
-    def test_with_a_seed_of_the_fit_begins_once(self, tmp_path: Path) -> None:
+    def test_seed_of_fit_restarts_only_once(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
         interrupted(path, 33, steps=60, seed=5)
         agent, whole = small(), small()
@@ -185,22 +185,22 @@ class TestTheSameScript:
         whole.fit(steps=60, seed=5, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
         assert_same_state(agent, whole)
 
-    def test_stays_stopped(self, tmp_path: Path) -> None:
+    def test_stopped_fit_stays_stopped(self, tmp_path: Path) -> None:
         for _ in range(2):
             agent = small()
             stopper = EarlyStopping(1, criterion=5)
             history = agent.fit(callbacks=[stopper, BackupAndRestore(tmp_path / "backup.noterl")], verbose=0)
             assert (agent.episodes, history.stop_reason) == (1, "reward reached 5")
 
-    def test_says_what_it_goes_on_from(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_message_names_the_backup(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "backup.noterl"
         interrupted(path, 33, steps=60)
         small().fit(steps=60, callbacks=[BackupAndRestore(path)], verbose=2)
-        assert f"going on from {path}:" in capsys.readouterr().err
+        assert f"resuming from {path}:" in capsys.readouterr().err
 
 
 class TestWhenItSaves:
-    def test_every_so_many_steps_and_at_the_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_writes_every_save_freq_and_at_the_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         saved, write = [], saving.write
         monkeypatch.setattr(
             saving, "write", lambda path, tree: (saved.append(tree["state"]["counters"]["steps"]), write(path, tree))
@@ -208,13 +208,13 @@ class TestWhenItSaves:
         small().fit(steps=35, callbacks=[BackupAndRestore(tmp_path / "b.noterl", 10, unit="steps")], verbose=0)
         assert saved == [10, 20, 30, 35]
 
-    def test_not_after_an_error(self, tmp_path: Path) -> None:
+    def test_no_backup_after_an_error(self, tmp_path: Path) -> None:
         agent = noterl.DQN(lambda: RaisingEnv(at=17), hidden=(4,), seed=1)
         with pytest.raises(RuntimeError, match="step 17 broke"):
             agent.fit(steps=30, callbacks=[BackupAndRestore(tmp_path / "b.noterl", 10, unit="steps")], verbose=0)
         assert saving.read(tmp_path / "b.noterl")["state"]["counters"]["steps"] == 10
 
-    def test_in_the_background_the_same(self, tmp_path: Path) -> None:
+    def test_background_writes_the_same_file(self, tmp_path: Path) -> None:
         for background in (False, True):
             backup = BackupAndRestore(tmp_path / f"{background}.noterl", 10, unit="steps", background=background)
             small().fit(steps=35, callbacks=[backup], verbose=0)
@@ -223,7 +223,7 @@ class TestWhenItSaves:
             del state["callbacks"]["BackupAndRestore"]["columns"]["time"]
         assert_same_state(*states)
 
-    def test_it_is_a_file_like_others(self, tmp_path: Path) -> None:
+    def test_backup_can_be_loaded_as_an_agent(self, tmp_path: Path) -> None:
         agent = small()
         agent.fit(steps=35, callbacks=[BackupAndRestore(tmp_path / "b.noterl")], verbose=0)
         loaded = noterl.load(tmp_path / "b.noterl")
@@ -232,18 +232,18 @@ class TestWhenItSaves:
 
 
 class TestErrors:
-    def test_a_path_that_cannot_be_written_is_found_before_the_first_step(self, tmp_path: Path) -> None:
+    def test_unwritable_path_raises_before_the_first_step(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("not a directory")
         tape = Tape()
         with pytest.raises(OSError, match="file"):
             taped(tape).fit(episodes=2, callbacks=[BackupAndRestore(tmp_path / "file" / "b.noterl")], verbose=0)
         assert tape == []
 
-    def test_a_file_that_is_no_backup_is_refused_and_left_alone(self, tmp_path: Path) -> None:
+    def test_other_file_raises_and_is_unchanged(self, tmp_path: Path) -> None:
         path = tmp_path / "b.noterl"
         small().save(path)
         before = path.read_bytes()
-        with pytest.raises(saving.FileError, match=r"it is no backup, KeyError\('BackupAndRestore'\) is missing"):
+        with pytest.raises(saving.FileError, match=r"b\.noterl.*KeyError\('BackupAndRestore'\)"):
             small().fit(steps=5, callbacks=[BackupAndRestore(path)], verbose=0)
         path.write_text("poem")
         with pytest.raises(saving.FileError):
@@ -251,7 +251,7 @@ class TestErrors:
         assert path.read_text() == "poem"
         path.write_bytes(before)
 
-    def test_a_backup_of_another_agent_is_refused(self, tmp_path: Path) -> None:
+    def test_backup_of_another_agent_raises(self, tmp_path: Path) -> None:
         path = tmp_path / "b.noterl"
         small().fit(steps=5, callbacks=[BackupAndRestore(path)], verbose=0)
         other = noterl.DQN("CartPole-v1", hidden=(5,), seed=3)
@@ -259,6 +259,6 @@ class TestErrors:
             other.fit(steps=5, callbacks=[BackupAndRestore(path)], verbose=0)
         assert other.steps == 0
 
-    def test_bad_arguments_are_named(self) -> None:
+    def test_bad_arguments_raise(self) -> None:
         with pytest.raises(ValueError, match=r"^save_freq must be a positive int, got 1.5$"):
             BackupAndRestore("b", 1.5, unit="steps")

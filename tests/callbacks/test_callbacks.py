@@ -1,4 +1,4 @@
-"""The callbacks that stop, show and record: what they do at which episode, to the letter."""
+"""EarlyStopping, LambdaCallback, the progress displays and History."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.image
@@ -54,7 +55,7 @@ class TestEarlyStopping:
         patience=st.none() | st.integers(1, 5),
         mode=st.sampled_from(["max", "min"]),
     )
-    def test_at_which_episode(
+    def test_stops_at_the_expected_episode(
         self, rewards: list[float], trial_count: int, criterion: float | None, patience: int | None, mode: str
     ) -> None:
         if criterion is None and patience is None:
@@ -76,33 +77,33 @@ class TestEarlyStopping:
             ({"trial_count": 6, "criterion": 0}, 6, "reward reached 0"),
         ],
     )
-    def test_and_why(self, arguments: dict[str, Any], episodes: int, reason: str) -> None:
+    def test_stop_reason_names_metric_and_limit(self, arguments: dict[str, Any], episodes: int, reason: str) -> None:
         agent = rewarded([1, 2, 5, 3, 4, 4])
         history = agent.fit(episodes=6, callbacks=[EarlyStopping(**arguments)], verbose=0)
         assert (len(history), history.stop_reason) == (episodes, reason)
 
-    def test_patience_begins_anew_with_every_improvement(self) -> None:
+    def test_improvement_resets_patience(self) -> None:
         assert stopped_after([0, -1, 2, 1, 3, 2, 2, 9], EarlyStopping(1, patience=2)) == 7
 
-    def test_another_quantity(self) -> None:
+    def test_monitors_a_metric_of_another_callback(self) -> None:
         adder = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=-episode))
         agent = rewarded([0])
         stopper = EarlyStopping(1, -3, monitor="score", mode="min")
         assert len(agent.fit(callbacks=[adder, stopper], verbose=0)) == 4
 
-    def test_a_loss_that_is_not_there_yet_is_waited_for(self) -> None:
+    def test_loss_may_be_missing_before_the_first_update(self) -> None:
         tape = Tape()
         agent = taped(tape, learning_starts=5)  # the first losses, 0 and 1, come at step 6
         history = agent.fit(episodes=9, callbacks=[EarlyStopping(1, 1, monitor="loss", mode="min")], verbose=0)
         assert len(history) == 3
 
-    def test_a_quantity_that_is_never_there_is_named(self) -> None:
+    def test_unknown_metric_raises(self) -> None:
         with pytest.raises(
             ValueError, match=r"monitor: the episode's logs have no 'score'; they have .*length.*reward"
         ):
             rewarded([0]).fit(episodes=3, callbacks=[EarlyStopping(1, 3, monitor="score")], verbose=0)
 
-    def test_an_episode_that_is_cut_short_does_not_count(self) -> None:
+    def test_incomplete_episode_is_skipped(self) -> None:
         agent = taped(Tape(), length=5)
         stopper = EarlyStopping(2, 3)
         agent.fit(steps=9, callbacks=[stopper], verbose=0)  # a whole episode and one of four steps
@@ -114,7 +115,9 @@ class TestEarlyStopping:
         trial_count=st.integers(1, 4),
         patience=st.integers(1, 5),
     )
-    def test_its_state_goes_on(self, rewards: list[float], cut: int, trial_count: int, patience: int) -> None:
+    def test_restored_state_continues_exactly(
+        self, rewards: list[float], cut: int, trial_count: int, patience: int
+    ) -> None:
         whole = EarlyStopping(trial_count, patience=patience)
         end = stopped_after(rewards, whole)
         if cut >= end:
@@ -126,7 +129,7 @@ class TestEarlyStopping:
         assert stopped_after(rewards[cut:], second) == end - cut
         assert second.get_state() == whole.get_state()
 
-    def test_the_same_object_goes_on_in_the_next_fit_and_another_begins_anew(self) -> None:
+    def test_state_is_kept_between_fits_of_one_object(self) -> None:
         agent = rewarded([0])
         stopper = EarlyStopping(3, 0)
         agent.fit(episodes=2, callbacks=[stopper], verbose=0)
@@ -145,43 +148,43 @@ class TestEarlyStopping:
             ({"trial_count": 2, "patience": 2, "mode": "auto"}, "mode must be 'max' or 'min', got 'auto'"),
         ],
     )
-    def test_bad_arguments_are_named(self, arguments: dict[str, Any], message: str) -> None:
+    def test_bad_arguments_raise(self, arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
             EarlyStopping(**arguments)
 
 
 class TestLambdaCallback:
-    def test_hears_each_event(self) -> None:
+    def test_functions_handle_each_event(self) -> None:
         tape = Tape()
-        agent, heard = taped(tape), []
+        agent, handled = taped(tape), []
         tape.acts["update", 2] = lambda: int("no number")
-        functions = {name: lambda *args, name=name: heard.append((name, len(args))) for name in EVENTS}
+        functions = {name: lambda *args, name=name: handled.append((name, len(args))) for name in EVENTS}
         functions["on_episode_end"] = lambda episode, logs: agent.evaluate(episodes=1)
         with pytest.raises(ValueError, match="no number"):
             agent.fit(episodes=2, callbacks=[LambdaCallback(**functions)], verbose=0)
-        counts = dict(heard)
+        counts = dict(handled)
         one = ("on_train_begin", "on_train_end", "on_evaluate_begin", "on_evaluate_end", "on_exception")
-        assert counts == {name: 1 if name in one else 2 for name in EVENTS if name != "on_episode_end"}
+        expected = {name: 1 if name in one else 2 for name in EVENTS if name != "on_episode_end"}
+        assert counts == {**expected, "on_step_end": 0}
 
-    def test_what_is_not_given_is_not_bound(self) -> None:
+    def test_only_given_events_are_bound(self) -> None:
         events = CallbackList([LambdaCallback(on_train_end=print)]).bind()
         assert events.on_train_end == (print,)
         assert [name for name in EVENTS if getattr(events, name)] == ["on_train_end"]
 
-    def test_a_name_that_is_no_event(self) -> None:
-        with pytest.raises(ValueError, match=r"'on_epoch_end' is no event; events are on_train_begin, .*on_exception"):
+    def test_unknown_event_raises(self) -> None:
+        with pytest.raises(ValueError, match=r"'on_epoch_end' .*on_train_begin, .*on_exception"):
             LambdaCallback(on_epoch_end=print)
 
-    def test_a_value_that_cannot_be_called(self) -> None:
+    def test_value_that_is_not_callable_raises(self) -> None:
         with pytest.raises(ValueError, match="on_train_end must be callable, got 3"):
             LambdaCallback(on_train_end=3)
 
 
 class TestEpisodePrinter:
-    def test_what_it_prints(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_line_holds_episode_steps_reward_loss_and_speed(self, capsys: pytest.CaptureFixture[str]) -> None:
         printer = EpisodePrinter(every=2)
-        printer.agent = rewarded([0])
-        printer.agent.steps = 100
+        printer.agent = SimpleNamespace(steps=100)
         printer.on_train_begin({})
         for reward, steps, seconds, loss in [
             (1.0, 110, 0.5, {}),
@@ -196,25 +199,25 @@ class TestEpisodePrinter:
             "episode 4 | steps 2130 | reward -0.50 | loss 0.01235 | 4,000 steps/s",
         ]
 
-    def test_how_often_fit_prints(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_fit_prints_every_log_every_episodes(self, capsys: pytest.CaptureFixture[str]) -> None:
         agent = rewarded([0])
         agent.fit(episodes=25, verbose=2)
         assert re.findall(r"^episode (\d+)", capsys.readouterr().out, re.MULTILINE) == ["10", "20"]
         agent.fit(episodes=7, verbose=2, log_every=3)
         assert re.findall(r"^episode (\d+)", capsys.readouterr().out, re.MULTILINE) == ["3", "6"]
 
-    def test_a_silent_fit_prints_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_verbose_0_prints_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
         rewarded([0]).fit(episodes=25, verbose=0)
         assert capsys.readouterr() == ("", "")
 
     @pytest.mark.parametrize("value", [0, -1, 1.5, True, None])
-    def test_a_bad_argument_is_named(self, value: Any) -> None:
+    def test_bad_argument_raises(self, value: Any) -> None:
         with pytest.raises(ValueError, match=f"^every must be a positive int, got {value}$"):
             EpisodePrinter(value)
 
 
 class TestProgressBar:
-    def test_what_it_shows_at_the_end(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_final_bar_shows_totals_and_time_split(self, capsys: pytest.CaptureFixture[str]) -> None:
         rewarded([1, 2, 6]).fit(episodes=3, verbose=1)
         out, err = capsys.readouterr()
         assert out == ""
@@ -223,21 +226,21 @@ class TestProgressBar:
         assert re.search(rf"^episode 3 100%\|.*\| 3/3 \[.*, reward 3\.0, [\d,]+ steps/s, {split}\]", last)
         assert sum(int(share) for share in re.findall(r"(\d+)%", last.partition("steps/s")[2])) <= 101
 
-    def test_a_budget_of_steps(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_bar_counts_steps_of_a_step_budget(self, capsys: pytest.CaptureFixture[str]) -> None:
         agent = taped(Tape(), length=4)
         agent.fit(steps=6, verbose=0)
         agent.fit(steps=10, episodes=100, verbose=1)
         assert re.search(r"episode 3 100%\|.*\| 10/10 \[", capsys.readouterr().err)
 
-    def test_no_budget(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_bar_without_budget_counts_episodes(self, capsys: pytest.CaptureFixture[str]) -> None:
         rewarded([0]).fit(callbacks=[EarlyStopping(4, 0)], verbose=1)
         assert re.search(r"episode 4 4 episodes \[.*reward 0\.0", capsys.readouterr().err)
 
-    def test_no_episode_ends(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_bar_without_finished_episodes_shows_no_reward(self, capsys: pytest.CaptureFixture[str]) -> None:
         taped(Tape(), length=100).fit(steps=5, verbose=1)
         assert re.search(r"episode 0 100%\|.*\| 5/5 \[.*reward -,", capsys.readouterr().err)
 
-    def test_it_moves_while_training_goes_on(
+    def test_bar_moves_during_training(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = iter(range(10_000))
@@ -246,7 +249,7 @@ class TestProgressBar:
         shown = re.findall(r"episode (\d) +(\d+)%", capsys.readouterr().err)
         assert [(str(n), str(20 * n)) for n in range(1, 6)] == list(dict.fromkeys(shown))
 
-    def test_it_is_closed_when_training_fails(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_bar_is_closed_when_training_fails(self, capsys: pytest.CaptureFixture[str]) -> None:
         tape = Tape()
         agent = taped(tape)
         tape.acts["step 0", 3] = lambda: int("no number")
@@ -256,7 +259,7 @@ class TestProgressBar:
         [bar] = [callback for callback in agent.callbacks if isinstance(callback, ProgressBar)]
         assert bar._bar is None
 
-    def test_auto_is_a_bar_on_a_terminal(
+    def test_verbose_auto_shows_a_bar_on_a_terminal(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         agent = rewarded([0])
@@ -270,23 +273,23 @@ class TestProgressBar:
         assert out == ""
         assert "10/10" in err
 
-    def test_the_loss_is_shown_once_there_is_one(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_bar_shows_the_loss_after_the_first_update(self, capsys: pytest.CaptureFixture[str]) -> None:
         taped(Tape()).fit(episodes=2, verbose=1)
         shown = capsys.readouterr().err.rstrip("\n").split("\r")
         assert "reward 2.0, loss 2.5, " in shown[-1]
         assert "loss" not in shown[0]
 
     @pytest.mark.parametrize("home", ["builtins", "ipykernel.iostream"])
-    def test_it_is_quiet_where_nobody_looks(
+    def test_bar_is_hidden_without_terminal_or_notebook(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: str
     ) -> None:
-        """A file is neither a terminal nor a notebook; the stream of a notebook is known by where its class is from."""
+        """A file is neither a terminal nor a notebook; the stream of a notebook is known by the module of its class."""
         stream = type("Stream", (io.StringIO,), {"__module__": home})()
         monkeypatch.setattr(sys, "stderr", stream)
         rewarded([0]).fit(episodes=3, callbacks=[ProgressBar(episodes=3)], verbose=0)
         assert ("3/3" in stream.getvalue()) == (home != "builtins")
 
-    def test_loggers_hear_last_but_for_checkpoints(self) -> None:
+    def test_progress_displays_run_with_loggers(self) -> None:
         assert ProgressBar.order == EpisodePrinter.order == LOGGER
 
 
@@ -301,7 +304,7 @@ class TestHistory:
             history.on_episode_end(9, {"reward": 99.0, "complete": False})
         return history
 
-    def test_to_csv(self, history: History, tmp_path: Path) -> None:
+    def test_to_csv_writes_a_row_per_episode(self, history: History, tmp_path: Path) -> None:
         history.to_csv(tmp_path / "history.csv")
         assert (tmp_path / "history.csv").read_text().splitlines() == [
             "episode,reward,length,loss,steps,updates,time,eps",
@@ -310,7 +313,7 @@ class TestHistory:
             "6,8.0,2,0.25,2,1,1.5,0.1",
         ]
 
-    def test_to_csv_of_a_fit(self, tmp_path: Path) -> None:
+    def test_to_csv_of_a_fit_keeps_exact_numbers(self, tmp_path: Path) -> None:
         history = rewarded([1.5, -2]).fit(episodes=2, verbose=0)
         history.to_csv(str(tmp_path / "history.csv"))
         with (tmp_path / "history.csv").open() as file:
@@ -321,7 +324,7 @@ class TestHistory:
     @pytest.mark.parametrize(
         ("what", "labels"), [("reward", ["reward"]), ("loss", ["loss"]), ("both", ["reward", "loss"])]
     )
-    def test_plot(self, history: History, what: str, labels: list[str]) -> None:
+    def test_plot_draws_values_and_moving_average(self, history: History, what: str, labels: list[str]) -> None:
         figure = history.plot(what, window=2)
         assert [axes.get_ylabel() for axes in figure.axes] == labels
         for axes in figure.axes:
@@ -331,25 +334,25 @@ class TestHistory:
             np.testing.assert_array_equal(mean.get_xdata(), [1, 2])
             np.testing.assert_array_equal(mean.get_ydata(), [2.0, 5.5])
 
-    def test_a_window_longer_than_the_run(self, history: History) -> None:
+    def test_window_longer_than_the_run_draws_no_average(self, history: History) -> None:
         assert len(history.plot("reward", window=4).axes[0].lines) == 1
 
     @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-    def test_plot_into_a_file(self, history: History, tmp_path: Path, ending: str) -> None:
+    def test_plot_writes_a_file(self, history: History, tmp_path: Path, ending: str) -> None:
         history.plot(path=tmp_path / f"curve.{ending}")
         assert (tmp_path / f"curve.{ending}").stat().st_size > 1000
         if ending == "png":
             assert matplotlib.image.imread(tmp_path / "curve.png").std() > 0.01
 
-    def test_plot_of_nothing(self) -> None:
+    def test_empty_history_can_be_plotted(self) -> None:
         assert len(History().plot().axes) == 2
 
     @pytest.mark.parametrize(("arguments", "name"), [({"what": "length"}, "what"), ({"window": 0}, "window")])
-    def test_bad_arguments_are_named(self, history: History, arguments: dict[str, Any], name: str) -> None:
+    def test_bad_arguments_raise(self, history: History, arguments: dict[str, Any], name: str) -> None:
         with pytest.raises(ValueError, match=f"^{name} must be"):
             history.plot(**arguments)
 
-    def test_of_each_fit_alone(self) -> None:
+    def test_each_fit_has_its_own_history(self) -> None:
         agent = rewarded([1, 2, 3])
         first = agent.fit(episodes=2, verbose=0)
         second = agent.fit(episodes=1, verbose=0)
@@ -358,7 +361,7 @@ class TestHistory:
         assert math.isnan(second.history["loss"][0])
 
 
-def test_states_are_kept_apart_by_key() -> None:
+def test_states_are_saved_by_key() -> None:
     class Counter(Callback):
         def __init__(self, count: int) -> None:
             self.count = count

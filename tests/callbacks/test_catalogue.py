@@ -1,7 +1,7 @@
-"""What every callback of the catalogue keeps to, whoever wrote it: this runs over all that `noterl.callbacks` exports.
+"""Rules for every callback that `noterl.callbacks` exports.
 
-A new class is covered as soon as it is exported. It is built with its defaults, or with what `ARGUMENTS` says; one that
-changes training, or hears every gradient update, is named below, with the reason.
+A new class is covered once it is exported. It is built with its defaults, or with the arguments in `ARGUMENTS`; a class
+that changes training or handles every gradient update is listed below, with the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Trial:
         return False
 
 
-# What a class is built with where its defaults are not enough; files go into the folder.
+# The arguments of classes whose defaults are not enough; files are written into the folder.
 ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "AdaBatch": lambda folder: {"num_samples": 2, "lr": noterl.callbacks.Rate(1e-4, 1e-4, 1e-2)},
     "Adapt": lambda folder: {"lr": noterl.callbacks.Rate(1e-4, 1e-4, 1e-2)},
@@ -63,19 +63,19 @@ ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "WandbLogger": lambda folder: {"mode": "disabled", "folder": str(folder)},
 }
 
-# Callbacks that are there to change training: all others leave a run bit-identical.
+# Callbacks that change training; all others leave a run bit-identical.
 ACTING: dict[str, str] = {
-    "AdaBatch": "moves the learning rate",
-    "Adapt": "moves the learning rate",
-    "ESSAdapt": "moves the learning rate",
-    "ESSWindow": "forgets transitions",
-    "Window": "forgets transitions",
-    "HyperparameterScheduler": "moves gamma",
-    "LearningRateScheduler": "moves the learning rate",
+    "AdaBatch": "changes the learning rate",
+    "Adapt": "changes the learning rate",
+    "ESSAdapt": "changes the learning rate",
+    "ESSWindow": "drops transitions",
+    "Window": "drops transitions",
+    "HyperparameterScheduler": "changes gamma",
+    "LearningRateScheduler": "changes the learning rate",
 }
 
-# Callbacks that hear every update: this costs a fetch from the device.
-HEARS_UPDATES: dict[str, str] = {"TerminateOnNaN": "looks whether each was applied"}
+# Callbacks that handle every update, which costs a fetch from the device.
+HANDLES_UPDATES: dict[str, str] = {"TerminateOnNaN": "checks whether each was applied"}
 
 # Packages that are not installed everywhere.
 NEEDS: dict[str, str] = {
@@ -86,7 +86,7 @@ NEEDS: dict[str, str] = {
     "WandbLogger": "wandb",
 }
 
-# Entries of a state that a clock fills, which no two runs share.
+# Entries of a state that depend on the clock.
 CLOCKED = ("elapsed", "seconds", "time")
 
 NAMES = sorted(
@@ -97,7 +97,7 @@ NAMES = sorted(
 
 
 def make(name: str, folder: Path) -> noterl.Callback:
-    """Build a callback of the catalogue."""
+    """Return a callback of the catalogue."""
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"{name} needs {NEEDS[name]}")
     kind = getattr(noterl.callbacks, name)
@@ -116,14 +116,14 @@ def make(name: str, folder: Path) -> noterl.Callback:
 
 
 def timeless(state: Any) -> Any:
-    """Return a state of callbacks without what a clock fills."""
+    """Return a state of callbacks without the entries that depend on the clock."""
     if isinstance(state, dict):
         return {key: timeless(value) for key, value in state.items() if key not in CLOCKED}
     return state
 
 
 class Whole(NamedTuple):
-    """A run with a callback: how it ended, how it and the callback stood when it was cut, and the files of both."""
+    """A run with a callback: its final state, its state and that of the callback at the cut, and the files of both."""
 
     state: dict[str, Any]
     middle: dict[str, Any]
@@ -132,7 +132,7 @@ class Whole(NamedTuple):
 
 
 class Runs:
-    """One agent that is compiled once and brought back to its beginning for every run."""
+    """One agent that is compiled once and restored to its first state for every run."""
 
     def __init__(self, make_folder: Callable[[str], Path]) -> None:
         self.agent = one_lane()
@@ -142,13 +142,13 @@ class Runs:
         self.known: dict[str, Whole] = {}
 
     def run(self, *callbacks: Any, start: dict[str, Any] | None = None, episodes: int = EPISODES) -> dict[str, Any]:
-        """Train from a state, the beginning if none is given, and return the state it ends in."""
+        """Train from a state, by default the first one, and return the final state."""
         self.agent.set_state(self.beginning if start is None else start)
         self.agent.fit(episodes=episodes, callbacks=callbacks, verbose=0)
         return self.agent.get_state()
 
     def whole(self, name: str) -> Whole:
-        """Return the run with a callback of the catalogue; it is made once."""
+        """Return the run with a callback of the catalogue; each runs once."""
         if name not in self.known:
             folder = self.make_folder(name)
             (folder / "whole").mkdir()
@@ -173,7 +173,7 @@ def without_callbacks(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def probe(act: Callable[[], None]) -> LambdaCallback:
-    """Return a callback that acts after everybody else, at the end of the episode where runs are cut."""
+    """Return a callback that acts after all others, at the end of the episode at which runs are cut."""
     callback = LambdaCallback(on_episode_end=lambda episode, logs: act() if episode == CUT - 1 else None)
     callback.order = CHECKPOINT + 1
     return callback
@@ -181,13 +181,13 @@ def probe(act: Callable[[], None]) -> LambdaCallback:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestEvery:
-    def test_goes_through_a_fit_and_changes_nothing_unless_it_acts(self, name: str, runs: Runs) -> None:
+    def test_training_is_unchanged_unless_the_callback_acts(self, name: str, runs: Runs) -> None:
         state = runs.whole(name).state
         assert state["counters"]["episodes"] == EPISODES
         if name not in ACTING:
             assert_same_state(without_callbacks(state), without_callbacks(runs.plain))
 
-    def test_says_and_takes_its_state(self, name: str, runs: Runs, tmp_path: Path) -> None:
+    def test_state_survives_a_file(self, name: str, runs: Runs, tmp_path: Path) -> None:
         state = runs.whole(name).of_callback
         saving.write(tmp_path / "state.noterl", {"callback": state})
         read = saving.read(tmp_path / "state.noterl")["callback"]
@@ -195,7 +195,7 @@ class TestEvery:
         other.set_state(read)
         assert not differences(other.get_state(), state)
 
-    def test_a_run_that_is_restored_goes_on_bit_for_bit(self, name: str, runs: Runs) -> None:
+    def test_resumed_run_continues_exactly(self, name: str, runs: Runs) -> None:
         whole = runs.whole(name)
         resumed = runs.run(make(name, whole.folder / "cut"), start=whole.middle, episodes=EPISODES - CUT)
         assert not differences(timeless(joined(resumed)), timeless(joined(whole.state)))
@@ -209,11 +209,11 @@ class TestEvery:
         for event, (function, *_) in handled.items():
             assert function.__code__.co_code != (lambda self: None).__code__.co_code
             assert len(function.__code__.co_names) + len(function.__code__.co_freevars) > 0, f"{event} does nothing"
-        assert bool(events.on_batch_begin or events.on_batch_end) == (name in HEARS_UPDATES)
-        assert callback.needs_live_updates <= (name in HEARS_UPDATES)
+        assert bool(events.on_batch_begin or events.on_batch_end) == (name in HANDLES_UPDATES)
+        assert callback.needs_live_updates <= (name in HANDLES_UPDATES)
 
 
-# What all of them are built with when they are in one list: most look within episodes, some at every step.
+# Further arguments for a list of all callbacks: most act within episodes, some at every step.
 TOGETHER: dict[str, dict[str, Any]] = {
     "AdaBatch": {"every": 7, "unit": "updates"},
     "Adapt": {"every": 1, "unit": "steps", "gamma": noterl.callbacks.Rate(1e-3, 0.8, 0.99)},
@@ -238,13 +238,13 @@ def together(folder: Path) -> list[Any]:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    """Return what the table of a run says, without times."""
+    """Return the rows of the table of a run, without times."""
     with (folder / "log.csv").open() as file:
         return [{name: cell for name, cell in row.items() if name != "time"} for row in csv.DictReader(file)]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_all_in_one_list_restored_from_a_file_go_on_bit_for_bit(runs: Runs, tmp_path: Path) -> None:
+def test_whole_catalogue_in_one_list_resumes_exactly(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
 
     def cut(name: str) -> None:
@@ -264,12 +264,12 @@ def test_all_in_one_list_restored_from_a_file_go_on_bit_for_bit(runs: Runs, tmp_
         assert rows(tmp_path / name) == rows(tmp_path / "whole"), name
 
 
-def test_the_lists_name_what_is_there() -> None:
-    for listed in (ARGUMENTS, ACTING, HEARS_UPDATES, NEEDS):
+def test_lists_name_exported_callbacks() -> None:
+    for listed in (ARGUMENTS, ACTING, HANDLES_UPDATES, NEEDS):
         assert set(listed) <= set(NAMES)
 
 
-def test_an_acting_callback_would_be_seen(runs: Runs) -> None:
+def test_acting_callback_is_detected(runs: Runs) -> None:
     def act(episode: int, logs: dict[str, Any]) -> None:
         runs.agent.set_rule("learning_rate", 0.5)
 
@@ -277,14 +277,14 @@ def test_an_acting_callback_would_be_seen(runs: Runs) -> None:
     assert differences(joined(without_callbacks(state)), joined(without_callbacks(runs.plain)))
 
 
-def test_a_lost_state_would_be_seen(runs: Runs, tmp_path: Path) -> None:
+def test_lost_state_is_detected(runs: Runs, tmp_path: Path) -> None:
     class Forgetful(noterl.Callback):
         def __init__(self) -> None:
-            self.heard = 0
+            self.ended = 0
 
         def on_episode_end(self, episode: int, logs: dict[str, Any]) -> None:
-            self.heard += 1
-            self.agent.set_rule("learning_rate", 1e-3 * self.heard)
+            self.ended += 1
+            self.agent.set_rule("learning_rate", 1e-3 * self.ended)
 
     kept: list[dict[str, Any]] = []
     whole = runs.run(Forgetful(), probe(lambda: kept.append(runs.agent.get_state())))

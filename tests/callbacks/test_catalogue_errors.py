@@ -1,4 +1,4 @@
-"""Bad input to the catalogue of callbacks: it is named, and nothing is trained before."""
+"""Bad arguments of the catalogue's callbacks raise before training."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ PACKAGES = {
 
 @pytest.mark.parametrize("value", [0, -1, "often"])
 @pytest.mark.parametrize("name", FREQUENCIES)
-def test_a_frequency_that_is_none_is_named(
-    name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_frequency_raises(name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if name in PACKAGES:
         monkeypatch.setitem(sys.modules, PACKAGES[name], sys)
@@ -79,7 +77,7 @@ PLACES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_a_place_that_cannot_be_written_is_named_before_the_first_step(name: str, tmp_path: Path) -> None:
+def test_unwritable_path_raises_before_the_first_step(name: str, tmp_path: Path) -> None:
     if name in PACKAGES and importlib.util.find_spec(PACKAGES[name].split(".")[0]) is None:
         pytest.skip(f"{name} needs {PACKAGES[name]}")
     (tmp_path / "poem").write_text("no directory")
@@ -101,7 +99,7 @@ EXTRAS: dict[str, tuple[str, str, Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_a_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_raises(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     package, extra, build = EXTRAS[name]
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf'^{name}.* needs an extra: pip install "noterl\[{extra}\]"$'):
@@ -117,9 +115,7 @@ MONITORS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", MONITORS)
-def test_a_monitor_that_is_never_logged_is_named_with_what_is(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_monitor_raises(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if name in PACKAGES:
         monkeypatch.setitem(sys.modules, PACKAGES[name], sys)

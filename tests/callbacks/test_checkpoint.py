@@ -1,4 +1,4 @@
-"""Checkpoint: which files there are when, that none is lost, and that training goes on from them."""
+"""Checkpoint: names and number of files, failures, and resuming."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def play(rewards: list[float], directory: Path, **arguments: Any) -> Checkpoint:
 
 
 class TestFiles:
-    def test_every_so_many_episodes_and_at_the_end(self, tmp_path: Path) -> None:
+    def test_files_are_written_every_save_freq_and_at_the_end(self, tmp_path: Path) -> None:
         play([0.0] * 11, tmp_path, save_freq=4, max_save_files=None)
         assert episodes_of(tmp_path) == [4, 8, 11]
 
-    def test_not_twice_at_the_end(self, tmp_path: Path) -> None:
+    def test_last_state_is_saved_once(self, tmp_path: Path) -> None:
         agent = rewarded([0.0], FileAgent)
         agent.fit(episodes=8, callbacks=[Checkpoint(tmp_path, save_freq=4)], verbose=0)
         assert agent.saves == 2
 
-    def test_names_say_episode_and_score(self, tmp_path: Path) -> None:
+    def test_names_hold_episode_and_score(self, tmp_path: Path) -> None:
         checkpoint = play([1, 2, 6, 8], tmp_path, save_freq=1, window=2)
         assert names(tmp_path) == [
             "episode-000001-reward-1.00.noterl",
@@ -71,44 +71,44 @@ class TestFiles:
         assert checkpoint.files == [tmp_path / name for name in names(tmp_path)]
 
     @pytest.mark.parametrize("kept", [1, 2, 3, 5])
-    def test_the_newest_stay(self, tmp_path: Path, kept: int) -> None:
+    def test_newest_files_are_kept(self, tmp_path: Path, kept: int) -> None:
         checkpoint = play([0.0] * 5, tmp_path, save_freq=1, max_save_files=kept)
         assert episodes_of(tmp_path) == [*range(6 - kept, 6)]
         assert checkpoint.files == [tmp_path / name for name in names(tmp_path)]
 
-    def test_by_default_five_of_every_tenth(self, tmp_path: Path) -> None:
+    def test_default_keeps_five_files_of_every_tenth_episode(self, tmp_path: Path) -> None:
         play([0.0] * 75, tmp_path)
         assert episodes_of(tmp_path) == [40, 50, 60, 70, 75]
 
-    def test_files_of_others_are_left_alone(self, tmp_path: Path) -> None:
+    def test_other_files_are_not_removed(self, tmp_path: Path) -> None:
         (tmp_path / "episode-000000-reward-0.00.noterl").write_text("from another run")
         play([0.0] * 3, tmp_path, save_freq=1, max_save_files=1)
         assert episodes_of(tmp_path) == [0, 3]
 
-    def test_a_file_that_somebody_removed_is_not_missed(self, tmp_path: Path) -> None:
+    def test_missing_file_is_ignored(self, tmp_path: Path) -> None:
         remove = LambdaCallback(on_episode_begin=lambda *_: [path.unlink() for path in tmp_path.iterdir()])
         agent = rewarded([0.0], FileAgent)
         agent.fit(episodes=5, callbacks=[remove, Checkpoint(tmp_path, save_freq=1, max_save_files=2)], verbose=0)
         assert episodes_of(tmp_path) == [5]
 
-    def test_the_next_fit_goes_on_counting(self, tmp_path: Path) -> None:
+    def test_next_fit_continues_the_count(self, tmp_path: Path) -> None:
         agent, checkpoint = rewarded([0.0], FileAgent), Checkpoint(tmp_path, save_freq=4, max_save_files=3)
         for episodes in (5, 2, 5):
             agent.fit(episodes=episodes, callbacks=[checkpoint], verbose=0)
         assert episodes_of(tmp_path) == [7, 8, 12]
 
-    def test_an_episode_cut_short_is_neither_counted_nor_scored(self, tmp_path: Path) -> None:
+    def test_incomplete_episode_is_neither_counted_nor_scored(self, tmp_path: Path) -> None:
         tape = Tape()
         agent = taped(tape, length=5)
         agent.__class__ = type("Agent", (FileAgent,), {})
         agent.fit(steps=14, callbacks=[Checkpoint(tmp_path, save_freq=1)], verbose=0)
         assert names(tmp_path) == ["episode-000001-reward-5.00.noterl", "episode-000002-reward-5.00.noterl"]
 
-    def test_directories_are_made(self, tmp_path: Path) -> None:
+    def test_directories_are_created(self, tmp_path: Path) -> None:
         play([0.0], tmp_path / "runs" / "first")
         assert episodes_of(tmp_path / "runs" / "first") == [1]
 
-    def test_what_is_saved(self, tmp_path: Path) -> None:
+    def test_arguments_decide_what_is_saved(self, tmp_path: Path) -> None:
         play([0.0], tmp_path / "a")
         play([0.0], tmp_path / "b", save_replay=True)
         play([0.0], tmp_path / "c", save_weights_only=True)
@@ -117,7 +117,7 @@ class TestFiles:
         [weights] = (tmp_path / "c").iterdir()
         assert (weights.suffix, weights.read_text()) == (".safetensors", "weights")
 
-    def test_it_hears_last(self, tmp_path: Path) -> None:
+    def test_checkpoints_run_last(self, tmp_path: Path) -> None:
         tape = Tape()
         agent = rewarded([0.0], FileAgent)
         agent._write = lambda path, text: tape.write("save")
@@ -128,7 +128,7 @@ class TestFiles:
 
 
 class TestBestOnly:
-    def test_only_a_higher_score_is_saved(self, tmp_path: Path) -> None:
+    def test_save_best_only_saves_higher_scores_only(self, tmp_path: Path) -> None:
         play(
             [3, 2, 3, 4, 4, 1, 5],
             tmp_path,
@@ -140,23 +140,23 @@ class TestBestOnly:
         )
         assert episodes_of(tmp_path) == [1, 4, 7]
 
-    def test_the_first_is_the_best_so_far(self, tmp_path: Path) -> None:
+    def test_first_score_is_the_best(self, tmp_path: Path) -> None:
         play([-500, -600, -700], tmp_path, save_freq=1, save_best_only=True, save_last=False)
         assert names(tmp_path) == ["episode-000001-reward--500.00.noterl"]
 
-    def test_scores_are_looked_at_when_a_file_is_due(self, tmp_path: Path) -> None:
+    def test_scores_are_compared_only_when_a_file_is_due(self, tmp_path: Path) -> None:
         play(
             [9, 1, 1, 5, 9], tmp_path, save_freq=2, max_save_files=None, save_best_only=True, save_last=False, window=1
         )
         assert episodes_of(tmp_path) == [2, 4, 5]
 
-    def test_the_score_is_the_mean_of_the_window(self, tmp_path: Path) -> None:
+    def test_score_is_the_mean_of_the_window(self, tmp_path: Path) -> None:
         play(
             [4, 0, 5, 1, 6], tmp_path, save_freq=1, max_save_files=None, save_best_only=True, save_last=False, window=2
         )
         assert names(tmp_path) == ["episode-000001-reward-4.00.noterl"]
 
-    def test_a_score_that_is_not_there_yet_does_not_bar_those_to_come(self, tmp_path: Path) -> None:
+    def test_nan_score_does_not_block_later_scores(self, tmp_path: Path) -> None:
         agent = taped(Tape(), learning_starts=5)  # the first losses, 0 and 1, come with the third episode
         agent.__class__ = type("Agent", (FileAgent,), {})
         checkpoint = Checkpoint(
@@ -169,31 +169,31 @@ class TestBestOnly:
 
 
 class TestMonitor:
-    def test_a_loss_before_the_first_update(self, tmp_path: Path) -> None:
+    def test_loss_is_nan_before_the_first_update(self, tmp_path: Path) -> None:
         play([0.0], tmp_path, save_freq=1, monitor="loss")
         assert names(tmp_path) == ["episode-000001-loss-nan.noterl"]
 
-    def test_what_a_callback_adds(self, tmp_path: Path) -> None:
+    def test_metric_of_another_callback_is_monitored(self, tmp_path: Path) -> None:
         add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update({"eval/reward": 2.5}))
         agent = rewarded([0.0], FileAgent)
         agent.fit(episodes=1, callbacks=[Checkpoint(tmp_path, monitor="eval/reward"), add], verbose=0)
         assert names(tmp_path) == ["episode-000001-eval-reward-2.50.noterl"]
 
-    def test_what_is_never_there_is_named(self, tmp_path: Path) -> None:
+    def test_unknown_metric_raises(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"monitor: the episode's logs have no 'score'; they have .*reward"):
             play([0.0], tmp_path, monitor="score")
         assert names(tmp_path) == []
 
 
 class TestFailures:
-    def test_a_path_that_cannot_be_written_is_found_before_the_first_step(self, tmp_path: Path) -> None:
+    def test_unwritable_path_raises_before_the_first_step(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("not a directory")
         tape = Tape()
         with pytest.raises(OSError, match=re.escape(str(tmp_path / "file"))):
             taped(tape).fit(episodes=2, callbacks=[Checkpoint(tmp_path / "file" / "runs")], verbose=0)
         assert tape == []
 
-    def test_finding_out_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_check_of_the_path_leaves_no_file(self, tmp_path: Path) -> None:
         tape = Tape()
         agent = taped(tape)
         tape.acts["reset 0", 1] = lambda: int("no number")
@@ -202,7 +202,7 @@ class TestFailures:
         assert names(tmp_path) == []
 
     @pytest.mark.parametrize("best", [False, True])
-    def test_a_failing_save_loses_no_file(self, tmp_path: Path, best: bool) -> None:
+    def test_failed_save_loses_no_file(self, tmp_path: Path, best: bool) -> None:
         agent = rewarded([1, 2, 3, 4], FileAgent)
         agent.failures = (2, 3)  # at the second episode's end, and at the end of training
         checkpoint = Checkpoint(tmp_path, save_freq=1, max_save_files=1, save_best_only=best, window=1)
@@ -222,14 +222,14 @@ class TestFailures:
         agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
         assert episodes_of(tmp_path) == [3]
 
-    def test_the_state_is_saved_when_training_fails(self, tmp_path: Path) -> None:
+    def test_state_is_saved_when_training_fails(self, tmp_path: Path) -> None:
         agent = rewarded([0.0], FileAgent)
         fail = LambdaCallback(on_episode_end=lambda episode, logs: int("no number") if episode == 2 else None)
         with pytest.raises(ValueError, match="no number"):
             agent.fit(episodes=9, callbacks=[Checkpoint(tmp_path), fail], verbose=0)
         assert episodes_of(tmp_path) == [3]
 
-    def test_a_full_disk_in_the_middle_of_a_save(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_full_disk_keeps_the_older_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """With the agent's own `save`: the older file is whole, nothing half is left, and training can go on."""
         agent = small()
         checkpoint = Checkpoint(tmp_path, save_freq=1, max_save_files=1)
@@ -250,16 +250,16 @@ class TestFailures:
 
     @pytest.mark.parametrize("value", [0, -1, 2.5, True, "many"])
     @pytest.mark.parametrize("name", ["save_freq", "max_save_files", "window"])
-    def test_bad_arguments_are_named(self, name: str, value: Any) -> None:
+    def test_bad_arguments_raise(self, name: str, value: Any) -> None:
         with pytest.raises(ValueError, match=f"^{name} must be a positive int, got {value!r}$"):
             Checkpoint("runs", **{name: value})
 
     @pytest.mark.parametrize("path", ["", 3, None])
-    def test_a_path_that_is_none_is_named(self, path: Any) -> None:
+    def test_bad_path_raises(self, path: Any) -> None:
         with pytest.raises(ValueError, match=rf"^path must be a directory, got {path!r}$"):
             Checkpoint(path)
 
-    def test_a_flag_that_is_none_is_named(self) -> None:
+    def test_bad_flag_raises(self) -> None:
         with pytest.raises(ValueError, match=r"^save_replay must be True or False, got 'no'$"):
             Checkpoint("runs", save_replay="no")
 
@@ -278,7 +278,7 @@ class TestResuming:
             Checkpoint(directory, save_freq=2, max_save_files=2, save_best_only=True, save_replay=True, window=3),
         ]
 
-    def test_from_any_file_as_if_nothing_had_happened(self, tmp_path: Path) -> None:
+    def test_every_file_resumes_exactly(self, tmp_path: Path) -> None:
         whole = small()
         kept = self.callbacks(tmp_path / "whole")
         whole.fit(episodes=12, callbacks=kept, verbose=0)
@@ -294,7 +294,7 @@ class TestResuming:
         assert [callback.get_state() for callback in resumed] == [callback.get_state() for callback in kept]
         assert names(tmp_path / "parts") == names(tmp_path / "whole")
 
-    def test_a_file_holds_what_all_callbacks_learned_in_that_event(self, tmp_path: Path) -> None:
+    def test_file_holds_the_state_of_all_callbacks_after_the_event(self, tmp_path: Path) -> None:
         small().fit(
             episodes=2, callbacks=[Checkpoint(tmp_path, save_freq=2), stopper := EarlyStopping(9, 0)], verbose=0
         )
@@ -304,7 +304,7 @@ class TestResuming:
         assert len(states["EarlyStopping"]["recent"]) == 2
         assert states["Checkpoint"]["files"] == [file.name]
 
-    def test_weights_alone(self, tmp_path: Path) -> None:
+    def test_save_weights_only_restores_weights(self, tmp_path: Path) -> None:
         agent = small()
         agent.fit(episodes=1, callbacks=[Checkpoint(tmp_path, save_weights_only=True)], verbose=0)
         other = small(seed=9)
@@ -315,7 +315,7 @@ class TestResuming:
             np.testing.assert_array_equal(ours, theirs)
 
     @pytest.mark.parametrize("save_replay", [False, True])
-    def test_the_memory_where_it_is_asked_for(self, tmp_path: Path, save_replay: bool) -> None:
+    def test_save_replay_decides_whether_the_memory_is_saved(self, tmp_path: Path, save_replay: bool) -> None:
         agent = small()
         agent.fit(episodes=2, callbacks=[Checkpoint(tmp_path, save_replay=save_replay)], verbose=0)
         restored = noterl.load(next(tmp_path.iterdir()))

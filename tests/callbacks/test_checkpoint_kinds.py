@@ -1,4 +1,4 @@
-"""Checkpoint beyond the newest few: which files are chosen, when they are due, and writing while training goes on."""
+"""Checkpoint: files chosen by score, units, `latest`, and writing in the background."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ class TestChosen:
         ],
         ids=str,
     )
-    def test_by_score_and_beside_them_the_newest(
+    def test_best_scores_and_the_newest_file_are_kept(
         self, tmp_path: Path, arguments: dict[str, Any], episodes: list[int]
     ) -> None:
         play([3, 2, 6, 1, 9, 5, 4], tmp_path, save_freq=1, window=1, **arguments)
         assert episodes_of(tmp_path) == episodes
 
-    def test_of_equal_scores_the_first_stays(self, tmp_path: Path) -> None:
+    def test_first_of_equal_scores_is_kept(self, tmp_path: Path) -> None:
         play([1, 2, 2, 2], tmp_path, save_freq=1, window=1, save_top_k=1, save_last=False)
         assert episodes_of(tmp_path) == [2]
 
-    def test_without_the_last_the_end_of_training_is_passed_over(self, tmp_path: Path) -> None:
+    def test_save_last_false_skips_the_end_of_training(self, tmp_path: Path) -> None:
         play([0.0] * 5, tmp_path, save_freq=2, save_last=False)
         assert episodes_of(tmp_path) == [2, 4]
 
-    def test_what_reaches_a_target_is_saved_all_the_same(self, tmp_path: Path) -> None:
+    def test_stopped_training_is_always_saved(self, tmp_path: Path) -> None:
         checkpoint = Checkpoint(tmp_path, save_freq=100, save_best_only=True, save_last=False, window=1)
         agent = rewarded([1, 2, 3], FileAgent)
         agent.fit(episodes=3, callbacks=[EarlyStopping(1, criterion=2), checkpoint], verbose=0)
         assert names(tmp_path) == ["episode-000002-reward-2.00.noterl"]
 
-    def test_two_ways_to_choose_contradict_each_other(self) -> None:
-        with pytest.raises(ValueError, match=r"save_top_k must be None where save_best_only chooses the files, got 2"):
+    def test_save_best_only_with_save_top_k_raises(self) -> None:
+        with pytest.raises(ValueError, match=r"^save_top_k .*got 2"):
             Checkpoint("runs", save_best_only=True, save_top_k=2)
 
-    def test_what_another_callback_adds_now_and_then_is_waited_for(self, tmp_path: Path) -> None:
+    def test_metric_may_be_missing_in_some_episodes(self, tmp_path: Path) -> None:
         adder = LambdaCallback(
             on_episode_end=lambda episode, logs: logs.update(score=float(episode)) if episode == 2 else None
         )
@@ -71,7 +71,7 @@ class TestChosen:
 
 
 class TestUnits:
-    def test_steps_are_exact_in_the_middle_of_episodes(self, tmp_path: Path) -> None:
+    def test_steps_are_exact_within_episodes(self, tmp_path: Path) -> None:
         agent, steps = small(), []
         checkpoint = Checkpoint(tmp_path, 7, unit="steps", max_save_files=None)
         agent.fit(steps=30, num_envs=2, callbacks=[checkpoint], verbose=0)
@@ -81,7 +81,7 @@ class TestUnits:
             steps.append(saved)
         assert steps == [7, 14, 21, 28, 30]
 
-    def test_updates(self, tmp_path: Path) -> None:
+    def test_updates_save_after_the_group_that_reaches_them(self, tmp_path: Path) -> None:
         agent = rewarded([0.0], FileAgent, update_every=2, updates=3)
         updates = []
         checkpoint = Checkpoint(tmp_path, 4, unit="updates", max_save_files=None, save_last=False)
@@ -89,7 +89,7 @@ class TestUnits:
         agent.fit(steps=8, callbacks=[checkpoint], verbose=0)
         assert updates == [6, 9, 12]
 
-    def test_seconds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_seconds_are_counted_by_the_clock(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = FakeClock()
         monkeypatch.setattr("noterl.callback.perf_counter", clock)
         slow = LambdaCallback(on_episode_end=lambda episode, logs: clock.sleep(2))
@@ -108,11 +108,11 @@ class TestUnits:
             ({"monitor": None}, r"^monitor must be the name of a quantity .*, got None$"),
         ],
     )
-    def test_bad_arguments_are_named(self, arguments: dict[str, Any], message: str) -> None:
+    def test_bad_arguments_raise(self, arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             Checkpoint("runs", **arguments)
 
-    def test_ints_of_numpy_are_ints(self, tmp_path: Path) -> None:
+    def test_numpy_ints_are_accepted(self, tmp_path: Path) -> None:
         two = np.int64(2)
         checkpoint = play([0.0] * 5, tmp_path, save_freq=two, max_save_files=two, window=two, save_top_k=None)
         assert [int(file.name.split("-")[1]) for file in checkpoint.files] == [4, 5]
@@ -120,7 +120,7 @@ class TestUnits:
 
 
 class TestLatest:
-    def test_is_the_newest_by_count_not_by_name(self, tmp_path: Path) -> None:
+    def test_latest_is_the_newest_by_count(self, tmp_path: Path) -> None:
         for name in (
             "episode-000002-reward-9.00.noterl",
             "episode-1000000-reward-1.00.noterl",
@@ -132,13 +132,13 @@ class TestLatest:
             (tmp_path / name).touch()
         assert Checkpoint.latest(tmp_path) == tmp_path / "episode-1000000-step-00000012-reward-1.00.safetensors"
 
-    def test_is_none_where_there_is_nothing(self, tmp_path: Path) -> None:
+    def test_latest_is_none_without_files(self, tmp_path: Path) -> None:
         assert Checkpoint.latest(tmp_path) is None
         assert Checkpoint.latest(tmp_path / "nowhere") is None
 
 
 class Gate:
-    """A write that waits until it is let through, and may fail."""
+    """Replaces `saving.write`: waits for `open`, and may fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open, self.failing, self.written = threading.Event(), set(), []
@@ -155,9 +155,7 @@ class Gate:
 
 
 class TestBackground:
-    def test_training_goes_on_while_a_file_is_written_and_none_is_overtaken(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_training_continues_while_a_file_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate, agent, threads = Gate(monkeypatch), small(), threading.active_count()
         checkpoint = Checkpoint(tmp_path, 2, max_save_files=1, save_replay=True, background=True)
         seen = []
@@ -173,7 +171,7 @@ class TestBackground:
         assert episodes_of(tmp_path) == [5]
         assert threading.active_count() == threads
 
-    def test_the_file_is_that_of_the_moment_and_training_that_without(self, tmp_path: Path) -> None:
+    def test_background_file_holds_the_state_at_its_count(self, tmp_path: Path) -> None:
         whole = one_lane()
         whole.fit(episodes=8, callbacks=[Checkpoint(tmp_path / "a", 4, save_replay=True)], verbose=0)
         agent = one_lane()
@@ -183,16 +181,14 @@ class TestBackground:
         for name in names(tmp_path / "a"):
             assert_same_state(*(saving.read(tmp_path / part / name)["state"] for part in "ab"))
 
-    def test_weights(self, tmp_path: Path) -> None:
+    def test_background_writes_weights(self, tmp_path: Path) -> None:
         agent = small()
         agent.fit(episodes=1, callbacks=[Checkpoint(tmp_path, background=True, save_weights_only=True)], verbose=0)
         other = small(seed=9)
         other.load_weights(Checkpoint.latest(tmp_path))
         np.testing.assert_array_equal(*(noterl.networks.get_weights(each.q)[0] for each in (agent, other)))
 
-    def test_a_failed_write_is_an_error_and_loses_no_older_file(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_failed_write_raises_and_keeps_older_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate, agent = Gate(monkeypatch), small()
         gate.open.set()
         gate.failing = {1, 2}
@@ -205,7 +201,7 @@ class TestBackground:
         agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
         assert [int(file.name.split("-")[1]) for file in checkpoint.files] == episodes_of(tmp_path)
 
-    def test_a_failed_last_write_is_an_error_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_failed_last_write_raises(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate = Gate(monkeypatch)
         gate.open.set()
         gate.failing = {0}
@@ -213,7 +209,7 @@ class TestBackground:
             small().fit(episodes=1, callbacks=[Checkpoint(tmp_path, background=True)], verbose=0)
         assert names(tmp_path) == []
 
-    def test_a_copy_that_does_not_fit_is_not_made_and_that_is_said(
+    def test_copy_that_does_not_fit_is_skipped_with_a_message(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         agent = small()

@@ -1,4 +1,4 @@
-"""The callbacks that evaluate, record and schedule: what they do when, to the letter."""
+"""Callbacks that evaluate, record videos and set hyperparameters by schedules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def at_the_beginning(agent: noterl.DQN, beginning: dict[str, Any]) -> None:
 
 
 class TestEvaluate:
-    def test_it_finds_what_the_agent_finds_then(self, agent: noterl.DQN) -> None:
+    def test_results_equal_those_of_agent_evaluate(self, agent: noterl.DQN) -> None:
         """The agent that was saved at the end of the third episode finds the same."""
         states: list[dict[str, Any]] = []
         keep = LambdaCallback(
@@ -55,7 +55,7 @@ class TestEvaluate:
         assert evaluate.results["episodes"] == [3, 6]
         assert evaluate.results["steps"] == [logs["steps"][2], logs["steps"][5]]
 
-    def test_training_does_not_notice(self, agent: noterl.DQN, beginning: dict[str, Any]) -> None:
+    def test_training_is_unchanged(self, agent: noterl.DQN, beginning: dict[str, Any]) -> None:
         for every, arguments in (
             (2, {}),
             (3, {"deterministic": False, "seed": 5, "env": "CartPole-v1", "num_envs": 3}),
@@ -69,7 +69,7 @@ class TestEvaluate:
             assert_same_state({**watched, "callbacks": {}}, {**plain, "callbacks": {}})
 
     @pytest.mark.parametrize(("unit", "every", "at"), [("steps", 5, [3, 5, 8, 10]), ("updates", 3, [2, 3, 5, 6, 8, 9])])
-    def test_other_units(self, unit: str, every: int, at: list[int]) -> None:
+    def test_every_counts_in_each_unit(self, unit: str, every: int, at: list[int]) -> None:
         """Episodes of two steps, two updates at every second step but the first."""
         agent = taped(Tape())
         agent.evaluate = lambda *_, **__: {"reward_mean": 1.0}  # type: ignore[method-assign]
@@ -77,7 +77,7 @@ class TestEvaluate:
         agent.fit(episodes=10, callbacks=[evaluate], verbose=0)
         assert evaluate.results["episodes"] == at
 
-    def test_the_best_is_told(self) -> None:
+    def test_on_best_function_is_called_for_a_new_best(self) -> None:
         told: list[float] = []
         agent, means = rewarded([0]), iter([1.0, 3.0, 3.0, 2.0, 4.0])
         agent.evaluate = lambda *_, **__: {"reward_mean": next(means)}  # type: ignore[method-assign]
@@ -86,7 +86,7 @@ class TestEvaluate:
         assert told == [(1, 1.0), (2, 3.0), (5, 4.0)]
         assert evaluate.best == 4.0
 
-    def test_the_best_is_saved(self, agent: noterl.DQN, tmp_path: Path) -> None:
+    def test_on_best_path_is_saved_for_a_new_best(self, agent: noterl.DQN, tmp_path: Path) -> None:
         evaluate = Evaluate(every=2, episodes=3, on_best=tmp_path / "best.noterl")
         agent.fit(episodes=8, callbacks=[evaluate], verbose=0)
         means = evaluate.results["reward_mean"]
@@ -94,7 +94,7 @@ class TestEvaluate:
         assert best.episodes == evaluate.results["episodes"][means.index(max(means))]
         assert best.evaluate(episodes=3, seed=agent.generators.seed)["reward_mean"] == max(means)
 
-    def test_in_the_background_it_finds_the_same(
+    def test_background_finds_the_same_results(
         self, agent: noterl.DQN, beginning: dict[str, Any], tmp_path: Path
     ) -> None:
         found = []
@@ -111,7 +111,7 @@ class TestEvaluate:
         assert told == found[0][0]["reward_mean"][: len(told)]
         assert not multiprocessing.active_children()
 
-    def test_what_goes_wrong_in_the_background_is_told(self) -> None:
+    def test_errors_of_the_background_process_raise(self) -> None:
         with pytest.raises(ValueError, match=r"evaluate: the arguments of a process must be picklable"):
             rewarded([0]).fit(episodes=1, callbacks=[Evaluate(lambda: None, background=True)], verbose=0)
         ours, theirs = multiprocessing.Pipe()
@@ -124,7 +124,7 @@ class TestEvaluate:
         assert not serving.is_alive()
         theirs.close()
 
-    def test_others_may_watch_what_it_adds(self, agent: noterl.DQN) -> None:
+    def test_other_callbacks_can_monitor_its_metrics(self, agent: noterl.DQN) -> None:
         from noterl.callbacks import EarlyStopping
 
         stopper = EarlyStopping(1, -1, monitor="evaluation_reward_mean")
@@ -142,11 +142,11 @@ class TestEvaluate:
             ({"on_best": 3}, "on_best must be a path, a function of agent and result, or None, got 3"),
         ],
     )
-    def test_bad_arguments_are_named(self, arguments: dict[str, Any], message: str) -> None:
+    def test_bad_arguments_raise(self, arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=f"^{message}"):
             Evaluate(**arguments)
 
-    def test_a_place_that_cannot_be_written_is_named_before_training(self, tmp_path: Path) -> None:
+    def test_unwritable_path_raises_before_training(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         agent = rewarded([0])
         with pytest.raises(OSError, match=r"best\.noterl"):
@@ -155,7 +155,7 @@ class TestEvaluate:
 
 
 class TestVideos:
-    def test_files_and_what_is_on_them(self, agent: noterl.DQN, tmp_path: Path) -> None:
+    def test_files_are_written_every_count_and_hold_frames(self, agent: noterl.DQN, tmp_path: Path) -> None:
         pytest.importorskip("pygame")
         recorder = RecordVideo(tmp_path, every=2, max_steps=4, fps=20)
         agent.fit(episodes=5, callbacks=[recorder, Animate(tmp_path / "last.gif", max_steps=4, fps=20)], verbose=0)
@@ -169,13 +169,13 @@ class TestVideos:
                 shown += picture.info["duration"]
             assert (picture.size, shown) == ((600, 400), 5 * 50)
 
-    def test_mp4(self, agent: noterl.DQN, tmp_path: Path) -> None:
+    def test_mp4_is_written(self, agent: noterl.DQN, tmp_path: Path) -> None:
         pytest.importorskip("pygame")
         pytest.importorskip("imageio_ffmpeg")
         agent.fit(episodes=1, callbacks=[RecordVideo(tmp_path, every=1, kind="mp4", max_steps=2)], verbose=0)
         assert (tmp_path / "episodes-000001.mp4").read_bytes()[4:8] == b"ftyp"
 
-    def test_nothing_is_animated_where_training_failed(self, tmp_path: Path) -> None:
+    def test_failed_training_writes_no_animation(self, tmp_path: Path) -> None:
         tape = Tape()
         tape.acts["step 0", 1] = lambda: int("no number")
         with pytest.raises(ValueError, match="no number"):
@@ -193,13 +193,13 @@ class TestVideos:
             (lambda: Animate("v.gif", fps=0), "fps must be a positive int, got 0"),
         ],
     )
-    def test_bad_arguments_are_named(self, build: Any, message: str) -> None:
+    def test_bad_arguments_raise(self, build: Any, message: str) -> None:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
             build()
 
 
 class TestSchedulers:
-    def test_the_rate_of_each_episode(self, agent: noterl.DQN) -> None:
+    def test_learning_rate_follows_the_schedule_by_episode(self, agent: noterl.DQN) -> None:
         seen: list[tuple[int, float]] = []
         note = LambdaCallback(on_batch_end=lambda batch, logs: seen.append((agent.episodes, agent.learning_rate)))
         scheduler = LearningRateScheduler(lambda episode: 2.0**-episode / 64, unit="episodes")
@@ -210,7 +210,7 @@ class TestSchedulers:
         assert agent.trace_counts["update"] <= 3
 
     @pytest.mark.parametrize("unit", ["steps", "updates"])
-    def test_live_before_each_update(self, agent: noterl.DQN, unit: str) -> None:
+    def test_live_sets_the_value_before_each_update(self, agent: noterl.DQN, unit: str) -> None:
         seen: list[tuple[int, float]] = []
         note = LambdaCallback(
             on_batch_begin=lambda batch, logs: seen.append((getattr(agent, unit), float(agent.learning_rate)))
@@ -221,7 +221,7 @@ class TestSchedulers:
         assert len(seen) == agent.updates > 10
         assert all(rate == np.float32(2.0**-number) for number, rate in seen if number < 100)
 
-    def test_a_hyperparameter_and_a_rule(self, agent: noterl.DQN) -> None:
+    def test_hyperparameters_and_rules_follow_schedules(self, agent: noterl.DQN) -> None:
         schedulers = [
             HyperparameterScheduler("gamma", lambda steps: 0.5 + steps / 2**12),
             HyperparameterScheduler("beta_1", lambda episode: 0.5 / (1 + episode), unit="episodes"),
@@ -230,7 +230,7 @@ class TestSchedulers:
         assert logs["gamma"] == [0.5, *(0.5 + steps / 2**12 for steps in logs["steps"][:-1])]
         np.testing.assert_allclose(logs["beta_1"], [0.5, 0.25, 0.5 / 3], rtol=1e-7)
 
-    def test_one_of_several_optimizers(self) -> None:
+    def test_schedule_of_one_optimizer_leaves_the_others(self) -> None:
         class Two(TapeAgent):
             optimizer_names = ("actor", "critic")
 
@@ -254,10 +254,10 @@ class TestSchedulers:
             ),
         ],
     )
-    def test_bad_arguments_are_named(self, build: Any, message: str) -> None:
+    def test_bad_arguments_raise(self, build: Any, message: str) -> None:
         with pytest.raises(ValueError, match=f"^{message}"):
             build()
 
-    def test_a_number_that_is_not_there_is_named(self) -> None:
+    def test_unknown_name_raises(self) -> None:
         with pytest.raises(ValueError, match=r"name must be one of tau, learning_rate, .*, got 'gama'"):
             rewarded([0]).fit(episodes=1, callbacks=[HyperparameterScheduler("gama", abs)], verbose=0)

@@ -1,4 +1,4 @@
-"""The callbacks that stop and slow training: when, why, and what they leave behind."""
+"""Callbacks that stop training or reduce the learning rate."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def hear(callback: ReduceLROnPlateau, agent: RatedAgent, rewards: list[float]) -
 
 
 class TestReduceLROnPlateau:
-    def test_lowers_the_rate_of_every_optimizer_on_a_plateau(self, rated: RatedAgent) -> None:
+    def test_plateau_reduces_the_rate_of_every_optimizer(self, rated: RatedAgent) -> None:
         slower = ReduceLROnPlateau(0.5, 2, window=1)
         assert hear(slower, rated, [1, 1, 1, 1, 1]) == [1.0, 1.0, 0.5, 0.5, 0.25]
         assert rated.rates == {"actor": 0.25, "critic": 0.125}
@@ -91,24 +91,26 @@ class TestReduceLROnPlateau:
         ],
         ids=str,
     )
-    def test_when(self, rated: RatedAgent, arguments: dict[str, Any], rewards: list[float], rates: list[float]) -> None:
+    def test_rate_is_reduced_at_the_expected_episodes(
+        self, rated: RatedAgent, arguments: dict[str, Any], rewards: list[float], rates: list[float]
+    ) -> None:
         assert hear(ReduceLROnPlateau(0.5, 2, **{"window": 1, **arguments}), rated, rewards) == rates
 
-    def test_what_was_best_before_monitoring_starts_counts(self, rated: RatedAgent) -> None:
+    def test_best_mean_counts_before_starts_at(self, rated: RatedAgent) -> None:
         assert hear(ReduceLROnPlateau(0.5, 1, window=1, starts_at=30), rated, [9, 1, 5]) == [1, 1, 0.5]
 
-    def test_so_many_plateaus_end_training(self, rated: RatedAgent) -> None:
+    def test_stop_after_plateaus_ends_training(self, rated: RatedAgent) -> None:
         stopper = ReduceLROnPlateau(0.5, 2, window=1, stop_after=2)
         assert stopper.stops_training
         assert not ReduceLROnPlateau().stops_training
         assert hear(stopper, rated, [1] * 9) == [1, 1, 0.5, 0.5, 0.25]
         assert rated.reason == "reward has not improved for 2 plateaus"
 
-    def test_an_improvement_forgets_the_plateaus(self, rated: RatedAgent) -> None:
+    def test_improvement_resets_the_plateaus(self, rated: RatedAgent) -> None:
         stopper = ReduceLROnPlateau(0.5, 1, window=1, stop_after=2)
         assert len(hear(stopper, rated, [1, 1, 2, 2, 3, 3, 3, 3])) == 7
 
-    def test_its_state_goes_on(self, rated: RatedAgent) -> None:
+    def test_restored_state_continues_exactly(self, rated: RatedAgent) -> None:
         rewards = [1.0, 2, 2, 1, 3, 3, 3, 3, 3, 1, 1, 1]
         arguments: dict[str, Any] = {"factor": 0.5, "patience": 2, "window": 2, "cooldown": 1}
         whole = hear(ReduceLROnPlateau(**arguments), rated, rewards)
@@ -119,7 +121,7 @@ class TestReduceLROnPlateau:
             second.set_state(first.get_state())
             assert rates + hear(second, rated, rewards[cut:]) == whole
 
-    def test_in_training_the_rates_stand_in_the_history(self) -> None:
+    def test_history_holds_the_rates(self) -> None:
         agent = one_lane()
         history = agent.fit(episodes=3, callbacks=[ReduceLROnPlateau(0.5, 1, monitor="length", window=1)], verbose=0)
         rates = history.history["learning_rate"]
@@ -142,11 +144,11 @@ class TestReduceLROnPlateau:
             ({"mode": "up"}, r"^mode must be 'max' or 'min', got 'up'$"),
         ],
     )
-    def test_bad_arguments_are_named(self, arguments: dict[str, Any], message: str) -> None:
+    def test_bad_arguments_raise(self, arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             ReduceLROnPlateau(**arguments)
 
-    def test_a_quantity_that_is_never_there_is_named(self) -> None:
+    def test_unknown_metric_raises(self) -> None:
         with pytest.raises(ValueError, match=r"monitor: the episode's logs have no 'score'; they have .*reward"):
             rewarded([0]).fit(episodes=3, callbacks=[ReduceLROnPlateau(monitor="score")], verbose=0)
 
@@ -177,16 +179,16 @@ class TestBestWeights:
         return number
 
     @pytest.mark.parametrize("restore", [False, True])
-    def test_when_the_budget_ends_it(self, tmp_path: Path, restore: bool) -> None:
+    def test_best_weights_are_restored_when_the_budget_is_spent(self, tmp_path: Path, restore: bool) -> None:
         stopper = EarlyStopping(1, monitor="score", patience=100, restore_best_weights=restore)
         assert self.number(self.fit(tmp_path, stopper)) == (1 if restore else 4)
 
-    def test_when_patience_ends_it(self, tmp_path: Path) -> None:
+    def test_best_weights_are_restored_when_patience_ends_training(self, tmp_path: Path) -> None:
         stopper = EarlyStopping(1, monitor="score", patience=2, restore_best_weights=True)
         agent = self.fit(tmp_path, stopper)
         assert (agent.episodes, self.number(agent)) == (4, 1)
 
-    def test_when_another_callback_ends_it_and_in_the_last_checkpoint(self, tmp_path: Path) -> None:
+    def test_best_weights_are_in_the_last_checkpoint(self, tmp_path: Path) -> None:
         stopper = EarlyStopping(1, monitor="score", patience=100, restore_best_weights=True)
         agent = one_lane()
         enough = LambdaCallback(on_episode_end=lambda episode, logs: agent.stop("enough") if episode == 2 else None)
@@ -194,7 +196,7 @@ class TestBestWeights:
         assert (agent.episodes, self.number(agent)) == (3, 1)
         assert self.number(noterl.load(Checkpoint.latest(tmp_path))) == 1
 
-    def test_when_an_error_ends_it(self, tmp_path: Path) -> None:
+    def test_best_weights_are_restored_after_an_error(self, tmp_path: Path) -> None:
         stopper = EarlyStopping(1, monitor="score", patience=100, restore_best_weights=True)
         agent = one_lane()
         crash = LambdaCallback(on_episode_end=lambda episode, logs: broken() if episode == 3 else None)
@@ -202,7 +204,7 @@ class TestBestWeights:
             self.fit(tmp_path, stopper, crash, agent=agent)
         assert self.number(agent) == 1
 
-    def test_the_best_is_remembered_by_a_file(self, tmp_path: Path) -> None:
+    def test_best_weights_are_saved_in_files(self, tmp_path: Path) -> None:
         def stopper() -> EarlyStopping:
             return EarlyStopping(1, monitor="score", patience=100, restore_best_weights=True)
 
@@ -216,7 +218,7 @@ class TestBestWeights:
 
 class TestStopOnSteps:
     @pytest.mark.parametrize("num_envs", [1, 3])
-    def test_exactly_over_all_fits(self, num_envs: int) -> None:
+    def test_steps_are_exact_over_all_fits(self, num_envs: int) -> None:
         agent = rewarded([0.0])
         reasons = [
             agent.fit(steps=30, num_envs=num_envs, callbacks=[StopOnSteps(np.int64(50))], verbose=0).stop_reason
@@ -225,12 +227,12 @@ class TestStopOnSteps:
         assert agent.steps == 50
         assert reasons == ["steps"] * 3
 
-    def test_is_a_budget(self) -> None:
+    def test_fit_needs_no_budget(self) -> None:
         agent = rewarded([0.0])
         agent.fit(callbacks=[StopOnSteps(7)], verbose=0)
         assert agent.steps == 7
 
-    def test_bad_arguments_are_named(self) -> None:
+    def test_bad_arguments_raise(self) -> None:
         with pytest.raises(ValueError, match=r"^steps must be a positive int, got 0$"):
             StopOnSteps(0)
 
@@ -247,13 +249,13 @@ class TestStopOnTime:
         callback.on_step_end = lambda: clock.sleep(0.25)
         return callback
 
-    def test_at_the_step_in_progress(self, clock: FakeClock) -> None:
+    def test_training_ends_after_the_step_in_progress(self, clock: FakeClock) -> None:
         agent = rewarded([0.0])
         history = agent.fit(callbacks=[self.slow(clock), StopOnTime(1.1)], verbose=0)
         assert history.stop_reason == "trained for 1.1 seconds"
         assert agent.steps == 5
 
-    def test_time_of_earlier_fits_counts_and_that_between_does_not(self, clock: FakeClock) -> None:
+    def test_time_of_earlier_fits_counts_but_not_between_them(self, clock: FakeClock) -> None:
         agent, stopper = rewarded([0.0]), StopOnTime(2)
         agent.fit(steps=5, callbacks=[self.slow(clock), stopper], verbose=0)
         assert stopper.get_state() == {"seconds": 1.25}
@@ -265,13 +267,13 @@ class TestStopOnTime:
         agent.fit(callbacks=[self.slow(clock), other], verbose=0)
         assert (agent.steps, other.get_state()) == (8, {"seconds": 2.0})
 
-    def test_by_the_clock_of_the_machine(self) -> None:
+    def test_training_ends_by_the_real_clock(self) -> None:
         stopper = StopOnTime(0.02)
         rewarded([0.0]).fit(callbacks=[stopper], verbose=0)
         assert stopper.get_state()["seconds"] >= 0.02
 
     @pytest.mark.parametrize("seconds", [0, -1, math.inf, "long"])
-    def test_bad_arguments_are_named(self, seconds: Any) -> None:
+    def test_bad_arguments_raise(self, seconds: Any) -> None:
         with pytest.raises(ValueError, match=r"^seconds must be a finite number above 0, got "):
             StopOnTime(seconds)
 
@@ -283,7 +285,7 @@ class TestTerminateOnNaN:
         agent.fit(steps=25, verbose=0)
         return agent
 
-    def test_training_ends_at_the_last_good_state_and_says_where(self) -> None:
+    def test_training_ends_at_the_last_finite_state(self) -> None:
         agents = [self.agent(), self.agent()]
         for agent in agents:
             agent.set_rule("learning_rate", 1e25)  # the next update is finite, the one after it is not
@@ -297,7 +299,7 @@ class TestTerminateOnNaN:
             assert np.isfinite(array).all()
         assert not differences(agents[0].get_weights(), agents[1].get_weights())
 
-    def test_changes_nothing_else(self) -> None:
+    def test_finite_training_is_unchanged(self) -> None:
         plain, heard = self.agent(), self.agent()
         plain.fit(steps=30, verbose=0)
         assert heard.fit(steps=30, callbacks=[TerminateOnNaN()], verbose=0).stop_reason == "steps"

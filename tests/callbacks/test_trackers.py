@@ -1,4 +1,4 @@
-"""The callbacks that talk to other programs: Optuna, Weights & Biases and MLflow."""
+"""Callbacks that report to Optuna, Weights & Biases and MLflow."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def pruned(monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
 
 
 class TestOptunaPruning:
-    def test_what_is_reported_when(self, pruned: type[Exception]) -> None:
+    def test_means_are_reported_at_multiples(self, pruned: type[Exception]) -> None:
         trial = Trial()
         rewarded([1, 2, 3, 4, 5, 6, 7]).fit(episodes=7, callbacks=[OptunaPruning(trial, window=3, every=2)], verbose=0)
         assert trial.reported == [(1.5, 2), (3.0, 4), (5.0, 6)]
 
-    def test_a_multiple_that_is_passed(self, pruned: type[Exception]) -> None:
+    def test_passed_multiple_is_reported(self, pruned: type[Exception]) -> None:
         from tests.support.tape import Tape, taped
 
         trial = Trial()
@@ -61,7 +61,7 @@ class TestOptunaPruning:
         )
         assert trial.reported == [(8.0, 6), (12.0, 12)]
 
-    def test_pruned_after_everybody_has_heard_the_end(self, pruned: type[Exception]) -> None:
+    def test_pruned_trial_raises_after_all_train_end_hooks(self, pruned: type[Exception]) -> None:
         heard: list[str] = []
         others = LambdaCallback(
             on_train_end=lambda logs: heard.append("end"), on_exception=lambda error: heard.append("exception")
@@ -73,7 +73,7 @@ class TestOptunaPruning:
         assert agent.history.stop_reason == "the trial was pruned at 4 episodes"
         assert agent.episodes == 4
 
-    def test_its_state_goes_on(self, pruned: type[Exception]) -> None:
+    def test_restored_state_continues_exactly(self, pruned: type[Exception]) -> None:
         trial, agent = Trial(), rewarded([1, 2, 3, 4, 5, 6])
         first = OptunaPruning(trial, window=4, every=2)
         agent.fit(episodes=3, callbacks=[first], verbose=0)
@@ -82,7 +82,7 @@ class TestOptunaPruning:
         agent.fit(episodes=3, callbacks=[second], verbose=0)
         assert trial.reported == [(1.5, 2), (2.5, 4), (4.5, 6)]
 
-    def test_a_study(self) -> None:
+    def test_study_prunes_trials(self) -> None:
         optuna = pytest.importorskip("optuna")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         heights = [5.0, 6.0, 1.0, 7.0]
@@ -109,11 +109,11 @@ class TestOptunaPruning:
             ({"unit": "seconds"}, "unit must be 'episodes', 'steps' or 'updates', got 'seconds'"),
         ],
     )
-    def test_bad_arguments_are_named(self, pruned: type[Exception], arguments: dict[str, Any], message: str) -> None:
+    def test_bad_arguments_raise(self, pruned: type[Exception], arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=f"^{message}"):
             OptunaPruning(**{"trial": Trial(), **arguments})
 
-    def test_a_missing_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_extra_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "optuna", None)
         with pytest.raises(ImportError, match=r'OptunaPruning needs an extra: pip install "noterl\[tune\]"'):
             OptunaPruning(Trial())
@@ -147,7 +147,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
 
 class TestWandbLogger:
-    def test_rows_against_steps(self, runs: list[Run], tmp_path: Path) -> None:
+    def test_rows_are_logged_by_steps(self, runs: list[Run], tmp_path: Path) -> None:
         add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=2.0, many=[1, 2]))
         logger = WandbLogger("cartpole", "first", config={"note": "x"}, mode="offline", folder=tmp_path)
         rewarded([4, 5]).fit(episodes=2, callbacks=[add, logger], verbose=0)
@@ -165,26 +165,26 @@ class TestWandbLogger:
         assert run.arguments["config"]["agent"] == "TapeAgent"
         assert run.arguments["config"]["note"] == "x"
 
-    def test_a_restored_run_goes_on_under_its_name(self, runs: list[Run]) -> None:
+    def test_restored_run_keeps_its_id(self, runs: list[Run]) -> None:
         first, second = WandbLogger(), WandbLogger()
         rewarded([0]).fit(episodes=1, callbacks=[first], verbose=0)
         second.set_state(first.get_state())
         rewarded([0]).fit(episodes=1, callbacks=[second], verbose=0)
         assert [run.arguments["id"] for run in runs] == [None, "new"]
 
-    def test_a_failure_is_told(self, runs: list[Run]) -> None:
+    def test_failed_training_marks_the_run(self, runs: list[Run]) -> None:
         broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))
         with pytest.raises(ValueError, match="no number"):
             rewarded([0]).fit(episodes=1, callbacks=[broken, WandbLogger()], verbose=0)
         assert runs[0].exit_code == 1
 
-    def test_a_missing_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_extra_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "wandb", None)
         with pytest.raises(ImportError, match=r'WandbLogger needs an extra: pip install "noterl\[wandb\]"'):
             WandbLogger()
 
     @pytest.mark.filterwarnings("ignore")
-    def test_the_real_one_offline(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_real_wandb_writes_offline(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("wandb")
         monkeypatch.setenv("WANDB_SILENT", "true")
         logger = WandbLogger("cartpole", mode="offline", folder=tmp_path)
@@ -254,7 +254,7 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 class TestMLflowLogger:
-    def test_rows_against_steps(self, tracked: dict[str, Any]) -> None:
+    def test_rows_are_logged_by_steps(self, tracked: dict[str, Any]) -> None:
         add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update({"a:b": 2.0, "many": [1, 2]}))
         logger = MLflowLogger("known", "first", parameters={"note": "x"}, tracking_uri="there", flush_every=2)
         rewarded([4, 5, 6]).fit(episodes=3, callbacks=[add, logger], verbose=0)
@@ -269,7 +269,7 @@ class TestMLflowLogger:
         ]  # fmt: skip
         assert [point.step for point in run.metrics if point.key == "reward"] == [1, 2, 3]
 
-    def test_a_restored_run_goes_on_and_logs_no_step_twice(self, tracked: dict[str, Any]) -> None:
+    def test_restored_run_logs_no_step_twice(self, tracked: dict[str, Any]) -> None:
         first, second = MLflowLogger("x"), MLflowLogger("x")
         agent = rewarded([0])
         agent.fit(episodes=3, callbacks=[first], verbose=0)
@@ -278,20 +278,20 @@ class TestMLflowLogger:
         assert [point.step for point in tracked["run 0"].metrics if point.key == "reward"] == [1, 2, 3, 4, 5]
         assert (list(tracked), tracked["run 0"].experiment) == (["run 0"], "new x")
 
-    def test_what_a_saved_agent_goes_on_after_is_written(self, tracked: dict[str, Any]) -> None:
+    def test_saving_writes_pending_metrics(self, tracked: dict[str, Any]) -> None:
         logger, found = MLflowLogger(), []
         look = LambdaCallback(on_episode_end=lambda episode, logs: found.append(logger.get_state()))
         look.order = CHECKPOINT
         rewarded([0]).fit(episodes=1, callbacks=[logger, look], verbose=0)
         assert (found, tracked["run 0"].writes) == ([{"id": "run 0"}], 1)
 
-    def test_a_failure_is_told(self, tracked: dict[str, Any]) -> None:
+    def test_failed_training_marks_the_run(self, tracked: dict[str, Any]) -> None:
         broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))
         with pytest.raises(ValueError, match="no number"):
             rewarded([0]).fit(episodes=1, callbacks=[broken, MLflowLogger()], verbose=0)
         assert tracked["run 0"].status == "FAILED"
 
-    def test_bad_arguments_and_a_missing_extra_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_bad_arguments_and_missing_extra_raise(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace())
         with pytest.raises(ValueError, match=r"^flush_every must be a positive int, got 0$"):
             MLflowLogger(flush_every=0)
@@ -300,7 +300,7 @@ class TestMLflowLogger:
             MLflowLogger()
 
     @pytest.mark.filterwarnings("ignore")
-    def test_the_real_one(self, tmp_path: Path) -> None:
+    def test_real_mlflow_writes_a_run(self, tmp_path: Path) -> None:
         mlflow = pytest.importorskip("mlflow")
         uri = f"sqlite:///{tmp_path}/runs.db"
         logger = MLflowLogger("cartpole", tracking_uri=uri)
@@ -314,7 +314,7 @@ class TestMLflowLogger:
         assert (run.info.status, run.data.params["agent"]) == ("FINISHED", "TapeAgent")
 
 
-def test_numbers_alone_are_logged(runs: list[Run]) -> None:
+def test_only_numbers_are_logged(runs: list[Run]) -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
     agent.compile(learning_starts=10**6)
     agent.fit(episodes=1, callbacks=[WandbLogger()], verbose=0)

@@ -1,4 +1,4 @@
-"""The callbacks that trim a memory: both rules of ESSWindow in exact numbers, Window, what they log and remember."""
+"""Window and ESSWindow: both rules of ESSWindow in exact numbers, logs, and resuming."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_target_keeps_the_smoothed_ess_times_scale() -> None:
     assert callback.ess == 356.25
 
 
-def test_target_never_goes_below_the_least_size() -> None:
+def test_target_keeps_min_size() -> None:
     dropped, _ = looks(ESSWindow(scale=0.5, smooth=1.0, min_size=64), 100, [3.0, 3.0])
     assert dropped == [36]
     dropped, _ = looks(ESSWindow(scale=0.5, smooth=1.0), 100, [3.0, 3.0], batch_size=32)
     assert dropped == [68]
 
 
-def test_baseline_drops_what_the_ess_has_lost_times_scale() -> None:
+def test_baseline_drops_the_lost_share_times_scale() -> None:
     callback = ESSWindow(scale=0.5, smooth=0.5, mode="baseline", min_size=10)
     dropped, logs = looks(callback, 1000, [800.0, 900.0, 450.0, 300.0, 250.0, 240.0, 200.0])
     # Smoothed: 800, 850, 650. Lost of 850: 0.2353, of which a half of 1000 is 117. Then ESS0 is 300, and the smoothed
@@ -98,16 +98,16 @@ def test_baseline_grows_with_the_ess() -> None:
     assert callback.baseline == 999.0
 
 
-def test_baseline_never_drops_more_than_there_is() -> None:
+def test_baseline_keeps_min_size() -> None:
     dropped, _ = looks(ESSWindow(scale=50.0, smooth=1.0, mode="baseline", min_size=10), 100, [90.0, 45.0, 9.0])
     assert dropped == [90]
 
 
-def test_an_ess_just_below_the_number_of_transitions_drops_nothing() -> None:
+def test_rounding_error_of_the_ess_drops_nothing() -> None:
     assert looks(ESSWindow(smooth=1.0), 1000, [999.9999999])[0] == []
 
 
-def test_logs_of_a_real_memory() -> None:
+def test_logs_hold_ess_and_window() -> None:
     agent, callback = small_agent(), ESSWindow(smooth=1.0, min_size=5)
 
     def feed(episode: int, logs: Any) -> None:
@@ -124,7 +124,7 @@ def test_logs_of_a_real_memory() -> None:
     assert history.history["window"] == [10, 5, 11]
 
 
-def test_nothing_is_looked_at_while_there_are_few_transitions() -> None:
+def test_small_memory_is_not_measured() -> None:
     agent = small_agent(batch_size=40)
     history = agent.fit(episodes=6, callbacks=[ESSWindow()], verbose=0)
     assert np.isnan(history.history["ess"][:4]).all()
@@ -134,7 +134,7 @@ def test_nothing_is_looked_at_while_there_are_few_transitions() -> None:
 
 @pytest.mark.parametrize("mode", ["target", "baseline"])
 @pytest.mark.parametrize("trim", ["oldest", "sampled"])
-def test_a_memory_of_one_transition_is_safe(mode: str, trim: str) -> None:
+def test_one_transition_is_kept(mode: str, trim: str) -> None:
     agent = small_agent(batch_size=1)
     agent.fit(steps=3, callbacks=[ESSWindow(0.01, 1.0, mode=mode, trim=trim, every=1, unit="steps")], verbose=0)
     assert len(agent.replay.sampler.probabilities()) == (1 if mode == "target" else 3)
@@ -174,7 +174,7 @@ def test_sampled_keeps_those_with_high_scores_and_masks_the_rest() -> None:
         lambda: ESSWindow(2.0, mode="baseline", trim="sampled", every=7, unit="updates"),
     ],
 )
-def test_a_run_with_a_file_between_is_the_whole(make: Any, tmp_path: Any) -> None:
+def test_resumed_run_continues_exactly(make: Any, tmp_path: Any) -> None:
     def agent() -> noterl.DQN:
         return one_lane(replay=Replay(128, sampler=Prioritized()))
 
@@ -207,7 +207,7 @@ def test_window_trims_a_full_memory_to_its_size() -> None:
         (lambda agent: agent.episodes, [4, 6, 9]),
     ],
 )
-def test_window_trims_every_so_many_steps(size: Any, expected: list[int]) -> None:
+def test_window_trims_every_count_of_steps(size: Any, expected: list[int]) -> None:
     agent, sizes = small_agent(), []
     window = Window(size, every=30)
     probe = noterl.Callback()
@@ -216,7 +216,7 @@ def test_window_trims_every_so_many_steps(size: Any, expected: list[int]) -> Non
     assert sizes == expected
 
 
-def test_window_keeps_a_batch() -> None:
+def test_window_keeps_at_least_a_batch() -> None:
     agent = small_agent(batch_size=30)
     agent.fit(episodes=5, callbacks=[Window(1, every=2, unit="episodes")], verbose=0)
     assert len(agent.replay) == 40
@@ -240,18 +240,18 @@ def test_window_keeps_a_batch() -> None:
         (lambda: ESSWindow(every=-1), "every"),
     ],
 )
-def test_bad_arguments(make: Any, message: str) -> None:
+def test_bad_arguments_raise(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_size_that_a_function_gets_wrong_is_named() -> None:
+def test_bad_return_value_of_size_raises() -> None:
     with pytest.raises(ValueError, match=r"size .* got -3"):
         small_agent().fit(steps=40, callbacks=[Window(lambda agent: -3, every=10)], verbose=0)
 
 
 @pytest.mark.parametrize("make", [lambda: Window(5), ESSWindow])
-def test_an_agent_without_a_replay_memory_is_refused(make: Any) -> None:
+def test_agent_without_replay_memory_raises(make: Any) -> None:
     callback = make()
     callback.agent = ScriptedAgent(None)
     with pytest.raises(ValueError, match="replay memory"):
@@ -261,7 +261,7 @@ def test_an_agent_without_a_replay_memory_is_refused(make: Any) -> None:
 @pytest.mark.parametrize(
     "callback", [lambda: ESSWindow(), lambda: Window(20), lambda: ESSAdapt(target_ess=20, lr=Rate(1.0, 1e-4, 1e-2))]
 )
-def test_callbacks_go_with_batches_of_a_whole_rollout(callback: Any) -> None:
+def test_batches_of_whole_rollouts_are_supported(callback: Any) -> None:
     agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=16, epochs=1, seed=1)
     agent.compile(batch_size="rollout", replay=noterl.Replay(64, sampler=Prioritized(score=RatioScore())))
     agent.fit(steps=100, callbacks=[callback()], verbose=0)

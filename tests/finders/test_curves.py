@@ -1,4 +1,4 @@
-"""The formulas of the finders, by hand, and what their rules do with series whose answer is known."""
+"""The statistics of the finders: formulas by hand, and rules on series with known answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from noterl.finders import curves
 pytestmark = pytest.mark.backend_free
 
 
-def test_the_learning_rate_grows_by_one_factor() -> None:
+def test_exponential_grows_by_one_factor() -> None:
     rates = [curves.exponential(1e-4, 1.0, 77, index) for index in range(78)]
     factor = (1.0 / 1e-4) ** (1 / 77)
     assert rates[0] == 1e-4
@@ -22,7 +22,7 @@ def test_the_learning_rate_grows_by_one_factor() -> None:
         assert after / before == pytest.approx(factor, rel=1e-12)
 
 
-def test_normalised_by_the_window_that_ends_there() -> None:
+def test_normalised_uses_the_window_that_ends_at_the_value() -> None:
     values = [3.0, 1.0, 4.0, 1.0, 5.0]
     expected = []
     for index in range(5):
@@ -36,7 +36,7 @@ def test_normalised_by_the_window_that_ends_there() -> None:
     ("sma", "expected"),
     [(1, [0, 1, 2, -4, 0]), (2, [0, 0, 1.5, -1, -2]), (4, [0, 0, 0, 0, -0.25]), (9, [0, 0, 0, 0, 0])],
 )
-def test_derivative(sma: int, expected: list[float]) -> None:
+def test_derivative_is_the_change_over_sma_points(sma: int, expected: list[float]) -> None:
     assert curves.derivative([1.0, 2.0, 4.0, 0.0, 0.0], sma) == expected
 
 
@@ -45,60 +45,60 @@ class TestRewardCollapsed:
         """Return after how many points the search would end."""
         return next((n for n in range(1, len(rewards) + 1) if curves.reward_collapsed(rewards[:n], window)), None)
 
-    def test_half_of_the_gain_is_lost(self) -> None:
+    def test_losing_half_of_the_gain_is_a_collapse(self) -> None:
         assert self.end([0.0] * 5 + [10.0] * 5 + [5.5] * 20) is None
         # Means over three go 10, 8, 6, 4: half of the gain is lost with the third.
         assert self.end([0.0] * 5 + [10.0] * 5 + [4.0] * 20) == 13
 
-    def test_rewards_below_zero(self) -> None:
+    def test_negative_rewards_can_collapse(self) -> None:
         assert self.end([-1000.0] * 5 + [-200.0] * 5 + [-500.0] * 20) is None
         assert self.end([-1000.0] * 5 + [-200.0] * 5 + [-900.0] * 20) == 12
 
-    def test_noise_alone_seldom_ends_it(self) -> None:
+    def test_noise_rarely_is_a_collapse(self) -> None:
         ended = [self.end(list(np.random.default_rng(seed).normal(size=77)), 7) is not None for seed in range(40)]
         assert sum(ended) <= 4
 
-    def test_the_first_points_are_not_judged(self) -> None:
+    def test_first_points_are_not_a_collapse(self) -> None:
         assert self.end([9.0, 0.0, 0.0, 0.0, 0.0], 2) is None
         assert self.end([9.0, 9.0, 0.0, 0.0, 0.0, 0.0], 2) == 6
 
-    def test_what_is_not_finite(self) -> None:
+    def test_value_that_is_not_finite_is_a_collapse(self) -> None:
         assert self.end([1.0, 2.0, math.nan]) == 3
         assert self.end([1.0, math.inf]) == 2
 
 
 class TestLossExploded:
-    def test_four_times_the_best(self) -> None:
+    def test_loss_above_four_times_the_minimum_explodes(self) -> None:
         falling = [8.0, 6.0, 4.0, 2.0, 1.0, 1.0, 1.0]
         assert not curves.loss_exploded([*falling, 4.0, 4.0, 4.0], 3)
         assert curves.loss_exploded([*falling, 4.0, 4.0, 4.1], 3)
 
-    def test_one_outlier_is_none(self) -> None:
+    def test_one_outlier_is_not_an_explosion(self) -> None:
         assert not curves.loss_exploded([1.0] * 8 + [9.0], 3)
         assert curves.loss_exploded([1.0] * 8 + [9.0], 1)
 
-    def test_the_first_points_are_not_judged_unless_they_are_not_finite(self) -> None:
+    def test_first_points_explode_only_if_not_finite(self) -> None:
         assert not curves.loss_exploded([1.0, 100.0], 1)
         assert curves.loss_exploded([1.0, math.nan], 1)
         assert curves.loss_exploded([math.inf], 1)
 
 
 class TestSteepest:
-    def test_in_either_sense(self) -> None:
+    def test_steepest_rise_or_fall_is_found(self) -> None:
         slopes = [0.0, 1.0, 5.0, -7.0, 2.0]
         assert curves.steepest(slopes, rising=True, skip_beginning=0, skip_end=0) == 2
         assert curves.steepest(slopes, rising=False, skip_beginning=0, skip_end=0) == 3
 
-    def test_what_is_skipped(self) -> None:
+    def test_skipped_points_are_ignored(self) -> None:
         slopes = [9.0, 1.0, 5.0, -7.0, 8.0]
         assert curves.steepest(slopes, rising=True, skip_beginning=1, skip_end=1) == 2
         assert curves.steepest(slopes, rising=True, skip_beginning=3, skip_end=2) is None
 
-    def test_the_first_of_equals(self) -> None:
+    def test_first_of_equal_slopes_is_returned(self) -> None:
         assert curves.steepest([0.0, 2.0, 2.0], rising=True, skip_beginning=0, skip_end=0) == 1
 
 
-def test_a_rise_is_suggested_where_it_begins_to_show() -> None:
+def test_suggestion_is_where_the_rise_begins() -> None:
     """A reward that rises at point 40 of 77 is suggested within the window after it; a falling loss likewise."""
     noise = np.random.default_rng(0).normal(size=77)
     rewards = noise + np.where(np.arange(77) < 40, 0.0, 20.0)

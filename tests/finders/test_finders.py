@@ -1,4 +1,4 @@
-"""Finders: what they try, what they note, and that the agent is left exactly as it was."""
+"""Finders: trials, recorded values, and that the agent is exactly as before."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Undisturbed:
 
 
 class TestLRFinder:
-    def test_by_reward(self, agent: noterl.DQN) -> None:
+    def test_reward_is_recorded_for_growing_rates(self, agent: noterl.DQN) -> None:
         finder = LRFinder(agent)
         with Undisturbed(agent):
             found = finder.find(episodes=24, start_lr=1e-4, end_lr=1e-2, window_size=4)
@@ -70,7 +70,7 @@ class TestLRFinder:
         assert found == finder.suggestion()
         assert finder.seconds > 0
 
-    def test_by_loss_every_update_has_a_rate_of_its_own(self, agent: noterl.DQN) -> None:
+    def test_each_update_has_its_own_rate_for_the_loss(self, agent: noterl.DQN) -> None:
         finder, seen = LRFinder(agent), []
         note = LambdaCallback(on_batch_end=lambda batch, logs: seen.append((agent.learning_rate, logs["loss"])))
         with Undisturbed(agent):
@@ -80,20 +80,20 @@ class TestLRFinder:
         np.testing.assert_allclose([rate for rate, _ in seen][: len(rates)], rates, rtol=1e-6)
         assert len(set(rates)) == len(rates) == 30
 
-    def test_a_loss_that_explodes_ends_it(self, agent: noterl.DQN) -> None:
+    def test_exploding_loss_ends_the_search(self, agent: noterl.DQN) -> None:
         finder = LRFinder(agent)
         with Undisturbed(agent):
             finder.find(metric="loss", updates=400, start_lr=1e-2, end_lr=1e6, window_size=3)
         assert len(finder.results) < 400
         assert finder.stop_reason == "the loss collapsed"
 
-    def test_what_is_not_finite_ends_it_too(self, agent: noterl.DQN) -> None:
+    def test_loss_that_is_not_finite_ends_the_search(self, agent: noterl.DQN) -> None:
         with Undisturbed(agent):
             finder = LRFinder(agent)
             finder.find(episodes=40, start_lr=1e20, end_lr=1e30)
         assert len(finder.results) < 40
 
-    def test_episodes_before_the_first_update_are_no_points(self) -> None:
+    def test_episodes_before_the_first_update_are_not_points(self) -> None:
         agent, rates = one_lane(learning_starts=60), []
         note = LambdaCallback(on_episode_end=lambda episode, logs: rates.append((logs["updates"], agent.learning_rate)))
         finder = LRFinder(agent)
@@ -104,19 +104,19 @@ class TestLRFinder:
         np.testing.assert_allclose(early, 1e-4, rtol=1e-6)
         assert len(finder.results) == len(rates) - len(early) == 6
 
-    def test_arguments_of_fit_are_handed_through(self, agent: noterl.DQN) -> None:
+    def test_arguments_of_fit_are_passed_on(self, agent: noterl.DQN) -> None:
         heard: list[int] = []
         note = LambdaCallback(on_episode_begin=lambda episode, logs: heard.append(len(lanes_of(agent).ledger.running)))
         with Undisturbed(agent):
             LRFinder(agent).find(lambda: gymnasium.make("CartPole-v1"), 4, num_envs=3, seed=5, callbacks=[note])
         assert set(heard) == {3}
 
-    def test_what_a_callback_raises_leaves_the_agent_as_it_was(self, agent: noterl.DQN) -> None:
+    def test_error_of_a_callback_leaves_the_agent_unchanged(self, agent: noterl.DQN) -> None:
         broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))
         with Undisturbed(agent), pytest.raises(ValueError, match="no number"):
             LRFinder(agent).find(episodes=4, callbacks=[broken])
 
-    def test_an_environment_object_is_not_touched(self) -> None:
+    def test_environment_object_is_not_used(self) -> None:
         env = gymnasium.make("CartPole-v1")
         agent = one_lane(env)
         agent.fit(steps=6, verbose=0)
@@ -136,7 +136,7 @@ class TestLRFinder:
             ({"metric": "loss", "updates": -1}, "updates must be a positive int, got -1"),
         ],
     )
-    def test_bad_arguments_are_named(self, agent: noterl.DQN, arguments: dict[str, Any], message: str) -> None:
+    def test_bad_arguments_raise(self, agent: noterl.DQN, arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=f"^{message}"):
             LRFinder(agent).find(**arguments)
 
@@ -151,7 +151,7 @@ class TestPictures:
         ]
         return finder
 
-    def test_the_reward(self, finder: LRFinder, tmp_path: Path) -> None:
+    def test_plot_reward_draws_values_and_means(self, finder: LRFinder, tmp_path: Path) -> None:
         figure = finder.plot_reward(1, 2, path=tmp_path / "reward.png")
         axes = figure.axes[0]
         assert [list(line.get_ydata()) for line in axes.lines] == [[1.0, 4.0, 9.0], [1.0, 2.0, 3.0]]
@@ -159,12 +159,12 @@ class TestPictures:
         assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == ("log", "learning rate", "reward")
         assert (tmp_path / "reward.png").stat().st_size > 1000
 
-    def test_its_change(self, finder: LRFinder) -> None:
+    def test_plot_reward_change_draws_derivatives(self, finder: LRFinder) -> None:
         axes = finder.plot_reward_change(2, 1, 0, (-1.0, 7.0)).axes[0]
         assert list(axes.lines[0].get_ydata()) == [0.0, 2.0, 4.0, 6.0, 8.0]
         assert axes.get_ylim() == (-1.0, 7.0)
 
-    def test_the_suggestion(self, finder: LRFinder) -> None:
+    def test_suggestion_is_the_steepest_rise(self, finder: LRFinder) -> None:
         for row, mean in zip(finder.results, [0, 9, 9, 14, 15, 30], strict=True):
             row["mean_reward"] = float(mean)
         assert finder.suggestion(1, 0, 0) == 10.0**5
@@ -173,7 +173,7 @@ class TestPictures:
         assert finder.suggestion(1, 3, 3) is None
 
     @pytest.mark.parametrize("window", [1, 4, 7])
-    def test_the_suggestion_is_in_the_middle_of_what_rises(self, agent: noterl.DQN, window: int) -> None:
+    def test_suggestion_is_in_the_middle_of_the_rise(self, agent: noterl.DQN, window: int) -> None:
         finder = LRFinder(agent)
         finder.metric, finder._window = "reward", window
         noise = np.random.default_rng(1).normal(size=80)
@@ -190,13 +190,13 @@ class TestPictures:
         assert lines[2].get_xdata()[0] == finder.suggestion()
 
     @pytest.mark.parametrize(("metric", "label"), [("reward", "episode"), ("loss", "gradient update")])
-    def test_what_lies_to_the_right(self, agent: noterl.DQN, metric: str, label: str) -> None:
+    def test_horizontal_axis_is_labelled_by_the_points(self, agent: noterl.DQN, metric: str, label: str) -> None:
         finder = OptFinder(agent, ["adam"])
         finder._rank(metric, [Trial("adam", [1.0, 2.0], [3.0, 4.0, 5.0], 1.0)])
         assert finder.plot_loss().axes[0].get_xlabel() == label
         assert finder.plot_reward().axes[0].get_xlabel() == "episode"
 
-    def test_of_something_that_was_not_searched_by(self, finder: LRFinder, agent: noterl.DQN) -> None:
+    def test_plot_of_another_metric_raises(self, finder: LRFinder, agent: noterl.DQN) -> None:
         with pytest.raises(ValueError, match=r"there is no loss to plot: run find\(metric='loss'\) first"):
             finder.plot_loss()
         with pytest.raises(ValueError, match=r"there is no reward to plot: run find"):
@@ -205,14 +205,14 @@ class TestPictures:
     @pytest.mark.parametrize(
         ("arguments", "name"), [((0,), "sma"), ((1, -1), "n_skip_beginning"), ((1, 0, 1.5), "n_skip_end")]
     )
-    def test_bad_arguments(self, finder: LRFinder, arguments: tuple[Any, ...], name: str) -> None:
+    def test_bad_plot_arguments_raise(self, finder: LRFinder, arguments: tuple[Any, ...], name: str) -> None:
         for draw in (finder.plot_reward_change, finder.suggestion):
             with pytest.raises(ValueError, match=f"^{name} must be"):
                 draw(*arguments)
 
 
 class TestOptFinder:
-    def test_each_begins_alike_and_the_agent_stays(self, agent: noterl.DQN) -> None:
+    def test_trials_start_from_the_same_state(self, agent: noterl.DQN) -> None:
         begun: list[Any] = []
 
         def note(logs: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ class TestOptFinder:
             assert rows[name]["seconds"] > 0
         assert best == finder.best == max(rows, key=lambda name: rows[name]["mean"])
 
-    def test_by_loss_the_lowest_wins_and_what_is_not_finite_comes_last(self, agent: noterl.DQN) -> None:
+    def test_lowest_loss_is_best_and_non_finite_is_last(self, agent: noterl.DQN) -> None:
         wild = keras.optimizers.SGD(1e30)
         finder = OptFinder(agent, [wild, keras.optimizers.SGD(0.0)])
         with Undisturbed(agent):
@@ -247,7 +247,7 @@ class TestOptFinder:
         assert "SGD 2" in [line.get_label() for line in finder.plot_loss().axes[0].lines]
 
     @pytest.mark.parametrize("optimizers", [[], {}, "adam", None])
-    def test_none_to_try(self, agent: noterl.DQN, optimizers: Any) -> None:
+    def test_no_candidates_raise(self, agent: noterl.DQN, optimizers: Any) -> None:
         with pytest.raises(ValueError, match="optimizers must be a list or a dict of optimizers"):
             OptFinder(agent, optimizers)
 
@@ -266,7 +266,7 @@ class DyingDQN(noterl.DQN):
 
 
 class TestParallelFinder:
-    def test_each_in_a_process_and_one_that_dies_is_reported(self, agent: noterl.DQN) -> None:
+    def test_dead_process_is_reported(self, agent: noterl.DQN) -> None:
         agents = {"dying": DyingDQN("CartPole-v1", deed="kill", seed=1), "good": agent}
         finder = ParallelFinder(agents, [None, keras.optimizers.Adam(1e-2)], processes=2)
         with Undisturbed(agent):
@@ -280,7 +280,7 @@ class TestParallelFinder:
         here.find(episodes=3)
         assert finder.trials["good"].rewards == here.trials["good"].rewards
 
-    def test_what_a_candidate_raises_is_sent(self, tmp_path: Path) -> None:
+    def test_error_of_a_candidate_is_reported(self, tmp_path: Path) -> None:
         DyingDQN("CartPole-v1", seed=1).save(tmp_path / "raising.noterl")
         receiver, sender = multiprocessing.Pipe(duplex=False)
         _try(sender, (tmp_path / "raising.noterl", {}, "raising", None, 3, "reward", {}))
@@ -300,16 +300,16 @@ class TestParallelFinder:
             (lambda agent: ParallelFinder([agent], processes=0), "processes must be a positive int, got 0"),
         ],
     )
-    def test_bad_arguments_are_named(self, agent: noterl.DQN, build: Callable[[Any], Any], message: str) -> None:
+    def test_bad_arguments_raise(self, agent: noterl.DQN, build: Callable[[Any], Any], message: str) -> None:
         with pytest.raises(ValueError, match=f"^{message}"):
             build(agent)
 
-    def test_the_names_of_candidates(self, agent: noterl.DQN) -> None:
+    def test_candidates_are_named_by_kind(self, agent: noterl.DQN) -> None:
         finder = ParallelFinder([agent, agent, agent], ["adam", keras.optimizers.SGD(), keras.optimizers.SGD()])
         assert list(finder.candidates) == ["DQN with adam", "DQN with SGD 1", "DQN with SGD 2"]
 
 
-def test_the_logger_ends_after_so_many_points(agent: noterl.DQN) -> None:
+def test_logger_stops_after_the_number_of_points(agent: noterl.DQN) -> None:
     logger = FinderLogger("reward", 2)
     other = one_lane(learning_starts=8)
     history = other.fit(callbacks=[logger], verbose=0)

@@ -1,4 +1,4 @@
-"""The eight callbacks of Keras that noterl promises: those that watch change nothing, and TensorBoard writes charts."""
+"""The eight supported Keras callbacks: observers change nothing, and TensorBoard writes charts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(agent: noterl.DQN, start: dict[str, Any], *given: Any, episodes: int = 6
 
 
 @pytest.mark.parametrize("name", sorted(WATCHING))
-def test_one_that_watches_changes_nothing(
+def test_observing_callback_changes_nothing(
     name: str, agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
 ) -> None:
     assert_same_state(run(agent, beginning, WATCHING[name](tmp_path)), plain)
@@ -67,7 +67,9 @@ def test_backup_and_restore_changes_nothing(
     assert_same_state(run(agent, beginning, backup()), plain)
 
 
-def test_several_at_once(agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path) -> None:
+def test_several_callbacks_work_together(
+    agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
+) -> None:
     assert_same_state(run(agent, beginning, *(make(tmp_path) for make in WATCHING.values())), plain)
     assert isinstance(agent.history, noterl.History)
     with (tmp_path / "log.csv").open() as file:
@@ -95,7 +97,7 @@ class TestTensorBoard:
         return found
 
     @pytest.mark.filterwarnings("ignore")
-    def test_a_point_for_every_episode(
+    def test_charts_have_a_point_per_episode(
         self, tensorflow: Any, agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
     ) -> None:
         board = callbacks.TensorBoard(str(tmp_path), write_graph=False)
@@ -109,7 +111,7 @@ class TestTensorBoard:
         assert math.isnan(losses[0]) == math.isnan(history["loss"][0])
 
     @pytest.mark.filterwarnings("ignore")
-    def test_histograms_of_the_weights_and_points_for_updates(
+    def test_charts_have_histograms_and_points_per_update(
         self, tensorflow: Any, agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
     ) -> None:
         board = callbacks.TensorBoard(str(tmp_path), histogram_freq=3, update_freq=20, write_graph=False)
@@ -125,7 +127,7 @@ class TestTensorBoard:
 
 
 @pytest.mark.parametrize("event", ["on_train_batch_begin", "on_train_batch_end", "on_batch_end"])
-def test_an_error_in_a_batch_names_it(event: str) -> None:
+def test_error_in_a_batch_hook_names_the_callback(event: str) -> None:
     def fail(self: Any, batch: int, logs: Any) -> None:
         raise RuntimeError("no")
 

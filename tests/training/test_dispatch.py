@@ -1,4 +1,4 @@
-"""The list of callbacks: what it checks, the hooks `before_fit` and `on_step_end`, and notes on errors."""
+"""The list of callbacks: what it checks, the hooks `before_fit` and `on_step_end`, `Every`, and notes on errors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import noterl
-from noterl.callback import EVENTS, Callback
-from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from noterl.callback import EVENTS, Callback, Every
+from noterl.callbacks import Checkpoint, EarlyStopping, EpisodePrinter, LambdaCallback
 from noterl.training.dispatch import CallbackList
 from tests.support.tape import Broken, Tape, rewarded, taped
 
@@ -98,3 +98,69 @@ def test_error_raised_repeatedly_gets_one_note() -> None:
         with pytest.raises(Broken):
             rewarded([0]).fit(episodes=1, callbacks=[Raising()], verbose=0)
     assert error.__notes__ == ["raised by the callback Raising.on_episode_end"]
+
+
+class Periodic(Callback):
+    """Records the counts at which it is due, and whether logs of an episode were given."""
+
+    def __init__(self, every: Any, ready: Any = None) -> None:
+        self.every, self.ready = every, ready or (lambda: True)
+        self.found: list[tuple[int, bool]] = []
+
+    def on_due(self, logs):
+        if not self.ready():
+            return False
+        self.found.append((self.agent.steps, "reward" in logs))
+        return None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"count": 2, "unit": "episodes"}, [(8, True)]),
+        ({"count": 3, "unit": "steps", "at": "step"}, [(3, False), (6, False), (9, False)]),
+        ({"count": 4, "unit": "steps"}, [(4, True), (8, True)]),
+        ({"count": 3, "unit": "steps", "at": "episode"}, [(4, True), (8, True)]),
+        ({"count": 2, "unit": "updates"}, [(2, False), (4, True), (6, False), (8, True), (10, False)]),
+    ],
+)
+def test_on_due_is_called_at_each_multiple(arguments: dict[str, Any], expected: list[Any]) -> None:
+    callback = Periodic(Every(**arguments))
+    taped(Tape(), length=4).fit(steps=10, callbacks=[callback], verbose=0)
+    assert callback.found == expected
+
+
+def test_on_due_that_returns_false_is_called_again() -> None:
+    agent = taped(Tape(), length=4)
+    callback = Periodic(Every(4, "steps"), ready=lambda: agent.steps % 4 == 2)
+    agent.fit(steps=12, callbacks=[callback], verbose=0)
+    assert [steps for steps, _ in callback.found] == [6, 10]
+
+
+def test_due_counts_are_restored() -> None:
+    agent = taped(Tape(), length=4)
+    first, second = Periodic(Every(3, "steps", at="episode")), Periodic(Every(3, "steps", at="episode"))
+    agent.fit(steps=7, callbacks=[first], verbose=0)
+    state = CallbackList([first]).get_state()
+    assert state == {"Periodic": {"mark": 4}}
+    CallbackList([second]).set_state(state)
+    agent.fit(steps=3, callbacks=[second], verbose=0)
+    assert second.found == [(8, True)]
+
+
+def test_every_must_be_an_every() -> None:
+    with pytest.raises(ValueError, match=r"every of Periodic .*got 5"):
+        CallbackList([Periodic(5)]).bind()
+    CallbackList([EpisodePrinter(5)]).bind()
+
+
+def test_instances_of_one_class_share_an_every_but_not_its_count() -> None:
+    class Counted(Periodic):
+        every = Every(4, "steps")
+
+        def __init__(self) -> None:
+            self.found, self.ready = [], lambda: True
+
+    agent, callbacks = taped(Tape(), length=4), [Counted(), Counted()]
+    agent.fit(steps=9, callbacks=callbacks, verbose=0)
+    assert [callback.found for callback in callbacks] == [[(4, True), (8, True)]] * 2

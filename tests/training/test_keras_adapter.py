@@ -1,4 +1,4 @@
-"""Keras's own callbacks, unmodified: epochs are completed episodes, train batches updates, and tests evaluations."""
+"""Keras callbacks: epochs are completed episodes, train batches are updates, and tests are evaluations."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def tape() -> Tape:
 
 
 class TestEvents:
-    def test_one_lane(self, tape: Tape) -> None:
+    def test_events_of_one_lane(self, tape: Tape) -> None:
         agent = taped(tape)
         tape.acts["epoch_end 1 reward=2", 1] = lambda: agent.evaluate(episodes=1)
         agent.fit(steps=5, callbacks=[KerasRecorder(tape)], verbose=0)
@@ -85,26 +85,26 @@ class TestEvents:
             train_end
         """)
 
-    def test_epochs_do_not_overlap_where_episodes_do(self, tape: Tape) -> None:
+    def test_epochs_do_not_overlap_with_several_lanes(self, tape: Tape) -> None:
         agent = taped(tape, update_every=100)
         agent.fit(episodes=5, num_envs=3, callbacks=[KerasRecorder(tape)], verbose=0)
         assert [entry for entry in tape if "epoch" in entry] == [
             entry for epoch in range(5) for entry in (f"epoch_begin {epoch}", f"epoch_end {epoch} reward=2")
         ]
 
-    def test_the_next_fit_counts_its_own_epochs(self, tape: Tape) -> None:
+    def test_each_fit_counts_epochs_from_zero(self, tape: Tape) -> None:
         agent, recorder = taped(tape, update_every=100), KerasRecorder(tape)
         for _ in range(2):
             agent.fit(episodes=1, callbacks=[recorder], verbose=0)
         assert [entry for entry in tape if "epoch" in entry] == ["epoch_begin 0", "epoch_end 0 reward=2"] * 2
 
-    def test_what_it_raises_ends_training(self, tape: Tape) -> None:
+    def test_error_ends_training(self, tape: Tape) -> None:
         tape.acts["epoch_end 0 reward=2", 1] = lambda: int("no number")
         with pytest.raises(ValueError, match="no number"):
             taped(tape).fit(episodes=3, callbacks=[KerasRecorder(tape)], verbose=0)
         assert tape[-2:] == ["epoch_end 0 reward=2", "train_end"]
 
-    def test_what_it_adds_to_the_logs_is_passed_on(self) -> None:
+    def test_added_metrics_are_passed_on(self) -> None:
         def add(epoch: int, logs: dict[str, Any]) -> None:
             logs["doubled"] = 2 * logs["reward"]
 
@@ -129,11 +129,13 @@ class TestBinding:
             (KerasRecorder(Tape()), True, True),
         ],
     )
-    def test_batch_hooks(self, callback: keras.callbacks.Callback, begin: bool, end: bool) -> None:
+    def test_only_overridden_batch_hooks_are_bound(
+        self, callback: keras.callbacks.Callback, begin: bool, end: bool
+    ) -> None:
         events = CallbackList([callback]).bind()
         assert (len(events.on_batch_begin), len(events.on_batch_end)) == (begin, end)
 
-    def test_the_order(self, tmp_path: Path) -> None:
+    def test_order_depends_on_the_class(self, tmp_path: Path) -> None:
         given = [
             keras.callbacks.ModelCheckpoint(str(tmp_path / "x.keras")),
             keras.callbacks.CSVLogger(str(tmp_path / "x.csv")),
@@ -141,11 +143,11 @@ class TestBinding:
         ]
         assert [adapter.order for adapter in CallbackList(given).callbacks] == [USER, LOGGER, CHECKPOINT]
 
-    def test_early_stopping_is_a_budget(self) -> None:
+    def test_early_stopping_replaces_a_budget(self) -> None:
         assert CallbackList([keras.callbacks.EarlyStopping()]).stops_training
         assert not CallbackList([keras.callbacks.TerminateOnNaN()]).stops_training
 
-    def test_lambda_callbacks_of_keras(self, tape: Tape) -> None:
+    def test_keras_lambda_callback_is_bound(self, tape: Tape) -> None:
         callback = keras.callbacks.LambdaCallback(
             on_train_begin=lambda logs: tape.write("begin"),
             on_epoch_end=lambda epoch, logs: tape.write(f"epoch {epoch} {logs['length']}"),
@@ -168,19 +170,19 @@ class TestEarlyStopping:
             ({"patience": 2, "baseline": 9}, 4),
         ],
     )
-    def test_stops_at_the_episode_keras_means(self, arguments: dict[str, Any], episodes: int) -> None:
+    def test_stops_at_the_same_episode_as_in_keras(self, arguments: dict[str, Any], episodes: int) -> None:
         agent = rewarded([1, 2, 3, 3, 3, 4, 3, 3, 3, 9])
         stopper = keras.callbacks.EarlyStopping(monitor="reward", mode="max", **arguments)
         history = agent.fit(callbacks=[stopper], episodes=10, verbose=0)
         assert len(history) == episodes
         assert history.stop_reason == "a Keras callback set stop_training"
 
-    def test_on_the_loss(self) -> None:
+    def test_loss_can_be_monitored(self) -> None:
         agent = taped(Tape(), learning_starts=0, batch_size=1)
         agent.losses = iter([5, 5, 4, 4, 4, 4, 4, 4, 4, 4])
         assert len(agent.fit(callbacks=[keras.callbacks.EarlyStopping("loss", patience=2)], verbose=0)) == 4
 
-    def test_brings_the_best_weights_back(self) -> None:
+    def test_best_weights_are_restored(self) -> None:
         agent = small(0.1)
         kept: list[list[np.ndarray]] = []
         note = LambdaCallback(on_episode_end=lambda episode, logs: kept.append(get_weights(agent.q)))
@@ -194,7 +196,7 @@ class TestEarlyStopping:
 
 
 class TestLoggers:
-    def test_a_table_of_every_episode(self, tmp_path: Path) -> None:
+    def test_csv_logger_writes_every_episode(self, tmp_path: Path) -> None:
         agent = taped(Tape(), learning_starts=3)  # the first episode has no loss
         path = tmp_path / "log.csv"
         history = agent.fit(episodes=4, callbacks=[keras.callbacks.CSVLogger(str(path))], verbose=0)
@@ -206,7 +208,7 @@ class TestLoggers:
         assert math.isnan(history.history["loss"][0])
         assert history.history["loss"][1:] == [0.5, 2.5, 4.5]
 
-    def test_its_file_is_closed_when_training_fails(self, tmp_path: Path, tape: Tape) -> None:
+    def test_file_is_closed_when_training_fails(self, tmp_path: Path, tape: Tape) -> None:
         logger = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
         tape.acts["step 0", 3] = lambda: int("no number")
         with pytest.raises(ValueError, match="no number"):
@@ -214,7 +216,7 @@ class TestLoggers:
         assert logger.csv_file.closed
         assert len((tmp_path / "log.csv").read_text().splitlines()) == 2
 
-    def test_it_hears_what_others_added(self, tmp_path: Path) -> None:
+    def test_logger_receives_added_metrics(self, tmp_path: Path) -> None:
         add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=episode))
         path = tmp_path / "log.csv"
         rewarded([0]).fit(episodes=2, callbacks=[keras.callbacks.CSVLogger(str(path)), add], verbose=0)
@@ -223,7 +225,7 @@ class TestLoggers:
 
 
 class TestLearningRate:
-    def test_a_schedule_takes_effect(self) -> None:
+    def test_learning_rate_schedule_takes_effect(self) -> None:
         agent = small(0.1, updates=4)
         weights: list[np.ndarray] = []
         note = LambdaCallback(
@@ -239,7 +241,7 @@ class TestLearningRate:
         assert agent.updates == sum(4 for step in range(16, agent.steps + 1) if step % 8 == 0)
         assert agent.trace_counts["update"] <= 2
 
-    def test_a_plateau_lowers_it(self) -> None:
+    def test_plateau_reduces_the_rate(self) -> None:
         agent = small(0.5)
         plateau = keras.callbacks.ReduceLROnPlateau("always", mode="max", factor=0.5, patience=2)
         add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(always=1.0))
@@ -248,7 +250,7 @@ class TestLearningRate:
         np.testing.assert_allclose(history.history["learning_rate"], [0.5, 0.5, 0.5, 0.25, 0.25, 0.125])
         assert agent.learning_rate == 0.125
 
-    def test_each_of_several_optimizers(self) -> None:
+    def test_each_optimizer_is_scheduled(self) -> None:
         class Two(TapeAgent):
             optimizer_names = ("actor", "critic")
 
@@ -264,7 +266,7 @@ class TestLearningRate:
         assert history["learning_rate_critic"] == [0.125, 0.0625]
 
     @pytest.mark.backends("torch")
-    def test_of_a_native_optimizer(self) -> None:
+    def test_native_optimizer_is_scheduled(self) -> None:
         import torch
 
         agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=3)
@@ -276,7 +278,7 @@ class TestLearningRate:
 
 
 class TestTerminateOnNaN:
-    def test_training_ends_without_an_error(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_terminate_on_nan_ends_training_without_error(self, capsys: pytest.CaptureFixture[str]) -> None:
         agent = taped(Tape())
         agent.losses = iter([1, 1, math.nan, 1])
         history = agent.fit(episodes=9, callbacks=[keras.callbacks.TerminateOnNaN()], verbose=0)
@@ -286,7 +288,7 @@ class TestTerminateOnNaN:
 
 
 class TestSavers:
-    def test_model_checkpoint(self, tmp_path: Path) -> None:
+    def test_model_checkpoint_saves_the_agent(self, tmp_path: Path) -> None:
         agent = small()
         saver = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch:02d}-{reward:.0f}.keras"))
         rewards = agent.fit(episodes=3, callbacks=[saver], verbose=0).history["reward"]
@@ -297,7 +299,7 @@ class TestSavers:
         for ours, theirs in zip(get_weights(last.q), get_weights(agent.q), strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
-    def test_the_best_only(self, tmp_path: Path) -> None:
+    def test_model_checkpoint_saves_the_best_only(self, tmp_path: Path) -> None:
         agent = small(learning_starts=10**6)
         saver = keras.callbacks.ModelCheckpoint(
             str(tmp_path / "best.keras"), monitor="reward", mode="max", save_best_only=True
@@ -305,7 +307,7 @@ class TestSavers:
         rewards = agent.fit(episodes=6, callbacks=[saver], verbose=0).history["reward"]
         assert noterl.load(tmp_path / "best.keras").episodes == rewards.index(max(rewards)) + 1
 
-    def test_weights_only(self, tmp_path: Path) -> None:
+    def test_model_checkpoint_saves_weights(self, tmp_path: Path) -> None:
         agent, path = small(), tmp_path / "last.weights.h5"
         saver = keras.callbacks.ModelCheckpoint(str(path), save_weights_only=True)
         agent.fit(episodes=2, callbacks=[saver], verbose=0)
@@ -314,15 +316,15 @@ class TestSavers:
         for ours, theirs in zip(get_weights(other.q), get_weights(agent.q), strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
-    def test_backup_and_restore_says_what_it_lacks(self, tmp_path: Path) -> None:
-        with pytest.warns(UserWarning, match=r"restores weights only.*noterl\.callbacks\.Checkpoint") as caught:
+    def test_backup_and_restore_warns(self, tmp_path: Path) -> None:
+        with pytest.warns(UserWarning, match=r"BackupAndRestore.*noterl\.callbacks\.Checkpoint") as caught:
             rewarded([0]).fit(
                 steps=1, callbacks=[keras.callbacks.BackupAndRestore(str(tmp_path / "b"), save_freq=100)], verbose=0
             )
         assert [found.filename for found in caught if "BackupAndRestore" in str(found.message)] == [__file__]
 
     @pytest.mark.filterwarnings("ignore:keras.callbacks.BackupAndRestore")
-    def test_backup_and_restore_brings_weights_back_after_a_failure(self, tmp_path: Path) -> None:
+    def test_backup_and_restore_restores_weights_after_a_failure(self, tmp_path: Path) -> None:
         def fail(episode: int, logs: dict[str, Any]) -> None:
             if episode == 4:
                 raise RuntimeError("on purpose")
@@ -343,7 +345,7 @@ class TestSavers:
 
 
 class TestFacade:
-    def test_what_it_answers(self) -> None:
+    def test_facade_has_the_attributes_of_a_model(self) -> None:
         agent = small()
         agent.fit(steps=1, verbose=0)
         facade = Facade(agent)
@@ -359,11 +361,11 @@ class TestFacade:
             id(variable) for variable in facade.non_trainable_variables
         }
 
-    def test_the_layers_of_keras_networks(self) -> None:
+    def test_layers_are_those_of_keras_networks(self) -> None:
         network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
         assert [layer.units for layer in Facade(noterl.DQN("CartPole-v1", network=network)).layers] == [3, 2, 3, 2]
 
-    def test_weights_that_are_set_are_acted_by(self) -> None:
+    def test_set_weights_changes_actions(self) -> None:
         agent = small()
         facade, observation = Facade(agent), np.array([0.1, -0.2, 0.3, 0.4], np.float32)
         agent.fit(steps=3, verbose=0)
@@ -375,7 +377,7 @@ class TestFacade:
         facade.set_weights(weights)
         assert agent.act(observation) == action
 
-    def test_stopping_and_going_on(self) -> None:
+    def test_stop_training_can_be_set_and_reset(self) -> None:
         agent = rewarded([0])
         facade = Facade(agent)
         facade.stop_training = True
@@ -383,15 +385,15 @@ class TestFacade:
         facade.stop_training = False
         assert (agent.stop_training, agent.stop_reason) == (False, None)
 
-    def test_a_file_is_overwritten_only_where_that_is_allowed(self, tmp_path: Path) -> None:
+    def test_file_is_overwritten_only_if_allowed(self, tmp_path: Path) -> None:
         facade = Facade(small())
         for save in (facade.save, facade.save_weights):
             path = tmp_path / save.__name__
             save(filepath=path, overwrite=False)
-            with pytest.raises(FileExistsError, match=r"exists, and overwrite is False"):
+            with pytest.raises(FileExistsError, match="overwrite"):
                 save(filepath=path, overwrite=False)
             save(filepath=path, overwrite=True)
 
-    def test_what_is_no_callback_is_refused(self) -> None:
+    def test_other_objects_raise(self) -> None:
         with pytest.raises(ValueError, match=r"callbacks: got the class EarlyStopping; pass an instance"):
             rewarded([0]).fit(steps=1, callbacks=[keras.callbacks.EarlyStopping], verbose=0)

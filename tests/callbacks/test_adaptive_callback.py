@@ -1,4 +1,4 @@
-"""Adapting: each formula to the digit, the clips, what is logged, and that a run which is restored adapts on."""
+"""Adaptive callbacks: formulas in exact numbers, bounds, and logged values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from noterl.training.dispatch import CallbackList, call_handlers
 
 
 class Memory:
-    """A memory of which only the effective sample size is known."""
+    """A memory with given effective sample sizes."""
 
     def __init__(self, sizes: list[float], capacity: int = 1000, length: int = 1000) -> None:
         self.sizes, self.capacity, self.length = iter(sizes), capacity, length
@@ -30,7 +30,7 @@ class Memory:
 
 
 class LiveAgent:
-    """The numbers that may be adjusted, without an agent around them."""
+    """The tunables of an agent without the agent."""
 
     optimizer_names = ("optimizer",)
     memory = "replay"
@@ -70,8 +70,8 @@ class Number:
         self.value = value
 
 
-def looks(callback: Any, agent: LiveAgent, count: int = 1, steps: int = 0) -> list[dict[str, Any]]:
-    """Play episodes; return what each logged."""
+def measure(callback: Any, agent: LiveAgent, count: int = 1, steps: int = 0) -> list[dict[str, Any]]:
+    """Finish episodes; return the logs of each."""
     callback.agent = agent
     callback.before_fit(agent, None)
     events, found = CallbackList([callback]).bind(), []
@@ -87,7 +87,7 @@ def looks(callback: Any, agent: LiveAgent, count: int = 1, steps: int = 0) -> li
 
 RATE = Rate(0.05, 0.0, 1.0)
 
-# Of each quantity: its first value, and what follows when the measure is 1.25 times its target: by ESS, by noise.
+# For each tunable: its rule, its first value, and the next values for a ratio of 1.25, by ESS and by noise.
 FORMULAS: dict[str, tuple[Any, float, float | None, float | None]] = {
     "batch": (Scale(max=128, align=8), 64, 80, 80),
     "alpha": (RATE, 0.7, 0.7125, 0.6875),
@@ -107,7 +107,7 @@ FORMULAS: dict[str, tuple[Any, float, float | None, float | None]] = {
 
 
 class Noise:
-    """Stands in for the measurement: variances, or spreads."""
+    """Replaces the measurement: returns variances or spreads."""
 
     def __init__(self, agent: LiveAgent, found: list[Any]) -> None:
         self.agent, self.found = agent, iter(found)
@@ -131,23 +131,23 @@ def noisy(found: list[Any]) -> LiveAgent:
 
 class TestFormulas:
     @pytest.mark.parametrize("name", FORMULAS)
-    def test_by_the_effective_sample_size(self, name: str) -> None:
+    def test_effective_sample_size_changes_tunables_by_the_formula(self, name: str) -> None:
         how, first, after, _ = FORMULAS[name]
         agent = LiveAgent([500.0])
-        (logs,) = looks(ESSAdapt(target_ess=400, **{name: how}), agent)
+        (logs,) = measure(ESSAdapt(target_ess=400, **{name: how}), agent)
         assert logs == {"ess": 500.0, "ess_ratio": 1.25, name: pytest.approx(after)}
         assert first != after
 
     @pytest.mark.parametrize("name", [name for name, row in FORMULAS.items() if row[3] is not None])
-    def test_by_the_variance_of_gradients(self, name: str) -> None:
-        (logs,) = looks(AdaBatch(7, **{name: FORMULAS[name][0]}), noisy([1.25e-3]))
+    def test_gradient_variance_changes_tunables_by_the_formula(self, name: str) -> None:
+        (logs,) = measure(AdaBatch(7, **{name: FORMULAS[name][0]}), noisy([1.25e-3]))
         assert logs["gradient_noise"] == 1.25e-3
         assert logs["gradient_noise_ratio"] == pytest.approx(1.25)
         assert logs[name] == pytest.approx(FORMULAS[name][3])
 
-    def test_what_is_logged_is_what_the_agent_has(self) -> None:
+    def test_logs_hold_the_values_of_the_agent(self) -> None:
         agent = LiveAgent([500.0])
-        (logs,) = looks(
+        (logs,) = measure(
             ESSAdapt(target_ess=400, **{name: row[0] for name, row in FORMULAS.items() if name != "collect"}), agent
         )
         assert (agent.schedule.batch_size, agent.schedule.update_every, agent.schedule.updates) == (80, 3, 10)
@@ -165,44 +165,44 @@ class TestFormulas:
             name: logs[name] for name in ("gamma", "tau", "clip")
         }
 
-    def test_fewer_steps_are_collected_the_fuller_the_memory(self) -> None:
+    def test_collect_decreases_as_the_memory_fills(self) -> None:
         """scale * (T / ESS) * n * f with f = 1 - N / capacity."""
         agent = LiveAgent([250.0], length=400)
         agent.schedule.update_every = 40
-        (logs,) = looks(ESSAdapt(target_ess=500, collect=Scale(0.5, max=1000)), agent)
+        (logs,) = measure(ESSAdapt(target_ess=500, collect=Scale(0.5, max=1000)), agent)
         assert logs["collect"] == int(0.5 * 2 * 40 * 0.6) == 24
 
-    def test_the_average_gives_the_new_value_the_weight_that_smooth_says(self) -> None:
+    def test_smooth_is_the_weight_of_the_new_measurement(self) -> None:
         callback = ESSAdapt(target_ess=100, smooth=0.2, lr=Rate(1.0, 0, 1))
-        looks(callback, LiveAgent([100.0, 200.0, 50.0]), 3)
+        measure(callback, LiveAgent([100.0, 200.0, 50.0]), 3)
         assert callback.ema == pytest.approx(0.2 * 50 + 0.8 * (0.2 * 200 + 0.8 * 100))
 
-    def test_and_so_does_that_of_a_rate(self) -> None:
+    def test_smooth_of_a_rate_is_the_weight_of_the_new_value(self) -> None:
         assert Rate(0.1, 0, 1, smooth=0.2).next(0.5, 2.0, 1) == pytest.approx(0.2 * 0.6 + 0.8 * 0.5)
         assert Rate(10, 0, 1, smooth=0.2).next(0.5, 2.0, 1) == pytest.approx(0.2 * 1.0 + 0.8 * 0.5)
 
-    def test_without_a_target_it_is_compared_with_itself(self) -> None:
+    def test_without_target_the_first_measurement_is_the_target(self) -> None:
         callback, agent = ESSAdapt(smooth=1.0, lr=Rate(1e-3, 0, 1)), LiveAgent([400.0, 600.0, 300.0])
-        logs = looks(callback, agent, 3)
+        logs = measure(callback, agent, 3)
         assert [each["ess_ratio"] for each in logs] == pytest.approx([1.0, 1.5, 0.75])
         assert [each["lr"] for each in logs] == pytest.approx([1e-3, 1.5e-3, 1.25e-3])
 
-    def test_a_memory_that_fills_is_compared_per_transition(self) -> None:
+    def test_baseline_is_per_transition_of_the_memory(self) -> None:
         callback, agent = ESSAdapt(smooth=1.0, lr=Rate(1e-3, 0, 1)), LiveAgent([80.0, 160.0], length=100)
-        looks(callback, agent)
+        measure(callback, agent)
         agent.replay.length = 200
-        assert looks(callback, agent)[0]["ess_ratio"] == 1.0
+        assert measure(callback, agent)[0]["ess_ratio"] == 1.0
 
-    def test_the_baseline_is_measured_anew_with_other_transitions(self) -> None:
+    def test_baseline_is_measured_again_when_all_transitions_are_replaced(self) -> None:
         agent = LiveAgent([400.0, 800.0, 200.0, 100.0], capacity=1000)
-        logs = looks(ESSAdapt(smooth=1.0, lr=Rate(1e-3, 0, 1)), agent, 4, steps=400)
+        logs = measure(ESSAdapt(smooth=1.0, lr=Rate(1e-3, 0, 1)), agent, 4, steps=400)
         assert [each["ess_ratio"] for each in logs] == pytest.approx([1.0, 2.0, 0.5, 1.0])
         assert [each["lr"] for each in logs] == pytest.approx([1e-3, 2e-3, 1.5e-3, 1e-3])
 
-    def test_the_noise_scale_is_told_per_transition_of_a_batch(self) -> None:
+    def test_noise_scale_is_logged_per_transition_of_a_batch(self) -> None:
         spreads = [Spread(4, 10, 0.3, 0.2), Spread(4, 10, 0.35, 0.21)]
         agent = noisy(list(spreads))
-        logs = looks(AdaBatch(4, 1.0, scale="simple", batch=Scale(align=1, min=30, max=45)), agent, 2)
+        logs = measure(AdaBatch(4, 1.0, scale="simple", batch=Scale(align=1, min=30, max=45)), agent, 2)
         (signal, noise), (second_signal, second_noise) = (spread.signal_and_noise(64) for spread in spreads)
         assert logs[0]["gradient_noise"] == pytest.approx(noise / signal / 64)
         assert logs[0]["batch"] == round(noise / signal)  # the batch follows B_simple itself
@@ -212,43 +212,41 @@ class TestFormulas:
         smoothed = [0.2 * new + 0.8 * old for new, old in zip((second_signal, second_noise), first, strict=True)]
         assert logs[1]["gradient_noise"] == pytest.approx(smoothed[1] / smoothed[0] / logs[0]["batch"])
 
-    def test_the_noise_against_what_it_was_at_first(self) -> None:
-        logs = looks(AdaBatch(4, None, 1.0, lr=Rate(1e-3, 0, 1)), noisy([0.5, 1.0]), 2)
+    def test_without_target_the_first_noise_is_the_target(self) -> None:
+        logs = measure(AdaBatch(4, None, 1.0, lr=Rate(1e-3, 0, 1)), noisy([0.5, 1.0]), 2)
         assert [each["gradient_noise_ratio"] for each in logs] == [1.0, 2.0]
 
-    def test_nothing_moves_where_nothing_is_measured(self) -> None:
-        logs = looks(AdaBatch(4, lr=Rate(1e-3, 0, 1)), noisy([None, math.nan, math.inf]), 3)
+    def test_tunables_stay_without_a_finite_measurement(self) -> None:
+        logs = measure(AdaBatch(4, lr=Rate(1e-3, 0, 1)), noisy([None, math.nan, math.inf]), 3)
         assert logs == [{"lr": 1e-3}] * 3
 
 
 class TestScales:
-    def test_small_ratios_add_up_between_the_sizes(self) -> None:
-        logs = looks(ESSAdapt(target_ess=100, batch=Scale()), LiveAgent([130.0] * 4), 4)
+    def test_small_ratios_accumulate_between_sizes(self) -> None:
+        logs = measure(ESSAdapt(target_ess=100, batch=Scale()), LiveAgent([130.0] * 4), 4)
         assert [each["batch"] for each in logs] == [64, 64, 128, 128]  # of 83.2, 108.2, 140.6, 182.8
 
-    def test_few_sizes_unless_told_otherwise(self) -> None:
+    def test_default_scale_allows_few_sizes(self) -> None:
         ratios = np.random.default_rng(0).uniform(0.5, 2.0, 200)
-        logs = looks(ESSAdapt(target_ess=100, smooth=1.0, batch=Scale()), LiveAgent(list(100 * ratios)), 200)
+        logs = measure(ESSAdapt(target_ess=100, smooth=1.0, batch=Scale()), LiveAgent(list(100 * ratios)), 200)
         assert {each["batch"] for each in logs} <= {32, *range(64, 513, 64)}
         assert len({each["batch"] for each in logs}) > 3
 
-    def test_the_least_is_no_multiple_and_never_zero(self) -> None:
-        logs = looks(ESSAdapt(target_ess=100, batch=Scale(min=10, align=64)), LiveAgent([1.0, 1.0]), 2)
+    def test_min_need_not_be_a_multiple_of_align(self) -> None:
+        logs = measure(ESSAdapt(target_ess=100, batch=Scale(min=10, align=64)), LiveAgent([1.0, 1.0]), 2)
         assert logs[-1]["batch"] == 10
 
     @pytest.mark.parametrize(("value", "set_to"), [(7.99, 7), (8.0, 8), (1.2, 1)])
     def test_counts_are_rounded_down(self, value: float, set_to: int) -> None:
         assert Scale().with_defaults(8, batch=False).rounded(value, batch=False) == set_to
 
-    def test_too_many_sizes_are_refused(self) -> None:
-        with pytest.raises(
-            ValueError, match=r"^align must let a batch between 32 and 512 take at most 16 sizes.*got 8$"
-        ):
-            looks(ESSAdapt(batch=Scale(align=8)), LiveAgent())
+    def test_too_many_sizes_raise(self) -> None:
+        with pytest.raises(ValueError, match=r"^align .* 32 .* 512 .*got 8$"):
+            measure(ESSAdapt(batch=Scale(align=8)), LiveAgent())
 
 
 class TestAdapt:
-    def test_chooses_by_the_target(self) -> None:
+    def test_target_decides_the_class(self) -> None:
         assert isinstance(Adapt().chosen, ESSAdapt)
         assert Adapt(300, smooth=0.5).chosen.target_ess == 300
         chosen = Adapt(target_noise=2e-3, num_samples=np.int64(7), smooth=0.5).chosen
@@ -258,12 +256,12 @@ class TestAdapt:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"target_ess": 1, "target_noise": 1}, r"^target_ess must be None where target_noise is given, got 1$"),
-            ({"target_noise": 1}, r"^num_samples must be given with target_noise"),
-            ({"num_samples": 3}, r"^num_samples must be None where target_noise is not given, got 3$"),
+            ({"target_ess": 1, "target_noise": 1}, r"^target_ess .*target_noise.*got 1$"),
+            ({"target_noise": 1}, r"^num_samples.* must be given"),
+            ({"num_samples": 3}, r"^num_samples .*target_noise.*got 3$"),
         ],
     )
-    def test_what_belongs_to_the_other_measure_is_refused(self, arguments: dict[str, Any], message: str) -> None:
+    def test_arguments_of_the_other_class_raise(self, arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             Adapt(**arguments)
 
@@ -275,13 +273,13 @@ class TestErrors:
             (lambda: ESSAdapt(0), r"^target_ess must be a finite number above 0, got 0$"),
             (lambda: ESSAdapt(smooth=0), r"^smooth must be a finite number above 0 and at most 1, got 0$"),
             (lambda: ESSAdapt(every=0), r"^every must be a positive int, got 0$"),
-            (lambda: ESSAdapt(learning=RATE), r"^ESSAdapt adjusts batch, alpha, lr, .*got 'learning'$"),
-            (lambda: AdaBatch(2, updates=Scale()), r"^AdaBatch adjusts batch, .*got 'updates'$"),
+            (lambda: ESSAdapt(learning=RATE), r"^ESSAdapt .*batch, alpha, lr, .*got 'learning'$"),
+            (lambda: AdaBatch(2, updates=Scale()), r"^AdaBatch .*batch, .*got 'updates'$"),
             (lambda: ESSAdapt(lr=0.1), r"^lr must be a Rate, got 0.1$"),
             (lambda: ESSAdapt(batch=RATE), r"^batch must be a Scale, got "),
             (
                 lambda: ESSAdapt(collect=Scale(), update_every=Scale()),
-                r"^collect and update_every move the same number",
+                r"^collect and update_every",
             ),
             (lambda: AdaBatch(1), r"^num_samples must be an int of at least 2, got 1$"),
             (lambda: AdaBatch(2, 0.0), r"^target_noise must be a finite number above 0, got 0.0$"),
@@ -293,6 +291,6 @@ class TestErrors:
             (lambda: Scale(align=0), r"^align must be a positive int, got 0$"),
         ],
     )
-    def test_bad_arguments_are_named(self, build: Any, message: str) -> None:
+    def test_bad_arguments_raise(self, build: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             build()

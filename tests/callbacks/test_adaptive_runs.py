@@ -1,4 +1,4 @@
-"""Adapting in training: that a run which is restored adapts on, what is compiled, and what an agent has not."""
+"""Adaptive callbacks in training: resuming, compiled sizes, and agents without a tunable."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ EVERYTHING: dict[str, Any] = {
 def measures() -> dict[str, Any]:
     noise = {name: how for name, how in EVERYTHING.items() if name != "updates"}
     return {
-        # Every step: also that at which an episode ends, and a file is written, has its look.
+        # Measured at every step, so also at the one at which an episode ends and a file is written.
         "ESS": ESSAdapt(30, every=1, unit="steps", **EVERYTHING),
         "noise": Adapt(target_noise=0.01, num_samples=3, **noise),
     }
 
 
 @pytest.mark.parametrize("kind", ["ESS", "noise"])
-def test_a_run_that_is_restored_adapts_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
+def test_resumed_run_adapts_exactly_as_uninterrupted(kind: str, tmp_path: Path) -> None:
     whole = agent()
     saver = Checkpoint(tmp_path, 3, save_replay=True)
     history = whole.fit(episodes=6, callbacks=[measures()[kind], saver], verbose=0)
@@ -77,7 +77,7 @@ def test_a_run_that_is_restored_adapts_on_bit_for_bit(kind: str, tmp_path: Path)
         assert len(set(history.history[name])) > 1 or name == "batch", f"{name} did not move"
 
 
-def test_nothing_compiles_more_often_than_there_are_sizes(backend: str) -> None:
+def test_updates_compile_once_per_batch_size(backend: str) -> None:
     learner = agent(updates=1, jit_compile="auto")
     wave = iter(100.0 * (1 + 0.9 * np.sin(np.arange(400))))
     adapt = ESSAdapt(100, 1.0, every=3, unit="steps", batch=Scale(min=4, max=16, align=4), gamma=Rate(0.01, 0.9, 0.99))
@@ -94,27 +94,27 @@ def test_nothing_compiles_more_often_than_there_are_sizes(backend: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "adjusted", "message"),
     [
-        ({"target_update": 100}, {"tau": RATE}, r"tau cannot be adjusted: the target moves by hard copies"),
+        ({"target_update": 100}, {"tau": RATE}, r"^tau .*target_update"),
         (
             {"policy": policies.GreedyQPolicy()},
             {"eps": RATE},
-            r"eps cannot be adjusted: GreedyQPolicy has no number",
+            r"^eps .*GreedyQPolicy",
         ),
         (
             {"replay": noterl.Replay(100)},
             {"alpha": RATE},
-            r"alpha cannot be adjusted: Uniform has no number 'alpha'",
+            r"^alpha .*Uniform",
         ),
         (
             {"updates": "pass"},
             {"updates": Scale()},
-            r"updates cannot be adjusted: UpdateSchedule has no number 'updates'",
+            r"^updates .*UpdateSchedule",
         ),
-        ({}, {"clip": RATE}, r"clip cannot be adjusted: DQN has the live numbers gamma, tau"),
+        ({}, {"clip": RATE}, r"^clip .*DQN .*gamma, tau"),
         ({"optimizer": "sgd"}, {"beta1": RATE}, r"SGD has no rule 'beta_1'"),
     ],
 )
-def test_what_the_agent_has_not_is_named_before_the_first_step(
+def test_missing_tunable_raises_before_the_first_step(
     changes: dict[str, Any], adjusted: dict[str, Any], message: str
 ) -> None:
     learner = agent(**changes)
@@ -130,12 +130,12 @@ def on_policy_agent(**changes: Any) -> noterl.PPO:
 
 
 class TestFromRollouts:
-    """Agents that learn from rollouts: those that remember them, and those that do not."""
+    """Agents that learn from rollouts, with and without a replay memory."""
 
-    @pytest.mark.parametrize("remembered", [False, True])
-    def test_a_run_that_is_restored_adapts_on_bit_for_bit(self, remembered: bool, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("with_replay", [False, True])
+    def test_resumed_run_adapts_exactly_as_uninterrupted(self, with_replay: bool, tmp_path: Path) -> None:
         def make() -> noterl.PPO:
-            memory = {"replay": noterl.Replay(64, sampler=Prioritized(score=RatioScore()))} if remembered else {}
+            memory = {"replay": noterl.Replay(64, sampler=Prioritized(score=RatioScore()))} if with_replay else {}
             return on_policy_agent(**memory)
 
         def callbacks() -> list[Any]:
@@ -143,17 +143,17 @@ class TestFromRollouts:
             adapt = Adapt(target_noise=0.01, num_samples=3, every=2, **moved)
             return [adapt, Checkpoint(tmp_path, 3, save_replay=True)]
 
-        whole, heard = make(), callbacks()
-        history = whole.fit(episodes=6, callbacks=heard, verbose=0)
+        whole, made = make(), callbacks()
+        history = whole.fit(episodes=6, callbacks=made, verbose=0)
         second = make()
-        second.restore(heard[1].files[0])
+        second.restore(made[1].files[0])
         rest = second.fit(episodes=3, callbacks=callbacks(), verbose=0)
         assert_same_state(second, whole)
         for name in ("gradient_noise", "batch", "lr", "clip"):
             np.testing.assert_array_equal(history.history[name][3:], rest.history[name])
             assert len(set(history.history[name])) > 1, f"{name} did not move"
 
-    def test_a_look_waits_for_the_end_of_a_rollout(self) -> None:
+    def test_measurement_waits_for_the_end_of_a_rollout(self) -> None:
         agent = on_policy_agent()
         adapt = AdaBatch(2, every=1, unit="steps", lr=RATE)
         measured, updates = [], LambdaCallback()
@@ -162,10 +162,9 @@ class TestFromRollouts:
         changes = [step for (_, before), (step, after) in itertools.pairwise([(0, None), *measured]) if before != after]
         assert changes == [8, 16]
 
-    def test_what_has_no_meaning_is_named(self) -> None:
-        with pytest.raises(ValueError, match=r"update_every cannot be adjusted: PPO learns whenever a rollout is comp"):
+    def test_unsupported_tunables_of_rollouts_raise(self) -> None:
+        with pytest.raises(ValueError, match=r"^update_every .*PPO"):
             on_policy_agent().fit(steps=5, callbacks=[AdaBatch(2, update_every=Scale())], verbose=0)
         whole = noterl.A2C("CartPole-v1", hidden=(4,), rollout_steps=5, seed=1)
-        message = r"gradient noise is measured between minibatches, and A2C learns from whole rollouts of 5 transitions"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=r"A2C .*rollouts of 5 .*batch_size"):
             whole.fit(steps=5, callbacks=[AdaBatch(2, lr=RATE)], verbose=0)

@@ -29,7 +29,9 @@ class A2C(ActorCritic):
     It makes one update on each rollout of all environments. The default optimizer is RMSProp with
     `global_clipnorm=0.5`; `compile(optimizer="adam")` replaces it.
 
-    Args: those of `ActorCritic`, and:
+    Arguments that are not listed here are those of `ActorCritic`.
+
+    Args:
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
         gae_lambda: 1 gives n-step returns, less gives generalized advantages: less variance, more bias. Can be changed
             during training.

@@ -38,7 +38,9 @@ class PPO(ActorCritic):
     sampled from it. `noterl.Replay(4096, sampler=Prioritized(score=RatioScore()))` prioritizes large value errors and
     transitions whose probability has changed. The capacity, or a callback that trims the memory, is the window.
 
-    Args: those of `ActorCritic`, and:
+    Arguments that are not listed here are those of `ActorCritic`.
+
+    Args:
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
         gae_lambda: 0 gives one-step advantages, 1 those of whole rollouts: less bias, more variance. Can be changed
             during training.

@@ -68,7 +68,7 @@ class ESSAdapt(AdaptiveCallback):
 
     def _measure(self) -> float | None:
         """Return the ESS; None if the memory holds less than a batch."""
-        if len(self.agent.replay) < self.agent.batch_size:
+        if len(self.agent.replay) < self.agent.update_batch_size:
             return None
         return float(self.agent.replay.effective_sample_size())
 

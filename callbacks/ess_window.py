@@ -91,7 +91,7 @@ class ESSWindow(Callback):
 
     def on_due(self, logs: Logs) -> None:
         """Measure, trim and log."""
-        least = max(self.min_size or 0, self.agent.batch_size)
+        least = max(self.min_size or 0, self.agent.update_batch_size)
         size = self._size
         if size > least:
             self._trim(size, least)

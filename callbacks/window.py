@@ -65,7 +65,7 @@ class Window(Callback):
         size = self.size(self.agent) if callable(self.size) else self.size
         size = _check_size("the return value of size", size)
         kept = int(size * len(replay)) if isinstance(size, float) else size
-        replay.drop_oldest(max(len(replay) - max(kept, self.agent.batch_size), 0))
+        replay.drop_oldest(max(len(replay) - max(kept, self.agent.update_batch_size), 0))
         logs["window"] = len(replay)
 
 

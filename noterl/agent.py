@@ -506,7 +506,7 @@ class Agent(Algorithm):
         return None if self._settings is None else self._settings.schedule
 
     @property
-    def batch_size(self) -> int:
+    def update_batch_size(self) -> int:
         """Transitions of one gradient update."""
         return self._compiled().batch_size
 

@@ -103,7 +103,7 @@ class AgentView(Protocol):
         """The learning rate of the first optimizer."""
 
     @property
-    def batch_size(self) -> int:
+    def update_batch_size(self) -> int:
         """Transitions of one gradient update."""
 
     def get_rule(self, rule: str, optimizer: str | None = None) -> float:

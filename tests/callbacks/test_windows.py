@@ -46,7 +46,7 @@ class ScriptedAgent:
     """What a callback needs of an agent."""
 
     def __init__(self, memory: Any, batch_size: int = 1) -> None:
-        self.replay, self.episodes, self.batch_size = memory, 0, batch_size
+        self.replay, self.episodes, self.update_batch_size = memory, 0, batch_size
 
 
 def looks(callback: ESSWindow, size: int, values: list[float], batch_size: int = 1) -> tuple[list[int], list[Any]]:

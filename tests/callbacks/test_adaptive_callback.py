@@ -46,7 +46,7 @@ class LiveAgent:
         self.episodes = self.steps = self.updates = 0
 
     @property
-    def batch_size(self) -> int:
+    def update_batch_size(self) -> int:
         return self.schedule.batch_size
 
     def get_rule(self, rule: str, optimizer: str | None = None) -> float:

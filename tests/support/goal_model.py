@@ -1,7 +1,7 @@
-"""A goal memory driven together with a plain list.
+"""A slow, simple model of a memory with goals, as a list, for comparison with the real one.
 
-Observations and goals are unique numbers, and rewards and terminations are different for all pairs of goals. So every
-field of a batch shows which transition and goal it comes from.
+Observations and goals are numbers that occur once. Rewards and terminations are functions that distinguish all pairs of
+goals, so each field of a batch identifies its origin.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GAMMA = 0.5
 
 
 class Rule:
-    """Rewards under a goal; every third pair terminates. Counts its calls."""
+    """The reward for a goal; every third pair of goals terminates. It records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -51,7 +51,7 @@ class Stored:
     desired: int
     reward: float
     terminated: bool
-    following: int  # number of the next observation; its achieved goal is 1000 more
+    following: int  # the number of the next observation; the achieved goal is this number + 1000
 
 
 def observe(number: int, desired: int) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def observe(number: int, desired: int) -> dict[str, Any]:
 
 
 class Goals:
-    """A memory and its model, driven together."""
+    """A memory and its model, which receive the same calls."""
 
     def __init__(self, capacity: int, **keywords: Any) -> None:
         self.rule, self.keywords = Rule(), keywords
@@ -104,7 +104,7 @@ class Goals:
         self.now.pop(lane, None)
 
     def keep(self, step: int) -> None:
-        """Mask all but every `step`-th stored transition."""
+        """Hide all stored transitions except every `step`-th."""
         if self.stored:
             kept = self.stored[::step]
             self.replay.keep(np.array([each.row for each in kept]))
@@ -119,17 +119,17 @@ class Goals:
         return [each for each in self.stored if each.number not in self.masked]
 
     def follow(self, stored: Stored) -> list[Stored]:
-        """Return the transitions of its episode, from this one on."""
+        """Return the transitions of its episode from this one on."""
         return [each for each in self.stored if each.episode == stored.episode and each.number >= stored.number]
 
     def goals(self, stored: Stored, strategy: str) -> set[int]:
-        """Return the goals that hindsight may choose."""
+        """Return the goals with which hindsight may replace its own."""
         episode = [each for each in self.stored if each.episode == stored.episode]
         chosen = {"future": self.follow(stored), "final": episode[-1:], "episode": episode}[strategy]
         return {each.following + 1000 for each in chosen}
 
     def expected(self, stored: Stored, goal: int | None, n_step: int) -> tuple[Any, ...]:
-        """Return reward, discount and number of the next observation, under another goal or (None) its own."""
+        """Return reward, discount and number of the next observation under `goal`, or its own goal if None."""
         total, discount = 0.0, 1.0
         for each in self.follow(stored)[:n_step]:
             achieved = each.following + 1000

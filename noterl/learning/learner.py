@@ -106,8 +106,9 @@ class Learner(ABC):
             report: variables whose weights each call returns, for acting.
         """
         self.compile_programs(report)
-        scheduled = [live for live in self.algorithm.hyperparameters.values() if live.schedule is not None]
-        self._schedules: list[Callable[[int], None]] = [live.update_schedules for live in scheduled]
+        self._schedules = [
+            each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
+        ]
         self._schedules += [part for one in self.optimizers.values() for part in optimizers.followers(one)]
         self.is_built = True
 

@@ -132,7 +132,7 @@ class TapeAgent(noterl.Agent):
                 self, replay=settings.replay, schedule=settings.schedule, optimizers=settings.optimizers
             )
             learner.build_memory()
-            learner._schedules = []
+            learner._scheduled = []
             dtype, generators = self.observation_dtype, self.generators
             starts = settings.schedule.learning_starts
             forward = TapeForward(self.action_size)

@@ -15,7 +15,7 @@ from noterl.callbacks import LambdaCallback
 from noterl.learning.learner import LARGEST_CALL
 from noterl.learning.schedule import Due, UpdateSchedule
 from noterl.policies import GreedyQPolicy
-from tests.support.doubles import CountingEnv
+from tests.support.doubles import CountingEnv, TogetherVectorEnv
 from tests.support.parts import actor_of, learner_of
 from tests.support.tape import Tape, TapeAgent, TapeEnv, taped, updates_of
 
@@ -94,7 +94,7 @@ class TestSchedule:
         assert tape[1:] == [*["step 0"] * 3, "target", "update 1"] * 2
 
     def test_crossing_several_multiples_at_once_makes_one_hard_copy(self, tape: Tape) -> None:
-        vector = gymnasium.vector.SyncVectorEnv([lambda: CountingEnv(3)] * 5)
+        vector = TogetherVectorEnv([lambda: CountingEnv(3)] * 5)
         agent = TapeAgent(vector, tape=tape)
         agent.compile(
             policy=GreedyQPolicy(), replay=noterl.Replay(100), batch_size=1, learning_starts=1, target_update=2

@@ -106,7 +106,7 @@ class Learner(ABC):
             report: variables whose weights each call returns, for acting.
         """
         self.compile_programs(report)
-        self._scheduled = [
+        self._scheduled: list[Callable[[int], None]] = [
             each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
         ]
         self._scheduled += [part for one in self.optimizers.values() for part in optimizers.scheduled(one)]

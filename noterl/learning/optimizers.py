@@ -69,7 +69,7 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
                 f"optimizer: {kind} needs the torch backend, but this process runs on {backends.name()}: set "
                 "KERAS_BACKEND=torch before Keras is imported, or pass a keras.optimizers.Optimizer"
             )
-        _refuse_closures(optimizer)
+        _check_closure(optimizer)
         return optimizer
     raise ValueError(
         f"optimizer for {name!r} must be a keras.optimizers.Optimizer, its name, or with KERAS_BACKEND=torch a "
@@ -127,7 +127,7 @@ def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
         optimizer = optimizer([variable.value for variable in variables])
         if not _is_torch(optimizer):
             raise ValueError(f"optimizer: the function must return a torch.optim.Optimizer, got {optimizer!r}")
-        _refuse_closures(optimizer)
+        _check_closure(optimizer)
     found = {id(variable) for variable in variables_in(optimizer, variables)}
     missing = [variable.name for variable in variables if id(variable) not in found]
     if missing:
@@ -189,7 +189,7 @@ def _makes_torch(optimizer: Any) -> bool:
     return callable(optimizer)
 
 
-def _refuse_closures(optimizer: Any) -> None:
+def _check_closure(optimizer: Any) -> None:
     """Check that a torch optimizer, or a class of them, evaluates the loss once in a step.
 
     Raises:

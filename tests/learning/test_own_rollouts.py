@@ -29,11 +29,11 @@ class Reinforce(noterl.Agent):
         return self.policy_network(observation)
 
     def prepare(self, rollout: Any) -> dict[str, Any]:
-        return {"twice": 2.0 * rollout.reward, "seen": rollout.observation}
+        return {"twice": 2.0 * rollout.reward, "copy": rollout.observation}
 
     def loss(self, batch: Any) -> Any:
         log_prob = self.head.log_prob(self.forward(batch.observation), batch.action)
-        return -keras.ops.mean(log_prob * batch.extra["twice"]) + 0.0 * keras.ops.mean(batch.extra["seen"])
+        return -keras.ops.mean(log_prob * batch.extra["twice"]) + 0.0 * keras.ops.mean(batch.extra["copy"])
 
 
 def test_replay_memory_stores_prepared_rollouts_of_user_agent() -> None:
@@ -44,7 +44,7 @@ def test_replay_memory_stores_prepared_rollouts_of_user_agent() -> None:
     sample = agent.replay.sample(1, 6, generator=np.random.default_rng(0))
     batch = agent.replay.gather(sample, gamma=0.9)
     np.testing.assert_array_equal(batch.extra["twice"], 2.0 * batch.reward)
-    np.testing.assert_array_equal(batch.extra["seen"], batch.observation)
+    np.testing.assert_array_equal(batch.extra["copy"], batch.observation)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_replay_memory_stores_prepared_rollouts_of_user_agent() -> None:
     [
         ("rollout", {"twice": ((), "float32")}, None),
         ("rollout", {"twice": ((2,), "float32")}, r"extra_spec .*'twice'.*\(2,\).*\(\)"),
-        ("rollout", {"thrice": ((), "float32")}, "extra_spec .*'thrice'.*twice, seen"),
+        ("rollout", {"thrice": ((), "float32")}, "extra_spec .*'thrice'.*twice, copy"),
         ("rollout", {"twice": 3}, "extra_spec of Declared"),
         ("replay", {"twice": ((), "float32")}, "extra_spec of Declared .*replay"),
     ],

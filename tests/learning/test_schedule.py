@@ -202,6 +202,7 @@ class TestRandomActions:
         actions = self.actions(tape, lambda: self.wide(tape), learning_starts, 40, num_envs)
         assert actions.tolist() == [0] * learning_starts + [7] * (40 - learning_starts)
 
+    @pytest.mark.filterwarnings("ignore:the budget ended:RuntimeWarning")
     def test_waiting_lanes_do_not_count_as_random_actions(self, tape: Tape) -> None:
         """Episodes of different lengths leave waiting lanes between others; their actions do not count."""
         for learning_starts in range(30):

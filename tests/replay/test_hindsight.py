@@ -37,11 +37,11 @@ operations = st.lists(
 
 
 def compare(goals: Goals, strategy: str, ratio: float) -> None:
-    """Draw a batch and hold each of its rows against the model."""
-    sampleable = {each.index: each for each in goals.sampleable()}
-    if not sampleable:
+    """Sample a batch and compare each transition with the model."""
+    by_index = {each.row: each for each in goals.unmasked()}
+    if not by_index:
         return
-    size = max(1, len(sampleable) // 2)
+    size = max(1, len(by_index) // 2)
     before = len(goals.rule.calls)
     sample = goals.replay.sample(3, size, generator=np.random.default_rng(0))
     batch = goals.replay.gather(sample, gamma=GAMMA)
@@ -50,7 +50,7 @@ def compare(goals: Goals, strategy: str, ratio: float) -> None:
     count = relabelled.sum()
     assert np.floor(3 * size * ratio) <= count <= np.ceil(3 * size * ratio)
     for place in np.ndindex(3, size):
-        stored = sampleable[int(drawn.indices[place])]
+        stored = by_index[int(sample.indices[place])]
         desired = int(batch.observation["desired_goal"][place][0])
         assert batch.next_observation["desired_goal"][place] == desired
         goal = desired if relabelled[place] else None
@@ -91,7 +91,7 @@ def played(relabel: Any, lengths: tuple[int, ...] = (10, 6), **keywords: Any) ->
 def test_goals_are_uniform_over_those_of_the_strategy(strategy: str) -> None:
     goals = played(Hindsight(strategy, 1.0), (10,))
     stored = goals.stored[3]
-    choices = goals.replay.relabel.sample_choices(np.full(7000, stored.index), np.random.default_rng(1))["goal"]
+    choices = goals.replay.relabel.sample_choices(np.full(7000, stored.row), np.random.default_rng(1))["goal"]
     rows, counts = np.unique(choices, return_counts=True)
     allowed = {"future": 7, "final": 1, "episode": 10}[strategy]
     assert len(rows) == allowed and abs(counts / 7000 - 1 / allowed).max() < 0.02

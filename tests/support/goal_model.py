@@ -1,7 +1,7 @@
-"""A slow, simple model of a memory with goals, as a list, for comparison with the real one.
+"""A goal memory driven together with a plain list.
 
-Observations and goals are numbers that occur once. Rewards and terminations are functions that distinguish all pairs of
-goals, so each field of a batch identifies its origin.
+Observations and goals are unique numbers, and rewards and terminations are different for all pairs of goals. So every
+field of a batch shows which transition and goal it comes from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GAMMA = 0.5
 
 
 class Rule:
-    """The reward for a goal; every third pair of goals terminates. It records its calls."""
+    """Rewards under a goal; every third pair terminates. Counts its calls."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -28,30 +28,30 @@ class Rule:
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         assert len(info) == len(achieved_goal) and all(one == {} for one in info)
         self.calls.append(len(info))
-        return reward_of(achieved_goal[:, 0], desired_goal[:, 0])
+        return earned(achieved_goal[:, 0], desired_goal[:, 0])
 
     def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        return is_terminated(achieved_goal[:, 0], desired_goal[:, 0])
+        return ended(achieved_goal[:, 0], desired_goal[:, 0])
 
 
-def reward_of(achieved: Any, desired: Any) -> Any:
+def earned(achieved: Any, desired: Any) -> Any:
     return achieved + desired / 4096
 
 
-def is_terminated(achieved: Any, desired: Any) -> Any:
+def ended(achieved: Any, desired: Any) -> Any:
     return (achieved + 2 * desired) % 3 == 0
 
 
 @dataclass
 class Stored:
-    index: int
+    row: int
     lane: int
     episode: int
     number: int
     desired: int
     reward: float
     terminated: bool
-    next_number: int  # the number of the next observation; the achieved goal is this number + 1000
+    following: int  # number of the next observation; its achieved goal is 1000 more
 
 
 def observe(number: int, desired: int) -> dict[str, Any]:
@@ -59,17 +59,17 @@ def observe(number: int, desired: int) -> dict[str, Any]:
 
 
 class Goals:
-    """A memory and its model, which receive the same calls."""
+    """A memory and its model, driven together."""
 
     def __init__(self, capacity: int, **keywords: Any) -> None:
         self.rule, self.keywords = Rule(), keywords
-        self.replay = self.new_replay(capacity)
+        self.replay = self.fresh(capacity)
         self.stored: list[Stored] = []
-        self.hidden: set[int] = set()  # numbers
-        self.current: dict[int, tuple[int, int]] = {}  # lane -> episode, current observation
+        self.masked: set[int] = set()  # numbers
+        self.now: dict[int, tuple[int, int]] = {}  # lane -> episode, current observation
         self.number = self.episode = 0
 
-    def new_replay(self, capacity: int) -> Replay:
+    def fresh(self, capacity: int) -> Replay:
         keywords = {name: make() if callable(make) else make for name, make in self.keywords.items()}
         replay = Replay(capacity, **keywords)
         if replay.relabel is not None:
@@ -78,65 +78,65 @@ class Goals:
         return replay
 
     def add(self, lane: int, ending: str | None) -> None:
-        if lane not in self.current:
+        if lane not in self.now:
             self.episode += 1
             self.number += 1
-            self.current[lane] = self.episode, self.number
-        episode, number = self.current[lane]
+            self.now[lane] = self.episode, self.number
+        episode, number = self.now[lane]
         self.number += 1
         stored = Stored(-1, lane, episode, number, 5000 + episode, self.number / 8, ending == "terminated", self.number)
-        stored.index = self.replay.add(
+        stored.row = self.replay.add(
             lane,
             observe(number, stored.desired),
             number % 4,
             stored.reward,
-            observe(stored.next_number, stored.desired),
+            observe(stored.following, stored.desired),
             stored.terminated,
             ending == "truncated",
         )
         self.stored = [*self.stored, stored][-self.replay.capacity :]
-        self.current[lane] = episode, self.number
+        self.now[lane] = episode, self.number
         if ending:
-            del self.current[lane]
+            del self.now[lane]
 
     def interrupt(self, lane: int) -> None:
         self.replay.interrupt(lane)
-        self.current.pop(lane, None)
+        self.now.pop(lane, None)
 
     def keep(self, step: int) -> None:
-        """Hide all stored transitions except every `step`-th."""
+        """Mask all but every `step`-th stored transition."""
         if self.stored:
             kept = self.stored[::step]
-            self.replay.keep(np.array([each.index for each in kept]))
-            self.hidden = {each.number for each in self.stored if each not in kept}
+            self.replay.keep(np.array([each.row for each in kept]))
+            self.masked = {each.number for each in self.stored if each not in kept}
 
     def restore(self) -> None:
         state = self.replay.get_state()
-        self.replay = self.new_replay(self.replay.capacity)
+        self.replay = self.fresh(self.replay.capacity)
         self.replay.set_state(state)
 
-    def sampleable(self) -> list[Stored]:
-        return [each for each in self.stored if each.number not in self.hidden]
+    def unmasked(self) -> list[Stored]:
+        return [each for each in self.stored if each.number not in self.masked]
 
-    def successors(self, stored: Stored) -> list[Stored]:
-        """Return the transitions of its episode from this one on."""
+    def follow(self, stored: Stored) -> list[Stored]:
+        """Return the transitions of its episode, from this one on."""
         return [each for each in self.stored if each.episode == stored.episode and each.number >= stored.number]
 
     def goals(self, stored: Stored, strategy: str) -> set[int]:
-        """Return the goals with which hindsight may replace its own."""
+        """Return the goals that hindsight may choose."""
         episode = [each for each in self.stored if each.episode == stored.episode]
-        chosen = {"future": self.successors(stored), "final": episode[-1:], "episode": episode}[strategy]
-        return {each.next_number + 1000 for each in chosen}
+        chosen = {"future": self.follow(stored), "final": episode[-1:], "episode": episode}[strategy]
+        return {each.following + 1000 for each in chosen}
 
     def expected(self, stored: Stored, goal: int | None, n_step: int) -> tuple[Any, ...]:
-        """Return reward, discount and number of the next observation under `goal`, or its own goal if None."""
+        """Return reward, discount and number of the next observation, under another goal or (None) its own."""
         total, discount = 0.0, 1.0
-        for each in self.successors(stored)[:n_step]:
-            achieved = each.next_number + 1000
-            reward = each.reward if goal is None else reward_of(achieved, goal)
-            over = each.terminated if goal is None else bool(is_terminated(achieved, goal))
+        for each in self.follow(stored)[:n_step]:
+            achieved = each.following + 1000
+            reward = each.reward if goal is None else earned(achieved, goal)
+            over = each.terminated if goal is None else bool(ended(achieved, goal))
             total, discount = total + discount * reward, discount * GAMMA
             if over:
                 discount = 0.0
                 break
-        return total, discount, each.next_number
+        return total, discount, each.following

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -293,7 +294,7 @@ def _owner(kind: type, name: str) -> str | None:
             else:
                 taken = callable(value) or isinstance(value, classmethod | staticmethod | functools.cached_property)
             return f"{base.__name__}.{name}" if ours and taken else None
-        if ours and name in vars(base).get("__annotations__", {}):
+        if ours and name in inspect.get_annotations(base):
             return f"{base.__name__}.{name}"
     return None
 

@@ -1,4 +1,4 @@
-"""Bad input to an agent: a ValueError that names the argument, and nothing half done."""
+"""Bad arguments of an agent's methods raise a ValueError that names the argument, and change nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import noterl
 from noterl import policies
 from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from tests.support.doubles import CountingEnv, RandomWalkEnv
-from tests.support.parts import lanes_of
+from tests.support.parts import lanes_of, learner_of
 from tests.support.states import assert_same_state
 
 
 class WrongSpaceEnv(CountingEnv):
-    """Observations of a kind that no network of ours takes."""
+    """An environment with other spaces than those of `CountingEnv`."""
 
     def __init__(self, observation_space: Any = None, action_space: Any = None) -> None:
         super().__init__()
@@ -29,13 +29,13 @@ class WrongSpaceEnv(CountingEnv):
 
 
 CONSTRUCTOR: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "unknown id": ("CartPoll-v1", {}, r"env: .*CartPoll.*Did you mean: `CartPole`"),
-    "no environment": (3, {}, r"env must be .*, got 3"),
-    "a class that needs arguments": (gymnasium.Wrapper, {}, r"env: the factory .*Wrapper.* must need no arguments"),
-    "without spaces": (gymnasium.Env, {}, r"env: observation_space must be a Box.*, got None"),
-    "a factory of something else": (dict, {}, r"env: the factory .*dict.* must return an environment"),
-    "one space": (spaces.Discrete(2), {}, r"env must be .*, got Discrete"),
-    "text observations": (WrongSpaceEnv(spaces.Text(5)), {}, r"observation_space.*Text"),
+    "unknown id": ("CartPoll-v1", {}, "^env: .*CartPoll.*CartPole"),
+    "no environment": (3, {}, r"^env .*got 3"),
+    "a class that needs arguments": (gymnasium.Wrapper, {}, "^env: .*Wrapper.*arguments"),
+    "without spaces": (gymnasium.Env, {}, "^env: observation_space .*got None"),
+    "a factory of something else": (dict, {}, "^env: .*dict"),
+    "one space": (spaces.Discrete(2), {}, "^env .*got Discrete"),
+    "text observations": (WrongSpaceEnv(spaces.Text(5)), {}, "observation_space.*Text"),
     "an image among others": (
         WrongSpaceEnv(spaces.Dict(eye=spaces.Box(0, 255, (64, 64, 3), np.uint8), speed=spaces.Box(0, 1, (1,)))),
         {},
@@ -44,25 +44,18 @@ CONSTRUCTOR: dict[str, tuple[Any, dict[str, Any], str]] = {
     "observations in a tuple": (WrongSpaceEnv(spaces.Tuple([spaces.Discrete(4)])), {}, r"observation.*Tuple"),
     "continuous actions": (RandomWalkEnv(), {}, r"DQN.*action.*Box"),
     "several actions": (WrongSpaceEnv(None, spaces.MultiDiscrete([2, 2])), {}, r"DQN.*action.*MultiDiscrete"),
-    "negative seed": ("CartPole-v1", {"seed": -1}, r"seed must be a non-negative int or None, got -1"),
-    "fraction as seed": ("CartPole-v1", {"seed": 1.5}, r"seed must be .*, got 1\.5"),
-    "bool as seed": ("CartPole-v1", {"seed": True}, r"seed must be .*, got True"),
-    "hidden number": ("CartPole-v1", {"hidden": 64}, r"hidden must be a sequence of positive ints.*got 64"),
-    "hidden text": ("CartPole-v1", {"hidden": "64"}, r"hidden must be a sequence of positive ints.*got '64'"),
-    "hidden fraction": ("CartPole-v1", {"hidden": (64.0,)}, r"hidden must hold positive ints, got 64\.0"),
-    "hidden nothing": ("CartPole-v1", {"hidden": (8, 0)}, r"hidden must hold positive ints, got 0"),
-    "hidden dueling": ("CartPole-v1", {"hidden": 8, "dueling": True}, r"hidden must be a sequence"),
-    "gamma above": ("CartPole-v1", {"gamma": 1.01}, r"gamma must be a finite number from 0\.0 to 1\.0, got 1\.01"),
-    "gamma below": ("CartPole-v1", {"gamma": -0.1}, r"gamma must be .*, got -0\.1"),
-    "gamma NaN": ("CartPole-v1", {"gamma": float("nan")}, r"gamma must be .*, got nan"),
-    "gamma text": ("CartPole-v1", {"gamma": "high"}, r"gamma must be a number, got 'high'"),
-    "loss": ("CartPole-v1", {"loss": "hinge"}, r"loss must be 'huber' or 'squared', got 'hinge'"),
-    "no network": ("CartPole-v1", {"network": lambda x: x}, r"network.* Keras model"),
+    "negative seed": ("CartPole-v1", {"seed": -1}, r"seed .*got -1"),
+    "fraction as seed": ("CartPole-v1", {"seed": 1.5}, r"seed .*got 1\.5"),
+    "bool as seed": ("CartPole-v1", {"seed": True}, r"seed .*got True"),
+    "hidden text": ("CartPole-v1", {"hidden": "64"}, r"hidden .*got '64'"),
+    "hidden dueling": ("CartPole-v1", {"hidden": 8, "dueling": True}, "hidden"),
+    "gamma NaN": ("CartPole-v1", {"gamma": float("nan")}, r"gamma .*got nan"),
+    "no network": ("CartPole-v1", {"network": lambda x: x}, "network"),
 }
 
 
 @pytest.mark.parametrize("case", CONSTRUCTOR)
-def test_the_constructor_refuses(case: str) -> None:
+def test_constructor_raises_for_bad_argument(case: str) -> None:
     env, options, message = CONSTRUCTOR[case]
     with pytest.raises(ValueError, match=message):
         noterl.DQN(env, **options)
@@ -73,95 +66,105 @@ def network_only(agent: Any, env: Any, *, seed: int | None = None) -> None:
 
 
 DECLARED = {
-    "no head": ({}, r"^head of Mine must be one of noterl\.heads, such as noterl\.heads\.Q\(\), got None$"),
-    "the class of a head": ({"head": noterl.heads.Q}, r"^head of Mine must be one of noterl\.heads.*, got <class"),
-    "another memory": ({"head": noterl.heads.Q(), "memory": "list"}, r"^memory of Mine must be 'replay' or.*'list'$"),
-    "random_spec": ({"head": noterl.heads.Q(), "random_spec": 3}, r"^random_spec of Mine must be a dict of.*, got 3$"),
+    "no head": ({}, r"^head of Mine .*got None$"),
+    "the class of a head": ({"head": noterl.heads.Q}, r"^head of Mine .*got <class"),
+    "another memory": ({"head": noterl.heads.Q(), "memory": "list"}, "^memory of Mine .*got 'list'$"),
+    "random_spec": ({"head": noterl.heads.Q(), "random_spec": 3}, r"^random_spec of Mine .*got 3$"),
     "no optimizer": (
         {"head": noterl.heads.Q(), "optimizer_names": ()},
-        r"^optimizer_names of Mine must be different names.*, got \(\)$",
+        r"^optimizer_names of Mine .*got \(\)$",
     ),
     "letters": (
         {"head": noterl.heads.Q(), "optimizer_names": "abc"},
-        r"^optimizer_names of Mine must be different names.*, got 'abc'$",
+        r"^optimizer_names of Mine .*got 'abc'$",
     ),
     "an optimizer twice": (
         {"head": noterl.heads.Q(), "optimizer_names": ["a", "a"]},
-        r"^optimizer_names of Mine must be different names.*, got \['a', 'a'\]$",
+        r"^optimizer_names of Mine .*got \['a', 'a'\]$",
     ),
     "an optimizer for nothing": (
         {"head": noterl.heads.Q(), "optimizer_names": ("a", "b"), "loss": lambda self, batch: 0.0},
-        r"^optimizer_names of Mine must be one name unless Mine defines update.*, got \('a', 'b'\)$",
+        r"^optimizer_names of Mine .*got \('a', 'b'\)$",
     ),
-    "no super": ({"head": noterl.heads.Q(), "__init__": network_only}, r"^Mine\.__init__ must call super\(\)"),
+    "no super": ({"head": noterl.heads.Q(), "__init__": network_only}, r"^Mine\.__init__ .*super\(\)"),
 }
 
 
 @pytest.mark.parametrize("case", DECLARED)
-def test_what_a_class_of_ones_own_forgot_is_named(case: str) -> None:
+def test_bad_declaration_raises_with_its_name(case: str) -> None:
     declared, message = DECLARED[case]
     with pytest.raises(ValueError, match=message):
         type("Mine", (noterl.Agent,), declared)((spaces.Box(-1, 1, (5,)), spaces.Discrete(3))).compile()
 
 
-def test_logs_whose_names_are_no_words_are_refused() -> None:
+def test_log_names_must_be_str() -> None:
     class Numbered(noterl.DQN):
         def update(self, batch: Any) -> Any:
             loss, feedback = self.minimize(self.loss, self.q, "optimizer", batch)
             return {"loss": loss, 3: loss}, feedback
 
-    with pytest.raises(ValueError, match=r"update must return logs whose names are str, Numbered's has \[3\]"):
+    with pytest.raises(ValueError, match=r"^update .*Numbered.*\[3\]"):
         Numbered("CartPole-v1", hidden=(4,), seed=1).build()
 
 
-def test_an_unknown_argument_is_a_type_error() -> None:
+def test_unknown_argument_raises_type_error() -> None:
     with pytest.raises(TypeError, match="gama"):
         noterl.DQN("CartPole-v1", gama=0.9)
 
 
 COMPILE: dict[str, tuple[dict[str, Any], str]] = {
-    "policy class": ({"policy": policies.GreedyQPolicy}, r"policy must be .*noterl\.policies, got .*GreedyQPolicy"),
-    "policy name": ({"policy": "greedy"}, r"policy must be .*, got 'greedy'"),
+    "policy class": ({"policy": policies.GreedyQPolicy}, r"policy .*got .*GreedyQPolicy"),
+    "policy name": ({"policy": "greedy"}, r"policy .*got 'greedy'"),
     "policy on probabilities": (
         {"policy": policies.SoftmaxPolicy()},
-        r"policy SoftmaxPolicy acts on probabilities.* Q ",
+        "policy SoftmaxPolicy .* Q ",
     ),
-    "policy on logits": ({"policy": policies.GumbelSoftmaxPolicy()}, r"policy GumbelSoftmaxPolicy acts on logits"),
-    "replay number": ({"replay": 1000}, r"replay must be a noterl\.Replay, got 1000"),
-    "replay class": ({"replay": noterl.Replay}, r"replay must be a noterl\.Replay"),
-    "batch too large": ({"replay": noterl.Replay(10), "batch_size": 11}, r"batch_size must be at most .*10, got 11"),
-    "default batch too large": ({"replay": noterl.Replay(10)}, r"batch_size must be at most .*10, got 64"),
-    "batch zero": ({"batch_size": 0}, r"batch_size must be an int of at least 1, got 0"),
-    "batch bool": ({"batch_size": True}, r"batch_size must be an int"),
-    "learning_starts": ({"learning_starts": -1}, r"learning_starts must be an int of at least 0, got -1"),
-    "update_every": ({"update_every": 0}, r"update_every must be an int of at least 1 or 'episode', got 0"),
-    "update_every text": ({"update_every": "step"}, r"update_every must be .*, got 'step'"),
-    "update_every array": ({"update_every": np.array([1, 2])}, r"update_every must be .*, got array\(\[1, 2\]\)"),
-    "updates array": ({"updates": np.array([1, 2])}, r"updates must be .*, got array\(\[1, 2\]\)"),
-    "batch array": ({"batch_size": np.array([1, 2])}, r"batch_size must be .*, got array\(\[1, 2\]\)"),
-    "updates": ({"updates": 1.5}, r"updates must be an int of at least 1 or 'pass', got 1\.5"),
-    "target_update zero": ({"target_update": 0}, r"target_update must be .*, got 0"),
-    "target_update fraction": ({"target_update": 1.5}, r"target_update must be .*, got 1\.5"),
-    "jit_compile text": ({"jit_compile": "yes"}, r"jit_compile must be 'auto', True or False, got 'yes'"),
-    "jit_compile number": ({"jit_compile": 1}, r"jit_compile must be 'auto', True or False, got 1"),
-    "jit_compile array": ({"jit_compile": np.array([1, 2])}, r"jit_compile must be .*, got array\(\[1, 2\]\)"),
+    "policy on logits": ({"policy": policies.GumbelSoftmaxPolicy()}, "policy GumbelSoftmaxPolicy .*logits"),
+    "replay number": ({"replay": 1000}, r"replay .*got 1000"),
+    "replay class": ({"replay": noterl.Replay}, "replay"),
+    "batch too large": ({"replay": noterl.Replay(10), "batch_size": 11}, r"batch_size .*got 11"),
+    "default batch too large": ({"replay": noterl.Replay(10)}, r"batch_size .*got 64"),
+    "batch zero": ({"batch_size": 0}, r"batch_size .*got 0"),
+    "batch bool": ({"batch_size": True}, "batch_size"),
+    "learning_starts": ({"learning_starts": -1}, r"learning_starts .*got -1"),
+    "update_every": ({"update_every": 0}, r"update_every .*got 0"),
+    "update_every text": ({"update_every": "step"}, r"update_every .*got 'step'"),
+    "update_every pass": ({"update_every": "pass"}, "update_every .*got 'pass'"),
+    "updates episode": ({"updates": "episode"}, "updates .*got 'episode'"),
+    "updates bool": ({"updates": True}, "updates .*got True"),
+    "batch fraction": ({"batch_size": 2.0}, r"batch_size .*got 2\.0"),
+    "update_every array": ({"update_every": np.array([1, 2])}, r"update_every .*got array\(\[1, 2\]\)"),
+    "updates array": ({"updates": np.array([1, 2])}, r"updates .*got array\(\[1, 2\]\)"),
+    "batch array": ({"batch_size": np.array([1, 2])}, r"batch_size .*got array\(\[1, 2\]\)"),
+    "updates": ({"updates": 1.5}, r"updates .*got 1\.5"),
+    "target_update zero": ({"target_update": 0}, r"target_update .*got 0"),
+    "target_update fraction": ({"target_update": 1.5}, r"target_update .*got 1\.5"),
+    "target_update negative": ({"target_update": -0.5}, r"target_update .*got -0\.5"),
+    "target_update one": ({"target_update": 1.0}, r"target_update .*got 1\.0"),
+    "target_update NaN": ({"target_update": float("nan")}, "target_update .*got nan"),
+    "target_update infinite": ({"target_update": float("inf")}, "target_update .*got inf"),
+    "target_update text": ({"target_update": "soft"}, "target_update .*got 'soft'"),
+    "target_update bool": ({"target_update": True}, "target_update .*got True"),
+    "jit_compile text": ({"jit_compile": "yes"}, r"jit_compile .*got 'yes'"),
+    "jit_compile number": ({"jit_compile": 1}, r"jit_compile .*got 1"),
+    "jit_compile array": ({"jit_compile": np.array([1, 2])}, r"jit_compile .*got array\(\[1, 2\]\)"),
     "steps_per_execution array": (
         {"steps_per_execution": np.array([1, 2])},
-        r"steps_per_execution must be .*, got array",
+        r"steps_per_execution .*got array",
     ),
-    "steps_per_execution": ({"steps_per_execution": 0}, r"steps_per_execution must be .*, got 0"),
-    "steps_per_execution text": ({"steps_per_execution": "all"}, r"steps_per_execution must be .*, got 'all'"),
-    "optimizer class": ({"optimizer": keras.optimizers.Adam}, r"optimizer .*must be a keras\.optimizers\.Optimizer"),
+    "steps_per_execution": ({"steps_per_execution": 0}, r"steps_per_execution .*got 0"),
+    "steps_per_execution text": ({"steps_per_execution": "all"}, r"steps_per_execution .*got 'all'"),
+    "optimizer class": ({"optimizer": keras.optimizers.Adam}, "^optimizer .*got .*Adam"),
     "optimizer name": ({"optimizer": "adamm"}, r"optimizer.*'adamm'"),
-    "optimizer number": ({"optimizer": 0.001}, r"optimizer .*must be .*got 0\.001"),
-    "optimizers too many": ({"optimizer": ["adam", "sgd"]}, r"optimizer must list 1 optimizers"),
-    "optimizers by name": ({"optimizer": {"actor": "adam"}}, r"optimizer must have the keys \['optimizer'\]"),
+    "optimizer number": ({"optimizer": 0.001}, r"^optimizer .*got 0\.001"),
+    "optimizers too many": ({"optimizer": ["adam", "sgd"]}, "^optimizer .*got 2"),
+    "optimizers by name": ({"optimizer": {"actor": "adam"}}, r"^optimizer .*\['optimizer'\].*got \['actor'\]"),
 }
 
 
 @pytest.fixture(scope="module")
 def agent() -> Any:
-    """Return an agent with settings of its own and an episode in flight."""
+    """Return a compiled agent with an episode in progress."""
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
     agent.compile(policy=policies.EpsGreedyQPolicy(0.5), replay=noterl.Replay(500), learning_starts=100, batch_size=4)
     agent.fit(steps=5, num_envs=2, verbose=0)
@@ -169,33 +172,36 @@ def agent() -> Any:
 
 
 @pytest.mark.parametrize("case", COMPILE)
-def test_compile_refuses_and_leaves_what_was_compiled(case: str, agent: Any) -> None:
+def test_compile_raises_for_bad_argument_and_changes_nothing(case: str, agent: Any) -> None:
     arguments, message = COMPILE[case]
     before = agent.get_state()
-    parts = (agent.policy, agent.replay, agent.schedule, agent.optimizer, lanes_of(agent), agent._update)
+
+    def parts() -> tuple[Any, ...]:
+        return agent.policy, agent.replay, agent.schedule, agent.optimizer, lanes_of(agent), learner_of(agent)
+
+    parts_before = parts()
     with pytest.raises(ValueError, match=message):
-        # What comes first in the check is right: a check that comes later must not find it taken over.
+        # The first arguments are valid: an error in a later one must not leave them applied.
         agent.compile(**{"policy": policies.GreedyQPolicy(), "target_update": 0.5, **arguments})
-    assert parts == (agent.policy, agent.replay, agent.schedule, agent.optimizer, lanes_of(agent), agent._update)
-    assert float(agent.tau) == 1.0 and agent.jit_compile == "auto" and agent.steps_per_execution == "auto"
+    assert parts() == parts_before
+    learner = learner_of(agent)
+    assert float(agent.tau) == 1.0 and learner.jit_compile == "auto" and learner.steps_per_execution == "auto"
     assert_same_state(before, agent)
 
 
 @pytest.mark.backends("tensorflow", "jax")
-def test_an_optimizer_of_another_framework_is_told_what_to_do(agent: Any, backend: str) -> None:
+def test_optimizer_of_another_framework_names_the_remedy(agent: Any, backend: str) -> None:
     def build(parameters: Any) -> Any:
         raise AssertionError("must not be called")
 
     optimizer = type("Adam", (), {"__module__": "torch.optim.adam"})()
-    for given, kind in ((build, "a function"), (optimizer, "Adam")):
-        with pytest.raises(
-            ValueError, match=rf"optimizer: {kind} .*torch backend.*runs on {backend}: .*KERAS_BACKEND=torch"
-        ):
-            agent.compile(given)
+    for other, kind in ((build, "a function"), (optimizer, "Adam")):
+        with pytest.raises(ValueError, match=rf"^optimizer: {kind} .*{backend}.*KERAS_BACKEND=torch"):
+            agent.compile(other)
 
 
 class UncopiableEnv(CountingEnv):
-    """An environment that cannot be made again or copied: it holds something that cannot."""
+    """An environment that cannot be copied, because it holds a generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,37 +209,37 @@ class UncopiableEnv(CountingEnv):
 
 
 FIT: dict[str, tuple[dict[str, Any], str]] = {
-    "no budget": ({}, r"episodes or steps must be given, or a callback that stops training"),
-    "no stopping callback": ({"callbacks": [Checkpoint("nowhere")]}, r"episodes or steps must be given"),
-    "episodes zero": ({"episodes": 0}, r"episodes must be a positive int, got 0"),
-    "episodes negative": ({"episodes": -3}, r"episodes must be a positive int, got -3"),
-    "episodes fraction": ({"episodes": 1.5}, r"episodes must be a positive int, got 1\.5"),
-    "episodes bool": ({"episodes": True}, r"episodes must be a positive int, got True"),
-    "steps zero": ({"steps": 0, "episodes": 3}, r"steps must be a positive int, got 0"),
-    "steps text": ({"steps": "100"}, r"steps must be a positive int, got '100'"),
-    "num_envs": ({"steps": 1, "num_envs": 0}, r"num_envs must be a positive int, got 0"),
-    "verbose": ({"steps": 1, "verbose": 3}, r"verbose must be 'auto', 0, 1 or 2, got 3"),
-    "verbose array": ({"steps": 1, "verbose": np.array([1, 2])}, r"verbose must be .*, got array\(\[1, 2\]\)"),
-    "episodes as env": ({"env": 10}, r"^env, the first argument of fit, must be .*, got 10: write fit\(episodes=10\)$"),
-    "verbose bool": ({"steps": 1, "verbose": True}, r"verbose must be 'auto', 0, 1 or 2, got True"),
-    "verbose text": ({"steps": 1, "verbose": "loud"}, r"verbose must be .*, got 'loud'"),
-    "log_every": ({"steps": 1, "log_every": 0}, r"log_every must be a positive int, got 0"),
-    "seed": ({"steps": 1, "seed": -1}, r"seed must be a non-negative int or None, got -1"),
-    "callback class": ({"steps": 1, "callbacks": [EarlyStopping]}, r"callbacks: got the class EarlyStopping"),
-    "no callback": ({"steps": 1, "callbacks": [print]}, r"callbacks: .*print.* is neither"),
-    "no list": ({"steps": 1, "callbacks": EarlyStopping(1, 1)}, r"callbacks must be a list"),
-    "unknown env": ({"steps": 1, "env": "CartPoll-v1"}, r"env: .*CartPoll"),
-    "other observations": ({"steps": 1, "env": "Acrobot-v1"}, r"env has the observation_space .*agent was built for"),
-    "other actions": ({"steps": 1, "env": "MountainCar-v0"}, r"env has the observation_space"),
+    "no budget": ({}, "episodes or steps"),
+    "no stopping callback": ({"callbacks": [Checkpoint("nowhere")]}, "episodes or steps"),
+    "episodes zero": ({"episodes": 0}, r"episodes .*got 0"),
+    "episodes negative": ({"episodes": -3}, r"episodes .*got -3"),
+    "episodes fraction": ({"episodes": 1.5}, r"episodes .*got 1\.5"),
+    "episodes bool": ({"episodes": True}, r"episodes .*got True"),
+    "steps zero": ({"steps": 0, "episodes": 3}, r"steps .*got 0"),
+    "steps text": ({"steps": "100"}, r"steps .*got '100'"),
+    "num_envs": ({"steps": 1, "num_envs": 0}, r"num_envs .*got 0"),
+    "verbose": ({"steps": 1, "verbose": 3}, r"verbose .*got 3"),
+    "verbose array": ({"steps": 1, "verbose": np.array([1, 2])}, r"verbose .*got array\(\[1, 2\]\)"),
+    "episodes as env": ({"env": 10}, r"^env.*got 10: .*fit\(episodes=10\)$"),
+    "verbose bool": ({"steps": 1, "verbose": True}, r"verbose .*got True"),
+    "verbose text": ({"steps": 1, "verbose": "loud"}, r"verbose .*got 'loud'"),
+    "log_every": ({"steps": 1, "log_every": 0}, r"log_every .*got 0"),
+    "seed": ({"steps": 1, "seed": -1}, r"seed .*got -1"),
+    "callback class": ({"steps": 1, "callbacks": [EarlyStopping]}, "callbacks: .*class EarlyStopping"),
+    "no callback": ({"steps": 1, "callbacks": [print]}, "callbacks: .*print"),
+    "no list": ({"steps": 1, "callbacks": EarlyStopping(1, 1)}, "callbacks"),
+    "unknown env": ({"steps": 1, "env": "CartPoll-v1"}, "^env: .*CartPoll"),
+    "other observations": ({"steps": 1, "env": "Acrobot-v1"}, "^env .*observation_space"),
+    "other actions": ({"steps": 1, "env": "MountainCar-v0"}, "^env .*observation_space"),
     "vector num_envs": (
         {"steps": 1, "num_envs": 3, "env": gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")},
-        r"num_envs is 3, but env is a vector environment of 2",
+        "num_envs .*3.* 2",
     ),
 }
 
 
 @pytest.mark.parametrize("case", FIT)
-def test_fit_refuses_and_does_nothing(case: str, agent: Any) -> None:
+def test_fit_raises_for_bad_argument_and_changes_nothing(case: str, agent: Any) -> None:
     arguments, message = FIT[case]
     before, lanes = agent.get_state(), lanes_of(agent)
     with pytest.raises(ValueError, match=message):
@@ -242,15 +248,13 @@ def test_fit_refuses_and_does_nothing(case: str, agent: Any) -> None:
     assert_same_state(before, agent)
 
 
-def test_other_actions_are_refused(agent: Any) -> None:
+def test_fit_raises_for_another_action_space(agent: Any) -> None:
     env = WrongSpaceEnv(agent.observation_space, spaces.Discrete(3))
-    with pytest.raises(
-        ValueError, match=r"env has the action_space Discrete\(3\), the agent was built for Discrete\(2\)"
-    ):
+    with pytest.raises(ValueError, match=r"^env .*action_space Discrete\(3\).*Discrete\(2\)"):
         agent.fit(env, steps=1, verbose=0)
 
 
-def test_the_environment_of_a_refused_fit_is_closed(agent: Any) -> None:
+def test_fit_that_raises_closes_only_environments_it_made(agent: Any) -> None:
     made = []
     with pytest.raises(ValueError, match="observation_space"):
         agent.fit(lambda: made.append(CountingEnv()) or made[-1], steps=1, verbose=0)
@@ -258,10 +262,10 @@ def test_the_environment_of_a_refused_fit_is_closed(agent: Any) -> None:
     own = CountingEnv()
     with pytest.raises(ValueError, match="observation_space"):
         agent.fit(own, steps=1, verbose=0)
-    assert own.closed == 0, "an environment of the user's is not ours to close"
+    assert own.closed == 0, "fit must not close an environment of the user"
 
 
-def test_lanes_that_cannot_be_made_leave_the_episode_in_flight() -> None:
+def test_lanes_that_cannot_be_made_keep_the_episode_in_progress() -> None:
     def build() -> noterl.DQN:
         agent = noterl.DQN(UncopiableEnv(), hidden=(4,), seed=1)
         agent.fit(steps=3, verbose=0)
@@ -270,78 +274,78 @@ def test_lanes_that_cannot_be_made_leave_the_episode_in_flight() -> None:
     whole, agent = build(), build()
     before = agent.get_state()
     for seed in (None, 5):
-        with pytest.raises(ValueError, match=r"env: .*UncopiableEnv.*a factory"):
+        with pytest.raises(ValueError, match=r"^env: .*UncopiableEnv.*factory"):
             agent.fit(steps=2, num_envs=2, seed=seed, verbose=0)
         assert_same_state(before, agent)
-    # Seed and actions do not bring this environment back to the same episode, but to the same place of another.
-    with pytest.warns(RuntimeWarning, match="could not restore environment 0"):
+    # Seed and actions restore the step within the episode; the observation counts episodes and differs.
+    with pytest.warns(RuntimeWarning, match="environment 0"):
         agent.fit(steps=9, verbose=0)
     whole.fit(steps=9, verbose=0)
     assert agent.steps == whole.steps
 
 
-def test_evaluate_and_act_refuse(agent: Any) -> None:
+def test_evaluate_and_act_raise_for_bad_argument(agent: Any) -> None:
     before = agent.get_state()
     for arguments, message in (
-        ({"episodes": 0}, r"episodes must be a positive int, got 0"),
-        ({"num_envs": 1.5}, r"num_envs must be a positive int, got 1\.5"),
-        ({"seed": -4}, r"seed must be a non-negative int or None, got -4"),
-        ({"env": "Acrobot-v1"}, r"env has the observation_space"),
-        ({"env": 3}, r"env must be"),
-        ({"deterministic": "x"}, r"deterministic must be True or False, got 'x'"),
-        ({"deterministic": None}, r"deterministic must be True or False, got None"),
+        ({"episodes": 0}, r"episodes .*got 0"),
+        ({"num_envs": 1.5}, r"num_envs .*got 1\.5"),
+        ({"seed": -4}, r"seed .*got -4"),
+        ({"env": "Acrobot-v1"}, "^env .*observation_space"),
+        ({"env": 3}, "^env .*got 3"),
+        ({"deterministic": "x"}, r"deterministic .*got 'x'"),
+        ({"deterministic": None}, r"deterministic .*got None"),
     ):
         with pytest.raises(ValueError, match=message):
             agent.evaluate(**arguments)
-    with pytest.raises(ValueError, match=r"deterministic must be True or False, got 1"):
+    with pytest.raises(ValueError, match=r"deterministic .*got 1"):
         agent.act(np.zeros(4), deterministic=1)
     for observation in (np.zeros(3), np.zeros((2, 3)), np.float32(1), np.zeros((1, 1, 4))):
-        with pytest.raises(ValueError, match=r"observation must have the shape \(4,\) or \(N, \*\(4,\)\)"):
+        with pytest.raises(ValueError, match=r"^observation .*\(4,\)"):
             agent.act(observation)
     assert_same_state(before, agent)
 
 
-def test_save_and_stop_refuse(agent: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"replay must be True or False, got 'x'"):
+def test_save_and_stop_raise_for_bad_argument(agent: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"replay .*got 'x'"):
         agent.save(tmp_path / "a.noterl", replay="x")
     assert list(tmp_path.iterdir()) == []
     before = agent.stop_training, agent.stop_reason
     for reason in (3, None):
-        with pytest.raises(ValueError, match=rf"reason must be a str, got {reason}"):
+        with pytest.raises(ValueError, match=rf"reason .*got {reason}"):
             agent.stop(reason)
     assert (agent.stop_training, agent.stop_reason) == before
 
 
-def test_rules_that_are_none_are_refused(agent: Any) -> None:
+def test_unknown_rule_or_bad_value_raises(agent: Any) -> None:
     before = agent.get_state()
-    with pytest.raises(ValueError, match=r"optimizer Adam has no rule 'momentum'"):
+    with pytest.raises(ValueError, match=r"optimizer Adam .*'momentum'"):
         agent.set_rule("momentum", 0.5)
-    with pytest.raises(ValueError, match=r"optimizer must be one of optimizer, got 'actor'"):
+    with pytest.raises(ValueError, match=r"optimizer .*got 'actor'"):
         agent.set_rule("learning_rate", 0.5, "actor")
     with pytest.raises(ValueError, match=r"gamma must be"):
         agent.gamma = 2.0
     assert_same_state(before, agent)
 
 
-def test_spaces_alone_cannot_be_trained_in() -> None:
+def test_agent_of_spaces_needs_env_for_fit_and_evaluate() -> None:
     agent = noterl.DQN((spaces.Box(-1, 1, (4,)), spaces.Discrete(2)), hidden=(4,), seed=1)
-    with pytest.raises(ValueError, match=r"env: there is no environment, only its spaces; pass env="):
+    with pytest.raises(ValueError, match=r"^env: .*env="):
         agent.fit(steps=1, verbose=0)
-    with pytest.raises(ValueError, match=r"env: .*pass env="):
+    with pytest.raises(ValueError, match=r"^env: .*env="):
         agent.evaluate(episodes=1)
     assert agent.steps == 0
 
 
-def test_more_memory_than_there_is_is_refused_with_figures() -> None:
+def test_capacity_beyond_free_memory_raises() -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
-    with pytest.raises(ValueError, match=r"capacity=10{15} needs .* GB.* are available"):
+    with pytest.raises(ValueError, match=r"capacity=10{15} .*GB"):
         agent.compile(replay=noterl.Replay(10**15))
     agent.compile()
     agent.fit(steps=1, verbose=0)
     assert agent.steps == 1
 
 
-def test_a_checkpoint_that_cannot_be_written_is_found_before_training(agent: Any, tmp_path: Path) -> None:
+def test_unwritable_checkpoint_raises_before_training(agent: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     steps = agent.steps
     with pytest.raises(OSError, match="file"):
@@ -356,17 +360,17 @@ def test_build_compiles_with_the_defaults() -> None:
 
 
 @pytest.mark.parametrize("method", ["restore", "set_state", "compile", "fit"])
-def test_what_would_pull_the_ground_away_is_refused_in_the_middle_of_a_fit(method: str, tmp_path: Path) -> None:
+def test_method_raises_while_fit_is_running(method: str, tmp_path: Path) -> None:
     agent = noterl.DQN(CountingEnv, hidden=(4,), seed=0)
     agent.compile(replay=noterl.Replay(64), learning_starts=64)
     agent.save(tmp_path / "a.noterl")
     before = agent.get_state()
 
-    def take(episode: int, logs: dict[str, Any]) -> None:
-        given = {"restore": (tmp_path / "a.noterl",), "set_state": (before,), "fit": (None, 1)}.get(method, ())
-        getattr(agent, method)(*given)
+    def call(episode: int, logs: dict[str, Any]) -> None:
+        arguments = {"restore": (tmp_path / "a.noterl",), "set_state": (before,), "fit": (None, 1)}.get(method, ())
+        getattr(agent, method)(*arguments)
 
-    with pytest.raises(RuntimeError, match=f"{method} cannot be called while fit is running"):
-        agent.fit(episodes=2, callbacks=[LambdaCallback(on_episode_end=take)], verbose=0)
-    agent.set_state(before)  # afterwards it can
+    with pytest.raises(RuntimeError, match=rf"^{method} .*fit is running"):
+        agent.fit(episodes=2, callbacks=[LambdaCallback(on_episode_end=call)], verbose=0)
+    agent.set_state(before)  # allowed after the fit
     assert agent.steps == 0

@@ -1,7 +1,9 @@
-"""Agents of the user's own: what DESIGN section 3 promises of them, and what they are told when they are not right."""
+"""User-defined agents: the contracts of DESIGN section 3, the names they may use, and errors in their methods."""
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -20,7 +22,7 @@ from tests.support.parts import run_updates
 
 
 class MyDQN(noterl.Agent):
-    """The example of DESIGN, to the letter."""
+    """The example of DESIGN."""
 
     memory, head = "replay", noterl.heads.Q()
 
@@ -40,10 +42,10 @@ class MyDQN(noterl.Agent):
         return ops.mean(batch.weight * ops.square(td_error)), {"td_error": td_error}
 
     def update_target(self):
-        noterl.networks.copy(self.q, self.target_q, tau=1.0)
+        noterl.networks.copy(self.q, self.target_q)
 
 
-def test_the_example_trains_on_defaults() -> None:
+def test_example_trains_with_defaults() -> None:
     agent = MyDQN("CartPole-v1", hidden=8, seed=0)
     history = agent.fit(steps=1_100, verbose=0)
     assert agent.steps == 1_100 and agent.updates == 100
@@ -54,7 +56,7 @@ def test_the_example_trains_on_defaults() -> None:
     assert agent.evaluate(episodes=2)["length_mean"] > 1
 
 
-def test_the_examples_target_moves_when_nothing_is_said() -> None:
+def test_target_gets_a_hard_copy_every_500_steps_by_default() -> None:
     agent = MyDQN(lambda: Corridor(), hidden=8, seed=0)
     initial = networks.get_weights(agent.target_q)[0]
     agent.compile(replay=noterl.Replay(2_000), learning_starts=100, batch_size=4, update_every=50)
@@ -64,22 +66,124 @@ def test_the_examples_target_moves_when_nothing_is_said() -> None:
     assert not np.array_equal(networks.get_weights(agent.target_q)[0], initial)
 
 
-def test_the_example_makes_the_updates_of_the_reference() -> None:
+def test_updates_of_the_example_equal_the_reference() -> None:
     agent = MyDQN(VECTOR, hidden=8, seed=1)
     agent.compile(replay=noterl.Replay(64), batch_size=4)
     agent.build()
     weights = networks.get_weights(agent.q)
-    truth = reference.DQN(reference.mlp((8,)), weights, weights, reference.Adam(), double=False, loss="squared")
+    expected = reference.DQN(reference.mlp((8,)), weights, weights, reference.Adam(), double=False, loss="squared")
     batch = random_batch(4, 8)
     run_updates(agent, batch, 4)
     for k in range(4):
         one = row(batch, k)
-        truth.update(one._replace(weight=2 * one.weight))  # the reference takes half the square
-    assert_all_close(networks.get_weights(agent.q), truth.weights, "weights")
+        expected.update(one._replace(weight=2 * one.weight))  # the reference has half of the square
+    assert_all_close(networks.get_weights(agent.q), expected.weights, "weights")
+
+
+def reserved_names() -> dict[str, bool]:
+    """Return the names that noterl's base classes define or annotate -> whether an instance may assign them."""
+    found: dict[str, bool] = {}
+    for base in noterl.Agent.__mro__[:-1]:
+        for name, value in vars(base).items():
+            is_declaration = isinstance(value, str | int | tuple | dict | None)
+            found.setdefault(name, is_declaration or (isinstance(value, property) and value.fset is not None))
+        for name in inspect.get_annotations(base):
+            found.setdefault(name, False)
+    return {name: assignable for name, assignable in found.items() if not name.startswith("__")}
+
+
+RESERVED = sorted(name for name, assignable in reserved_names().items() if not assignable)
+ASSIGNABLE = sorted(name for name, assignable in reserved_names().items() if assignable)
+
+
+@pytest.fixture(scope="module")
+def built() -> MyDQN:
+    agent = MyDQN(VECTOR, hidden=4, seed=1)
+    agent.compile(replay=noterl.Replay(64), batch_size=4)
+    agent.build()
+    return agent
+
+
+def test_reserved_names_are_those_of_agent() -> None:
+    assert {name for name in dir(noterl.Agent) if not name.startswith("__")} <= {*RESERVED, *ASSIGNABLE}
+    expected = {"fit", "act", "networks", "policy", "noise", "replay", "optimizers", "steps"}
+    assert expected | {"_learner", "_actor", "_session", "_counters"} <= set(RESERVED)
+    declarations = {"memory", "head", "optimizer_names", "extra_spec", "random_spec", "update_period", "target_period"}
+    assert declarations | {"rollout_steps", "epochs", "stop_training"} <= set(ASSIGNABLE)
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_assigning_a_name_of_agent_raises(built: MyDQN, name: str) -> None:
+    before = vars(built).get(name)
+    # Assigning a hyperparameter changes its value, so the error is about the value.
+    message = r"^tau .*number" if name == "tau" else rf"^{name} .*(Agent|Algorithm|Configurable)\.{name}.*another"
+    with pytest.raises(ValueError, match=message):
+        setattr(built, name, built.q)
+    assert vars(built).get(name) is before
+
+
+@pytest.mark.parametrize("name", ASSIGNABLE)
+def test_declarations_may_be_assigned(name: str, built: MyDQN) -> None:
+    value = getattr(built, name)
+    setattr(built, name, value)
+    assert getattr(built, name) is value
+
+
+def test_attributes_of_the_users_class_may_be_assigned() -> None:
+    class Mine(MyDQN):
+        scale, policy = 1.0, None
+
+    agent = Mine(VECTOR, hidden=4, seed=1)
+    agent.scale, agent.policy = 2.0, "greedy"
+    assert (agent.scale, agent.policy) == (2.0, "greedy")
+
+
+@pytest.mark.parametrize("name", ["policy", "noise", "networks", "fit", "_learner"])
+def test_assigning_a_name_of_agent_in_the_constructor_raises(name: str) -> None:
+    class Colliding(noterl.Agent):
+        head = noterl.heads.Q()
+
+        def __init__(self, env, *, seed=None):
+            super().__init__(env, seed=seed)
+            setattr(self, name, [networks.mlp(5, [4], 3)])
+
+    with pytest.raises(ValueError, match=rf"^{name} .*Colliding.*my_{name.strip('_')}$"):
+        Colliding(VECTOR)
+
+
+@pytest.mark.parametrize("name", ["store", "draw", "select", "gather", "due", "acting", "run_updates", "learner"])
+def test_network_under_any_other_name_is_trained_and_saved(name: str, tmp_path: Path) -> None:
+    class Named(noterl.Agent):
+        head = noterl.heads.Q()
+
+        def __init__(self, env, *, seed=None):
+            super().__init__(env, seed=seed)
+            setattr(self, name, networks.mlp(5, [4], 3))
+
+        def forward(self, observation):
+            return getattr(self, name)(observation)
+
+        def loss(self, batch):
+            return ops.mean(ops.square(self.forward(batch.observation)))
+
+    agent = Named(VECTOR, seed=1)
+    agent.compile(replay=noterl.Replay(64), batch_size=4)
+    network = getattr(agent, name)
+    assert agent.networks() == {name: network}
+    before = networks.get_weights(network)
+    run_updates(agent, random_batch(2, 4), 2)
+    trained = networks.get_weights(network)
+    assert all(not np.array_equal(old, new) for old, new in zip(before, trained, strict=True))
+    agent.save(tmp_path / "agent.noterl")
+    restored = Named(VECTOR, seed=2)
+    restored.compile(replay=noterl.Replay(64), batch_size=4)
+    restored.restore(tmp_path / "agent.noterl")
+    for expected, weight in zip(trained, networks.get_weights(getattr(restored, name)), strict=True):
+        np.testing.assert_array_equal(weight, expected)
 
 
 class Pair(noterl.Agent):
-    """Two networks, two losses, two optimizers, and plain Python in between."""
+    """Has two networks, two losses and two optimizers, with plain Python between the gradient steps."""
 
     memory, head = "replay", noterl.heads.Q()
     optimizer_names = ("actor", "critic")
@@ -117,7 +221,7 @@ def pair(optimizer: Any, kind: type[Pair] = Pair) -> Pair:
 
 
 class Descent:
-    """Plain stochastic gradient descent, for the reference."""
+    """Stochastic gradient descent for the reference."""
 
     def __init__(self, learning_rate: float) -> None:
         self.learning_rate = learning_rate
@@ -130,7 +234,7 @@ def test_several_optimizers_train_their_own_networks() -> None:
     agent = pair({"critic": keras.optimizers.SGD(0.1), "actor": keras.optimizers.Adam(0.01)})
     actor, critic = networks.get_weights(agent.q), networks.get_weights(agent.critic)
     settings = {"double": False, "loss": "squared"}
-    truths = (
+    references = (
         reference.DQN(reference.mlp((8,)), actor, actor, reference.Adam(0.01), **settings),
         reference.DQN(reference.mlp((6,)), critic, critic, Descent(0.1), **settings),
     )
@@ -141,12 +245,12 @@ def test_several_optimizers_train_their_own_networks() -> None:
         plain = one._replace(discount=0 * one.discount, weight=np.ones(16))
         logs.append(
             [
-                truths[0].update(plain)[0],
-                truths[1].update(plain._replace(reward=one.discount, action=0 * one.action))[0],
+                references[0].update(plain)[0],
+                references[1].update(plain._replace(reward=one.discount, action=0 * one.action))[0],
             ]
         )
-    assert_all_close(networks.get_weights(agent.q), truths[0].weights, "actor")
-    assert_all_close(networks.get_weights(agent.critic), truths[1].weights, "critic")
+    assert_all_close(networks.get_weights(agent.q), references[0].weights, "actor")
+    assert_all_close(networks.get_weights(agent.critic), references[1].weights, "critic")
     fetched = {name: current().fetch(value) for name, value in result.logs.items()}
     np.testing.assert_allclose(np.stack([fetched["actor"], fetched["critic"]], -1), logs, rtol=1e-4, atol=2e-6)
     np.testing.assert_allclose(fetched["loss"], fetched["actor"] + fetched["critic"], rtol=1e-6)
@@ -161,7 +265,7 @@ def rates(agent: noterl.Agent) -> dict[str, tuple[str, float]]:
     }
 
 
-def test_optimizers_are_given_as_one_as_a_list_or_by_name() -> None:
+def test_optimizer_may_be_one_or_a_list_or_a_dict() -> None:
     one = keras.optimizers.RMSprop(0.02)
     assert rates(pair(one)) == {"actor": ("RMSprop", 0.02), "critic": ("RMSprop", 0.02)}
     shared = pair(one)
@@ -177,18 +281,18 @@ def test_optimizers_are_given_as_one_as_a_list_or_by_name() -> None:
     assert rates(listed) == {"actor": ("Adam", 0.25), "critic": ("SGD", 0.25)}
 
 
-def test_finding_out_what_optimizers_train_changes_nothing() -> None:
+def test_dry_run_changes_nothing() -> None:
     class Moving(Pair):
-        """Its update also moves a variable by hand."""
+        """Its update also assigns a variable, samples random numbers and copies a network."""
 
         def __init__(self, env, *, seed=None):
             super().__init__(env, seed=seed)
             self.count = keras.Variable(np.float32(0), trainable=False)
-            self.draws = keras.random.SeedGenerator(3)
+            self.random_seed = keras.random.SeedGenerator(3)
 
         def update(self, batch):
             self.count.assign_add(1.0)
-            keras.random.normal((2,), seed=self.draws)
+            keras.random.normal((2,), seed=self.random_seed)
             networks.copy(self.q, self.q)
             return super().update(batch)
 
@@ -200,7 +304,7 @@ def test_finding_out_what_optimizers_train_changes_nothing() -> None:
     assert float(current().fetch(agent.count)) == 3
 
 
-def test_one_optimizer_may_take_several_steps() -> None:
+def test_one_optimizer_may_take_several_gradient_steps() -> None:
     class Shared(Pair):
         optimizer_names = ("only",)
 
@@ -216,8 +320,8 @@ def test_one_optimizer_may_take_several_steps() -> None:
     assert {name.split("/")[1] for name in changed} == {"q", "critic"}
 
 
-def test_update_may_be_called_by_hand() -> None:
-    """To look at one update; compiled or not, it is the same."""
+def test_update_may_be_called_directly() -> None:
+    """The result equals that of the compiled update."""
     agent = pair(["adam", "sgd"])
     start, batch = copied(agent.get_state()), random_batch(1, 4)
     run_updates(agent, batch, 1)
@@ -240,29 +344,29 @@ def test_update_may_be_called_by_hand() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "message"),
     [
-        ([keras.optimizers.Adam()], "optimizer must list 2 optimizers, for actor, critic; got 1"),
-        ({"actor": "adam"}, r"optimizer must have the keys \['actor', 'critic'\], got \['actor'\]"),
+        ([keras.optimizers.Adam()], "optimizer .*got 1"),
+        ({"actor": "adam"}, r"optimizer .*got \['actor'\]"),
         ({"actor": "adam", "critics": "adam"}, r"got \['actor', 'critics'\]"),
-        ("adamm", "optimizer: Keras knows no 'adamm'"),
-        (["adam", "adamm"], "optimizer: Keras knows no 'adamm'"),
-        (3e-4, "optimizer for 'actor' must be a keras.optimizers.Optimizer.*got 0.0003"),
-        (keras.optimizers.Adam, "optimizer for 'actor' must be a keras.optimizers.Optimizer"),
+        ("adamm", "^optimizer: .*'adamm'"),
+        (["adam", "adamm"], "^optimizer: .*'adamm'"),
+        (3e-4, r"^optimizer for 'actor' .*got 0\.0003"),
+        (keras.optimizers.Adam, "^optimizer for 'actor' .*got .*Adam"),
     ],
 )
-def test_a_wrong_optimizer_is_refused_by_name(optimizer: Any, message: str) -> None:
+def test_bad_optimizer_raises_and_changes_nothing(optimizer: Any, message: str) -> None:
     agent = Pair(VECTOR, seed=1)
     with pytest.raises(ValueError, match=message):
         agent.compile(optimizer)
-    assert rates(pair(None)) and agent.optimizers == {}, "a refused compile changes nothing"
+    assert agent.schedule is None, "a compile that raises changes nothing"
 
 
 @pytest.mark.backends("tensorflow", "jax")
 def test_a_torch_optimizer_needs_the_torch_backend() -> None:
     torch = pytest.importorskip("torch")
     native = torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))])
-    for given in (native, lambda parameters: torch.optim.Adam(parameters)):
-        with pytest.raises(ValueError, match=rf"optimizer: .*runs on {backends.name()}: set KERAS_BACKEND=torch"):
-            MyDQN(VECTOR).compile(given)
+    for optimizer in (native, lambda parameters: torch.optim.Adam(parameters)):
+        with pytest.raises(ValueError, match=rf"^optimizer: .*{backends.name()}.*KERAS_BACKEND=torch"):
+            MyDQN(VECTOR).compile(optimizer)
 
 
 @pytest.mark.backends("tensorflow", "jax")
@@ -281,66 +385,66 @@ def test_a_torch_network_needs_the_torch_backend() -> None:
 
 
 def broken(**methods: Any) -> noterl.Agent:
-    """Return an agent with some methods in place of those of `MyDQN`, compiled for small batches."""
+    """Return an agent like `MyDQN` with other methods, compiled for small batches."""
     agent = type("Broken", (MyDQN,), methods)(VECTOR, hidden=4, seed=1)
     agent.compile(replay=noterl.Replay(64), batch_size=4)
     return agent
 
 
-def test_an_update_that_leaves_an_optimizer_out_is_refused() -> None:
+def test_update_must_use_every_optimizer() -> None:
     class Lazy(Pair):
         def update(self, batch):
             loss, feedback = self.minimize(self.critic_loss, self.critic, "critic", batch)
             return {"loss": loss}, feedback
 
-    with pytest.raises(ValueError, match="update never calls minimize with the optimizer actor"):
+    with pytest.raises(ValueError, match=r"^update .*optimizer actor"):
         pair(None, Lazy)
 
 
-def test_an_update_that_names_another_optimizer_is_refused() -> None:
+def test_minimize_raises_for_unknown_optimizer() -> None:
     class Misspelt(Pair):
         def update(self, batch):
             return self.minimize(self.critic_loss, self.critic, "critics", batch)
 
-    with pytest.raises(ValueError, match="optimizer must be one of actor, critic, got 'critics'"):
+    with pytest.raises(ValueError, match=r"optimizer .*got 'critics'"):
         pair(None, Misspelt)
 
 
-def test_an_update_that_trains_what_is_frozen_is_refused() -> None:
+def test_minimize_raises_for_frozen_network() -> None:
     def update(self, batch):
         loss, feedback = self.minimize(self.loss, self.target_q, "optimizer", batch)
         return {"loss": loss}, feedback
 
-    with pytest.raises(ValueError, match="nothing that is trainable"):
+    with pytest.raises(ValueError, match="trained"):
         broken(update=update).build()
 
 
 @pytest.mark.parametrize("result", [lambda loss: loss, lambda loss: {"loss": loss}, lambda loss: ({}, [1])])
-def test_an_update_that_does_not_return_a_pair_is_refused(result: Any) -> None:
+def test_update_must_return_a_pair_of_dicts(result: Any) -> None:
     def update(self, batch):
         return result(self.minimize(self.loss, self.q, "optimizer", batch)[0])
 
-    with pytest.raises(ValueError, match=r"update must return \(logs, feedback\)"):
+    with pytest.raises(ValueError, match=r"^update .*\(logs, feedback\)"):
         broken(update=update).build()
 
 
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda loss, aux: (loss, aux, 3), "a scalar or .scalar, feedback., got a tuple of 3"),
-        (lambda loss, aux: aux["td_error"], "a loss is a scalar tensor"),
-        (lambda loss, aux: None, "a loss is a scalar tensor, got None"),
-        (lambda loss, aux: 1.0, "a loss is a scalar tensor, got 1.0"),
+        (lambda loss, aux: (loss, aux, 3), "loss .*got a tuple of 3"),
+        (lambda loss, aux: aux["td_error"], "loss .*got "),
+        (lambda loss, aux: None, "loss .*got None"),
+        (lambda loss, aux: 1.0, r"loss .*got 1\.0"),
     ],
 )
-def test_a_loss_that_is_no_scalar_is_refused(returned: Any, message: str) -> None:
+def test_loss_must_be_a_scalar_tensor(returned: Any, message: str) -> None:
     agent = broken(loss=lambda self, batch: returned(*MyDQN.loss(self, batch)))
     with pytest.raises(ValueError, match=message):
         agent.build()
         run_updates(agent, random_batch(2, 4), 2)
 
 
-def test_what_is_not_defined_is_named() -> None:
+def test_missing_method_is_named() -> None:
     class Empty(noterl.Agent):
         memory, head = "replay", noterl.heads.Q()
 
@@ -349,50 +453,50 @@ def test_what_is_not_defined_is_named() -> None:
             self.q = networks.mlp(5, (4,), 3)
 
     agent = Empty(VECTOR, seed=1)
-    with pytest.raises(NotImplementedError, match=r"Empty must define forward"):
+    with pytest.raises(NotImplementedError, match=r"Empty .*forward"):
         agent.act(np.zeros(5))
     agent = type("Lossless", (Empty,), {"forward": lambda self, observation: self.q(observation)})(VECTOR)
     agent.compile(replay=noterl.Replay(64), batch_size=4)
     agent.build()
-    with pytest.raises(NotImplementedError, match=r"Lossless must define loss"):
+    with pytest.raises(NotImplementedError, match=r"Lossless .*loss"):
         run_updates(agent, random_batch(2, 4), 2)
 
 
-def test_an_agent_without_a_network_is_refused() -> None:
+def test_agent_without_a_network_raises() -> None:
     class Bare(noterl.Agent):
         memory, head = "replay", noterl.heads.Q()
 
         def forward(self, observation):
             return observation[:, :3]
 
-    with pytest.raises(ValueError, match="Bare has no network to train: keep it as an attribute"):
+    with pytest.raises(ValueError, match=r"Bare .*network.*attribute"):
         Bare(VECTOR, seed=1).fit(steps=5, verbose=0)
 
 
-def test_a_network_without_an_input_is_refused_by_name() -> None:
+def test_network_without_an_input_raises() -> None:
     class Unbuilt(MyDQN):
         def __init__(self, env, *, seed=None):
             super().__init__(env, seed=seed)
             self.q = keras.Sequential([keras.layers.Dense(3)], name="shapeless")
 
-    with pytest.raises(ValueError, match="'shapeless' has no variables yet"):
+    with pytest.raises(ValueError, match=r"'shapeless' .*Input"):
         Unbuilt(VECTOR, seed=1).fit(steps=5, verbose=0)
-    with pytest.raises(ValueError, match="'shapeless' has no variables yet"):
+    with pytest.raises(ValueError, match=r"'shapeless' .*Input"):
         noterl.DQN(VECTOR, network=keras.Sequential([keras.layers.Dense(3)], name="shapeless"))
 
 
-def test_extra_logs_reach_the_hooks() -> None:
-    seen: list[dict[str, float]] = []
+def test_logs_of_update_reach_callbacks() -> None:
+    received: list[dict[str, float]] = []
 
-    class Look(noterl.Callback):
+    class RecordLogs(noterl.Callback):
         def on_batch_end(self, batch, logs):
-            seen.append(dict(logs))
+            received.append(dict(logs))
 
     agent = Pair(lambda: Corridor(), seed=1)
     agent.compile(replay=noterl.Replay(64), batch_size=4, learning_starts=10, update_every=4, updates=3)
-    agent.fit(steps=30, verbose=0, callbacks=[Look()])
-    assert len(seen) == agent.updates == 15
-    for logs in seen:
+    agent.fit(steps=30, verbose=0, callbacks=[RecordLogs()])
+    assert len(received) == agent.updates == 15
+    for logs in received:
         assert set(logs) >= {"loss", "actor", "critic", "scale"}
         assert all(type(value) is float for value in logs.values())
         assert logs["loss"] == pytest.approx(logs["actor"] + logs["critic"], rel=1e-5)

@@ -1,4 +1,4 @@
-"""Losses equal numbers that were computed by hand."""
+"""Losses and their gradients, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def numbers(value) -> list:
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
-def test_take_returns_values_of_actions(dtype: str) -> None:
+def test_take_returns_the_values_of_the_actions(dtype: str) -> None:
     values = tensor([1, 2, 3], [4, 5, 6], [7, 8, 9], [-1, -2, -3])
     assert numbers(losses.take(values, tensor(2, 0, 1, 2, dtype=dtype))) == [3, 4, 8, -3]
 
 
-def test_td_target_of_terminated_row_is_reward() -> None:
+def test_td_target_of_a_terminated_row_is_its_reward() -> None:
     # reward + discount * next value
     target = losses.td_target(tensor(1, -1, 2), tensor(0.5, 0, 0.25), tensor(4, 100, -8))
     assert numbers(target) == [3, -1, 0]
@@ -42,7 +42,7 @@ def test_squared_is_half_the_square() -> None:
     assert numbers(losses.squared(tensor(0, 0.5, -3))) == [0, 0.125, 4.5]
 
 
-def test_weighted_mean_divides_by_rows() -> None:
+def test_weighted_mean_divides_by_the_number_of_rows() -> None:
     mean = losses.weighted_mean(tensor(2, 4, 100, 8), tensor(1, 0.5, 0, 1))
     assert numbers(mean) == (2 + 2 + 0 + 8) / 4
 
@@ -88,4 +88,4 @@ def check_gradients(gradient) -> None:
     pair = gradient(lambda e: losses.take(ops.stack([e, 10 * e], axis=-1), action), errors)
     assert numbers(pair) == [10, 1, 10, 10, 1]
     target = gradient(lambda e: losses.td_target(e, tensor(0.9) + 0 * e, e), errors)
-    assert target is None or not any(numbers(target)), "a target takes no gradient"
+    assert target is None or not any(numbers(target)), "a target must have no gradient"

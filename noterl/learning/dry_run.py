@@ -46,7 +46,7 @@ def build_default_optimizer(algorithm: Algorithm, built: dict[str, Any]) -> list
         raise ValueError(f"{type(algorithm).__name__} has no network to train: keep it as an attribute of the agent")
     # A torch optimizer that holds parameters trains these, so that a target network need not be frozen.
     groups = [networks.trainable_variables(network) for network in algorithm.networks().values()]
-    held = networks.unique(variable for group in groups for variable in optimizers.held_of(built[name], group))
+    held = networks.unique(variable for group in groups for variable in optimizers.variables_in(built[name], group))
     trained = held or trained
     built[name] = optimizers.build(built[name], trained)
     return trained

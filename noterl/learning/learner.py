@@ -106,9 +106,10 @@ class Learner(ABC):
             report: variables whose weights each call returns, for acting.
         """
         self.compile_programs(report)
-        scheduled = [live for live in self.algorithm.hyperparameters.values() if live.schedule is not None]
-        self._schedules: list[Callable[[int], None]] = [live.update_schedules for live in scheduled]
-        self._schedules += [part for one in self.optimizers.values() for part in optimizers.followers(one)]
+        self._scheduled: list[Callable[[int], None]] = [
+            each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
+        ]
+        self._scheduled += [part for one in self.optimizers.values() for part in optimizers.scheduled(one)]
         self.is_built = True
 
     @abstractmethod
@@ -250,9 +251,9 @@ class Learner(ABC):
         return min(updates if updates == self.schedule.updates else bucket(updates), LARGEST_CALL)
 
     def update_schedules(self, step: int) -> None:
-        """Set everything that follows a schedule to its value at this step."""
-        for follow in self._schedules:
-            follow(step)
+        """Set everything that has a schedule to its value at this step."""
+        for update in self._scheduled:
+            update(step)
 
     def logs_of_update(self, number: int, logs: dict[str, Any]) -> dict[str, Any]:
         """Return the logs that the update with this number returns; others belong to other updates of the period."""

@@ -1,7 +1,4 @@
-"""Optimizers: taking what the user gave to `compile`, making its rules live, and saying its state.
-
-Owns: the difference between a Keras optimizer and a native torch one, outside the backends.
-"""
+"""Optimizers of Keras and torch: resolving the argument of `compile`, changing rules during training, and state."""
 
 from __future__ import annotations
 
@@ -19,50 +16,52 @@ from noterl.hyperparameters import Hyperparameter
 from noterl.schedules import Schedule
 from noterl.utils.schema import Array, Constant, check
 
-# For each variable, the axes that bring it into Keras's layout, or None where it lies so.
+# Returns for each variable the axes that transpose it to Keras's layout, or None if it has that layout.
 Layout = Callable[[Sequence[keras.Variable]], list[tuple[int, ...] | None]]
 
-# Rules of Keras optimizers that callbacks may change; the learning rate Keras itself keeps in a variable.
-_LIVE_RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, None)}
+# Rules of Keras optimizers that callbacks may change, with their bounds; the learning rate is a variable of Keras.
+_RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, None)}
 
 
-def resolve(given: Any, names: Sequence[str], learning_rate: float) -> dict[str, Any]:
+def resolve(optimizer: Any, names: Sequence[str], learning_rate: float) -> dict[str, Any]:
     """Return one optimizer (or function that makes one) for each name.
 
     Args:
-        given: None, one optimizer, a list in the order of `names`, or a dict by name.
+        optimizer: None, one optimizer, a list in the order of `names`, or a dict by name.
         names: the agent's `optimizer_names`.
-        learning_rate: of the default, Adam.
+        learning_rate: of Adam, the default.
 
     Raises:
-        ValueError: naming `optimizer`, for anything else or an optimizer of a framework that is not the backend.
+        ValueError: if `optimizer` is anything else, or its framework is not the backend.
     """
-    if given is None:
-        given = keras.optimizers.Adam(learning_rate)
-    if isinstance(given, Mapping):
-        if set(given) != set(names):
-            raise ValueError(f"optimizer must have the keys {sorted(names)}, got {sorted(map(str, given))}")
-        chosen = dict(given)
-    elif isinstance(given, list | tuple):
-        if len(given) != len(names):
-            raise ValueError(f"optimizer must list {len(names)} optimizers, for {', '.join(names)}; got {len(given)}")
-        chosen = dict(zip(names, given, strict=True))
+    if optimizer is None:
+        optimizer = keras.optimizers.Adam(learning_rate)
+    if isinstance(optimizer, Mapping):
+        if set(optimizer) != set(names):
+            raise ValueError(f"optimizer must have the keys {sorted(names)}, got {sorted(map(str, optimizer))}")
+        by_name = dict(optimizer)
+    elif isinstance(optimizer, list | tuple):
+        if len(optimizer) != len(names):
+            raise ValueError(
+                f"optimizer must list {len(names)} optimizers, for {', '.join(names)}; got {len(optimizer)}"
+            )
+        by_name = dict(zip(names, optimizer, strict=True))
     else:
-        if _is_torch(given) and len(names) > 1:
+        if _is_torch(optimizer) and len(names) > 1:
             raise ValueError(f"optimizer: a torch optimizer cannot be shared by {', '.join(names)}; pass a dict")
-        chosen = dict.fromkeys(names, given)
-    return {name: _own(optimizer, name) for name, optimizer in chosen.items()}
+        by_name = dict.fromkeys(names, optimizer)
+    return {name: _resolve_one(each, name) for name, each in by_name.items()}
 
 
-def _own(optimizer: Any, name: str) -> Any:
-    """Return an optimizer that is the agent's own."""
+def _resolve_one(optimizer: Any, name: str) -> Any:
+    """Return an optimizer that only this agent uses, or a function that makes one."""
     if isinstance(optimizer, str):
         try:
             return keras.optimizers.get(optimizer)
         except ValueError as error:
-            raise ValueError(f"optimizer: Keras knows no {optimizer!r}") from error
+            raise ValueError(f"optimizer: Keras has no optimizer named {optimizer!r}") from error
     if isinstance(optimizer, keras.optimizers.Optimizer):
-        return plain(optimizer)
+        return copy_without_state(optimizer)
     if _is_torch(optimizer) or _makes_torch(optimizer):
         if backends.name() != "torch":
             kind = type(optimizer).__name__ if _is_torch(optimizer) else "a function of parameters"
@@ -70,7 +69,7 @@ def _own(optimizer: Any, name: str) -> Any:
                 f"optimizer: {kind} needs the torch backend, but this process runs on {backends.name()}: set "
                 "KERAS_BACKEND=torch before Keras is imported, or pass a keras.optimizers.Optimizer"
             )
-        _refuse_closures(optimizer)
+        _check_closure(optimizer)
         return optimizer
     raise ValueError(
         f"optimizer for {name!r} must be a keras.optimizers.Optimizer, its name, or with KERAS_BACKEND=torch a "
@@ -78,31 +77,32 @@ def _own(optimizer: Any, name: str) -> Any:
     )
 
 
-def plain(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return a fresh Keras optimizer with the present rules of this one, and none of its state.
+def copy_without_state(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Return a new Keras optimizer with the current rules of this one, without its state.
 
-    A learning rate that follows one of our schedules is a plain number to Keras; `schedule_of` tells.
+    If the learning rate has a schedule of `noterl.schedules`, Keras receives its first value; `schedule_of` returns the
+    schedule.
     """
     config, schedule = optimizer.get_config(), schedule_of(optimizer)
     numbers = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}
     if schedule is None:
         return type(optimizer).from_config(numbers)
-    fresh = type(optimizer).from_config({**numbers, "learning_rate": schedule(0)})
-    fresh.noterl_schedule = schedule
-    return fresh
+    new = type(optimizer).from_config({**numbers, "learning_rate": schedule(0)})
+    new.noterl_schedule = schedule
+    return new
 
 
 def schedule_of(optimizer: Any) -> Schedule | None:
-    """Return the schedule of ours that the learning rate follows, or None."""
-    given = getattr(optimizer, "_learning_rate", None)
-    return given if isinstance(given, Schedule) else getattr(optimizer, "noterl_schedule", None)
+    """Return the schedule of the learning rate, of `noterl.schedules`; None if it has none."""
+    learning_rate = getattr(optimizer, "_learning_rate", None)
+    return learning_rate if isinstance(learning_rate, Schedule) else getattr(optimizer, "noterl_schedule", None)
 
 
-def follow(optimizer: Any, step: int) -> None:
-    """Bring the learning rate to its schedule's value after `step` environment steps.
+def update_schedule(optimizer: Any, step: int) -> None:
+    """Set the learning rate to the value of its schedule after `step` environment steps.
 
     Raises:
-        ValueError: if that is no finite number from 0.
+        ValueError: if the value is negative or not finite.
     """
     schedule = schedule_of(optimizer)
     if schedule is not None:
@@ -113,61 +113,69 @@ def follow(optimizer: Any, step: int) -> None:
 
 
 def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
-    """Return the optimizer ready to train `variables`, its rules live."""
+    """Return the optimizer, built for `variables`, with rules that can be changed during training.
+
+    Raises:
+        ValueError: if it is not a torch optimizer, takes several gradients per step, or holds other parameters.
+    """
     if isinstance(optimizer, keras.optimizers.Optimizer):
         if not optimizer.built:
             optimizer.build(list(variables))
-            _make_live(optimizer)
+            _make_variables_of_rules(optimizer)
         return optimizer
     if not _is_torch(optimizer):
         optimizer = optimizer([variable.value for variable in variables])
         if not _is_torch(optimizer):
             raise ValueError(f"optimizer: the function must return a torch.optim.Optimizer, got {optimizer!r}")
-        _refuse_closures(optimizer)
-    held = {id(variable) for variable in held_of(optimizer, variables)}
-    missing = [variable.name for variable in variables if id(variable) not in held]
+        _check_closure(optimizer)
+    found = {id(variable) for variable in variables_in(optimizer, variables)}
+    missing = [variable.name for variable in variables if id(variable) not in found]
     if missing:
-        raise ValueError(f"optimizer holds other parameters than the agent trains: {', '.join(missing)} are missing")
+        raise ValueError(f"optimizer must hold all parameters that the agent trains, {', '.join(missing)} are missing")
     return optimizer
 
 
-def held_of(optimizer: Any, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
-    """Return those of the variables that a torch optimizer was made for; none of one that is made, or built, later."""
+def variables_in(optimizer: Any, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
+    """Return the variables whose parameters a torch optimizer holds; none for other optimizers and functions."""
     groups = optimizer.param_groups if _is_torch(optimizer) else []
-    held = {id(parameter) for group in groups for parameter in group["params"]}
-    return [variable for variable in variables if id(variable.value) in held]
+    parameters = {id(parameter) for group in groups for parameter in group["params"]}
+    return [variable for variable in variables if id(variable.value) in parameters]
 
 
-def _make_live(optimizer: keras.optimizers.Optimizer) -> None:
-    """Turn rules that Keras would bake into a trace into variables; eager torch reads plain numbers each time."""
+def _make_variables_of_rules(optimizer: keras.optimizers.Optimizer) -> None:
+    """Replace the numbers of rules by variables, because a compiled update would contain them as constants.
+
+    Torch reads them in every step, so there they stay numbers.
+    """
     if backends.name() == "torch":
         return
-    optimizer.noterl_live = {}
-    for rule, (minimum, maximum) in _LIVE_RULES.items():
+    optimizer.noterl_rules = {}
+    for rule, (minimum, maximum) in _RULES.items():
         value = getattr(optimizer, rule, None)
         if isinstance(value, float | int) and not isinstance(value, bool):
-            live = optimizer.noterl_live[rule] = Hyperparameter(value, rule, minimum=minimum, maximum=maximum)
-            setattr(optimizer, rule, live)
+            variable = Hyperparameter(value, rule, minimum=minimum, maximum=maximum)
+            optimizer.noterl_rules[rule] = variable
+            setattr(optimizer, rule, variable)
 
 
-def followers(optimizer: Any) -> list[Callable[[int], None]]:
-    """Return what the loop calls with the steps so far, before each group of updates."""
-    scheduled = [partial(follow, optimizer)] if schedule_of(optimizer) is not None else []
-    live = [lambda step: keep_live(optimizer)] if getattr(optimizer, "noterl_live", None) else []
-    return [*scheduled, *live]
+def scheduled(optimizer: Any) -> list[Callable[[int], None]]:
+    """Return the functions that the learner calls with the steps so far, before each group of updates."""
+    schedules = [partial(update_schedule, optimizer)] if schedule_of(optimizer) is not None else []
+    rules = [lambda step: assign_rules(optimizer)] if getattr(optimizer, "noterl_rules", None) else []
+    return [*schedules, *rules]
 
 
-def keep_live(optimizer: Any) -> None:
-    """Take numbers that were set in the place of live rules (`optimizer.beta_1 = 0.5`), which a trace would not see.
+def assign_rules(optimizer: Any) -> None:
+    """Assign numbers that the user set as attributes (`optimizer.beta_1 = 0.5`) to the variables of the rules.
 
     Raises:
-        ValueError: naming the rule, if the number is out of bounds; the rule stays as it was.
+        ValueError: if a number is out of bounds; the rule does not change then.
     """
-    for rule, live in getattr(optimizer, "noterl_live", {}).items():
+    for rule, variable in getattr(optimizer, "noterl_rules", {}).items():
         value = getattr(optimizer, rule)
-        if value is not live:
-            setattr(optimizer, rule, live)
-            live.assign(value)
+        if value is not variable:
+            setattr(optimizer, rule, variable)
+            variable.assign(value)
 
 
 def _is_torch(optimizer: Any) -> bool:
@@ -175,29 +183,33 @@ def _is_torch(optimizer: Any) -> bool:
 
 
 def _makes_torch(optimizer: Any) -> bool:
-    """Whether it is a function of parameters, as a class of torch is too."""
+    """Return whether it is a function of parameters, or a class of torch optimizers."""
     if isinstance(optimizer, type):
         return any(base.__module__.startswith("torch.optim") for base in optimizer.__mro__)
     return callable(optimizer)
 
 
-def _refuse_closures(optimizer: Any) -> None:
-    """Raise a ValueError for a torch optimizer, or a class of them, that takes the loss several times in a step."""
+def _check_closure(optimizer: Any) -> None:
+    """Check that a torch optimizer, or a class of them, evaluates the loss once in a step.
+
+    Raises:
+        ValueError: if its `step` requires a closure.
+    """
     step = getattr(optimizer, "step", None)
     closure = inspect.signature(step).parameters.get("closure") if callable(step) else None
     if closure is not None and closure.default is closure.empty:
         name = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
         raise ValueError(
-            f"optimizer must take one gradient for each of its steps, got torch's {name}: its step must be given a "
-            "closure that takes the loss again"
+            f"optimizer must use one gradient per step, got torch's {name}, whose step requires a closure that "
+            "evaluates the loss again"
         )
 
 
 def get_rule(optimizer: Any, rule: str) -> float:
-    """Return the present value of `learning_rate`, `beta_1`, `beta_2` or `weight_decay`.
+    """Return the current value of `learning_rate`, `beta_1`, `beta_2` or `weight_decay`.
 
     Raises:
-        ValueError: naming the rule, if the optimizer has none of that name.
+        ValueError: if the optimizer has no such rule.
     """
     if _is_torch(optimizer):
         group = optimizer.param_groups[0]
@@ -214,16 +226,15 @@ def get_rule(optimizer: Any, rule: str) -> float:
 
 
 def set_rule(optimizer: Any, rule: str, value: float) -> None:
-    """Set what `get_rule` returned; takes effect with the next update and does not retrace.
+    """Set a rule, from the next update on and without retracing; `get_rule` names the rules.
 
     Raises:
-        ValueError: naming the rule, if the optimizer has none of that name, the value is out of bounds, or a schedule
-            would overrule it.
+        ValueError: if the optimizer has no such rule, the value is out of bounds, or the rule has a schedule.
     """
     get_rule(optimizer, rule)
     if rule == "learning_rate" and schedule_of(optimizer) is not None:
-        raise ValueError(f"{rule} follows {schedule_of(optimizer)!r}, which would overrule {value!r}")
-    low, high = _LIVE_RULES.get(rule, (0.0, None))
+        raise ValueError(f"{rule} has the schedule {schedule_of(optimizer)!r}, which would overwrite {value!r}")
+    low, high = _RULES.get(rule, (0.0, None))
     if not math.isfinite(value) or not low <= value <= (math.inf if high is None else high):
         raise ValueError(f"{rule} must be a finite number from {low} to {high or 'infinity'}, got {value!r}")
     if _is_torch(optimizer):
@@ -242,35 +253,37 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
 
 
 def get_state(optimizer: Any, layout: Layout) -> dict[str, Any]:
-    """Return the optimizer's state; slots lie as their variables do in Keras's layout.
+    """Return the optimizer's state; slots have the layout that Keras has for their variables.
 
     Args:
         optimizer: a built optimizer.
-        layout: tells, for each variable, the axes that bring it into Keras's layout, or None.
+        layout: returns for each variable the axes that transpose it to Keras's layout, or None.
     """
     if _is_torch(optimizer):
         return _torch_state(optimizer)
-    keep_live(optimizer)
+    assign_rules(optimizer)
     fetch = backends.current().fetch
     axes = layout(optimizer._trainable_variables)
     slots = {
         name: [fetch(v) if order is None else fetch(v).transpose(order) for v, order in zip(found, axes, strict=True)]
         for name, found in _slots(optimizer).items()
     }
-    rules = {
-        rule: float(getattr(optimizer, rule)) for rule in _LIVE_RULES if getattr(optimizer, rule, None) is not None
-    }
+    rules = {rule: float(getattr(optimizer, rule)) for rule in _RULES if getattr(optimizer, rule, None) is not None}
     scalars = [fetch(v) for v in _scalars(optimizer)]
     return {"class": type(optimizer).__name__, "scalars": scalars, "slots": slots, "rules": rules}
 
 
 def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
-    """Raise a ValueError if the state is of another optimizer, or of other variables."""
+    """Check that `set_state` can restore this state.
+
+    Raises:
+        ValueError: if it is the state of another optimizer, or of other variables.
+    """
     if _is_torch(optimizer) != ("torch" in state):
-        raise ValueError("the state is of an optimizer of another framework (Keras or torch.optim)")
+        raise ValueError("the state belongs to an optimizer of another framework (Keras or torch.optim)")
     saved, kind = state.get("torch", state)["class"], type(optimizer).__name__
     if saved != kind:
-        raise ValueError(f"the state is of the optimizer {saved!r}, the agent has {kind}")
+        raise ValueError(f"the state belongs to the optimizer {saved!r}, but the agent has {kind}")
     if _is_torch(optimizer):
         return
     axes = layout(optimizer._trainable_variables)
@@ -282,17 +295,17 @@ def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
         "class": Constant(kind),
         "scalars": [Array(shape=v.shape) for v in _scalars(optimizer)],
         "slots": slots,
-        "rules": {rule: float for rule in _LIVE_RULES if getattr(optimizer, rule, None) is not None},
+        "rules": {rule: float for rule in _RULES if getattr(optimizer, rule, None) is not None},
     }
     check(state, schema, f"the state of the optimizer {kind}")
 
 
 def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
-    """Take what `get_state` returned, after `check_state`."""
+    """Restore what `get_state` returned; call `check_state` first."""
     if _is_torch(optimizer):
         _set_torch_state(optimizer, state)
         return
-    keep_live(optimizer)
+    assign_rules(optimizer)
     axes = layout(optimizer._trainable_variables)
     for name, found in _slots(optimizer).items():
         for variable, value, order in zip(found, state["slots"][name], axes, strict=True):
@@ -304,14 +317,11 @@ def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
 
 
 def variables(optimizer: Any) -> list[keras.Variable]:
-    """Return every variable of an optimizer: what a compiled update must know.
-
-    Native torch ones have none, nor has a function that has yet to make the optimizer.
-    """
+    """Return every variable of an optimizer; none for torch optimizers, and functions that make them."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return []
-    live = (getattr(optimizer, rule, None) for rule in _LIVE_RULES)
-    return [*optimizer.variables, *(rule for rule in live if isinstance(rule, Hyperparameter))]
+    rules = (getattr(optimizer, rule, None) for rule in _RULES)
+    return [*optimizer.variables, *(rule for rule in rules if isinstance(rule, Hyperparameter))]
 
 
 def _slots(optimizer: keras.optimizers.Optimizer) -> dict[str, list[keras.Variable]]:
@@ -330,26 +340,26 @@ def _slots(optimizer: keras.optimizers.Optimizer) -> dict[str, list[keras.Variab
 
 
 def _scalars(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
-    """Return what is no slot: iterations, learning rate, and whatever else an optimizer keeps."""
-    apart = {id(variable) for slot in _slots(optimizer).values() for variable in slot}
-    # Live rules are variables on two of the backends alone, and are saved by name.
-    apart |= {id(value) for value in vars(optimizer).values() if isinstance(value, Hyperparameter)}
-    return [variable for variable in optimizer.variables if id(variable) not in apart]
+    """Return the variables that are not slots: iterations, learning rate and others."""
+    excluded = {id(variable) for slot in _slots(optimizer).values() for variable in slot}
+    # Rules are variables on only two of the backends, so they are saved by name.
+    excluded |= {id(value) for value in vars(optimizer).values() if isinstance(value, Hyperparameter)}
+    return [variable for variable in optimizer.variables if id(variable) not in excluded]
 
 
 def _torch_state(optimizer: Any) -> dict[str, Any]:
     state = optimizer.state_dict()
 
-    def plain_value(value: Any) -> Any:
+    def array_or_number(value: Any) -> Any:
         if hasattr(value, "detach"):
             return backends.current().fetch(value)
         return list(value) if isinstance(value, tuple) else value
 
-    def plain_dict(values: Mapping[Any, Any]) -> dict[str, Any]:
-        return {str(key): plain_value(value) for key, value in values.items()}
+    def arrays_and_numbers(values: Mapping[Any, Any]) -> dict[str, Any]:
+        return {str(key): array_or_number(value) for key, value in values.items()}
 
-    slots = {str(index): plain_dict(values) for index, values in state["state"].items()}
-    groups = [plain_dict(group) for group in state["param_groups"]]
+    slots = {str(index): arrays_and_numbers(values) for index, values in state["state"].items()}
+    groups = [arrays_and_numbers(group) for group in state["param_groups"]]
     return {"torch": {"class": type(optimizer).__name__, "state": slots, "groups": groups}}
 
 
@@ -361,7 +371,7 @@ def _set_torch_state(optimizer: Any, state: dict[str, Any]) -> None:
     saved = state["torch"]
     slots = {int(index): tensors(values) for index, values in saved["state"].items()}
     groups = [
-        {key: tuple(v) if isinstance(present.get(key), tuple) else v for key, v in tensors(group).items()}
-        for group, present in zip(saved["groups"], optimizer.param_groups, strict=True)
+        {key: tuple(v) if isinstance(current.get(key), tuple) else v for key, v in tensors(group).items()}
+        for group, current in zip(saved["groups"], optimizer.param_groups, strict=True)
     ]
     optimizer.load_state_dict({"state": slots, "param_groups": groups})

@@ -13,7 +13,7 @@ from noterl.utils.checks import check_int, check_int_or_word
 
 
 class Due(NamedTuple):
-    """What is due at a tick: a number of gradient updates, and before them perhaps a hard copy to the target."""
+    """What is due at a tick: a number of gradient updates, and whether a hard copy to the target precedes them."""
 
     updates: int
     target: bool
@@ -93,7 +93,7 @@ class LossMean:
             self._fetch()
 
     def take(self) -> float | None:
-        """Return the mean since the last call, the last mean if there was no update since, or None before the first."""
+        """Return the mean since the last call; without updates since then, the last mean; before the first, None."""
         self.last = self.peek()
         self._sum, self._count = 0.0, 0
         return self.last

@@ -182,7 +182,7 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
     arguments = dict(parts.settings.arguments)
     if "optimizer" in arguments:
         arguments["optimizer"] = {
-            name: optimizers.plain(one) if isinstance(one, keras.optimizers.Optimizer) else one
+            name: optimizers.copy_without_state(one) if isinstance(one, keras.optimizers.Optimizer) else one
             for name, one in parts.learner.optimizers.items()
         }
     return {

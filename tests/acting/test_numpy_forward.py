@@ -1,4 +1,4 @@
-"""The NumPy copy of a network gives what the network gives, stays current, and gives way where it cannot follow."""
+"""The NumPy copy of a network has the network's outputs and current weights; other networks use the compiled call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OBSERVATIONS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
 
 
 def forward(agent: noterl.Agent, observations: np.ndarray) -> np.ndarray:
-    """Return what the network itself gives, whatever the actor does."""
+    """Return the network's own output, without the actor."""
     return current().fetch(agent.forward(ops.convert_to_tensor(observations)))
 
 
@@ -31,7 +31,7 @@ def assert_acts_as_the_network(agent: noterl.Agent, observations: np.ndarray = O
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
     actions = agent.act(observations)
     assert actions.tolist() == values.argmax(-1).tolist()
-    # Of values that are equal but for their rounding, NumPy and the framework may each take another.
+    # If values differ only by rounding, NumPy and the framework may choose different ones.
     taken = np.take_along_axis(expected, actions[:, None], axis=-1)[:, 0]
     np.testing.assert_allclose(taken, expected.max(-1), rtol=1e-4, atol=1e-5)
 
@@ -57,7 +57,7 @@ def waves(x):
     return ops.sin(x)
 
 
-IN_THE_FRAMEWORK = {
+COMPILED = {
     "gelu": [layers.Dense(8, activation="gelu")],
     "without bias": [layers.Dense(8, use_bias=False)],
     "normalization": [layers.Dense(8), layers.LayerNormalization()],
@@ -70,14 +70,14 @@ IN_THE_FRAMEWORK = {
 
 
 @pytest.mark.parametrize("stack", IN_NUMPY.values(), ids=IN_NUMPY)
-def test_a_network_of_the_users_own_acts_in_numpy(stack: list) -> None:
+def test_given_network_acts_in_numpy(stack: list) -> None:
     agent = small_dqn(network=keras_network(*stack))
     assert actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)
 
 
-@pytest.mark.parametrize("stack", IN_THE_FRAMEWORK.values(), ids=IN_THE_FRAMEWORK)
-def test_a_layer_that_numpy_does_not_know_falls_back(stack: list) -> None:
+@pytest.mark.parametrize("stack", COMPILED.values(), ids=COMPILED)
+def test_network_with_unsupported_layer_acts_compiled(stack: list) -> None:
     agent = small_dqn(network=keras_network(*stack))
     assert not actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)
@@ -85,7 +85,7 @@ def test_a_layer_that_numpy_does_not_know_falls_back(stack: list) -> None:
 
 @keras.saving.register_keras_serializable("tests")
 class Dense(layers.Layer):
-    """Named as a layer NumPy knows, and another."""
+    """A layer with the name of a supported one and another computation."""
 
     def build(self, shape):
         self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
@@ -94,7 +94,7 @@ class Dense(layers.Layer):
         return x * self.scale
 
 
-def test_a_layer_is_known_by_more_than_its_name() -> None:
+def test_layer_with_the_name_of_a_supported_one_acts_compiled() -> None:
     agent = small_dqn(network=keras_network(Dense()))
     assert not actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)
@@ -110,7 +110,7 @@ def test_default_networks_act_in_numpy(dueling: bool, hidden: tuple[int, ...]) -
     assert_acts_as_the_network(agent)
 
 
-def test_images_act_in_the_framework() -> None:
+def test_images_act_compiled() -> None:
     agent = small_dqn(IMAGE)
     assert not actor_of(agent).forward.in_numpy
     images = np.random.default_rng(0).integers(0, 256, (3, 36, 36, 2), dtype=np.uint8)
@@ -120,35 +120,35 @@ def test_images_act_in_the_framework() -> None:
     assert agent.act(images[0]) == agent.act(images)[0]
 
 
-def test_bytes_that_are_no_image_act_as_the_network() -> None:
+def test_bytes_that_are_not_an_image_act_as_the_network() -> None:
     agent = small_dqn((spaces.Box(0, 255, (6,), np.uint8), spaces.Discrete(3)))
     assert_acts_as_the_network(agent, np.random.default_rng(0).integers(0, 256, (4, 6), dtype=np.uint8))
 
 
-def test_observations_are_not_changed() -> None:
+def test_acting_does_not_change_observations() -> None:
     agent = small_dqn(network=keras_network(layers.Activation("relu"), layers.Dense(4)))
     batch = OBSERVATIONS.copy()
     agent.act(batch)
     assert np.array_equal(batch, OBSERVATIONS)
 
 
-def test_large_values_neither_warn_nor_break() -> None:
+def test_large_values_give_no_warning_or_error() -> None:
     for activation in ("sigmoid", "silu", "elu"):
         agent = small_dqn(network=keras_network(layers.Dense(8, activation=activation)))
         assert actor_of(agent).forward.in_numpy
         assert_acts_as_the_network(agent, OBSERVATIONS * 1e3)
 
 
-def test_units_that_are_all_off_leave_actions_that_are_equal() -> None:
+def test_saturated_units_give_the_actions_of_the_network() -> None:
     agent = small_dqn(network=keras_network(layers.Dense(8, activation="sigmoid")))
     weights = networks.get_weights(agent.q)
-    weights[0][:] = -0.1  # a framework's sigmoid(-90) is 1e-39 or 0, as it pleases
+    weights[0][:] = -0.1  # sigmoid(-90) is 1e-39 or 0, depending on the framework
     networks.set_weights(agent.q, weights)
     assert_acts_as_the_network(agent, np.full((1, 5), 180.0, np.float32))
 
 
 class TargetFirst(noterl.Agent):
-    """Its target network comes first, and equals the online one at the start."""
+    """Its target network comes first, and starts with the weights of the online one."""
 
     memory, head = "replay", noterl.heads.Q()
 
@@ -165,13 +165,13 @@ class TargetFirst(noterl.Agent):
 
 
 class Averaged(TargetFirst):
-    """Acts on the mean of two networks, of which neither is what acts."""
+    """Acts by the mean of two networks, so neither alone gives its outputs."""
 
     def forward(self, observation):
         return 0.5 * (self.parts["online"](observation) + self.parts["target"](observation))
 
 
-def test_the_network_that_acts_is_told_from_its_target() -> None:
+def test_acting_network_is_distinguished_from_its_target() -> None:
     agent = TargetFirst(VECTOR, seed=1)
     agent.act(OBSERVATIONS)
     assert actor_of(agent).forward.in_numpy
@@ -179,18 +179,18 @@ def test_the_network_that_acts_is_told_from_its_target() -> None:
     networks.set_weights(agent.parts["online"], [weight + 0.3 for weight in before])
     assert_acts_as_the_network(agent)
     for left, right in zip(before, networks.get_weights(agent.parts["target"]), strict=True):
-        assert np.array_equal(left, right), "looking for the network left its target changed"
+        assert np.array_equal(left, right), "looking for the network must not change the target"
 
 
-def test_what_is_no_single_network_falls_back() -> None:
+def test_combination_of_networks_acts_compiled() -> None:
     agent = Averaged(VECTOR, seed=1)
     agent.act(OBSERVATIONS)
     assert not actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)
 
 
-class Beside(TargetFirst):
-    """Does something beside its network that cannot be seen at first."""
+class WithHiddenOperation(TargetFirst):
+    """Its forward pass applies an operation that has no effect at first, such as a scale of 1."""
 
     def __init__(self, env: Any, *, kind: str, seed: int | None = None) -> None:
         super().__init__(env, seed=seed)
@@ -210,11 +210,13 @@ class Beside(TargetFirst):
 
 
 @pytest.mark.parametrize("kind", ["scaled", "shared", "shifted", "bounded by 5", "bounded by 100"])
-def test_what_forward_does_beside_the_network_is_not_missed(kind: str) -> None:
-    agent = Beside(VECTOR, kind=kind, seed=1)
+def test_operation_beside_the_network_acts_compiled(kind: str) -> None:
+    agent = WithHiddenOperation(VECTOR, kind=kind, seed=1)
     agent.act(OBSERVATIONS)
     assert not actor_of(agent).forward.in_numpy
-    assert (float(agent.scale), float(agent.share)) == (1.0, 1.0), "looking for the network left its mark"
+    assert (float(agent.scale), float(agent.share)) == (1.0, 1.0), (
+        "looking for the network must not change hyperparameters"
+    )
     assert not current().fetch(agent.bias).any()
     agent.scale = -1.0
     agent.bias.assign([0.0, 0.0, 100.0])
@@ -229,24 +231,24 @@ class SetWeights(noterl.Callback):
         networks.set_weights(self.agent.q, weights)
 
 
-def test_acting_in_training_follows_every_change(monkeypatch, tmp_path) -> None:
+def test_acting_uses_current_weights_during_training(monkeypatch, tmp_path) -> None:
     agent = noterl.DQN(lambda: Corridor(), hidden=(8,), seed=1)
     agent.compile(
         replay=noterl.Replay(200), batch_size=8, learning_starts=5, update_every=3, updates=2, target_update=7
     )
     agent.build()
     assert actor_of(agent).forward.in_numpy
-    call, seen = type(actor_of(agent).forward).__call__, []
+    call, compared_values = type(actor_of(agent).forward).__call__, []
 
     def compared(actor, observations):
         values = call(actor, observations)
         np.testing.assert_allclose(values, forward(agent, observations), rtol=1e-4, atol=1e-5)
-        seen.append(values)
+        compared_values.append(values)
         return values
 
     monkeypatch.setattr(type(actor_of(agent).forward), "__call__", compared)
     agent.fit(steps=60, verbose=0, callbacks=[SetWeights()])
-    assert len(seen) >= 54
+    assert len(compared_values) >= 54
     agent.save_weights(tmp_path / "weights.safetensors")
     agent.fit(steps=30, verbose=0)
     agent.load_weights(tmp_path / "weights.safetensors")
@@ -258,7 +260,7 @@ def test_acting_in_training_follows_every_change(monkeypatch, tmp_path) -> None:
     agent.act(OBSERVATIONS[:, :3])
 
 
-def test_weights_set_from_outside_reach_the_next_action() -> None:
+def test_weights_set_by_the_user_apply_to_the_next_action() -> None:
     agent = small_dqn()
     agent.act(OBSERVATIONS)
     for bias in ([0, 0, 50], [0, 50, 0]):
@@ -269,19 +271,21 @@ def test_weights_set_from_outside_reach_the_next_action() -> None:
 
 
 @pytest.mark.parametrize("updates", [1, 3])
-def test_weights_handed_over_after_a_call_are_those_of_the_variables_bit_for_bit(updates: int) -> None:
+def test_weights_reported_by_updates_equal_the_variables_bit_for_bit(updates: int) -> None:
     agent = small_dqn(hidden=(64,))
     for seed in range(3):
-        actor_of(agent).forward.updated(run_updates(agent, random_batch(updates, 4, seed=seed), updates).weights)
+        actor_of(agent).forward.weights_updated(
+            run_updates(agent, random_batch(updates, 4, seed=seed), updates).weights
+        )
         agent.act(OBSERVATIONS)
-        handed = actor_of(agent).forward._weights
+        reported = actor_of(agent).forward._weights
         actor_of(agent).forward.stale = True
         agent.act(OBSERVATIONS)
-        for weights, own in zip(handed, actor_of(agent).forward._weights, strict=True):
+        for weights, own in zip(reported, actor_of(agent).forward._weights, strict=True):
             np.testing.assert_array_equal(weights, own)
 
 
-def test_one_observation_gives_a_number_and_a_batch_an_array() -> None:
+def test_one_observation_gives_an_int_and_a_batch_an_array() -> None:
     agent = small_dqn()
     batch = agent.act(OBSERVATIONS)
     assert batch.shape == (6,) and np.issubdtype(batch.dtype, np.integer)
@@ -294,35 +298,34 @@ def test_one_observation_gives_a_number_and_a_batch_an_array() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (6,), (5, 1), (2, 4), (2, 3, 5), (0,)])
-def test_an_observation_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+def test_observation_of_wrong_shape_raises(shape: tuple[int, ...]) -> None:
     agent = noterl.DQN(VECTOR, hidden=(8,))
     agent.compile(replay=noterl.Replay(100))
-    with pytest.raises(ValueError, match=r"observation must have the shape \(5,\)"):
+    with pytest.raises(ValueError, match=r"observation .*\(5,\)"):
         agent.act(np.zeros(shape))
 
 
 def test_exploring_acts_by_the_policy() -> None:
     agent = small_dqn()
-    agent.policy = noterl.policies.EpsGreedyQPolicy(1.0)
-    agent.policy.generator = np.random.default_rng(0)
+    agent.compile(policy=noterl.policies.EpsGreedyQPolicy(1.0), replay=noterl.Replay(64))
     explored = [agent.act(OBSERVATIONS[0], deterministic=False) for _ in range(60)]
     assert set(explored) == {0, 1, 2}
     assert {agent.act(OBSERVATIONS[0]) for _ in range(20)} == {agent.act(OBSERVATIONS[0])}
 
 
 @pytest.mark.parametrize("policy", ["EpsGreedyQPolicy", "BoltzmannGumbelQPolicy"])
-def test_exploring_by_hand_leaves_training_as_it_was(policy: str) -> None:
+def test_act_without_deterministic_does_not_change_training(policy: str) -> None:
     agents = noterl.DQN(VECTOR, hidden=(8,), seed=1), noterl.DQN(VECTOR, hidden=(8,), seed=1)
     for agent in agents:
         agent.compile(policy=getattr(noterl.policies, policy)(5.0 if "Gumbel" in policy else 0.5))
-    before = str(agents[0].explorer.get_state())
-    drawn = [[agent.act(OBSERVATIONS, deterministic=False).tolist() for _ in range(3)] for agent in agents]
-    assert drawn[0] == drawn[1] and drawn[0][0] != drawn[0][1]
-    assert str(agents[0].explorer.get_state()) == before
+    before = str(actor_of(agents[0]).explorer.get_state())
+    actions = [[agent.act(OBSERVATIONS, deterministic=False).tolist() for _ in range(3)] for agent in agents]
+    assert actions[0] == actions[1] and actions[0][0] != actions[0][1]
+    assert str(actor_of(agents[0]).explorer.get_state()) == before
 
 
 @pytest.mark.backends("torch")
-def test_a_torch_network_acts_in_numpy_where_it_can() -> None:
+def test_torch_network_acts_in_numpy_if_supported() -> None:
     import torch
     from torch import nn
 
@@ -330,16 +333,18 @@ def test_a_torch_network_acts_in_numpy_where_it_can() -> None:
         torch.manual_seed(0)
         return small_dqn(network=nn.Sequential(*stack))
 
-    known = agent_of(nn.Flatten(), nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.SiLU(), nn.Linear(8, 3))
-    assert known.acting.in_numpy
-    assert_acts_as_the_network(known)
-    run_updates(known, random_batch(4, 8), 4)
-    assert_acts_as_the_network(known)
-    for unknown in (
+    supported = agent_of(
+        nn.Flatten(), nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.SiLU(), nn.Linear(8, 3)
+    )
+    assert actor_of(supported).forward.in_numpy
+    assert_acts_as_the_network(supported)
+    run_updates(supported, random_batch(4, 8), 4)
+    assert_acts_as_the_network(supported)
+    for unsupported in (
         agent_of(nn.Linear(5, 8, bias=False), nn.Linear(8, 3)),
         agent_of(nn.Linear(5, 8), nn.LeakyReLU(), nn.Linear(8, 3)),
         agent_of(nn.Sequential(nn.Linear(5, 8), nn.ReLU()), nn.Linear(8, 3)),
         agent_of(nn.Linear(5, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
     ):
-        assert not unknown.acting.in_numpy
-        assert_acts_as_the_network(unknown)
+        assert not actor_of(unsupported).forward.in_numpy
+        assert_acts_as_the_network(unsupported)

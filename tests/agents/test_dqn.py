@@ -1,4 +1,4 @@
-"""DQN: arguments, defaults, images and learning. `test_parity.py` tests its updates."""
+"""DQN: arguments, defaults, images and learning; `tests/integration/test_parity.py` checks what an update computes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ IMAGE_BOX = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ((BOX, spaces.Box(-1.0, 1.0, (2,))), r"env: DQN takes a Discrete action space, got Box\(-1\.0, 1\.0, \(2,\)"),
-        ((BOX, spaces.MultiDiscrete([2, 2])), r"env: DQN takes a Discrete action space, got MultiDiscrete"),
-        ((spaces.Tuple([BOX]), DISCRETE), r"env: DQN takes a Box or .* or Dict observation space, got Tuple"),
-        ((spaces.Dict({"a": IMAGE_BOX}), DISCRETE), r"env: observation_space\['a'\] is an image within a Dict"),
+        ((BOX, spaces.Box(-1.0, 1.0, (2,))), r"^env: DQN .*Discrete.*got Box\(-1\.0, 1\.0, \(2,\)"),
+        ((BOX, spaces.MultiDiscrete([2, 2])), "^env: DQN .*Discrete.*got MultiDiscrete"),
+        ((spaces.Tuple([BOX]), DISCRETE), "^env: DQN .*observation.*got Tuple"),
+        ((spaces.Dict({"a": IMAGE_BOX}), DISCRETE), r"^env: observation_space\['a'\]"),
         ("NoSuchEnv-v0", "NoSuchEnv"),
-        (3, "env"),
+        (3, "^env"),
     ],
 )
 def test_unsupported_environment_raises(env: Any, message: str) -> None:
@@ -39,22 +39,22 @@ def test_unsupported_environment_raises(env: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"loss": "mse"}, "loss must be 'huber' or 'squared', got 'mse'"),
-        ({"loss": ["huber"]}, "loss must be 'huber' or 'squared', got "),
-        ({"gamma": 1.5}, "gamma must be a finite number from 0.0 to 1.0, got 1.5"),
-        ({"gamma": -0.1}, "gamma must be"),
-        ({"gamma": None}, "gamma must be a number, got None"),
-        ({"hidden": (8, 0)}, "hidden must hold positive ints, got 0"),
-        ({"hidden": 8}, "hidden"),
-        ({"double": 1}, "double must be True or False, got 1"),
-        ({"dueling": "no"}, "dueling must be True or False, got 'no'"),
-        ({"network": "mlp"}, "network must be a Keras model"),
-        ({"network": keras.layers.Dense(3)}, "has no variables yet"),
-        ({"seed": -1}, "seed must be a non-negative int"),
-        ({"seed": 1.5}, "seed must be a non-negative int"),
+        ({"loss": "mse"}, "loss .*got 'mse'"),
+        ({"loss": ["huber"]}, "loss .*got "),
+        ({"gamma": 1.5}, "gamma .*got 1.5"),
+        ({"gamma": "high"}, "gamma .*got 'high'"),
+        ({"gamma": -0.1}, r"gamma .*got -0\.1"),
+        ({"gamma": None}, "gamma .*got None"),
+        ({"hidden": (8, 0)}, "hidden .*got 0"),
+        ({"hidden": 8}, "hidden .*got 8"),
+        ({"hidden": (64.0,)}, r"hidden .*got 64\.0"),
+        ({"double": 1}, "double .*got 1"),
+        ({"dueling": "no"}, "dueling .*got 'no'"),
+        ({"network": "mlp"}, "network"),
+        ({"network": keras.layers.Dense(3)}, "variables"),
     ],
 )
-def test_bad_argument_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_bad_argument_raises_with_its_name(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         noterl.DQN(VECTOR, **arguments)
 
@@ -68,11 +68,11 @@ def test_arguments_after_env_are_keyword_only() -> None:
 def test_network_with_wrong_number_of_actions_raises(outputs: int) -> None:
     agent = noterl.DQN(VECTOR, network=keras.Sequential([keras.Input((5,)), keras.layers.Dense(outputs)]))
     agent.compile(replay=noterl.Replay(100))
-    with pytest.raises(ValueError, match=rf"a value for each of the 3 actions, \[B, 3\], got \(1, {outputs}\)"):
+    with pytest.raises(ValueError, match=rf"3 actions.*got \(1, {outputs}\)"):
         agent.build()
 
 
-def test_networks_match_spaces_and_arguments() -> None:
+def test_networks_have_the_shapes_of_spaces_and_arguments() -> None:
     def shapes(env: Any, **arguments: Any) -> list[tuple[int, ...]]:
         return [weight.shape for weight in networks.get_weights(noterl.DQN(env, **arguments).q)]
 
@@ -83,12 +83,12 @@ def test_networks_match_spaces_and_arguments() -> None:
     small = (spaces.Box(0, 255, (12, 10, 3), np.uint8), DISCRETE)
     assert shapes(small, hidden=(4,)) == [(360, 4), (4,), (4, 2), (2,)], "too small for the convolutions"
     floats = (spaces.Box(0, 1, (40, 40, 3), np.float32), DISCRETE)
-    assert shapes(floats, hidden=(4,))[0] == (4800, 4), "an image is of bytes"
+    assert shapes(floats, hidden=(4,))[0] == (4800, 4), "only bytes are images"
     own = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
     assert noterl.DQN(VECTOR, network=own).q is own
 
 
-def test_defaults_differ_for_images_and_vectors() -> None:
+def test_defaults_are_from_the_paper_for_images_and_smaller_for_vectors() -> None:
     image = noterl.DQN((spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(6))).defaults()
     assert (image.capacity, image.batch_size, image.learning_starts) == (1_000_000, 32, 50_000)
     assert (image.update_every, image.updates, image.target_update) == (4, 1, 10_000)
@@ -110,10 +110,9 @@ def test_target_update_accepts_steps_or_coefficient() -> None:
     assert agent.schedule.hard_copy_every == 250 and not agent.schedule.polyak and float(agent.tau) == 1.0
     agent.compile(target_update=0.005)
     assert agent.schedule.polyak and float(agent.tau) == 0.005
-    for value in (0, -1, 1.5, -0.1, "often", True):
-        with pytest.raises(ValueError, match="target_update must be"):
-            agent.compile(target_update=value)
-    assert float(agent.tau) == 0.005, "a refused compile changes nothing"
+    with pytest.raises(ValueError, match=r"target_update .*got -1"):
+        agent.compile(target_update=-1)
+    assert float(agent.tau) == 0.005, "a compile that raises changes nothing"
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +120,7 @@ def image_agent() -> noterl.DQN:
     return small_dqn(IMAGE, dueling=True)
 
 
-def test_splitting_groups_does_not_change_updates_on_images(image_agent: noterl.DQN) -> None:
+def test_splitting_a_group_does_not_change_updates_on_images(image_agent: noterl.DQN) -> None:
     batch, start, states = random_batch(4, 4, IMAGE), copied(image_agent.get_state()), []
     for size in (4, 1):
         image_agent.set_state(start)
@@ -133,7 +132,7 @@ def test_splitting_groups_does_not_change_updates_on_images(image_agent: noterl.
 
 
 @pytest.mark.parametrize("shape", [(36, 36, 2), (2, 36, 36)])
-def test_fit_trains_on_images(shape: tuple[int, ...]) -> None:
+def test_images_stay_bytes_from_the_environment_to_the_update(shape: tuple[int, ...]) -> None:
     agent = noterl.DQN(lambda: ImageEnv(shape), seed=1)
     assert networks.get_weights(agent.q)[0].shape == (8, 8, 2, 32)
     agent.compile(replay=noterl.Replay(100), batch_size=4, learning_starts=10, update_every=5, updates=2)
@@ -144,7 +143,7 @@ def test_fit_trains_on_images(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("variant", [{}, {"double": True, "dueling": True}, {"loss": "squared"}], ids=str)
-def test_dqn_learns_corridor(variant: dict[str, Any]) -> None:
+def test_dqn_learns_the_corridor(variant: dict[str, Any]) -> None:
     agent = noterl.DQN(Corridor, hidden=(32,), seed=4, **variant)
     agent.compile(
         keras.optimizers.Adam(3e-3), replay=noterl.Replay(2_000), policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=400),
@@ -153,18 +152,18 @@ def test_dqn_learns_corridor(variant: dict[str, Any]) -> None:
     before = agent.evaluate(episodes=20)["reward_mean"]
     agent.fit(steps=1_200, verbose=0)
     after = agent.evaluate(episodes=20)
-    # From place p the way out takes 4 - p steps and pays 1 - 0.1 (3 - p): 0.85 on average.
-    assert before < 0.6, "an untrained network must not be good enough"
+    # From place p the goal is 4 - p steps away, with the return 1 - 0.1 (3 - p): 0.85 on average.
+    assert before < 0.6, "an untrained network must not solve the task"
     assert after["reward_mean"] > 0.75 and after["length_mean"] < 3.5
 
 
-def test_dqn_is_registered_and_records_arguments() -> None:
+def test_dqn_is_registered_and_records_its_arguments() -> None:
     agent = noterl.DQN("CartPole-v1", double=True, hidden=(8,), gamma=0.9)
     assert noterl.registry.lookup("DQN") is noterl.DQN
     assert agent.get_config() == {"env": "CartPole-v1", "double": True, "hidden": (8,), "gamma": 0.9}
 
 
-def test_summary_lists_parts(capsys: pytest.CaptureFixture, backend: str) -> None:
+def test_summary_names_backend_networks_memory_and_steps(capsys: pytest.CaptureFixture, backend: str) -> None:
     agent = small_dqn(hidden=(8, 6))
     agent.summary()
     text = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""MADDPG: updates equal the NumPy reference; training, saving and evaluation."""
+"""MADDPG: updates equal the NumPy reference; training, saving and evaluation work as for a single agent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Case:
 
     def __init__(self, independent: bool) -> None:
         self.agent = noterl.MADDPG(TEAM, hidden=HIDDEN, independent=independent, temperature=0.7, seed=5)
-        replay = noterl.Replay(64, sampler=Prioritized())  # which asks for the temporal-difference errors
+        replay = noterl.Replay(64, sampler=Prioritized())  # needs the feedback `td_error`
         self.agent.compile(
             keras.optimizers.Adam(3e-3), replay=replay, batch_size=4, target_update=0.05, learning_starts=0
         )
@@ -87,43 +87,43 @@ def close(actual: Any, expected: Any, what: str, atol: float = ATOL) -> None:
 
 
 def test_losses_of_each_agent_equal_the_reference(case: Case) -> None:
-    agent, truth, batch = case.agent, case.reference(), row(case.batch, 0)
+    agent, expected, batch = case.agent, case.reference(), row(case.batch, 0)
     tensors = Batch(*map(ops.convert_to_tensor, batch[:-1]), extra=dict(batch.extra))
     tensors = tensors._replace(extra={name: ops.convert_to_tensor(value) for name, value in batch.extra.items()})
-    shown = agent._per_agent_batch(tensors)
-    errors, losses = agent.td_errors(shown), agent.actor_losses(shown)
+    split = agent._per_agent_batch(tensors)
+    errors, losses = agent.td_errors(split), agent.actor_losses(split)
     assert len(errors) == len(losses) == 3
     for i in range(3):
-        close(current().fetch(errors[i]), truth.td_error(i, batch), f"errors of agent {i}", atol=1e-5)
-        close(current().fetch(losses[i]), truth.actor_value(i, batch), f"actor loss of agent {i}")
+        close(current().fetch(errors[i]), expected.td_error(i, batch), f"errors of agent {i}", atol=1e-5)
+        close(current().fetch(losses[i]), expected.actor_value(i, batch), f"actor loss of agent {i}")
 
 
 def test_updates_equal_the_reference(case: Case) -> None:
     if case.independent:
-        pytest.skip("what differs are the losses, which the test above compares")
-    agent, truth, fetch = case.agent, case.reference(), current().fetch
+        pytest.skip("the variants differ only in their losses, which the test above compares")
+    agent, expected, fetch = case.agent, case.reference(), current().fetch
     result = run_updates(agent, case.batch, UPDATES)
     assert int(result.applied) == UPDATES
     for k in range(UPDATES):
-        logs, feedback = truth.update(row(case.batch, k))
+        logs, feedback = expected.update(row(case.batch, k))
         assert set(logs) == set(result.logs)
         for name, value in logs.items():
             close(fetch(result.logs[name])[k], value, f"{name} of update {k}")
         close(fetch(result.feedback["td_error"])[k], feedback, f"errors of update {k}", atol=1e-5)
     for name, weights in agent.get_state()["variables"].items():
-        for left, right in zip(weights, truth.weights[name], strict=True):
+        for left, right in zip(weights, expected.weights[name], strict=True):
             close(left, right, name)
 
 
-def test_reference_gradients_equal_finite_differences(case: Case) -> None:
-    truth, batch, rng = case.reference(), row(case.batch, 1), np.random.default_rng(1)
+def test_gradients_of_the_reference_equal_finite_differences(case: Case) -> None:
+    expected, batch, rng = case.reference(), row(case.batch, 1), np.random.default_rng(1)
     for i in range(3):
-        actor = truth.actor_gradients(i, batch)
+        actor = expected.actor_gradients(i, batch)
         for name, gradients, value in (
-            ("actors", actor, lambda i=i: truth.actor_value(i, batch, relaxed=True)),
-            ("critics", truth.critic_gradients(i, batch), lambda i=i: truth.critic_value(i, batch)),
+            ("actors", actor, lambda i=i: expected.actor_value(i, batch, relaxed=True)),
+            ("critics", expected.critic_gradients(i, batch), lambda i=i: expected.critic_value(i, batch)),
         ):
-            for weight, gradient in zip(truth.weights[f"{name}/{i}"], gradients, strict=True):
+            for weight, gradient in zip(expected.weights[f"{name}/{i}"], gradients, strict=True):
                 values, place = weight.reshape(-1), rng.integers(weight.size)
                 before, found = values[place], []
                 for step in (1e-6, -1e-6):
@@ -168,12 +168,12 @@ def test_straight_through_is_hard_forward_and_soft_backward(backend: str) -> Non
         soft = powers / powers.sum(axis=1, keepdims=True)
         slope[:, columns] = soft * (worth[columns] - (soft * worth[columns]).sum(axis=1, keepdims=True)) / 0.5
 
-    def drawn(values: Any) -> Any:
+    def sampled(values: Any) -> Any:
         return head.straight_through(values, ops.convert_to_tensor(uniform), 0.5)
 
-    close(current().fetch(drawn(ops.convert_to_tensor(logits))), expected, "sample")
+    close(current().fetch(sampled(ops.convert_to_tensor(logits))), expected, "sample")
     close(
-        gradient(lambda values: ops.sum(ops.multiply(drawn(values), ops.convert_to_tensor(worth))), logits, backend),
+        gradient(lambda values: ops.sum(ops.multiply(sampled(values), ops.convert_to_tensor(worth))), logits, backend),
         slope,
         "slope",
     )
@@ -181,9 +181,9 @@ def test_straight_through_is_hard_forward_and_soft_backward(backend: str) -> Non
 
 
 def trained(steps: int) -> noterl.MADDPG:
-    """Return an agent of two that have learned a little, from a memory with priorities and three steps.
+    """Return a team of two that has learned a little, from a prioritized memory with three-step returns.
 
-    Compiling takes most of the time, and the comparison with the reference has done it.
+    It is not compiled, because that takes most of the time and the tests of updates cover it.
     """
     agent = noterl.MADDPG(lambda: Signals(continuous=True), hidden=(8,), seed=3)
     agent.compile(
@@ -203,8 +203,8 @@ def half() -> noterl.MADDPG:
     return trained(46)
 
 
-def test_saved_run_resumes_exactly(half: noterl.MADDPG, tmp_path: Path) -> None:
-    """Saved in the middle of a round and of two episodes, with an agent whose actions are numbers."""
+def test_loaded_run_continues_as_if_uninterrupted(half: noterl.MADDPG, tmp_path: Path) -> None:
+    """Saved in the middle of a round and of two episodes, with an agent that has continuous actions."""
     half.save(tmp_path / "half.noterl")
     loaded = noterl.load(tmp_path / "half.noterl")
     assert (loaded.names, loaded.action_space) == (half.names, half.action_space)
@@ -216,49 +216,49 @@ def test_saved_run_resumes_exactly(half: noterl.MADDPG, tmp_path: Path) -> None:
         agent.close()
 
 
-def test_act_uses_numpy_and_formats_of_environment(half: noterl.MADDPG) -> None:
+def test_acting_runs_in_numpy_and_uses_the_agents_names(half: noterl.MADDPG) -> None:
     assert actor_of(half).forward.in_numpy
-    said, answer = half.act((2, np.zeros(3, np.float32)))
-    assert said in half.action_space[0] and answer in half.action_space[1]
+    signal, answer = half.act((2, np.zeros(3, np.float32)))
+    assert signal in half.action_space[0] and answer in half.action_space[1]
     batch = {"speaker": np.array([2, 0]), "listener": np.zeros((2, 3), np.float32)}
     many = half.act(batch)
-    assert many[0][0] == said and many[0].shape == (2,)
+    assert many[0][0] == signal and many[0].shape == (2,)
     np.testing.assert_allclose(many[1], [answer, answer], rtol=1e-6)
     outputs = current().fetch(half._joint_forward(ops.convert_to_tensor(np.eye(6, dtype=np.float32))))
     np.testing.assert_allclose(actor_of(half).forward(np.eye(6, dtype=np.float32)), outputs, rtol=1e-4, atol=1e-6)
     before = copied(half.get_state())
     explored = [half.act(batch, deterministic=False)[1].tolist() for _ in range(3)]
     assert len({str(answers) for answers in explored}) == 3
-    assert_same_state(before, half)  # what is drawn by hand, training does not miss
-    with pytest.raises(ValueError, match="observation must hold one for each of the agents"):
+    assert_same_state(before, half)  # acting does not change training
+    with pytest.raises(ValueError, match="observation"):
         half.act((2,))
-    with pytest.raises(ValueError, match="observation of agent 'listener' must have the shape"):
+    with pytest.raises(ValueError, match="observation of agent 'listener'"):
         half.act((2, np.zeros(4, np.float32)))
 
 
-def test_logs_and_evaluation_hold_reward_of_each_agent(half: noterl.MADDPG) -> None:
+def test_logs_and_evaluation_hold_rewards_of_each_agent(half: noterl.MADDPG) -> None:
     history = half.fit(episodes=2, verbose=0).history
     for name in half.names:
         np.testing.assert_allclose(history[f"reward/{name}"], history["reward"])
     result = half.evaluate(episodes=3)
     assert result["reward_mean/speaker"] == pytest.approx(result["reward_mean"])
-    # A row among others is multiplied in another order than one alone, which numbers as actions show.
+    # Frameworks multiply a single row in another order than rows of a batch; continuous actions show this.
     np.testing.assert_allclose(half.evaluate(episodes=3, num_envs=3)["returns"], result["returns"], rtol=1e-5)
 
 
 class Shared(noterl.MADDPG):
-    """All learn from the least of the rewards."""
+    """All agents learn from the smallest reward."""
 
     def team_reward(self, rewards: np.ndarray, terminations: np.ndarray) -> Any:
         return rewards.min()
 
 
-def test_list_environment_with_own_team_reward() -> None:
+def test_list_environment_with_team_reward() -> None:
     agent = Shared(ListTeam, hidden=(8,), shared=True, seed=1)
     policy = policies.GumbelSoftmaxPolicy()
     replay = noterl.Replay(32)
     agent.compile(policy=policy, learning_starts=4, batch_size=4, update_every=4, replay=replay, jit_compile=False)
-    assert len(agent.actors) == len(agent.critics) == 1  # equal spaces share
+    assert len(agent.actors) == len(agent.critics) == 1  # agents with equal spaces share networks
     history = agent.fit(episodes=3, verbose=0).history
     assert agent.updates > 0
     assert history["reward/0"] == [6.0] * 3  # 1 + 2 + 3
@@ -269,8 +269,8 @@ def test_list_environment_with_own_team_reward() -> None:
     assert agent.evaluate(episodes=1)["reward_mean"] == 6.0
 
 
-def test_absent_agent_does_not_change_updates() -> None:
-    """What stands in the place of an agent that is not there changes no gradient."""
+def test_agent_that_left_does_not_affect_updates() -> None:
+    """The placeholder values of an agent that is not present change no gradient."""
     agent = noterl.MADDPG(LeavingTeam, hidden=(8,), seed=1)
     agent.compile(learning_starts=6, batch_size=6, update_every=6, replay=noterl.Replay(64), jit_compile=False)
     agent.fit(episodes=6, verbose=0)
@@ -289,51 +289,51 @@ def test_absent_agent_does_not_change_updates() -> None:
     assert_same_state(*states)
 
 
-class TestWhatIsRefused:
-    def test_single_agent_environment_raises(self) -> None:
-        with pytest.raises(ValueError, match="env"):
+class TestErrors:
+    def test_maddpg_needs_several_agents(self) -> None:
+        with pytest.raises(ValueError, match=r"^env: MADDPG .*several agents"):
             noterl.MADDPG("CartPole-v1")
 
-    def test_multi_agent_environment_for_dqn_raises(self) -> None:
-        with pytest.raises(ValueError, match=r"DQN takes a .* got Tuple.*MADDPG learns with several agents"):
+    def test_dqn_needs_a_single_agent(self) -> None:
+        with pytest.raises(ValueError, match=r"DQN .*got Tuple.*MADDPG"):
             noterl.DQN(Signals)
 
-    def test_rollout_memory_raises(self) -> None:
+    def test_several_agents_need_a_replay_memory(self) -> None:
         class OnPolicyTeam(noterl.MultiAgent):
             memory = "rollout"
 
-        with pytest.raises(ValueError, match="memory of OnPolicyTeam must be 'replay' for several agents"):
+        with pytest.raises(ValueError, match="memory of OnPolicyTeam"):
             OnPolicyTeam(Signals).fit(steps=4, verbose=0)
 
-    def test_bad_space_names_agent(self) -> None:
+    def test_unsupported_space_names_the_agent(self) -> None:
         bad = spaces.Tuple([spaces.Discrete(2), spaces.MultiBinary(3)])
-        with pytest.raises(ValueError, match=r"MADDPG for the agent '1' takes a Box .* got MultiBinary"):
+        with pytest.raises(ValueError, match=r"MADDPG for the agent '1' .*got MultiBinary"):
             noterl.MADDPG((spaces.Tuple([spaces.Box(0, 1, (1,))] * 2), bad))
         unbounded = spaces.Tuple([spaces.Box(-np.inf, 1, (1,))] * 2)
-        with pytest.raises(ValueError, match="actions with finite bounds"):
+        with pytest.raises(ValueError, match=r"agent .*finite bounds"):
             noterl.MADDPG((spaces.Tuple([spaces.Box(0, 1, (1,))] * 2), unbounded))
 
-    def test_bad_networks_raise(self) -> None:
-        with pytest.raises(ValueError, match=r"network must be .* one network for each of the 3 agents"):
+    def test_networks_must_match_the_agents(self) -> None:
+        with pytest.raises(ValueError, match=r"network .*3 agents"):
             noterl.MADDPG(TEAM, network=([noterl.networks.mlp(2, [4], 3)], None))
-        with pytest.raises(ValueError, match=r"network must be a Keras model .* got 1"):
+        with pytest.raises(ValueError, match=r"network .*got 1"):
             noterl.MADDPG(TEAM, network=(None, [1, 2, 3]))
-        with pytest.raises(ValueError, match=r"network must be the actors, or \(actors, critics\)"):
+        with pytest.raises(ValueError, match="network"):
             noterl.MADDPG(TEAM, network=[1, 2, 3])
 
     @pytest.mark.parametrize(
         ("name", "value"), [("independent", "no"), ("shared", 1), ("temperature", 0.0), ("logit_penalty", -1.0)]
     )
-    def test_bad_argument_is_named(self, name: str, value: Any) -> None:
-        with pytest.raises(ValueError, match=f"{name} must be .* got {value!r}"):
+    def test_bad_argument_raises_with_its_name(self, name: str, value: Any) -> None:
+        with pytest.raises(ValueError, match=rf"{name} .*got {value!r}"):
             noterl.MADDPG(TEAM, **{name: value})
 
-    def test_bad_deterministic_raises(self, half: noterl.MADDPG) -> None:
-        with pytest.raises(ValueError, match="deterministic must be True or False, got 'no'"):
+    def test_deterministic_must_be_a_bool(self, half: noterl.MADDPG) -> None:
+        with pytest.raises(ValueError, match=r"deterministic .*got 'no'"):
             half.act([np.zeros(1)], deterministic="no")
 
-    def test_environment_of_another_team_raises(self, half: noterl.MADDPG) -> None:
-        with pytest.raises(ValueError, match="env has the team"):
+    def test_env_of_another_team_raises(self, half: noterl.MADDPG) -> None:
+        with pytest.raises(ValueError, match=r"^env .*team"):
             half.fit(lambda: Signals(4, continuous=True), steps=1)
 
     @pytest.mark.parametrize(
@@ -343,6 +343,6 @@ class TestWhatIsRefused:
             ({"noise": GaussianWhiteNoiseProcess(size=3)}, "noise"),
         ],
     )
-    def test_unsupported_policy_or_noise_raises(self, half: noterl.MADDPG, arguments: dict, message: str) -> None:
+    def test_unsupported_exploration_raises(self, half: noterl.MADDPG, arguments: dict, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             half.compile(**arguments)

@@ -1,4 +1,4 @@
-"""PPO and A2C: updates equal the NumPy reference, runs resume exactly, and PPO learns CartPole."""
+"""PPO and A2C: updates equal the NumPy reference, restored runs continue exactly, and CartPole is learned."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from gymnasium import spaces
 import noterl
 from noterl import heads
 from noterl.backends import current
+from noterl.backends.common import GroupResult
 from noterl.replay import Prioritized, RatioScore
 from tests.support import reference_on_policy as reference
 from tests.support.doubles import RandomWalkEnv, branching_vector
-from tests.support.parts import learner_of, run_updates
+from tests.support.parts import gather_batch, learner_of, run_updates, sample_batch
 from tests.support.states import assert_same_state
 
 OBSERVATIONS = spaces.Box(-9.0, 9.0, (3,), np.float32)
@@ -25,7 +26,7 @@ SPACES = {
     "multi": spaces.MultiDiscrete([3, 2]),
     "box": spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 0.5], np.float32)),
 }
-# The kind of actions, the agent's arguments, how many weights of the actor the critic shares.
+# The kind of action space, the agent's arguments, the number of weights that actor and critic share.
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "discrete, values clipped": ("discrete", {"value_clip": 0.1, "entropy_coefficient": 0.01}, 0),
     "several choices, shared layers": ("multi", {"shared": True, "entropy_coefficient": 0.02}, 2),
@@ -40,14 +41,14 @@ def ppo(kind: str, **arguments: Any) -> noterl.PPO:
 
 
 def enlarged(agent: Any) -> None:
-    """Make the actor's last layer large enough to matter, which starts near zero."""
+    """Enlarge the weights of the actor's last layer, which start near zero."""
     weights = noterl.networks.get_weights(agent.actor)
     weights[2] = np.random.default_rng(8).normal(size=weights[2].shape).astype(np.float32)
     noterl.networks.set_weights(agent.actor, weights)
 
 
 def filled(agent: Any) -> dict[str, np.ndarray]:
-    """Fill the agent's rollout with random steps, ends of both kinds and a hole; return it for the reference."""
+    """Fill the agent's rollout with random steps, ends of both kinds and a missing step; return its fields."""
     rng, memory = np.random.default_rng(4), learner_of(agent).rollout
     memory.open(LANES)
     for t in range(ROUNDS):
@@ -76,8 +77,8 @@ def fetched(values: Any) -> dict[str, np.ndarray]:
     return {name: current().fetch(value) for name, value in values.items()}
 
 
-def assert_follows(agent: Any, model: reference.ActorCritic, optimizers: list[Any]) -> None:
-    """Let the agent and the reference learn from the same rollout, and compare all they say and are."""
+def assert_equals_reference(agent: Any, model: reference.ActorCritic, optimizers: list[Any]) -> None:
+    """Update the agent and the reference on the same rollout; compare prepared fields, logs and weights."""
     rollout, learner = filled(agent), learner_of(agent)
     rows: Any = learner.sample(learner.due(0, 0, 0).updates)
     prepared = model.prepared(rollout)
@@ -86,9 +87,9 @@ def assert_follows(agent: Any, model: reference.ActorCritic, optimizers: list[An
         np.testing.assert_allclose(data[name], expected.reshape(-1), rtol=RTOL, atol=ATOL, err_msg=name)
     result = run_updates(agent, rows, len(rows))
     assert result.applied == len(rows) and not result.stopped_early
-    logs, everything = fetched(result.logs), flat({**rollout, **prepared})
+    logs, fields = fetched(result.logs), flat({**rollout, **prepared})
     for k, row in enumerate(rows):
-        batch = {name: array[row] for name, array in everything.items()}
+        batch = {name: array[row] for name, array in fields.items()}
         for name, expected in model.losses(batch).items():
             np.testing.assert_allclose(logs[name][k], expected, rtol=RTOL, atol=1e-5, err_msg=f"{name} {k}")
         gradients = model.gradients(batch)
@@ -101,7 +102,7 @@ def assert_follows(agent: Any, model: reference.ActorCritic, optimizers: list[An
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ppo_updates_equal_reference(case: str) -> None:
+def test_ppo_equals_the_reference(case: str) -> None:
     kind, arguments, shared = CASES[case]
     agent = ppo(kind, **arguments)
     enlarged(agent)
@@ -120,10 +121,10 @@ def test_ppo_updates_equal_reference(case: str) -> None:
         value=0.5,
     )
     own = [model.actors, model.critics] if "optimizers" in arguments else [list(range(len(model.weights)))]
-    assert_follows(agent, model, [reference.Adam(0.01, 0.1, which) for which in own])
+    assert_equals_reference(agent, model, [reference.Adam(0.01, 0.1, which) for which in own])
 
 
-def test_a2c_updates_equal_reference() -> None:
+def test_a2c_equals_the_reference() -> None:
     agent = noterl.A2C(
         (OBSERVATIONS, SPACES["discrete"]),
         hidden=(4,),
@@ -141,13 +142,13 @@ def test_a2c_updates_equal_reference() -> None:
     )
     rules = agent.optimizer.get_config()
     assert (rules["rho"], rules["epsilon"], rules["global_clipnorm"]) == (0.99, 1e-10, 0.5)
-    assert_follows(agent, model, [reference.RMSprop(7e-4, 0.5, list(range(len(model.weights))))])
+    assert_equals_reference(agent, model, [reference.RMSprop(7e-4, 0.5, list(range(len(model.weights))))])
 
 
-def recorded(env: Any, steps: int, **arguments: Any) -> Any:
-    """Train PPO for so many steps; return the first rollout that it learned from."""
-    agent = noterl.PPO(env, hidden=(4,), epochs=1, **arguments)
-    learner, rollouts = learner_of(agent), []
+def recording(env: Any, **arguments: Any) -> tuple[noterl.PPO, list[Any]]:
+    """Return an agent that makes no updates, and the list to which it adds copies of its rollouts."""
+    agent, rollouts = noterl.PPO(env, hidden=(4,), epochs=1, **arguments), []
+    learner: Any = learner_of(agent)
     sample = learner.sample
 
     def record(updates: int) -> Any:
@@ -155,13 +156,15 @@ def recorded(env: Any, steps: int, **arguments: Any) -> Any:
         return sample(updates)
 
     learner.sample = record
-    agent.fit(steps=steps, verbose=0)
-    return rollouts[0]
+    learner.update = lambda batch, count: GroupResult({"loss": np.zeros(count, np.float32)}, {}, count)
+    return agent, rollouts
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_vector_environments_fill_rollouts(mode: str) -> None:
-    batch = recorded(branching_vector(2, mode), 40, rollout_steps=8, seed=1)
+    agent, rollouts = recording(branching_vector(2, mode), rollout_steps=8, seed=1)
+    agent.fit(steps=40, verbose=0)
+    batch = rollouts[0]
     steps, lanes = batch.reward.shape
     assert (batch.weight == 0).any() == (mode == "NextStep")
     for lane in range(lanes):
@@ -179,8 +182,8 @@ def test_vector_environments_fill_rollouts(mode: str) -> None:
                 assert batch.observation[t + 1, lane].tolist() == after.tolist()
 
 
-class Pushed(RandomWalkEnv):
-    """Notes the pushes it is given, and that they are within the bounds."""
+class RecordingWalk(RandomWalkEnv):
+    """Records its actions, and checks that they are within the bounds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,9 +195,11 @@ class Pushed(RandomWalkEnv):
         return super().step(action)
 
 
-def test_environment_receives_clipped_actions_and_rollout_stores_samples() -> None:
-    env = Pushed()
-    sampled = recorded(env, 32, rollout_steps=32, log_std=1.0, seed=1).action[:, 0, 0]
+def test_environment_receives_clipped_actions_and_rollout_stores_sampled_ones() -> None:
+    env = RecordingWalk()
+    agent, rollouts = recording(env, rollout_steps=32, log_std=1.0, seed=1)
+    agent.fit(steps=32, verbose=0)
+    sampled = rollouts[0].action[:, 0, 0]
     assert (np.abs(sampled) > 1).any()
     assert env.pushes == np.clip(sampled, -1.0, 1.0).tolist()
 
@@ -222,10 +227,10 @@ def whole(runs: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
 
 
 class TestResuming:
-    """Three lanes, rollouts of five rounds: 15 steps, minibatches of 6, the last of an epoch filled up."""
+    """Three lanes and rollouts of five rounds: 15 steps, minibatches of 6, of which the last is filled up."""
 
     @pytest.mark.parametrize("first", [37, 60])
-    def test_run_resumes_in_middle_of_rollout_and_round(self, whole: dict[str, Any], first: int, tmp_path):
+    def test_restored_run_continues_within_a_rollout_and_a_round(self, whole: dict[str, Any], first: int, tmp_path):
         agent = walker()
         agent.fit(steps=first, num_envs=3, verbose=0)
         agent.save(tmp_path / "agent.noterl", replay=False)
@@ -234,12 +239,12 @@ class TestResuming:
         again.fit(steps=80 - first, verbose=0)
         assert_same_state(whole, again)
 
-    def test_splitting_updates_over_calls_does_not_change_results(self, whole: dict[str, Any]) -> None:
+    def test_results_do_not_depend_on_steps_per_execution(self, whole: dict[str, Any]) -> None:
         agent = walker(steps_per_execution=4)
         agent.fit(steps=80, num_envs=3, verbose=0)
         assert_same_state(whole, agent)
 
-    def test_uncompiled_updates_give_same_results(self, runs: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    def test_uncompiled_run_gives_the_same_weights(self, runs: tuple[dict[str, Any], dict[str, Any]]) -> None:
         agent = walker(jit_compile=False)
         agent.fit(steps=15, num_envs=3, verbose=0)
         for name, weights in runs[0]["variables"].items():
@@ -250,15 +255,15 @@ class TestResuming:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"replay": 100}, "replay must be a noterl.Replay, got 100"),
+        ({"replay": 100}, "replay .*got 100"),
         ({"learning_starts": 5}, "learning_starts"),
         ({"update_every": 4}, "update_every"),
-        ({"batch_size": 0}, "batch_size must be an int of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size .*got 0"),
         ({"noise": noterl.noise.GaussianWhiteNoiseProcess()}, "noise"),
-        ({"policy": noterl.policies.GreedyQPolicy()}, "policy GreedyQPolicy acts on q, but the head Categorical"),
+        ({"policy": noterl.policies.GreedyQPolicy()}, "policy GreedyQPolicy .*head Categorical"),
     ],
 )
-def test_bad_compile_argument_raises(settings: dict[str, Any], message: str) -> None:
+def test_compile_raises_for_bad_argument(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ppo("discrete").compile(**settings)
 
@@ -266,43 +271,43 @@ def test_bad_compile_argument_raises(settings: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"optimizers": 3}, "optimizers must be 1 or 2, got 3"),
-        ({"optimizers": True}, "optimizers must be 1 or 2, got True"),
-        ({"optimizers": np.array([1, 2])}, r"optimizers must be 1 or 2, got array"),
-        ({"clip": -1.0}, "clip must be a finite number"),
-        ({"gamma": 1.5}, "gamma must be a finite number"),
-        ({"network": 1}, "network must be a Keras model .* got 1"),
-        ({"network": (1, 2, 3)}, r"network must be the actor, or \(actor, critic\) with None"),
-        ({"network": (1, 2)}, "network must be a Keras model .* got 1"),
-        ({"shared": "no"}, "shared must be True or False, got 'no'"),
-        ({"normalize_observation": "no"}, "normalize_observation must be True or False"),
-        ({"normalize_reward": 3}, "normalize_reward must be True or False"),
-        ({"normalize_advantage": 2}, "normalize_advantage must be True or False"),
+        ({"optimizers": 3}, "optimizers .*got 3"),
+        ({"optimizers": True}, "optimizers .*got True"),
+        ({"optimizers": np.array([1, 2])}, r"optimizers .*got array"),
+        ({"clip": -1.0}, "clip"),
+        ({"gamma": 1.5}, "gamma"),
+        ({"network": 1}, "network .*got 1"),
+        ({"network": (1, 2, 3)}, "network"),
+        ({"network": (1, 2)}, "network .*got 1"),
+        ({"shared": "no"}, "shared .*got 'no'"),
+        ({"normalize_observation": "no"}, "normalize_observation"),
+        ({"normalize_reward": 3}, "normalize_reward"),
+        ({"normalize_advantage": 2}, "normalize_advantage"),
     ],
 )
-def test_bad_constructor_argument_raises(arguments: dict[str, Any], message: str) -> None:
+def test_constructor_raises_for_bad_argument(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         noterl.PPO("CartPole-v1", **arguments)
 
 
-def test_bad_log_std_raises() -> None:
-    with pytest.raises(ValueError, match="log_std must be a finite number, got nan"):
+def test_log_std_must_be_finite() -> None:
+    with pytest.raises(ValueError, match=r"log_std .*got nan"):
         noterl.PPO("Pendulum-v1", log_std=float("nan"))
 
 
 @pytest.mark.parametrize("arguments", [{"rollout_steps": 0}, {"epochs": 1.5}])
-def test_bad_rollout_steps_or_epochs_raise(arguments: dict[str, Any]) -> None:
+def test_rollout_steps_and_epochs_must_be_positive_ints(arguments: dict[str, Any]) -> None:
     (name,) = arguments
-    with pytest.raises(ValueError, match=f"{name} must be a positive int"):
+    with pytest.raises(ValueError, match=name):
         noterl.PPO("CartPole-v1", **arguments)
     agent = noterl.PPO("CartPole-v1")
     setattr(agent, name, arguments[name])
-    with pytest.raises(ValueError, match=f"{name} must be a positive int"):
+    with pytest.raises(ValueError, match=name):
         agent.compile()
 
 
-def test_a2c_with_bad_rollout_steps_raises() -> None:
-    with pytest.raises(ValueError, match="rollout_steps must be a positive int"):
+def test_a2c_checks_rollout_steps() -> None:
+    with pytest.raises(ValueError, match="rollout_steps"):
         noterl.A2C("CartPole-v1", rollout_steps=-5)
 
 
@@ -318,24 +323,24 @@ def test_ppo_learns_cart_pole() -> None:
     agent = noterl.PPO("CartPole-v1", gamma=0.98, gae_lambda=0.8, rollout_steps=32, epochs=10, hidden=(32, 32), seed=1)
     agent.compile(keras.optimizers.Adam(2e-3, epsilon=1e-5, global_clipnorm=0.5), batch_size=128)
     agent.fit(steps=16_000, num_envs=8, verbose=0)
-    # A random policy has 22.
+    # A random policy has a return of 22.
     assert agent.evaluate(episodes=10)["reward_mean"] > 150
 
 
-def remembering(capacity: int = 40, seed: int = 2) -> noterl.PPO:
-    """Return an agent whose rollouts of 15 steps stay in a prioritized memory, and are drawn in batches of 6."""
+def with_replay(capacity: int = 40, seed: int = 2) -> noterl.PPO:
+    """Return an agent that stores its rollouts in a prioritized memory and samples batches of 6."""
     agent = noterl.PPO(RandomWalkEnv, hidden=(4,), rollout_steps=5, epochs=2, gamma=0.9, seed=seed)
     sampler = Prioritized(score=RatioScore())
     agent.compile(batch_size=6, replay=noterl.Replay(capacity, sampler=sampler))
     return agent
 
 
-class TestRememberingRollouts:
-    def test_replay_memory_stores_prepared_rollout(self) -> None:
-        agent = remembering()
-        agent.build()
-        learner_of(agent).rollout.open(LANES)
-        rng, memory = np.random.default_rng(4), learner_of(agent).rollout
+class TestReplayOfRollouts:
+    def test_memory_stores_the_prepared_rollout(self) -> None:
+        agent = with_replay()
+        learner: Any = learner_of(agent)
+        rng, memory = np.random.default_rng(4), learner.rollout
+        memory.open(LANES)
         for t in range(5):
             memory.begin_round(rng.normal(size=(LANES, 2)), rng.normal(scale=3, size=(LANES, 1)))
             for lane in range(LANES):
@@ -343,18 +348,17 @@ class TestRememberingRollouts:
                     ends = ((t, lane) == (1, 0), (t, lane) in ((2, 1), (2, 0)))
                     memory.add(lane, None, None, rng.normal(), rng.normal(size=2), *ends)
             memory.end_round()
-        learner = learner_of(agent)
         prepared = learner.prepare()
         expected = {**fetched(prepared._asdict() | {"extra": 0}), **fetched(prepared.extra)}
-        sample: Any = learner.sample(4)
+        sample = learner.sample(4)
         assert len(agent.replay) == 9 and sample.indices.shape == (4, 6)
-        batch = agent.replay.gather(sample, gamma=0.9)
-        counted = np.flatnonzero(expected["weight"])
+        batch = gather_batch(agent, sample)
+        valid = np.flatnonzero(expected["weight"])
         for name in ("observation", "action", "reward", "next_observation", "discount"):
-            rows = expected[name][counted][sample.indices]
+            rows = expected[name][valid][sample.indices]
             np.testing.assert_array_equal(getattr(batch, name), rows, err_msg=name)
         for name in ("value", "log_prob", "advantage", "target"):
-            np.testing.assert_array_equal(batch.extra[name], expected[name][counted][sample.indices], err_msg=name)
+            np.testing.assert_array_equal(batch.extra[name], expected[name][valid][sample.indices], err_msg=name)
 
     def test_feedback_holds_td_error_and_ratio(self) -> None:
         agent = ppo("discrete")
@@ -363,8 +367,7 @@ class TestRememberingRollouts:
         )
         agent.build()
         filled(agent)
-        sample: Any = learner_of(agent).sample(2)
-        batch = agent.replay.gather(sample, gamma=0.9)
+        batch = sample_batch(agent, 2)
         variables = agent.get_state()["variables"]
         rules = {"gae_lambda": 0.95, "clip": 0.2, "entropy": 0.0, "value": 0.5}
         model = reference.ActorCritic(variables["actor"], variables["critic"], kind="discrete", **rules)
@@ -374,8 +377,8 @@ class TestRememberingRollouts:
         np.testing.assert_allclose(feedback["td_error"][0], errors, rtol=RTOL, atol=ATOL)
         assert abs(feedback["ratio"][1] - 1).max() > 1e-4
 
-    def test_run_with_replay_resumes_exactly(self, tmp_path) -> None:
-        whole, part, again = remembering(), remembering(), remembering(seed=9)
+    def test_restored_run_continues_as_if_uninterrupted(self, tmp_path) -> None:
+        whole, part, again = with_replay(), with_replay(), with_replay(seed=9)
         whole.fit(steps=80, num_envs=3, verbose=0)
         assert len(whole.replay) == 40 and whole.updates == 5 * 2 * 3
         part.fit(steps=37, num_envs=3, verbose=0)
@@ -383,14 +386,14 @@ class TestRememberingRollouts:
         again.restore(tmp_path / "part.noterl")
         again.fit(steps=43, verbose=0)
         assert_same_state(whole, again)
-        # Transitions of several rollouts are there, learned from after they were prepared.
+        # The memory holds transitions of several rollouts, with priorities from updates.
         scores = whole.replay.sampler.probabilities()
         assert len(scores) == 40 and len(set(scores.tolist())) > 20
 
     def test_unsupported_replay_raises(self) -> None:
-        with pytest.raises(ValueError, match="replay"):
+        with pytest.raises(ValueError, match=r"replay .*target_kl"):
             ppo("discrete", target_kl=0.1).compile(replay=noterl.Replay(100))
         with pytest.raises(ValueError, match="replay"):
             noterl.A2C("CartPole-v1").compile(replay=noterl.Replay(100))
-        with pytest.raises(ValueError, match="replay must not relabel"):
+        with pytest.raises(ValueError, match=r"replay .*relabel"):
             ppo("discrete").compile(replay=noterl.Replay(100, relabel=noterl.replay.Hindsight()))

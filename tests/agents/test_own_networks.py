@@ -1,4 +1,4 @@
-"""Networks and agents that users write: which are accepted, and the errors for others."""
+"""Networks passed to built-in agents, and the heads of user-defined agents: which fit, and which raise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOX = spaces.Box(-1.0, 1.0, (3,))
 
 
 class Deterministic(noterl.Agent):
-    """The class of the design, with a head for numbers."""
+    """A user-defined agent with deterministic continuous actions."""
 
     memory, head, optimizer_names = "replay", heads.Deterministic(), ("actor", "critic")
 
@@ -31,23 +31,23 @@ class Deterministic(noterl.Agent):
         return self.actor(observation)
 
     def update(self, batch: Any) -> Any:
-        critic, feedback = self.minimize(self.of_critic, self.critic, "critic", batch)
-        self.minimize(self.of_actor, self.actor, "actor", batch)
+        critic, feedback = self.minimize(self.critic_loss, self.critic, "critic", batch)
+        self.minimize(self.actor_loss, self.actor, "actor", batch)
         return {"loss": critic}, feedback
 
     def value(self, observation: Any, action: Any) -> Any:
         return self.critic(ops.concatenate([observation, action], axis=-1))[:, 0]
 
-    def of_critic(self, batch: Any) -> Any:
-        following = self.value(batch.next_observation, self.head.act(self.actor(batch.next_observation)))
-        error = self.value(batch.observation, batch.action) - losses.td_target(batch.reward, batch.discount, following)
+    def critic_loss(self, batch: Any) -> Any:
+        next_value = self.value(batch.next_observation, self.head.act(self.actor(batch.next_observation)))
+        error = self.value(batch.observation, batch.action) - losses.td_target(batch.reward, batch.discount, next_value)
         return ops.mean(ops.square(error)), {"td_error": error}
 
-    def of_actor(self, batch: Any) -> Any:
+    def actor_loss(self, batch: Any) -> Any:
         return -ops.mean(self.value(batch.observation, self.head.act(self.actor(batch.observation))))
 
 
-def test_own_agent_accepts_action_spaces_of_its_head() -> None:
+def test_user_agent_supports_the_action_spaces_of_its_head() -> None:
     agent = Deterministic(RandomWalkEnv, seed=1)
     agent.compile(noise=GaussianWhiteNoiseProcess(sigma=0.1, size=1), batch_size=4, learning_starts=8)
     agent.fit(steps=12, verbose=0)
@@ -55,41 +55,28 @@ def test_own_agent_accepts_action_spaces_of_its_head() -> None:
     for head, action in ((heads.Gaussian(), BOX), (heads.Categorical(), spaces.MultiDiscrete([2, 3]))):
         kind = type("Mine", (noterl.Agent,), {"head": head})
         assert kind((BOX, action)).head.size in (6, 5)
-    with pytest.raises(ValueError, match="the head Q takes a Discrete action space, got Box"):
+    with pytest.raises(ValueError, match=r"head Q .*Discrete.*got Box"):
         type("Mine", (noterl.Agent,), {"head": heads.Q()})((BOX, BOX))
 
 
-@pytest.mark.parametrize("name", ["policy", "noise", "networks"])
-def test_network_under_reserved_name_raises(name: str) -> None:
-    class Taking(noterl.Agent):
-        head = heads.Q()
-
-        def __init__(self, env: Any, *, seed: int | None = None) -> None:
-            super().__init__(env, seed=seed)
-            setattr(self, name, [networks.mlp(3, [4], 2)])
-
-    with pytest.raises(ValueError, match=name):
-        Taking((BOX, spaces.Discrete(2)))
-
-
-def wide(inputs: int, outputs: int) -> Any:
+def small(inputs: int, outputs: int) -> Any:
     return networks.mlp(inputs, [4], outputs)
 
 
 @pytest.mark.parametrize(
     ("kind", "action", "network"),
     [
-        (noterl.PPO, BOX, lambda: wide(3, 3)),  # means without deviations
-        (noterl.PPO, BOX, lambda: (None, wide(3, 2))),
-        (noterl.A2C, spaces.Discrete(2), lambda: wide(3, 3)),
-        (noterl.DQN, spaces.Discrete(2), lambda: wide(3, 3)),
-        (noterl.DQN, spaces.Discrete(2), lambda: wide(4, 2)),
-        (noterl.SAC, spaces.Discrete(2), lambda: wide(3, 5)),
-        (noterl.TD3, BOX, lambda: wide(3, 1)),
-        (noterl.DDPG, BOX, lambda: (None, wide(5, 1))),
+        (noterl.PPO, BOX, lambda: small(3, 3)),  # means without deviations
+        (noterl.PPO, BOX, lambda: (None, small(3, 2))),
+        (noterl.A2C, spaces.Discrete(2), lambda: small(3, 3)),
+        (noterl.DQN, spaces.Discrete(2), lambda: small(3, 3)),
+        (noterl.DQN, spaces.Discrete(2), lambda: small(4, 2)),
+        (noterl.SAC, spaces.Discrete(2), lambda: small(3, 5)),
+        (noterl.TD3, BOX, lambda: small(3, 1)),
+        (noterl.DDPG, BOX, lambda: (None, small(5, 1))),
     ],
 )
-def test_network_with_wrong_shape_raises(kind: Any, action: Any, network: Any) -> None:
+def test_network_that_does_not_fit_raises(kind: Any, action: Any, network: Any) -> None:
     agent = kind((BOX, action), network=network(), seed=1)
-    with pytest.raises(ValueError, match=f"network does not fit {kind.__name__} on Box"):
+    with pytest.raises(ValueError, match=rf"network .*{kind.__name__}"):
         agent.build()

@@ -1,4 +1,4 @@
-"""Heads for bounded actions: scaling, noise, sampling and log-probabilities."""
+"""Heads for bounded actions: actions for environments, scaling, sampling and log-probabilities."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def tensor(values) -> object:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Discrete(3), "takes a Box of floats as action space, got Discrete"),
-        (spaces.Box(0, 9, (2,), np.int64), "takes a Box of floats"),
-        (spaces.Box(-np.inf, np.inf, (2,)), "takes actions within finite bounds"),
-        (spaces.Box(np.array([0.0, -1.0]), np.array([np.inf, 1.0]), dtype=np.float64), "takes actions within finite"),
+        (spaces.Discrete(3), ".*Box.*got Discrete"),
+        (spaces.Box(0, 9, (2,), np.int64), ".*floats"),
+        (spaces.Box(-np.inf, np.inf, (2,)), ".*finite bounds"),
+        (spaces.Box(np.array([0.0, -1.0]), np.array([np.inf, 1.0]), dtype=np.float64), ".*finite bounds"),
     ],
 )
-def test_unsupported_space_raises(kind: type, space: spaces.Space, message: str) -> None:
-    with pytest.raises(ValueError, match=f"the head {kind.__name__} {message}"):
+def test_unsupported_action_space_raises(kind: type, space: spaces.Space, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"head {kind.__name__}{message}"):
         kind().bind(space)
 
 
-def test_bind_does_not_change_head_of_class() -> None:
+def test_bind_does_not_change_the_head() -> None:
     head = Deterministic()
     bound = head.bind(UNEVEN)
     assert bound.action_space is UNEVEN and not hasattr(head, "action_space")
 
 
-def test_outputs_scale_to_uneven_bounds() -> None:
+def test_actions_cover_uneven_bounds() -> None:
     head = Deterministic().bind(UNEVEN)
     actions = head.deterministic(np.array([[-40.0, -40.0, -40.0], [0.0, 0.0, 0.0], [40.0, 40.0, 40.0]], np.float32))
     np.testing.assert_array_equal(actions, [UNEVEN.low, [0.0, 0.5, 5.25], UNEVEN.high])
@@ -56,7 +56,7 @@ def test_outputs_scale_to_uneven_bounds() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_actions_have_shape_and_dtype_of_space_and_stay_inside(dtype: type) -> None:
+def test_actions_have_shape_and_dtype_of_the_space_and_lie_in_it(dtype: type) -> None:
     low = np.array([[-0.1, 1e-3], [3.3, 7.0]], dtype)
     space = spaces.Box(low, low + np.array([[0.3, 1e-3], [1.1, 0.0]], dtype), dtype=dtype)
     noise = GaussianWhiteNoiseProcess(sigma=2.0, size=4)
@@ -69,13 +69,13 @@ def test_actions_have_shape_and_dtype_of_space_and_stay_inside(dtype: type) -> N
             assert all(space.contains(action) for action in actions)
 
 
-def test_scale_inverts_unscale() -> None:
+def test_scale_inverts_the_actions() -> None:
     head = Deterministic().bind(UNEVEN)
     values = np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32)
     np.testing.assert_allclose(FETCH(head.scale(tensor(head.deterministic(values)))), np.tanh(values), atol=2e-5)
     np.testing.assert_allclose(FETCH(head.act(tensor(values))), np.tanh(values), atol=1e-6)
     one = Deterministic().bind(spaces.Box(np.array([2.0], np.float32), np.array([2.0], np.float32)))
-    assert FETCH(one.scale(tensor([[2.0]]))).tolist() == [[0.0]], "a dimension without width is no division by zero"
+    assert FETCH(one.scale(tensor([[2.0]]))).tolist() == [[0.0]], "a dimension of width 0 must not divide by zero"
     square = Deterministic().bind(spaces.Box(-2.0, 2.0, (2, 2)))
     assert FETCH(square.scale(tensor(np.ones((5, 2, 2))))).tolist() == [[0.5] * 4] * 5
 
@@ -91,7 +91,7 @@ def test_noise_is_added_to_the_scaled_action_and_clipped() -> None:
     assert (np.abs(scaled) == 1).any()
 
 
-def test_explore_updates_schedule_of_noise() -> None:
+def test_noise_uses_its_schedule() -> None:
     head = Deterministic().bind(UNEVEN)
     noise = GaussianWhiteNoiseProcess(sigma=Linear(0.5, 0.0, steps=10), size=3)
     values = np.zeros((2, 3), np.float32)
@@ -99,7 +99,7 @@ def test_explore_updates_schedule_of_noise() -> None:
     np.testing.assert_array_equal(head.explore(values, noise, 10), head.deterministic(values))
 
 
-def test_batch_uses_same_random_numbers_as_rows_in_turn() -> None:
+def test_batch_samples_the_same_numbers_as_its_rows() -> None:
     head = SquashedGaussian().bind(UNEVEN)
     values = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
     whole, single = Explorer(), Explorer()
@@ -113,12 +113,12 @@ def test_wrong_number_of_outputs_raises(kind: type) -> None:
     head = kind().bind(UNEVEN)
     count = 3 * kind.outputs
     head.check((1, count), UNEVEN)
-    with pytest.raises(ValueError, match=rf"forward must return {count} numbers for each observation, \[B, {count}\]"):
+    with pytest.raises(ValueError, match=rf"forward .*{count}.*got"):
         head.check((1, 4), UNEVEN)
 
 
-def test_log_prob_of_sample_equals_squashed_density() -> None:
-    """Against the change of variables in float64, written out."""
+def test_log_probabilities_of_samples_equal_the_squashed_density() -> None:
+    """The reference is the change of variables in float64."""
     head = SquashedGaussian().bind(UNEVEN)
     rng = np.random.default_rng(4)
     values, noise = rng.normal(size=(64, 6)), rng.normal(size=(64, 3))
@@ -143,7 +143,7 @@ def test_the_density_integrates_to_one() -> None:
     assert np.sum(0.5 * (density[1:] + density[:-1]) * np.diff(places)) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_log_prob_far_from_mean_is_finite_and_exact() -> None:
+def test_log_probability_of_saturated_actions_is_finite_and_exact() -> None:
     head = SquashedGaussian().bind(spaces.Box(-1.0, 1.0, (1,)))
     values = np.array([[60.0, 0.0], [-60.0, 0.0]])
     scaled, log_probability = head.sample(tensor(values), tensor([[0.0], [0.0]]))
@@ -152,8 +152,8 @@ def test_log_prob_far_from_mean_is_finite_and_exact() -> None:
     np.testing.assert_allclose(FETCH(log_probability), -0.5 * np.log(2 * np.pi) - np.log(4) + 120, rtol=1e-6)
 
 
-def test_log_prob_of_actions_equals_squashed_density() -> None:
-    """Against the change of variables in float64, written out; at the bounds of the float32 next to 1."""
+def test_log_prob_of_actions_equals_the_squashed_density() -> None:
+    """The reference is the change of variables in float64, also at the largest float32 below 1."""
     head = SquashedGaussian().bind(UNEVEN)
     rng = np.random.default_rng(5)
     values, actions = rng.normal(size=(64, 6)), rng.uniform(-0.99, 0.99, size=(64, 3))
@@ -168,7 +168,7 @@ def test_log_prob_of_actions_equals_squashed_density() -> None:
     np.testing.assert_allclose(FETCH(head.log_prob(tensor(values), tensor(actions)[:, :, None])), expected, rtol=2e-5)
 
 
-def test_log_prob_agrees_with_sample() -> None:
+def test_log_prob_of_samples_equals_that_of_sample() -> None:
     head = SquashedGaussian().bind(UNEVEN)
     rng = np.random.default_rng(6)
     values, noise = tensor(rng.normal(size=(64, 6)) * 0.5), tensor(rng.normal(size=(64, 3)))
@@ -177,13 +177,13 @@ def test_log_prob_agrees_with_sample() -> None:
 
 
 @pytest.mark.parametrize("bound", [-1.0, 1.0])
-def test_log_prob_at_bounds_is_finite(bound: float) -> None:
+def test_log_prob_at_the_bounds_is_finite(bound: float) -> None:
     head = SquashedGaussian().bind(spaces.Box(-1.0, 1.0, (1,)))
     values = tensor([[0.0, 0.0], [9.0, -1.0], [-9.0, -1.0], [0.0, -30.0]])
     assert np.isfinite(FETCH(head.log_prob(values, tensor(np.full((4, 1), bound))))).all()
 
 
-def test_team_actions_stay_in_float64_bounds() -> None:
+def test_actions_of_a_team_lie_in_float64_bounds() -> None:
     narrow = spaces.Box(-0.1, 0.1, (1,), np.float64)
     team, head = Team(["a"], [narrow], [narrow]), Joint().bind(spaces.Tuple([narrow]))
     for output in (20.0, -20.0):

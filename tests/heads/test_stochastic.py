@@ -1,4 +1,4 @@
-"""Heads with a distribution: samples, log-probabilities and entropies equal their formulas."""
+"""Heads with a distribution: samples, log-probabilities and entropies, compared with their formulas."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ class TestCategorical:
     head = heads.Categorical().bind(spaces.Discrete(3))
     several = heads.Categorical().bind(spaces.MultiDiscrete([3, 2]))
 
-    def test_samples_follow_softmax(self) -> None:
-        drawn = self.head.explore(np.repeat(LOGITS, 20_000, axis=0), explorer(), 0).reshape(2, -1)
-        for row, probabilities in zip(drawn, softmax(LOGITS), strict=True):
+    def test_samples_follow_the_softmax(self) -> None:
+        samples = self.head.explore(np.repeat(LOGITS, 20_000, axis=0), explorer(), 0).reshape(2, -1)
+        for row, probabilities in zip(samples, softmax(LOGITS), strict=True):
             # Four standard deviations of a share.
             np.testing.assert_allclose(np.bincount(row, minlength=3) / len(row), probabilities, atol=0.015)
 
-    def test_batch_samples_like_its_rows(self) -> None:
+    def test_batch_samples_the_same_actions_as_its_rows(self) -> None:
         values = np.random.default_rng(1).normal(size=(6, 5)).astype(np.float32)
         whole, one = explorer(7), explorer(7)
         rows = np.concatenate([self.several.explore(values[row : row + 1], one, 0) for row in range(6)])
         assert self.several.explore(values, whole, 0).tolist() == rows.tolist()
 
-    def test_deterministic_actions_are_most_probable(self) -> None:
+    def test_deterministic_actions_are_the_most_probable(self) -> None:
         assert self.head.deterministic(LOGITS).tolist() == [1, 0]
         best = self.several.deterministic(np.array([[0.0, 1.0, 2.0, 3.0, 1.0], [5, 1, 2, 0, 1]], np.float32))
         assert best.tolist() == [[2, 0], [0, 1]] and best.dtype == np.int64
 
-    def test_log_probabilities_and_entropy(self) -> None:
+    def test_log_probabilities_and_entropy_equal_the_formulas(self) -> None:
         expected = np.log(softmax(LOGITS))
         found = self.head.log_prob(tensor(LOGITS), tensor(np.array([2, 0], np.int32)))
         np.testing.assert_allclose(fetched(found), expected[[0, 1], [2, 0]], rtol=1e-5)
         entropy = -(np.exp(expected) * expected).sum(-1)
         np.testing.assert_allclose(fetched(self.head.entropy(tensor(LOGITS))), entropy, rtol=1e-5)
 
-    def test_log_prob_and_entropy_of_parts_are_summed(self) -> None:
+    def test_log_probabilities_and_entropies_of_several_choices_are_sums(self) -> None:
         values = np.array([[0.0, 1.0, -1.0, 0.5, 0.25]], np.float32)
         first, second = np.log(softmax(values[:, :3])), np.log(softmax(values[:, 3:]))
         found = self.several.log_prob(tensor(values), tensor(np.array([[1, 0]], np.int32)))
@@ -72,15 +72,15 @@ class TestCategorical:
         entropy = -(np.exp(first) * first).sum() - (np.exp(second) * second).sum()
         np.testing.assert_allclose(fetched(self.several.entropy(tensor(values))), [entropy], rtol=1e-5)
 
-    def test_policy_on_logits_selects(self) -> None:
+    def test_policy_on_logits_may_choose_actions(self) -> None:
         policy = GumbelSoftmaxPolicy(eps=0.0)
         assert self.head.explore(np.array([[0.0, 1000.0, 0.0]]), policy, 0).tolist() == [1]
         assert self.head.acts_on == ("logits",) and self.several.acts_on == ()
 
     def test_unsupported_space_or_outputs_raise(self) -> None:
-        with pytest.raises(ValueError, match="Categorical takes a Discrete or MultiDiscrete action space, got Box"):
+        with pytest.raises(ValueError, match=r"Categorical .*got Box"):
             heads.Categorical().bind(BOX)
-        with pytest.raises(ValueError, match=r"a logit for each choice, \[B, 5\], got \(1, 4\)"):
+        with pytest.raises(ValueError, match=r"5.*got \(1, 4\)"):
             self.several.check((1, 4), self.several.action_space)
 
 
@@ -88,42 +88,42 @@ class TestGaussian:
     head = heads.Gaussian().bind(BOX)
     values = np.array([[0.5, 1.0, 0.0, -1.0], [-3.0, 0.25, 0.5, 0.5]], np.float32)
 
-    def test_samples_follow_distribution_beyond_bounds(self) -> None:
-        drawn = self.head.explore(np.repeat(self.values, 20_000, axis=0), explorer(), 0).reshape(2, -1, 2)
+    def test_samples_follow_the_distribution_also_beyond_the_bounds(self) -> None:
+        samples = self.head.explore(np.repeat(self.values, 20_000, axis=0), explorer(), 0).reshape(2, -1, 2)
         deviations = np.exp(self.values[:, 2:])
-        np.testing.assert_allclose(drawn.mean(axis=1), self.values[:, :2], atol=0.05)
-        np.testing.assert_allclose(drawn.std(axis=1), deviations, rtol=0.03)
-        assert drawn.min() < -3 and drawn.dtype == np.float32
+        np.testing.assert_allclose(samples.mean(axis=1), self.values[:, :2], atol=0.05)
+        np.testing.assert_allclose(samples.std(axis=1), deviations, rtol=0.03)
+        assert samples.min() < -3 and samples.dtype == np.float32
 
-    def test_executed_actions_are_clipped_to_bounds(self) -> None:
+    def test_executed_actions_are_clipped_to_the_bounds(self) -> None:
         actions = self.head.executed(np.array([[-7.0, 3.0], [0.25, 0.5]], np.float32))
         assert actions.tolist() == [[-1.0, 2.0], [0.25, 0.5]] and actions.dtype == BOX.dtype
         assert self.head.deterministic(self.values).tolist() == [[0.5, 1.0], [-3.0, 0.25]]
 
-    def test_log_prob_equals_density_of_sample(self) -> None:
+    def test_log_probabilities_equal_the_density(self) -> None:
         actions = np.array([[0.0, 5.0], [2.0, 0.25]], np.float32)
         mean, deviation = self.values[:, :2].astype(np.float64), np.exp(self.values[:, 2:].astype(np.float64))
         density = np.exp(-0.5 * ((actions - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
         found = fetched(self.head.log_prob(tensor(self.values), tensor(actions)))
         np.testing.assert_allclose(found, np.log(density).sum(-1), rtol=1e-5)
 
-    def test_entropy_equals_formula(self) -> None:
+    def test_entropy_equals_its_formula(self) -> None:
         expected = 0.5 * np.log(2 * np.pi * np.e * np.exp(self.values[:, 2:].astype(np.float64)) ** 2).sum(-1)
         np.testing.assert_allclose(fetched(self.head.entropy(tensor(self.values))), expected, rtol=1e-5)
 
     def test_unsupported_space_or_outputs_raise(self) -> None:
-        with pytest.raises(ValueError, match="Gaussian takes a Box of floats as action space, got Discrete"):
+        with pytest.raises(ValueError, match=r"Gaussian .*got Discrete"):
             heads.Gaussian().bind(spaces.Discrete(2))
-        with pytest.raises(ValueError, match=r"\[B, 4\], got \(8, 2\)"):
+        with pytest.raises(ValueError, match=r"4.*got \(8, 2\)"):
             self.head.check((8, 2), BOX)
 
 
 class TestNetworks:
-    """What the networks of these heads add to those of `tests/networks/test_builders.py`."""
+    """Options of networks for these heads; `tests/networks/test_builders.py` tests the others."""
 
     actor = networks.mlp(5, [16, 4], 2, activation="tanh", gain=0.5, log_std=-0.25)
 
-    def test_orthogonal_kernels(self) -> None:
+    def test_kernels_are_orthogonal(self) -> None:
         weights = networks.get_weights(self.actor)
         first, second, last = weights[0], weights[2], weights[4]
         np.testing.assert_allclose(first @ first.T, 2 * np.eye(5), atol=1e-5)
@@ -131,25 +131,25 @@ class TestNetworks:
         np.testing.assert_allclose(last.T @ last, 0.25 * np.eye(2), atol=1e-5)
         assert [weight.any() for weight in weights[1:6:2]] == [False] * 3
 
-    def test_log_std_is_appended_to_means(self) -> None:
+    def test_log_std_is_appended_to_the_means(self) -> None:
         outputs = fetched(self.actor(tensor(np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32))))
         assert outputs.shape == (3, 4) and (outputs[:, 2:] == -0.25).all()
         assert len(set(outputs[:, 0].tolist())) == 3
         assert len(networks.trainable_variables(self.actor)) == 7
 
-    def test_numpy_forward_equals_network(self) -> None:
+    def test_numpy_copy_appends_log_std(self) -> None:
         program, variables = acting.describe(self.actor)
         observations = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
         weights = [fetched(variable) for variable in variables]
         np.testing.assert_allclose(program(observations, weights), fetched(self.actor(tensor(observations))), atol=1e-6)
 
-    def test_share_trunk_shares_all_but_last_layer(self) -> None:
+    def test_share_trunk_shares_all_but_the_last_layer(self) -> None:
         critic = networks.share_trunk(self.actor, 1, gain=1.0)
         shared, own = networks.variables(critic)[:4], networks.variables(critic)[4:]
         assert all(ours is theirs for ours, theirs in zip(shared, networks.variables(self.actor)[:4], strict=True))
         assert sorted(np.prod(variable.shape) for variable in own) == [1, 4]
         assert fetched(critic(tensor(np.zeros((3, 5), np.float32)))).shape == (3, 1)
 
-    def test_share_trunk_without_layers_raises(self) -> None:
-        with pytest.raises(ValueError, match="network must be a Sequential stack"):
+    def test_share_trunk_needs_a_stack_of_layers(self) -> None:
+        with pytest.raises(ValueError, match="network"):
             networks.share_trunk(networks.dueling_mlp(4, [8], 2), 1)

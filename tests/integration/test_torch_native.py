@@ -326,10 +326,10 @@ def test_optimizer_that_needs_a_closure_raises(how: str) -> None:
         agent.build()
 
 
-def test_optimizer_of_other_parameters_raises() -> None:
-    other = torch.optim.Adam(network().parameters())
+def test_an_optimizer_of_other_parameters_is_refused() -> None:
+    stranger = torch.optim.Adam(network().parameters())
     with pytest.raises(ValueError, match=r"optimizer .*0\.weight"):
-        built(other)
+        built(stranger)
     agent = NativeDQN(VECTOR, seed=3)
     agent.compile(torch.optim.Adam(agent.q[0].parameters()), replay=noterl.Replay(100), batch_size=8)
     with pytest.raises(ValueError, match="are missing"):

@@ -1,4 +1,4 @@
-"""Gradient noise: the compiled call is right and changes nothing, and the estimates are unbiased."""
+"""Gradient noise: the estimates, the compiled call of each backend, and that measuring changes nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import pytest
 from keras import ops
 
 import noterl
-from noterl.learning.gradient_noise import GradientNoise, Spread
-from noterl.training import state as agent_state
-from tests.support.parts import run_updates
+from noterl.learning.gradient_noise import Spread
+from tests.support.parts import learner_of, run_updates
 from tests.support.states import assert_same_state
 
 SAMPLES, BATCH = 5, 8
 
 
 class TwoLosses(noterl.Agent):
-    """Two optimizers. One loss assigns a running mean, the other receives random numbers."""
+    """Has two optimizers, a loss that assigns a running mean of rewards, and a loss that uses random numbers."""
 
     memory, head = "replay", noterl.heads.Q()
     optimizer_names = ("first", "second")
@@ -30,13 +29,13 @@ class TwoLosses(noterl.Agent):
         super().__init__(env, seed=seed)
         self.q = noterl.networks.mlp(self.observation_size, [4], self.action_size)
         self.other = noterl.networks.mlp(self.observation_size, [3], 1)
-        self.seen = keras.Variable(np.float32(0.0), dtype="float32", trainable=False)
+        self.running_mean = keras.Variable(np.float32(0.0), dtype="float32", trainable=False)
 
     def forward(self, observation: Any) -> Any:
         return self.q(observation)
 
     def first_loss(self, batch: Any) -> Any:
-        self.seen.assign(0.5 * self.seen + ops.mean(batch.reward))
+        self.running_mean.assign(0.5 * self.running_mean + ops.mean(batch.reward))
         return ops.mean(ops.square(ops.sum(self.q(batch.observation), axis=-1) - batch.reward))
 
     def second_loss(self, batch: Any) -> Any:
@@ -50,7 +49,7 @@ class TwoLosses(noterl.Agent):
 
 @functools.cache
 def trained(kind: str) -> noterl.Agent:
-    """Return an agent after a few updates, with a learning rate of 1. Tests share it."""
+    """Return a shared agent that has made some updates; its gradient descent now has the learning rate 1."""
     if kind == "DQN":
         agent: noterl.Agent = noterl.DQN("CartPole-v1", hidden=(6,), double=True, seed=4)
     else:
@@ -62,7 +61,7 @@ def trained(kind: str) -> noterl.Agent:
 
 
 def gradients_by_descent(agent: noterl.Agent, batch: Any) -> np.ndarray:
-    """Return the gradients [K, D] of K batches: the change of the weights by a step with learning rate 1."""
+    """Return the gradients `[K, D]` of K batches: the change of the weights by a step of learning rate 1."""
     start = agent.get_state()
 
     def trained_weights() -> np.ndarray:
@@ -85,11 +84,11 @@ def gradients_by_descent(agent: noterl.Agent, batch: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["DQN", "TwoLosses"])
-def test_spread_equals_that_of_single_gradients(kind: str) -> None:
+def test_spread_equals_that_of_gradients_taken_one_by_one(kind: str) -> None:
     agent = trained(kind)
-    noise = GradientNoise(agent, SAMPLES)
-    expected = gradients_by_descent(agent, noise._batch(BATCH))
-    found = GradientNoise(agent, SAMPLES)()  # draws the same batches
+    generator = agent.gradient_noise(SAMPLES).generator
+    expected = gradients_by_descent(agent, learner_of(agent).noise_batch(SAMPLES, generator))
+    found = agent.gradient_noise(SAMPLES)()  # samples the same batches
     mean = expected.mean(0)
     assert found.samples == SAMPLES
     assert found.size == expected.shape[1]
@@ -102,44 +101,44 @@ def test_spread_equals_that_of_single_gradients(kind: str) -> None:
 def test_measuring_changes_nothing_and_traces_once(kind: str, backend: str) -> None:
     agent = trained(kind)
     before, traced = agent.get_state(), agent.trace_counts.get("noise", 0)
-    noise = GradientNoise(agent, SAMPLES)
+    noise = agent.gradient_noise(SAMPLES)
     spreads = [noise() for _ in range(3)]
-    assert len({spread.squares for spread in spreads}) == 3, "each time other batches are drawn"
+    assert len({spread.squares for spread in spreads}) == 3, "each call samples other batches"
     assert_same_state(agent.get_state(), before)
     if backend != "torch":
         assert agent.trace_counts["noise"] - traced == 1
 
 
-def test_spread_is_none_before_the_first_update() -> None:
+def test_no_spread_before_learning_starts() -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=4)
     agent.compile(batch_size=BATCH, learning_starts=20)
     agent.fit(steps=15, verbose=0)
-    assert GradientNoise(agent, 2)() is None
+    assert agent.gradient_noise(2)() is None
 
 
 def test_non_finite_loss_gives_no_finite_spread() -> None:
     agent = trained("DQN")
-    weights = agent_state.weights(agent)
-    agent_state.set_weights(agent, {name: np.full_like(array, np.inf) for name, array in weights.items()})
-    spread = GradientNoise(agent, SAMPLES)()
-    agent_state.set_weights(agent, weights)
+    weights = agent.get_weights()
+    agent.set_weights({name: np.full_like(array, np.inf) for name, array in weights.items()})
+    spread = agent.gradient_noise(SAMPLES)()
+    agent.set_weights(weights)
     assert spread is None or not np.isfinite(spread.squares)
 
 
 class TestSpread:
-    def test_variance_is_over_samples_and_coordinates(self) -> None:
+    def test_variance_is_the_mean_over_samples_and_coordinates(self) -> None:
         gradients = np.array([[1.0, 2.0], [3.0, 2.0], [2.0, 5.0]])
         mean = gradients.mean(0)
         spread = Spread(3, 2, float(np.square(gradients - mean).sum()), float(np.square(mean).sum()))
         assert spread.variance == pytest.approx((2 / 3 + 2.0) / 2)
 
     def test_signal_and_noise_are_unbiased(self) -> None:
-        """For gradients of known mean and covariance: 20,000 measurements of four batches of eight."""
+        """Gradients with known mean and covariance: 20,000 measurements of four batches of eight."""
         generator = np.random.default_rng(1)
         mean, deviation, batch, samples = np.array([0.3, -0.2, 0.1]), np.array([1.0, 0.5, 2.0]), 8, 4
         found = []
-        for draws in generator.standard_normal((20_000, samples, batch, 3)):
-            gradients = mean + deviation * draws.mean(1)
+        for deviates in generator.standard_normal((20_000, samples, batch, 3)):
+            gradients = mean + deviation * deviates.mean(1)
             center = gradients.mean(0)
             spread = Spread(samples, 3, float(np.square(gradients - center).sum()), float(np.square(center).sum()))
             found.append(spread.signal_and_noise(batch))

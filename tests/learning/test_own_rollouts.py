@@ -1,4 +1,4 @@
-"""Agents of one's own that learn from rollouts: what they prepare, and where it goes."""
+"""User-defined agents that learn from rollouts: the fields of `prepare` in updates and in a replay memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.batches import Corridor
 
 
 class Reinforce(noterl.Agent):
-    """Learns from rollouts, prepared with what its update needs."""
+    """Learns from rollouts, with two fields from `prepare`."""
 
     memory, head, rollout_steps, epochs = "rollout", heads.Categorical(), 4, 2
 
@@ -29,44 +29,45 @@ class Reinforce(noterl.Agent):
         return self.policy_network(observation)
 
     def prepare(self, rollout: Any) -> dict[str, Any]:
-        return {"twice": 2.0 * rollout.reward, "seen": rollout.observation}
+        return {"twice": 2.0 * rollout.reward, "copy": rollout.observation}
 
     def loss(self, batch: Any) -> Any:
         log_prob = self.head.log_prob(self.forward(batch.observation), batch.action)
-        return -keras.ops.mean(log_prob * batch.extra["twice"]) + 0.0 * keras.ops.mean(batch.extra["seen"])
+        return -keras.ops.mean(log_prob * batch.extra["twice"]) + 0.0 * keras.ops.mean(batch.extra["copy"])
 
 
-def test_rollouts_of_an_agent_of_ones_own_may_be_remembered() -> None:
+def test_replay_memory_stores_prepared_rollouts_of_user_agent() -> None:
     agent = Reinforce(lambda: Corridor(), seed=1)
     agent.compile(replay=noterl.Replay(20), batch_size=4)
     agent.fit(steps=16, num_envs=2, verbose=0)
     assert len(agent.replay) == 16 and agent.updates == 2 * 2 * 2
-    batch = agent.replay.sample(1, 6, generator=np.random.default_rng(0), gamma=0.9)
+    sample = agent.replay.sample(1, 6, generator=np.random.default_rng(0))
+    batch = agent.replay.gather(sample, gamma=0.9)
     np.testing.assert_array_equal(batch.extra["twice"], 2.0 * batch.reward)
-    np.testing.assert_array_equal(batch.extra["seen"], batch.observation)
+    np.testing.assert_array_equal(batch.extra["copy"], batch.observation)
 
 
 @pytest.mark.parametrize(
     ("memory", "spec", "message"),
     [
         ("rollout", {"twice": ((), "float32")}, None),
-        ("rollout", {"twice": ((2,), "float32")}, r"extra_spec says 'twice' of the shape \(2,\), .* of the shape \(\)"),
-        ("rollout", {"thrice": ((), "float32")}, "extra_spec says 'thrice' .* not among twice, seen"),
-        ("rollout", {"twice": 3}, "extra_spec of Declared must be a dict"),
-        ("replay", {"twice": ((), "float32")}, "extra_spec of Declared names fields of rollouts"),
+        ("rollout", {"twice": ((2,), "float32")}, r"extra_spec .*'twice'.*\(2,\).*\(\)"),
+        ("rollout", {"thrice": ((), "float32")}, "extra_spec .*'thrice'.*twice, copy"),
+        ("rollout", {"twice": 3}, "extra_spec of Declared"),
+        ("replay", {"twice": ((), "float32")}, "extra_spec of Declared .*replay"),
     ],
 )
-@pytest.mark.parametrize("remembered", [False, True])
-def test_fields_that_are_declared_are_those_prepared(memory: str, spec: Any, message: str, remembered: bool) -> None:
+@pytest.mark.parametrize("has_replay", [False, True])
+def test_extra_spec_must_declare_fields_of_prepare(memory: str, spec: Any, message: str, has_replay: bool) -> None:
     kind = type("Declared", (Reinforce,), {"memory": memory, "extra_spec": spec})
     agent = kind(lambda: Corridor(), seed=1)
     with contextlib.nullcontext() if message is None else pytest.raises(ValueError, match=message):
-        agent.compile(batch_size=4, **({"replay": noterl.Replay(20)} if remembered else {}))
+        agent.compile(batch_size=4, **({"replay": noterl.Replay(20)} if has_replay else {}))
         agent.build()
 
 
 @pytest.mark.parametrize("shared", [None, True])
-def test_an_actor_of_ones_own_gets_a_critic(shared: bool | None) -> None:
+def test_critic_is_built_for_a_given_actor(shared: bool | None) -> None:
     actor = noterl.networks.mlp(3, (5,), 2)
     agent = noterl.PPO(
         (spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2)), network=actor, hidden=(6,), shared=shared, seed=1
@@ -76,10 +77,10 @@ def test_an_actor_of_ones_own_gets_a_critic(shared: bool | None) -> None:
 
 
 @pytest.mark.parametrize("memory", [None, 64])
-@pytest.mark.parametrize("said", [3, None, [1]])
-def test_prepare_must_return_a_dict(said: Any, memory: int | None) -> None:
-    agent = type("Unprepared", (Reinforce,), {"prepare": lambda self, rollout: said})(Corridor(), seed=1)
+@pytest.mark.parametrize("returned", [3, None, [1]])
+def test_prepare_must_return_a_dict(returned: Any, memory: int | None) -> None:
+    agent = type("Unprepared", (Reinforce,), {"prepare": lambda self, rollout: returned})(Corridor(), seed=1)
     agent.compile(batch_size=4, **({} if memory is None else {"replay": noterl.Replay(memory)}))
-    with pytest.raises(ValueError, match=r"prepare must return a dict of fields.*Unprepared's gave"):
+    with pytest.raises(ValueError, match=r"prepare .*Unprepared"):
         agent.fit(steps=8, verbose=0)
     assert agent.updates == 0

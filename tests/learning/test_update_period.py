@@ -1,4 +1,4 @@
-"""Updates that differ within a period: what each returns, and nothing else, reaches hooks and memory; and targets."""
+"""Updates that differ within `update_period`: their logs, their feedback, and the targets they move."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from tests.test_algorithm import MyDQN
 
 
 class Delayed(noterl.Agent):
-    """Its second network rests in two of three updates, and says nothing then; the first one feeds back."""
+    """Trains its second network in one of three updates; only that update logs its loss and gives feedback."""
 
     memory, head = "replay", noterl.heads.Q()
     optimizer_names = ("often", "seldom")
     update_period = 3
 
-    def __init__(self, env: Any, *, speaks: int = 2, spoils: int | None = None, seed: int | None = None) -> None:
+    def __init__(
+        self, env: Any, *, logging_index: int = 2, last_finite: int | None = None, seed: int | None = None
+    ) -> None:
         super().__init__(env, seed=seed)
         self.q, self.other = (networks.mlp(self.observation_size, (4,), self.action_size) for _ in range(2))
-        self.speaks, self.spoils = speaks, spoils
+        self.logging_index, self.last_finite = logging_index, last_finite
         self.count = keras.Variable(np.float32(0), trainable=False, name="count")
 
     def forward(self, observation: Any) -> Any:
@@ -37,21 +39,21 @@ class Delayed(noterl.Agent):
         self.count.assign_add(1.0)
         loss, _ = self.minimize(self.error, self.q, "often", batch)
         logs, feedback = {"loss": loss, f"at {index}": 10.0 + index}, None
-        if index == self.speaks:
+        if index == self.logging_index:
             logs["seldom"], _ = self.minimize(self.rare, self.other, "seldom", batch)
             feedback = {"td_error": 100.0 * ops.ones_like(batch.weight)}
         return logs, feedback
 
     def error(self, batch: Any) -> Any:
-        bad = 0.0 if self.spoils is None else ops.where(self.count > self.spoils, np.nan, 0.0)
+        bad = 0.0 if self.last_finite is None else ops.where(self.count > self.last_finite, np.nan, 0.0)
         return ops.mean(ops.square(self.q(batch.observation))) + bad
 
     def rare(self, batch: Any) -> Any:
         return ops.mean(ops.square(self.other(batch.observation) - 1.0))
 
 
-class Following(Delayed):
-    """A target for its first network, and nothing said of when it follows."""
+class WithTarget(Delayed):
+    """Has a target of its first network, and no declaration of when it moves."""
 
     def __init__(self, env: Any, *, seed: int | None = None) -> None:
         super().__init__(env, seed=seed)
@@ -61,16 +63,16 @@ class Following(Delayed):
         networks.copy(self.q, self.target, self.tau)
 
 
-class FollowingSeldom(Following):
+class PeriodicTarget(WithTarget):
     target_period = 3
 
 
-class Look(noterl.Callback):
+class RecordLogs(noterl.Callback):
     def __init__(self) -> None:
-        self.seen: list[tuple[int, dict[str, float]]] = []
+        self.updates: list[tuple[int, dict[str, float]]] = []
 
     def on_batch_end(self, batch: int, logs: dict[str, float]) -> None:
-        self.seen.append((batch, dict(logs)))
+        self.updates.append((batch, dict(logs)))
 
 
 def delayed(steps_per_execution: Any = "auto", **arguments: Any) -> Delayed:
@@ -86,18 +88,18 @@ def delayed(steps_per_execution: Any = "auto", **arguments: Any) -> Delayed:
     return agent
 
 
-@pytest.mark.parametrize("speaks", [0, 2])
-def test_each_update_says_what_it_returned(speaks: int) -> None:
-    agent, look = delayed(speaks=speaks), Look()
-    agent.fit(steps=24, callbacks=[look], verbose=0)
-    assert [number for number, _ in look.seen] == list(range(agent.updates)) and agent.updates >= 16
-    for number, logs in look.seen:
-        assert set(logs) == {"loss", f"at {number % 3}"} | ({"seldom"} if number % 3 == speaks else set())
+@pytest.mark.parametrize("logging_index", [0, 2])
+def test_logs_of_an_update_are_those_it_returned(logging_index: int) -> None:
+    agent, recorded = delayed(logging_index=logging_index), RecordLogs()
+    agent.fit(steps=24, callbacks=[recorded], verbose=0)
+    assert [number for number, _ in recorded.updates] == list(range(agent.updates)) and agent.updates >= 16
+    for number, logs in recorded.updates:
+        assert set(logs) == {"loss", f"at {number % 3}"} | ({"seldom"} if number % 3 == logging_index else set())
         assert logs[f"at {number % 3}"] == 10.0 + number % 3
         assert np.isfinite(list(logs.values())).all()
 
 
-def test_priorities_come_from_those_that_feed_back() -> None:
+def test_priorities_come_from_updates_with_feedback() -> None:
     agent = delayed()
     agent.fit(steps=9, verbose=0)
     equal = agent.replay.effective_sample_size()
@@ -105,7 +107,7 @@ def test_priorities_come_from_those_that_feed_back() -> None:
     assert equal == pytest.approx(9) and agent.replay.effective_sample_size() < len(agent.replay) - 0.5
 
 
-def test_calls_of_every_size_give_the_same() -> None:
+def test_results_do_not_depend_on_steps_per_execution() -> None:
     states = []
     for size in (1, 3, "auto"):
         agent = delayed(size)
@@ -116,17 +118,17 @@ def test_calls_of_every_size_give_the_same() -> None:
             np.testing.assert_array_equal(left, right)
 
 
-def test_an_update_that_fails_says_what_it_can() -> None:
-    agent, look = delayed(spoils=5), Look()
+def test_failing_update_logs_all_names() -> None:
+    agent, recorded = delayed(last_finite=5), RecordLogs()
     with pytest.raises(NonFiniteError):
-        agent.fit(steps=24, callbacks=[look], verbose=0)
-    assert agent.updates == 5 and [number for number, _ in look.seen] == list(range(6))
-    number, logs = look.seen[-1]
+        agent.fit(steps=24, callbacks=[recorded], verbose=0)
+    assert agent.updates == 5 and [number for number, _ in recorded.updates] == list(range(6))
+    number, logs = recorded.updates[-1]
     assert set(logs) == {"loss", f"at {number % 3}", "seldom"} and np.isnan(logs["loss"])
 
 
 @pytest.mark.parametrize("tau", [0.25, 0.75])
-def test_the_examples_target_follows_by_polyaks_coefficient(tau: float) -> None:
+def test_copy_without_tau_uses_the_polyak_coefficient(tau: float) -> None:
     agent = MyDQN(lambda: Corridor(), hidden=8, seed=0)
     agent.compile(replay=noterl.Replay(50), learning_starts=8, batch_size=4, update_every=1, target_update=tau)
     agent.fit(steps=8, verbose=0)
@@ -140,7 +142,7 @@ def test_the_examples_target_follows_by_polyaks_coefficient(tau: float) -> None:
             assert not np.array_equal(now, old)
 
 
-def following(kind: type[Following], **compiled: Any) -> Following:
+def with_target(kind: type[WithTarget], **compiled: Any) -> WithTarget:
     agent = kind(lambda: Corridor(), seed=1)
     settings = {"learning_starts": 8, "update_every": 1, "updates": 1, "target_update": 0.25} | compiled
     agent.compile(replay=noterl.Replay(64), batch_size=4, **settings)
@@ -151,9 +153,9 @@ def first_weight(network: Any) -> np.ndarray:
     return networks.get_weights(network)[0]
 
 
-@pytest.mark.parametrize(("kind", "period"), [(Following, 1), (FollowingSeldom, 3)])
-def test_targets_follow_after_every_update_unless_the_agent_says_otherwise(kind: type[Following], period: int) -> None:
-    agent = following(kind)
+@pytest.mark.parametrize(("kind", "period"), [(WithTarget, 1), (PeriodicTarget, 3)])
+def test_target_moves_every_target_period_updates(kind: type[WithTarget], period: int) -> None:
+    agent = with_target(kind)
     agent.fit(steps=8, verbose=0)
     for update in range(1, 8):
         before = first_weight(agent.target)
@@ -164,11 +166,11 @@ def test_targets_follow_after_every_update_unless_the_agent_says_otherwise(kind:
         assert np.array_equal(first_weight(agent.target), before) == (update % period != 0)
 
 
-@pytest.mark.parametrize("kind", [Following, FollowingSeldom])
-def test_targets_follow_alike_in_calls_of_every_size(kind: type[Following]) -> None:
+@pytest.mark.parametrize("kind", [WithTarget, PeriodicTarget])
+def test_target_does_not_depend_on_steps_per_execution(kind: type[WithTarget]) -> None:
     states = []
     for size in (1, 3, "auto"):
-        agent = following(kind, update_every=7, updates=7, steps_per_execution=size)
+        agent = with_target(kind, update_every=7, updates=7, steps_per_execution=size)
         agent.fit(steps=22, verbose=0)
         assert agent.updates >= 14
         states.append(first_weight(agent.target))
@@ -176,22 +178,22 @@ def test_targets_follow_alike_in_calls_of_every_size(kind: type[Following]) -> N
 
 
 @pytest.mark.parametrize("period", [0, 2, 1.5, True])
-def test_a_target_period_that_does_not_fit_is_refused(period: Any) -> None:
-    agent = Following(lambda: Corridor(), seed=1)
+def test_bad_target_period_raises(period: Any) -> None:
+    agent = WithTarget(lambda: Corridor(), seed=1)
     agent.target_period = period
-    with pytest.raises(ValueError, match=r"^target_period of Following must be .* divides update_period, 3, got"):
+    with pytest.raises(ValueError, match=rf"^target_period of WithTarget .*got {period}"):
         agent.fit(steps=10, verbose=0)
 
 
 class Averaging(noterl.DQN):
-    """Moves its target by a coefficient of its own."""
+    """Sets `tau` in its constructor."""
 
     def __init__(self, env: Any, *, tau: float = 0.25, seed: int | None = None) -> None:
         super().__init__(env, hidden=(), seed=seed)
         self.tau = tau
 
 
-def test_a_coefficient_of_ones_own_is_not_lost() -> None:
+def test_compile_with_hard_copies_keeps_tau_of_the_agent() -> None:
     agent = Averaging("CartPole-v1", seed=1)
     agent.compile(target_update=10)
     assert float(agent.tau) == 0.25
@@ -202,5 +204,5 @@ def test_a_coefficient_of_ones_own_is_not_lost() -> None:
         np.testing.assert_allclose(new, old + 0.25, rtol=1e-5)
     agent.compile(target_update=0.5)
     assert float(agent.tau) == 0.5
-    agent.compile(target_update=10)  # a hard copy is whole again
+    agent.compile(target_update=10)  # hard copies use tau = 1 again
     assert float(agent.tau) == 1.0

@@ -1,4 +1,4 @@
-"""Networks: shapes and initial weights of the builders; clone, copy, and access to variables and weights."""
+"""Network builders: shapes, outputs and initial weights; cloning, copying, reading and writing of any network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def doubles(weights: list[np.ndarray]) -> list[np.ndarray]:
     return [weight.astype(np.float64) for weight in weights]
 
 
-def test_mlp_has_requested_sizes() -> None:
+def test_mlp_has_the_given_sizes() -> None:
     network = networks.mlp(4, (16, 8), 2)
     assert shapes(network) == [(4, 16), (16,), (16, 8), (8,), (8, 2), (2,)]
     assert shapes(networks.mlp(4, [], 2)) == [(4, 2), (2,)]
@@ -36,7 +36,7 @@ def test_mlp_has_requested_sizes() -> None:
     assert shapes(networks.mlp(np.int64(4), [np.int64(5)], np.int64(2))) == [(4, 5), (5,), (5, 2), (2,)]
 
 
-def test_mlp_equals_reference() -> None:
+def test_mlp_equals_the_reference() -> None:
     network, x = networks.mlp((2, 3), (7, 5), 2), np.random.default_rng(0).normal(size=(4, 2, 3)).astype(np.float32)
     expected = reference.mlp((7, 5)).forward(x.reshape(4, 6).astype(np.float64), doubles(networks.get_weights(network)))
     np.testing.assert_allclose(run(network, x), expected, rtol=1e-4, atol=1e-5)
@@ -46,7 +46,7 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-# The hidden unit's value for the input x; gelu is the exact one in Keras and torch alike up to its approximation.
+# The hidden unit's value for the input x; here gelu is its tanh approximation, with a larger tolerance.
 ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
     "tanh": np.tanh,
@@ -72,7 +72,7 @@ def test_activation_equals_its_formula(name: str) -> None:
     np.testing.assert_allclose(run(network, x), ACTIVATIONS[name](x.astype(np.float64)), atol=tolerance)
 
 
-def test_dueling_mlp_shares_all_but_last_hidden_layer() -> None:
+def test_dueling_mlp_shares_all_but_the_last_hidden_layer() -> None:
     network = networks.dueling_mlp(4, (16, 8), 3)
     trunk, value, advantage = [(4, 16), (16,)], [(16, 8), (8,), (8, 1), (1,)], [(16, 8), (8,), (8, 3), (3,)]
     assert shapes(network) == trunk + value + advantage
@@ -81,7 +81,7 @@ def test_dueling_mlp_shares_all_but_last_hidden_layer() -> None:
 
 
 @pytest.mark.parametrize("hidden", [(8,), (9, 8), ()])
-def test_dueling_mlp_equals_value_plus_centered_advantage(hidden: tuple[int, ...]) -> None:
+def test_dueling_mlp_returns_value_plus_centred_advantage(hidden: tuple[int, ...]) -> None:
     network, x = networks.dueling_mlp(4, hidden, 3), np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     weights = doubles(networks.get_weights(network))
     if hidden:
@@ -95,7 +95,7 @@ def test_dueling_mlp_equals_value_plus_centered_advantage(hidden: tuple[int, ...
 CONVOLUTIONS = [(8, 8, 4, 32), (32,), (4, 4, 32, 64), (64,), (3, 3, 64, 64), (64,)]
 
 
-def test_nature_cnn_has_sizes_of_paper() -> None:
+def test_nature_cnn_has_the_sizes_of_the_paper() -> None:
     assert shapes(networks.nature_cnn((84, 84, 4), 6)) == [*CONVOLUTIONS, (3136, 512), (512,), (512, 6), (6,)]
     stream = [(3136, 512), (512,)]
     assert shapes(networks.nature_cnn((84, 84, 4), 6, dueling=True)) == [
@@ -105,7 +105,7 @@ def test_nature_cnn_has_sizes_of_paper() -> None:
 
 @pytest.mark.parametrize("size", [(44, 37), (45, 53)])
 def test_images_are_scaled_and_flattened_by_rows_columns_and_channels(size: tuple[int, int]) -> None:
-    """On torch, whose own order is another; the sizes leave rows and columns of different numbers."""
+    """Torch stores channels first; the image sizes give different numbers of rows and columns."""
     network = networks.nature_cnn((*size, 1), 2)
     images = np.random.default_rng(0).integers(0, 256, (2, *size, 1), dtype=np.uint8)
     expected = reference.nature_cnn(False).forward(images.astype(np.float64), doubles(networks.get_weights(network)))
@@ -114,7 +114,7 @@ def test_images_are_scaled_and_flattened_by_rows_columns_and_channels(size: tupl
 
 
 @pytest.mark.parametrize("dueling", [False, True])
-def test_channels_first_images_give_same_outputs(dueling: bool) -> None:
+def test_channels_first_images_give_the_same_outputs(dueling: bool) -> None:
     last, first = (networks.nature_cnn(shape, 2, dueling=dueling) for shape in ((44, 37, 3), (3, 44, 37)))
     networks.set_weights(first, networks.get_weights(last))
     images = np.random.default_rng(0).integers(0, 256, (2, 44, 37, 3), dtype=np.uint8)
@@ -124,16 +124,16 @@ def test_channels_first_images_give_same_outputs(dueling: bool) -> None:
         np.testing.assert_allclose(run(network, np.moveaxis(images, -1, 1)), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_share_trunk_keeps_transposition() -> None:
+def test_share_trunk_supports_channels_first_images() -> None:
     actor = networks.nature_cnn((3, 44, 37), 2, gain=0.01)
     assert shapes(networks.share_trunk(actor, 1, gain=1.0)) == [*shapes(actor)[:-2], (512, 1), (1,)]
 
 
-def test_initial_weights_are_uniform_with_bound_of_fan_in() -> None:
+def test_initial_weights_are_uniform_within_one_over_sqrt_inputs() -> None:
     for network in (networks.mlp(100, (200,), 50), networks.nature_cnn((36, 36, 4), 3)):
         limit = 0.0
         for weight in networks.get_weights(network):
-            if weight.ndim > 1:  # the bias that follows has the limit of its kernel
+            if weight.ndim > 1:  # a bias has the limit of the kernel before it
                 limit = 1.0 / np.sqrt(np.prod(weight.shape[:-1]))
             assert 0.5 * limit < np.abs(weight).max() <= limit or weight.size < 10
             if weight.size > 5000:
@@ -165,15 +165,15 @@ def test_networks_built_outside_an_agent_differ() -> None:
         (lambda: networks.nature_cnn((4, 35, 84), 2), "36x36"),
         (lambda: networks.nature_cnn((84, 84), 2), "height, width, channels"),
         (lambda: networks.nature_cnn((84, 84, 4), 0), "outputs"),
-        (lambda: networks.nature_cnn(None, 2), "shape must be a sequence of positive ints.*got None"),
-        (lambda: networks.mlp(None, [8], 2), "inputs must hold positive ints, got None"),
-        (lambda: networks.dueling_mlp(2.5, [8], 2), r"inputs must hold positive ints, got 2\.5"),
-        (lambda: networks.mlp(4, [8], 2, gain=-1), "gain must be a finite number of at least 0, got -1"),
-        (lambda: networks.nature_cnn((84, 84, 4), 2, gain="x"), "gain must be a finite number.*got 'x'"),
-        (lambda: networks.mlp(4, [8], 2, log_std=np.nan), "log_std must be a finite number, got nan"),
+        (lambda: networks.nature_cnn(None, 2), "shape .*got None"),
+        (lambda: networks.mlp(None, [8], 2), "inputs .*got None"),
+        (lambda: networks.dueling_mlp(2.5, [8], 2), r"inputs .*got 2\.5"),
+        (lambda: networks.mlp(4, [8], 2, gain=-1), "gain .*got -1"),
+        (lambda: networks.nature_cnn((84, 84, 4), 2, gain="x"), "gain .*got 'x'"),
+        (lambda: networks.mlp(4, [8], 2, log_std=np.nan), "log_std .*got nan"),
     ],
 )
-def test_bad_size_is_named(build: Any, name: str) -> None:
+def test_bad_argument_raises_with_its_name(build: Any, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         build()
 
@@ -221,7 +221,7 @@ BUILDS = {
 
 
 @pytest.mark.parametrize("cloned", [False, True])
-def test_clone_uses_no_random_numbers(cloned: bool) -> None:
+def test_clone_does_not_use_random_numbers(cloned: bool) -> None:
     with construction(3):
         first = networks.dueling_mlp(4, [5], 2)
         if cloned:
@@ -233,7 +233,7 @@ def test_clone_uses_no_random_numbers(cloned: bool) -> None:
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
-def test_clone_is_equal_independent_and_untrainable(build: Any) -> None:
+def test_clone_is_equal_and_independent_and_not_trainable(build: Any) -> None:
     network = build()
     networks.set_weights(network, [weight + 0.1 for weight in networks.get_weights(network)])
     trained = len(networks.trainable_variables(network))
@@ -258,10 +258,10 @@ class WithoutConfig(keras.Model):
         return self.last(self.unit(x))
 
 
-def test_clone_of_unsupported_network_raises() -> None:
+def test_clone_raises_for_network_without_config() -> None:
     network = WithoutConfig(layers.Dense(2), layers.Dense(1))
     network(np.zeros((1, 4), np.float32))
-    with pytest.raises(ValueError, match=r"without_config.*Sequential or Functional"):
+    with pytest.raises(ValueError, match="without_config"):
         networks.clone(network)
 
 
@@ -271,7 +271,7 @@ def filled(network: Any, value: float) -> Any:
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.25, 0.005, 1.0])
-def test_copy_moves_target_by_tau(tau: float) -> None:
+def test_copy_moves_the_target_by_tau(tau: float) -> None:
     rng = np.random.default_rng(0)
     source, target = networks.mlp(4, [5], 2), networks.mlp(4, [5], 2)
     networks.set_weights(source, [rng.normal(size=shape).astype(np.float32) for shape in shapes(source)])
@@ -287,7 +287,7 @@ def test_copy_moves_target_by_tau(tau: float) -> None:
 
 
 @pytest.mark.parametrize("tau", [2, -1, np.nan, "x", None, True, np.float32(1.5)])
-def test_copy_with_bad_tau_raises(tau: Any) -> None:
+def test_copy_raises_for_bad_tau(tau: Any) -> None:
     source, target = filled(networks.mlp(4, [5], 2), 1.0), filled(networks.mlp(4, [5], 2), 2.0)
     with pytest.raises(ValueError) as raised:
         networks.copy(source, target, tau)
@@ -295,10 +295,10 @@ def test_copy_with_bad_tau_raises(tau: Any) -> None:
     assert all((weight == 2.0).all() for weight in networks.get_weights(target))
 
 
-def test_copy_of_non_network_raises() -> None:
+def test_copy_raises_for_values_that_are_not_networks() -> None:
     network = networks.mlp(4, [5], 2)
     for pair, name in (((network, 3), "target"), ((None, network), "source")):
-        with pytest.raises(ValueError, match=rf"^{name} must be a Keras model or.*got {[3, None][name == 'source']}$"):
+        with pytest.raises(ValueError, match=rf"^{name} .*got {[3, None][name == 'source']}$"):
             networks.copy(*pair)
 
 
@@ -309,14 +309,14 @@ def test_copies_do_not_share_storage() -> None:
     assert all((weight == 1.0).all() for weight in networks.get_weights(target))
 
 
-def test_hard_copy_includes_integer_variables() -> None:
+def test_copy_assigns_variables_that_are_not_floats() -> None:
     source, target = keras.random.SeedGenerator(3), keras.random.SeedGenerator(4)
     networks.copy(source, target, 0.5)
     assert np.array_equal(networks.get_weights(source)[0], networks.get_weights(target)[0])
 
 
 @pytest.mark.parametrize("other", [lambda: networks.mlp(4, [5, 5], 2), lambda: networks.mlp(4, [5], 1)])
-def test_copy_between_architectures_raises(other: Any) -> None:
+def test_copy_raises_for_another_architecture(other: Any) -> None:
     source, target = networks.mlp(4, [5], 2), other()
     before = networks.get_weights(target)
     for tau in (1.0, 0.5):
@@ -326,13 +326,13 @@ def test_copy_between_architectures_raises(other: Any) -> None:
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
-def test_get_weights_returns_copies_that_set_weights_restores(build: Any) -> None:
+def test_get_weights_returns_copies_that_can_be_set(build: Any) -> None:
     network = build()
     before = networks.get_weights(network)
     kept = [weight.copy() for weight in before]
     filled(network, 0.5)
     for weight, value in zip(before, kept, strict=True):
-        assert np.array_equal(weight, value), "what get_weights returned changed with the network"
+        assert np.array_equal(weight, value), "get_weights must return copies"
     for weight in before:
         weight += 1.0
     assert all((weight == 0.5).all() for weight in networks.get_weights(network))
@@ -341,17 +341,17 @@ def test_get_weights_returns_copies_that_set_weights_restores(build: Any) -> Non
         assert np.array_equal(weight, value)
 
 
-def test_bad_weights_change_nothing() -> None:
+def test_set_weights_with_wrong_shapes_raises_and_changes_nothing() -> None:
     network = networks.mlp(4, [5], 2)
     before = networks.get_weights(network)
     for wrong in (before[:-1], [*before[:-1], np.zeros(3, np.float32)], [before[0].T, *before[1:]], []):
-        with pytest.raises(ValueError, match="expected the shapes"):
+        with pytest.raises(ValueError, match=r"weights .*shapes"):
             networks.set_weights(network, [np.zeros_like(weight) for weight in wrong])
     for left, right in zip(before, networks.get_weights(network), strict=True):
         assert np.array_equal(left, right)
 
 
-def test_variables_of_all_kinds_of_networks() -> None:
+def test_variables_of_networks_variables_and_seed_generators() -> None:
     variable, generator = keras.Variable(np.zeros(3, np.float32)), keras.random.SeedGenerator(1)
     assert networks.variables(variable) == [variable]
     assert networks.variables(generator) == [generator.state]
@@ -362,22 +362,22 @@ def test_variables_of_all_kinds_of_networks() -> None:
     model.layers[0].trainable = False
     assert len(networks.variables(model)) == 8 and len(networks.trainable_variables(model)) == 4
     dropout = keras.Sequential([keras.Input((4,)), layers.Dense(2), layers.Dropout(0.5)])
-    assert len(networks.variables(dropout)) == 3, "the seed of a dropout layer is part of the state"
+    assert len(networks.variables(dropout)) == 3, "the seed of a dropout layer must be a variable"
 
 
-def test_variables_are_the_same_objects_every_time() -> None:
+def test_variables_returns_the_same_objects() -> None:
     network = networks.mlp(4, [5], 2)
     assert [id(variable) for variable in networks.variables(network)] == list(map(id, networks.variables(network)))
 
 
-def test_variables_of_non_network_raises() -> None:
+def test_values_that_are_not_networks_raise() -> None:
     for other in (3, "network", None, lambda x: x, [networks.mlp(4, [5], 2)]):
         assert not networks.is_network(other)
         with pytest.raises(ValueError, match="network"):
             networks.variables(other)
 
 
-def test_unbuilt_model_raises() -> None:
+def test_model_without_variables_raises_with_its_name() -> None:
     network = keras.Sequential([layers.Dense(5), layers.Dense(2)], name="shapeless")
     for function in (networks.variables, networks.trainable_variables, networks.get_weights, networks.clone):
         with pytest.raises(ValueError, match=r"'shapeless'.*Input"):

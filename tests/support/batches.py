@@ -1,4 +1,4 @@
-"""What the tests of updates share: batches of random numbers, agents to feed them to, and comparing whole states."""
+"""Random batches and small agents for tests of updates, and comparisons of whole states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def random_batch(
 ) -> Batch:
     """Return batches `[K, B, ...]`.
 
-    Weights go from 0.2 to 1.5, rewards reach both branches of Huber's loss, about a quarter of the rows terminated.
+    Weights are between 0.2 and 1.5, rewards reach both branches of the Huber loss, and a quarter of the rows terminate.
     """
     rng = np.random.default_rng(seed)
     observation_space, action_space = env
@@ -65,7 +65,7 @@ def small_dqn(env: Any = VECTOR, *, optimizer: Any = None, target_update: Any = 
     """Return a built DQN agent with a small memory."""
     settings = {"hidden": (8,), "seed": 3, "gamma": 0.9} | arguments
     agent = noterl.DQN(env, **settings)
-    replay = noterl.Replay(64, sampler=Prioritized())  # which asks for the temporal-difference errors
+    replay = noterl.Replay(64, sampler=Prioritized())  # needs the feedback `td_error`
     agent.compile(optimizer, replay=replay, batch_size=4, target_update=target_update, learning_starts=0)
     agent.build()
     return agent
@@ -83,7 +83,7 @@ def flat(state: Any, name: str = "") -> dict[str, Any]:
 
 
 def differences(first: Any, second: Any) -> list[str]:
-    """Return the names of the leaves in which two state trees differ, in a single bit or in type."""
+    """Return the names of the leaves in which two state trees differ, in value (bit for bit) or type."""
     one, other = flat(first), flat(second)
     different = sorted(one.keys() ^ other.keys())
     for name in one.keys() & other.keys():
@@ -98,7 +98,7 @@ def differences(first: Any, second: Any) -> list[str]:
 
 
 def copied(state: Any) -> Any:
-    """Return a state tree whose arrays are its own: those of a memory are views."""
+    """Return a state tree with copies of its arrays, because those of a memory are views."""
     if isinstance(state, dict):
         return {name: copied(value) for name, value in state.items()}
     if isinstance(state, list | tuple):
@@ -107,7 +107,7 @@ def copied(state: Any) -> Any:
 
 
 class Corridor(gymnasium.Env):
-    """A line of five places; every step costs, the end pays. The seed says where it starts."""
+    """A line of five places. Each step costs 0.1, reaching the end gives 1. The start depends on the seed."""
 
     def __init__(self, length: int = 12) -> None:
         self.observation_space, self.action_space = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(2)
@@ -128,7 +128,7 @@ class Corridor(gymnasium.Env):
 
 
 def with_fault(batch: Any, k: int, field: str, value: float) -> Any:
-    """Return batches `[K, B]` with a value in the third row of the k-th."""
+    """Return batches `[K, B]` with `value` in the third row of batch k."""
     column = getattr(batch, field).copy()
     column[k, 2] = value
     return batch._replace(**{field: column})

@@ -1,6 +1,6 @@
-"""Test doubles: small environments whose values are all known in advance.
+"""Test doubles: a clock, and small environments with known values.
 
-The classic ones are plain objects, because gym is not installed.
+They need only NumPy and gymnasium; environments of classic gym are plain objects, because gym is not installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 
 class FakeClock:
-    """A replacement for `time.perf_counter`, in which only `sleep` advances the time."""
+    """Replaces `time.perf_counter`; only `sleep` advances it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -22,12 +22,12 @@ class FakeClock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Advance the time."""
+        """Advance the clock."""
         self.now += seconds
 
 
 class CountingEnv(gymnasium.Env):
-    """The observation is [episode, step], both from 0, and the reward is the number of the step.
+    """Counts episodes and steps: the observation is [episode, step], both from 0; the reward is the step number.
 
     Episodes have `length` steps and end by termination, or by truncation with `truncate`.
     """
@@ -57,7 +57,7 @@ class CountingEnv(gymnasium.Env):
 
 
 class RandomWalkEnv(gymnasium.Env):
-    """A point on a line under noise from the seed: the observation is [position, last noise], the action a push.
+    """A point on a line, moved by the action and by seeded noise. The observation is [position, last noise].
 
     It terminates beyond `limit` and is truncated after `length` steps.
     """
@@ -85,7 +85,7 @@ class RandomWalkEnv(gymnasium.Env):
 
 
 class StatefulEnv(RandomWalkEnv):
-    """A random walk with state methods. Its noise comes from the generator that gymnasium gives it."""
+    """A random walk with `get_state` and `set_state`. Its noise comes from gymnasium's `np_random`."""
 
     def __init__(self, limit: float = 3.0, length: int = 20) -> None:
         super().__init__(limit, length)
@@ -100,7 +100,7 @@ class StatefulEnv(RandomWalkEnv):
 
 
 class ImageEnv(gymnasium.Env):
-    """A uint8 image [H, W, C] with one white pixel, which the action moves; its first place is random."""
+    """A uint8 image [H, W, C] with one white pixel, which the action moves. Its start depends on the seed."""
 
     def __init__(self, shape: tuple[int, int, int] = (12, 10, 3), length: int = 8) -> None:
         self.length = length
@@ -109,9 +109,9 @@ class ImageEnv(gymnasium.Env):
         self.place, self.steps = 0, 0
 
     def _observation(self) -> np.ndarray:
-        picture = np.zeros(self.observation_space.shape, np.uint8)
-        picture.reshape(-1, picture.shape[-1])[self.place] = 255
-        return picture
+        image = np.zeros(self.observation_space.shape, np.uint8)
+        image.reshape(-1, image.shape[-1])[self.place] = 255
+        return image
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         super().reset(seed=seed)
@@ -127,7 +127,7 @@ class ImageEnv(gymnasium.Env):
 
 
 class BranchingEnv(gymnasium.Env):
-    """The actions decide whether it ends by termination, truncation or both at once; nothing is random.
+    """A deterministic environment whose actions decide whether it terminates, is truncated, or both at once.
 
     The observation is [episode, step, sum of the actions]. It terminates when the sum reaches `goal` and is truncated
     after `length` steps. The reward is 100 times the step plus the action.
@@ -154,7 +154,7 @@ class BranchingEnv(gymnasium.Env):
 
 
 class TogetherVectorEnv(gymnasium.vector.SyncVectorEnv):
-    """A vector environment that steps its lanes together: only gymnasium's own class runs as lanes."""
+    """A vector environment that is stepped as one: only gymnasium's own `SyncVectorEnv` runs as lanes."""
 
 
 def branching_vector(num_envs: int, mode: str, goal: int = 6, length: int = 5) -> TogetherVectorEnv:
@@ -163,11 +163,11 @@ def branching_vector(num_envs: int, mode: str, goal: int = 6, length: int = 5) -
 
 
 class EnvironmentBroke(RuntimeError):
-    """The error that `RaisingEnv` raises."""
+    """Raised by `RaisingEnv`."""
 
 
 class RaisingEnv(CountingEnv):
-    """Raises `EnvironmentBroke` in the `at`-th step of its life (from 1), or in the `at`-th reset with `on="reset"`."""
+    """Raises `EnvironmentBroke` in its step number `at` (from 1), or in its reset number `at` with `on="reset"`."""
 
     def __init__(self, at: int = 3, on: str = "step", length: int = 5) -> None:
         super().__init__(length)
@@ -188,7 +188,7 @@ class RaisingEnv(CountingEnv):
 
 
 class NotANumberEnv(CountingEnv):
-    """Returns NaN as `where` ("observation" or "reward") in the `at`-th step of its life (from 1)."""
+    """Returns NaN as `where` ("observation" or "reward") in its step number `at` (from 1)."""
 
     def __init__(self, at: int = 3, where: str = "observation", length: int = 5) -> None:
         super().__init__(length)
@@ -204,7 +204,7 @@ class NotANumberEnv(CountingEnv):
 
 
 class Box:
-    """A space of classic gym, recognized by the name of its class and its attributes."""
+    """A space of classic gym, recognised by the name of its class and its attributes."""
 
     def __init__(self, low: float, high: float, shape: tuple[int, ...], dtype: type = np.float32) -> None:
         self.low, self.high = np.full(shape, low, dtype), np.full(shape, high, dtype)
@@ -221,7 +221,7 @@ class Discrete:
 class Gym021Env:
     """Classic gym 0.21: `seed()`, `reset()` -> observation, `step()` -> 4 values.
 
-    The observation is [seed, step]. It ends after `length` steps; with `truncate`, its info has "TimeLimit.truncated".
+    The observation is [seed, step]. It ends after `length` steps; with `truncate`, `info` reports a time limit.
     """
 
     metadata = {"render.modes": ["rgb_array"]}  # noqa: RUF012
@@ -274,7 +274,7 @@ class Gym026Env:
 
 
 class ListTeam:
-    """Two agents with lists, as in Note_rl; rewards are the number of the step and twice that; three steps."""
+    """Two agents with Note_rl's lists, for three steps. Rewards are the step number, and twice the step number."""
 
     def __init__(self, form: int = 4, truncate: bool = False) -> None:
         self.form, self.truncate = form, truncate
@@ -302,7 +302,7 @@ class ListTeam:
 class LeavingTeam:
     """Three agents with PettingZoo's API: the first terminates at step 2, the second is truncated at 3, all at 4.
 
-    Observations are the number of the step; rewards are 1, 10 and 100.
+    Observations are the step number; rewards are 1, 10 and 100.
     """
 
     possible_agents = ("first", "second", "third")
@@ -320,12 +320,12 @@ class LeavingTeam:
     def step(self, actions):
         assert list(actions) == self.agents, actions
         self.number += 1
-        there = self.agents
-        terminated = {agent: agent == "first" and self.number == 2 for agent in there}
-        truncated = {agent: self.number == (3 if agent == "second" else 4) for agent in there}
-        self.agents = [agent for agent in there if not terminated[agent] and not truncated[agent]]
-        rewards = {agent: {"first": 1.0, "second": 10.0, "third": 100.0}[agent] for agent in there}
-        return self._observations(there), rewards, terminated, truncated, {agent: {} for agent in there}
+        present = self.agents
+        terminated = {agent: agent == "first" and self.number == 2 for agent in present}
+        truncated = {agent: self.number == (3 if agent == "second" else 4) for agent in present}
+        self.agents = [agent for agent in present if not terminated[agent] and not truncated[agent]]
+        rewards = {agent: {"first": 1.0, "second": 10.0, "third": 100.0}[agent] for agent in present}
+        return self._observations(present), rewards, terminated, truncated, {agent: {} for agent in present}
 
     def _observations(self, agents):
         return {agent: np.array([self.number], np.float32) for agent in agents}

@@ -33,7 +33,12 @@ def run_updates(agent: noterl.Agent, batch: Any, count: int) -> GroupResult:
     return learner.update(batch, count)
 
 
+def gather_batch(agent: noterl.Agent, sample: Any) -> Any:
+    """Return the batches `[K, B, ...]` of a sample, as the agent's updates receive them."""
+    with learner_of(agent).batches([sample], len(sample)) as batches:
+        return next(batches)
+
+
 def sample_batch(agent: noterl.Agent, updates: int) -> Any:
     """Sample and return the batches `[K, B, ...]` of a group of updates."""
-    learner: Any = learner_of(agent)
-    return learner.gather(learner.sample(updates))
+    return gather_batch(agent, learner_of(agent).sample(updates))

@@ -1,6 +1,6 @@
-"""DDPG, TD3 and SAC in plain NumPy and float64: what every backend must agree with.
+"""DDPG, TD3 and SAC in NumPy and float64: the reference for updates on every backend.
 
-Nothing here is shared with noterl. Gradients are written out by hand, through the tanh and the sampled action;
+It shares no code with noterl. Gradients are derived by hand, through the tanh and the sampled action;
 `tests/agents/test_actor_critic.py` checks them against finite differences. Networks: `reference_numpy.py`.
 """
 
@@ -23,7 +23,7 @@ def softmax(logits: Array) -> Array:
 
 
 class ActorCritic:
-    """What the three have in common.
+    """Networks, critics and targets, which the algorithms share.
 
     Args:
         weights: of each network by name: "actor", "critics/0" ..., "target_actor", "target_critics/0" ...
@@ -68,13 +68,13 @@ class ActorCritic:
     def critic_gradients(self, batch) -> Weights:
         gradients: Weights = []
         for name, error in zip(self.critic_names(), self.td_errors(batch), strict=True):
-            self.q(name, batch.observation, self.scaled(batch.action))  # `backward` goes through this pass
+            self.q(name, batch.observation, self.scaled(batch.action))  # `backward` differentiates this pass
             dq = (np.asarray(batch.weight, float) * error / len(error))[:, None]
             gradients += self.critic.backward(dq, self.weights[name])[1]
         return gradients
 
     def apply(self, optimizer: str, names: list[str], gradients: Weights) -> None:
-        """Let an optimizer step, on the weights of several networks as one list."""
+        """Take a step of an optimizer on the weights of several networks, as one list."""
         flat = [weight for name in names for weight in self.weights[name]]
         new = self.optimizers[optimizer].apply(flat, gradients)
         for name in names:
@@ -90,22 +90,22 @@ class ActorCritic:
                 ]
 
     def slope_of_q(self, name: str, observation: Array, action: Array) -> Array:
-        """Return the gradient of a critic's values by the actions `[B, A]`."""
+        """Return the gradient `[B, A]` of a critic's values with respect to the actions."""
         self.q(name, observation, action)
         dx, _ = self.critic.backward(np.ones((len(action), 1)), self.weights[name])
         return dx[:, -action.shape[1] :]
 
 
 class TD3(ActorCritic):
-    """Fujimoto et al. (2018), algorithm 1; with one critic, no noise and no delay Lillicrap et al. (2016)."""
+    """Fujimoto et al. (2018), algorithm 1. With one critic, no noise and no delay, it is Lillicrap et al. (2016)."""
 
     noise, clip, delay = 0.2, 0.5, 2
 
     def target(self, batch) -> Array:
         action = np.tanh(self.actor.forward(np.asarray(batch.next_observation, float), self.weights["target_actor"]))
         if self.noise:
-            drawn = np.asarray(batch.extra["target_noise"], float)
-            action = np.clip(action + np.clip(self.noise * drawn, -self.clip, self.clip), -1, 1)
+            noise = np.asarray(batch.extra["target_noise"], float)
+            action = np.clip(action + np.clip(self.noise * noise, -self.clip, self.clip), -1, 1)
         return np.min(
             [self.q(f"target_{name}", batch.next_observation, action) for name in self.critic_names()], axis=0
         )
@@ -120,7 +120,7 @@ class TD3(ActorCritic):
         return self.actor.backward(slope * (1 - action**2), self.weights["actor"])[1]
 
     def update(self, batch, number: int) -> tuple[dict[str, float], Array]:
-        """Make update `number`; return the logs and what is fed back `[B]`."""
+        """Make update `number`; return the logs and the feedback `[B]`."""
         errors = self.td_errors(batch)
         logs = {"loss": self.critic_value(batch), "actor_loss": np.nan}
         self.apply("critic", self.critic_names(), self.critic_gradients(batch))
@@ -142,7 +142,7 @@ class DDPG(TD3):
 class SAC(ActorCritic):
     """Haarnoja et al. (2018), algorithm 1."""
 
-    log_temperature, learns, target_entropy = 0.0, True, -2.0
+    log_temperature, is_trained, target_entropy = 0.0, True, -2.0
 
     def sample(self, observation: Array, noise: Array) -> tuple[Array, Array]:
         """Return scaled actions `[B, A]` and their log-probabilities `[B]`."""
@@ -161,19 +161,19 @@ class SAC(ActorCritic):
         next_q = [self.q(f"target_{name}", batch.next_observation, action) for name in self.critic_names()]
         return np.min(next_q, axis=0) - np.exp(self.log_temperature) * log_probability
 
-    def least(self, batch, action: Array) -> tuple[Array, Array]:
-        """Return the lesser critic's values `[B]`, and which one it is."""
+    def smallest_q(self, batch, action: Array) -> tuple[Array, Array]:
+        """Return the smaller values `[B]` of both critics, and the critic that has it."""
         found = np.array([self.q(name, batch.observation, action) for name in self.critic_names()])
         return found.min(axis=0), found.argmin(axis=0)
 
     def actor_value(self, batch) -> float:
         action, log_probability = self.sample(batch.observation, np.asarray(batch.extra["noise"], float))
-        return float(np.mean(np.exp(self.log_temperature) * log_probability - self.least(batch, action)[0]))
+        return float(np.mean(np.exp(self.log_temperature) * log_probability - self.smallest_q(batch, action)[0]))
 
     def actor_gradients(self, batch) -> Weights:
         noise = np.asarray(batch.extra["noise"], float)
         action, _ = self.sample(batch.observation, noise)
-        which, temperature = self.least(batch, action)[1], np.exp(self.log_temperature)
+        which, temperature = self.smallest_q(batch, action)[1], np.exp(self.log_temperature)
         slopes = [self.slope_of_q(name, batch.observation, action) for name in self.critic_names()]
         slope = np.where(which[:, None] == 0, *slopes)
         # log pi holds -log(1 - tanh(u)^2), whose slope is 2 tanh(u), and -log std.
@@ -193,7 +193,7 @@ class SAC(ActorCritic):
         logs["actor_loss"] = self.actor_value(batch)
         gradients, log_probability = self.actor_gradients(batch), self.log_probability(batch)
         self.apply("actor", ["actor"], gradients)
-        if self.learns:
+        if self.is_trained:
             slope = -np.mean(log_probability + self.target_entropy)
             (new,) = self.optimizers["temperature"].apply([np.array(self.log_temperature)], [np.array(slope)])
             self.log_temperature = float(new)
@@ -202,7 +202,7 @@ class SAC(ActorCritic):
 
 
 class DiscreteSAC(SAC):
-    """Christodoulou (2019), algorithm 1: means under the policy instead of samples."""
+    """Christodoulou (2019), algorithm 1, with means under the policy instead of samples."""
 
     target_entropy = 0.98 * np.log(3)
 

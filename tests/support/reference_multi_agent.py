@@ -1,7 +1,7 @@
-"""MADDPG in plain NumPy and float64: what every backend must agree with.
+"""MADDPG in NumPy and float64: the reference for updates on every backend.
 
-Nothing here is shared with noterl. Agents' spaces all differ, so a critic sees its own agent first and then the others
-in order. Gradients are written out by hand; `tests/agents/test_maddpg.py` checks them against finite differences.
+It shares no code with noterl. All agents have different spaces, so a critic receives its own agent first and then the
+others in order. Gradients are derived by hand; `tests/agents/test_maddpg.py` checks them against finite differences.
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ class MADDPG:
         self.spaces, self.independent = action_spaces, independent
         self.agents = range(len(action_spaces))
         self.network = mlp(hidden)
-        self.seen = np.cumsum([0, *observation_sizes])
+        self.observation_ends = np.cumsum([0, *observation_sizes])
         self.widths = [
             int(space.n) if isinstance(space, spaces.Discrete) else space.shape[0] for space in action_spaces
         ]
-        self.acted = np.cumsum(
+        self.action_ends = np.cumsum(
             [0, *(1 if isinstance(space, spaces.Discrete) else space.shape[0] for space in action_spaces)]
         )
         self.optimizers = {name: Adam(learning_rate) for name in ("actors", "critics")}
 
     def observations(self, vectors) -> list[Array]:
-        return [np.asarray(vectors[:, self.seen[i] : self.seen[i + 1]], float) for i in self.agents]
+        return [
+            np.asarray(vectors[:, self.observation_ends[i] : self.observation_ends[i + 1]], float) for i in self.agents
+        ]
 
     def actions(self, vectors) -> list[Array]:
         found = []
         for i, space in enumerate(self.spaces):
-            own = np.asarray(vectors[:, self.acted[i] : self.acted[i + 1]], float)
+            own = np.asarray(vectors[:, self.action_ends[i] : self.action_ends[i + 1]], float)
             if isinstance(space, spaces.Discrete):
                 found.append(np.eye(space.n)[own[:, 0].astype(int)])
             else:
@@ -58,16 +60,16 @@ class MADDPG:
             return np.eye(values.shape[1])[values.argmax(axis=1)]
         return np.tanh(values)
 
-    def q(self, name: str, i: int, observations, actions, there) -> Array:
+    def q(self, name: str, i: int, observations, actions, present) -> Array:
         order = [i] if self.independent else [i, *(j for j in self.agents if j != i)]
-        parts = [values[j] * there[:, j : j + 1] for values in (observations, actions) for j in order]
+        parts = [values[j] * present[:, j : j + 1] for values in (observations, actions) for j in order]
         return self.network.forward(np.concatenate(parts, axis=1), self.weights[f"{name}/{i}"])[:, 0]
 
     def td_error(self, i: int, batch) -> Array:
-        following = self.observations(batch.next_observation)
-        chosen = [self.policy("target_actors", j, following[j]) for j in self.agents]
+        next_observations = self.observations(batch.next_observation)
+        chosen = [self.policy("target_actors", j, next_observations[j]) for j in self.agents]
         target = batch.reward[:, i] + batch.discount[:, i].astype(float) * self.q(
-            "target_critics", i, following, chosen, batch.extra["remaining"]
+            "target_critics", i, next_observations, chosen, batch.extra["remaining"]
         )
         present = batch.extra["present"]
         q = self.q("critics", i, self.observations(batch.observation), self.actions(batch.action), present)
@@ -77,7 +79,7 @@ class MADDPG:
         return float(np.mean(batch.weight.astype(float) * 0.5 * self.td_error(i, batch) ** 2))
 
     def critic_gradients(self, i: int, batch) -> list[Array]:
-        error = self.td_error(i, batch)  # `backward` goes through the last pass, which is the critic's
+        error = self.td_error(i, batch)  # `backward` differentiates the last pass, which is that of the critic
         slope = batch.weight.astype(float) * error * batch.extra["present"][:, i] / len(error)
         return self.network.backward(slope[:, None], self.weights[f"critics/{i}"])[1]
 
@@ -90,7 +92,7 @@ class MADDPG:
         return -np.log(-np.log(batch.extra["gumbel"][:, start : start + discrete[i]].astype(float)))
 
     def actor_value(self, i: int, batch, relaxed: bool = False) -> float:
-        """Return an agent's loss; with `relaxed` that whose true gradient is the straight-through estimate."""
+        """Return an agent's loss; with `relaxed`, the loss whose exact gradient is the straight-through estimate."""
         observations, actions = self.observations(batch.observation), self.actions(batch.action)
         values = self.network.forward(observations[i], self.weights[f"actors/{i}"])
         penalty = 0.0
@@ -108,12 +110,12 @@ class MADDPG:
         return float(np.mean((penalty - q) * batch.extra["present"][:, i]))
 
     def actor_gradients(self, i: int, batch) -> list[Array]:
-        self.actor_value(i, batch)  # the last pass is the critic's
+        self.actor_value(i, batch)  # the last pass is that of the critic
         present = batch.extra["present"][:, i : i + 1].astype(float)
         name, rows = f"actors/{i}", len(present)
         dx, _ = self.network.backward(-present / rows, self.weights[f"critics/{i}"])
-        sizes = np.diff(self.seen)
-        before = sizes[i] if self.independent else self.seen[-1]
+        sizes = np.diff(self.observation_ends)
+        before = sizes[i] if self.independent else self.observation_ends[-1]
         slope = dx[:, before : before + self.widths[i]] * present
         values = self.network.forward(self.observations(batch.observation)[i], self.weights[name])
         if isinstance(self.spaces[i], spaces.Discrete):
@@ -125,7 +127,7 @@ class MADDPG:
         return self.network.backward(slope, self.weights[name])[1]
 
     def update(self, batch) -> tuple[dict[str, float], Array]:
-        """Make an update; return the logs and what is fed back `[B]`."""
+        """Make an update; return the logs and the feedback `[B]`."""
         errors = np.stack([self.td_error(i, batch) for i in self.agents])
         logs = {"loss": sum(self.critic_value(i, batch) for i in self.agents)}
         self._apply("critics", [self.critic_gradients(i, batch) for i in self.agents])

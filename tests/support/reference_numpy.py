@@ -1,7 +1,7 @@
-"""DQN in plain NumPy and float64, as slow and as plainly right as can be: what every backend must agree with.
+"""A simple, slow DQN in NumPy and float64: the reference for updates on every backend.
 
-Nothing here is shared with noterl. Gradients are written out by hand, layer by layer, and the convolution is a loop
-over the pixels of its output; `tests/integration/test_parity.py` checks the gradients against finite differences.
+It shares no code with noterl. Gradients are written layer by layer, and the convolution is a loop over the pixels of
+its output; `tests/integration/test_parity.py` checks the gradients against finite differences.
 
 A network is a `Sequential` or a `Dueling` of the layers below. Weights are lists of float64 arrays in Keras's layout.
 """
@@ -174,7 +174,7 @@ def nature_cnn(dueling: bool) -> Sequential | Dueling:
 
 
 class Adam:
-    """Kingma and Ba (2015), with epsilon where Keras has it: "epsilon hat", added before the bias correction."""
+    """Kingma and Ba (2015). As in Keras, epsilon is added before the bias correction ("epsilon hat")."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class DQN:
         weights: of the online network.
         target: of the target network.
         optimizer: with `apply(weights, gradients) -> weights`.
-        double: choose the next action by the online network.
+        double: whether the online network chooses the next action.
         loss: "huber" or "squared".
     """
 
@@ -229,7 +229,7 @@ class DQN:
         )
         next_q = self.network.forward(next_observation, self.target)
         chooser = self.network.forward(next_observation, self.weights) if self.double else next_q
-        q = self.network.forward(observation, self.weights)  # last: `gradients` goes back through this pass
+        q = self.network.forward(observation, self.weights)  # last, because `gradients` differentiates this pass
         errors = np.zeros(len(q))
         for row in range(len(q)):
             best = next_q[row, np.argmax(chooser[row])]

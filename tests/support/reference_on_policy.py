@@ -1,7 +1,7 @@
-"""PPO and A2C in plain NumPy and float64, with gradients by finite differences: what every backend must agree with.
+"""PPO and A2C in NumPy and float64, with gradients by finite differences: the reference for every backend.
 
-Nothing here is shared with noterl. Networks are perceptrons with tanh; of a Box the actor has the logarithms of the
-standard deviations as its last weight.
+It shares no code with noterl. Networks are perceptrons with tanh. For a Box, the last weight of the actor holds the
+logarithms of the standard deviations.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def perceptron(x: Array, weights: list[Array]) -> Array:
     return x @ weights[-2] + weights[-1]
 
 
-def advantages(reward: Array, discount: Array, value: Array, after: Array, goes_on: Array, lam: float) -> Array:
+def advantages(reward: Array, discount: Array, value: Array, after: Array, continues: Array, lam: float) -> Array:
     """Return generalised advantages `[T, N]`, lane by lane and step by step."""
     found = np.zeros(reward.shape)
     for lane in range(reward.shape[1]):
         tail = 0.0
         for t in reversed(range(len(reward))):
             delta = reward[t, lane] + discount[t, lane] * after[t, lane] - value[t, lane]
-            tail = delta + (discount[t, lane] * lam * tail if goes_on[t, lane] else 0.0)
+            tail = delta + (discount[t, lane] * lam * tail if continues[t, lane] else 0.0)
             found[t, lane] = tail
     return found
 
@@ -45,7 +45,7 @@ class ActorCritic:
 
     Args:
         actor: its weights in Keras's layout.
-        critic: likewise; those that are shared stand in both.
+        critic: its weights; shared ones are in both lists.
         kind: of the action space, "discrete", "multi" (3 and 2 choices) or "box".
         settings: of the algorithm: gae_lambda, entropy, value, and for PPO clip and value_clip.
     """
@@ -96,24 +96,26 @@ class ActorCritic:
         weight, advantage, rules = batch["weight"], batch["advantage"], self.settings
         log_prob = self.log_prob(batch["observation"], batch["action"])
         value = self.value(batch["observation"])
-        told = {"entropy": mean(self.entropy(batch["observation"]), weight)}
+        metrics = {"entropy": mean(self.entropy(batch["observation"]), weight)}
         error = (value - batch["target"]) ** 2
         if "clip" in rules:
             centred = advantage - mean(advantage, weight)
             advantage = centred / (np.sqrt(mean(centred**2, weight)) + 1e-8)
             ratio = np.exp(log_prob - batch["log_prob"])
             clipped = np.clip(ratio, 1 - rules["clip"], 1 + rules["clip"])
-            told["policy_loss"] = mean(-np.minimum(ratio * advantage, clipped * advantage), weight)
-            told["approximate_kl"] = mean(ratio - 1 - np.log(ratio), weight)
-            told["clip_fraction"] = mean((np.abs(ratio - 1) > rules["clip"]) * 1.0, weight)
+            metrics["policy_loss"] = mean(-np.minimum(ratio * advantage, clipped * advantage), weight)
+            metrics["approximate_kl"] = mean(ratio - 1 - np.log(ratio), weight)
+            metrics["clip_fraction"] = mean((np.abs(ratio - 1) > rules["clip"]) * 1.0, weight)
             if rules.get("value_clip"):
-                held = batch["value"] + np.clip(value - batch["value"], -rules["value_clip"], rules["value_clip"])
-                error = np.maximum(error, (held - batch["target"]) ** 2)
+                clipped_value = batch["value"] + np.clip(
+                    value - batch["value"], -rules["value_clip"], rules["value_clip"]
+                )
+                error = np.maximum(error, (clipped_value - batch["target"]) ** 2)
         else:
-            told["policy_loss"] = mean(-log_prob * advantage, weight)
-        told["value_loss"] = mean(error, weight)
-        policy = told["policy_loss"] - rules["entropy"] * told["entropy"]
-        return {"loss": policy + rules["value"] * told["value_loss"], **told}
+            metrics["policy_loss"] = mean(-log_prob * advantage, weight)
+        metrics["value_loss"] = mean(error, weight)
+        policy = metrics["policy_loss"] - rules["entropy"] * metrics["entropy"]
+        return {"loss": policy + rules["value"] * metrics["value_loss"], **metrics}
 
     def gradients(self, batch: dict[str, Array], step: float = 1e-6) -> list[Array]:
         """Return the gradient of the loss for each weight, by central differences."""
@@ -121,18 +123,18 @@ class ActorCritic:
         for weight in self.weights:
             gradient, flat = np.zeros(weight.size), weight.reshape(-1)
             for k in range(weight.size):
-                kept = flat[k]
-                flat[k] = kept + step
+                original = flat[k]
+                flat[k] = original + step
                 above = self.losses(batch)["loss"]
-                flat[k] = kept - step
+                flat[k] = original - step
                 gradient[k] = (above - self.losses(batch)["loss"]) / (2 * step)
-                flat[k] = kept
+                flat[k] = original
             found.append(gradient.reshape(weight.shape))
         return found
 
 
 class Clipped:
-    """What is common to the optimizers: gradients are clipped by their norm, over some of the weights."""
+    """Base of the optimizers: clips the gradients of some of the weights by their global norm."""
 
     def __init__(self, rate: float, norm: float, which: list[int]) -> None:
         self.rate, self.norm, self.which, self.count = rate, norm, which, 0
@@ -147,7 +149,7 @@ class Clipped:
 
 
 class Adam(Clipped):
-    """Keras's Adam: epsilon is added before the bias of the second moment is corrected."""
+    """Keras's Adam, which adds epsilon before it corrects the bias of the second moment."""
 
     epsilon = 1e-5
 
@@ -159,7 +161,7 @@ class Adam(Clipped):
 
 
 class RMSprop(Clipped):
-    """Keras's RMSprop: epsilon lies inside of the root."""
+    """Keras's RMSprop, which adds epsilon inside the square root."""
 
     epsilon = 1e-10
 

@@ -1,4 +1,4 @@
-"""Comparing the states of agents, and the agents and processes that tests of saving share."""
+"""Comparisons of agents' states, and agents and processes that tests of saving share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def differences(first: Any, second: Any, place: str = "state") -> list[str]:
-    """Return the places in which two state trees differ in a bit, a type, a dtype or a shape."""
+    """Return the paths at which two state trees differ in value (bit for bit), type, dtype or shape."""
     if type(first) is not type(second):
         return [f"{place}: {type(first).__name__} and {type(second).__name__}"]
     if isinstance(first, dict):
@@ -41,7 +41,7 @@ def differences(first: Any, second: Any, place: str = "state") -> list[str]:
 
 
 def joined(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state with each column of the memory in one piece: where the ring wraps around is no state."""
+    """Return the state with each column of the memory joined, because the position of the ring is not part of it."""
     if not state["replay"]:
         return state
     replay = dict(state["replay"])
@@ -56,14 +56,14 @@ def joined(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_same_state(first: Any, second: Any) -> None:
-    """Compare two agents, or two states of agents, to the bit."""
+    """Compare two agents, or two states of agents, bit for bit."""
     states = [joined(each if isinstance(each, dict) else each.get_state()) for each in (first, second)]
     found = differences(*states)
     assert not found, "\n".join(found[:20])
 
 
 def one_lane(env: Any = "CartPole-v1", seed: int | None = 7, **changes: Any) -> noterl.DQN:
-    """Return a small DQN with hard copies to its target and a policy that counts; 20 episodes overflow its memory."""
+    """Return a small DQN with hard copies and a policy that counts actions; 20 episodes overflow its memory."""
     agent = noterl.DQN(env, double=True, hidden=(8,), seed=seed)
     settings: dict[str, Any] = {
         "policy": policies.BoltzmannGumbelQPolicy(0.5),
@@ -79,7 +79,7 @@ def one_lane(env: Any = "CartPole-v1", seed: int | None = 7, **changes: Any) -> 
 
 
 def four_lanes(env: Any = "CartPole-v1", seed: int | None = 11) -> noterl.DQN:
-    """Return a small dueling DQN with Polyak averaging and updates that are split unevenly; for four lanes."""
+    """Return a small dueling DQN for four lanes, with Polyak averaging and groups that are split unevenly."""
     agent = noterl.DQN(env, dueling=True, hidden=(8, 8), gamma=0.9, loss="squared", seed=seed)
     agent.compile(
         policy=policies.LinearEpsGreedyPolicy(1.0, 0.1, steps=300),
@@ -95,7 +95,7 @@ def four_lanes(env: Any = "CartPole-v1", seed: int | None = 11) -> noterl.DQN:
 
 
 def run_python(script: str, *arguments: Any, **environment: str) -> str:
-    """Run a script in a process of its own, on this backend unless told otherwise, and return what it prints."""
+    """Run a script in another process and return its output; `environment` may set another backend."""
     command = [sys.executable, "-W", "error::UserWarning", "-c", script, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     completed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -1,7 +1,7 @@
-"""One list on which environments, the agent and callbacks write what happens to them, in order.
+"""A tape: one list of everything that happens to environments, the agent and callbacks, in order.
 
-The agent has no network: its updates, its target and its actions are entries on the tape, so nothing is compiled and
-the tape is the same on every backend.
+The agent has no network. Its updates and hard copies are entries on the tape, so nothing is compiled and the tape is
+the same on every backend.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from noterl.callback import EVENTS, Callback
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.policies import GreedyQPolicy
 
-# What a tape's entry does when it is written: raise, stop, send a signal. The key is the entry and its occurrence.
+# Functions that run when an entry is written, such as one that raises: (entry, occurrence from 1) -> function.
 Acts = dict[tuple[str, int], Callable[[], None]]
 
 
 class Tape(list):
-    """The list, and what happens when an entry is written for the n-th time (from 1)."""
+    """A list of entries. Each function in `acts` runs when its entry is written for the n-th time, from 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Tape(list):
         self._times: Counter[str] = Counter()
 
     def write(self, entry: str, act: str | None = None) -> None:
-        """Write an entry; `act` is the name under which `acts` knows it, where that is another."""
+        """Write an entry; `act` is its name in `acts`, by default the entry itself."""
         self.append(entry)
         key = act or entry
         self._times[key] += 1
@@ -46,7 +46,7 @@ class Tape(list):
             action()
 
     def take(self) -> list[str]:
-        """Return what was written since the last call."""
+        """Return the entries since the last call."""
         entries = list(self)
         self.clear()
         return entries
@@ -55,32 +55,32 @@ class Tape(list):
 class TapeEnv(gymnasium.Env):
     """Writes "reset <lane>" and "step <lane>"; its episodes last `length` steps and every reward is 1.
 
-    A step is counted, and its episode may end, only after it was written.
+    A step counts, and may end the episode, only after its entry was written.
     """
 
     def __init__(self, tape: Tape, lane: int, length: int) -> None:
         self.tape, self.lane, self.length = tape, lane, length
         self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = spaces.Discrete(2)
-        self.taken: int | None = None
+        self.steps: int | None = None
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         super().reset(seed=seed)
-        self.taken = None
+        self.steps = None
         self.tape.write(f"reset {self.lane}")
-        self.taken = 0
+        self.steps = 0
         return np.zeros(2, np.float32), {}
 
     def step(self, action):
-        assert self.taken is not None, "stepped without a reset"
-        assert self.taken < self.length, "stepped after the episode's end"
-        self.taken += 1
+        assert self.steps is not None, "stepped without a reset"
+        assert self.steps < self.length, "stepped after the episode's end"
+        self.steps += 1
         try:
             self.tape.write(f"step {self.lane}")
         except BaseException:
-            self.taken = None
+            self.steps = None
             raise
-        return np.full(2, self.taken / self.length, np.float32), 1.0, self.taken == self.length, False, {}
+        return np.full(2, self.steps / self.length, np.float32), 1.0, self.steps == self.length, False, {}
 
 
 class TapeLearner(ReplayLearner):
@@ -97,7 +97,7 @@ class TapeLearner(ReplayLearner):
 
 
 class TapeForward:
-    """A network with the output 0."""
+    """A forward pass whose output is always 0."""
 
     stale = False
 
@@ -115,7 +115,7 @@ class TapeForward:
 
 
 class TapeAgent(noterl.Agent):
-    """Writes "update <count>" and "target" where an agent makes updates; they log the `losses` in order."""
+    """Writes "update <count>" and "target" instead of making updates; their logs hold `losses` in order."""
 
     memory, head = "replay", noterl.heads.Q()
 
@@ -129,10 +129,14 @@ class TapeAgent(noterl.Agent):
             self._compiled()
             settings: Any = self._settings
             learner = TapeLearner(
-                self, replay=settings.replay, schedule=settings.schedule, optimizers=settings.optimizers
+                self,
+                replay=settings.replay,
+                schedule=settings.schedule,
+                optimizers=settings.optimizers,
+                steps_per_execution=settings.steps_per_execution,
             )
             learner.build_memory()
-            learner._schedules = []
+            learner._scheduled = []
             dtype, generators = self.observation_dtype, self.generators
             starts = settings.schedule.learning_starts
             forward = TapeForward(self.action_size)
@@ -151,7 +155,7 @@ class TapeAgent(noterl.Agent):
 
 
 class Recorder(Callback):
-    """Writes every event, with the name of the recorder before it if it has one."""
+    """Writes every event, after the name of the recorder if it has one."""
 
     def __init__(self, tape: Tape, name: str = "", *, order: int = 0, live: bool = False) -> None:
         self.tape, self.prefix = tape, f"{name} " if name else ""
@@ -193,7 +197,7 @@ assert all(event in vars(Recorder) for event in EVENTS if event != "on_step_end"
 
 
 def taped(tape: Tape, *, length: int = 2, **compiled: Any) -> TapeAgent:
-    """Return an agent whose every second step, after the first, makes two updates; every third moves the target."""
+    """Return an agent that makes two updates every second step, and a hard copy every third step."""
     lanes = iter(range(10**6))
     agent = TapeAgent(lambda: TapeEnv(tape, next(lanes), length), tape=tape)
     settings = {"batch_size": 1, "learning_starts": 1, "update_every": 2, "updates": 2, "target_update": 3}
@@ -215,11 +219,11 @@ PLAIN = """
 
 
 class Broken(RuntimeError):
-    """What the tests raise."""
+    """Raised by the tests."""
 
 
 def lines(text: str) -> list[str]:
-    """Return a tape as it stands in a test: an entry a line, or several with semicolons between."""
+    """Return the entries of a tape in a test: one on each line, or several separated by semicolons."""
     return [entry.strip() for line in text.strip().splitlines() for entry in line.split(";")]
 
 
@@ -256,7 +260,7 @@ def updates_of(tape: list[str]) -> int:
 
 
 class RewardsEnv(gymnasium.Env):
-    """Episodes of one step, whose rewards are given; the last one goes on for ever."""
+    """Has episodes of one step with the given rewards; the last reward is repeated."""
 
     def __init__(self, rewards: Sequence[float]) -> None:
         self.rewards, self.episode = rewards, -1
@@ -273,7 +277,7 @@ class RewardsEnv(gymnasium.Env):
 
 
 def rewarded(rewards: Sequence[float], kind: type[TapeAgent] = TapeAgent, **compiled: Any) -> TapeAgent:
-    """Return an agent whose episodes bring these rewards; it learns nothing unless `compiled` says so."""
+    """Return an agent whose episodes have these rewards; it makes no updates unless `compiled` changes that."""
     agent = kind(lambda: RewardsEnv(rewards), tape=Tape())
     settings = {"batch_size": 1, "learning_starts": 0, "update_every": 10**9}
     agent.compile(policy=GreedyQPolicy(), replay=noterl.Replay(100), **{**settings, **compiled})

@@ -241,7 +241,7 @@ class TestAfterAnError:
         agent.replay.check()
         for lane, environment in enumerate(lanes_of(agent)._environments):
             if lanes_of(agent).ledger.running[lane]:
-                assert environment.taken == lanes_of(agent).ledger.lengths[lane] < environment.length
+                assert environment.steps == lanes_of(agent).ledger.lengths[lane] < environment.length
 
     def entries(self, num_envs: int, live: bool) -> list[str]:
         tape = Tape()

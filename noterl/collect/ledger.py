@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from typing import Any
-from weakref import ref
+from weakref import WeakValueDictionary
 
 from noterl import envs
 from noterl.envs.wrappers.classic import layers
@@ -87,25 +87,21 @@ def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts
     )
 
 
-# The lanes that stepped an environment last, by the id of the innermost environment. The first reference tells whether
-# the id still belongs to that environment. A WeakKeyDictionary would refuse environments that are dataclasses.
-_owners: dict[int, tuple[ref[Any], ref[Any]]] = {}
+# The lanes that stepped an environment last, by the id of the innermost environment. Lanes keep their environments
+# alive, so no other object has this id. Keys are ids because environments that are dataclasses have no hash.
+_owners: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def set_owner(environment: Any, lanes: Any) -> None:
     """Record that `lanes` step an environment from now on."""
-    base = _innermost(environment)
-    key = id(base)
-    _owners[key] = ref(base, lambda _: _owners.pop(key, None)), ref(lanes)
+    _owners[_innermost_id(environment)] = lanes
 
 
 def is_owner(environment: Any, lanes: Any) -> bool:
     """Return whether no other lanes have stepped an environment since `set_owner`."""
-    base = _innermost(environment)
-    found = _owners.get(id(base))
-    return found is not None and found[0]() is base and found[1]() is lanes
+    return _owners.get(_innermost_id(environment)) is lanes
 
 
-def _innermost(environment: Any) -> Any:
+def _innermost_id(environment: Any) -> int:
     *_, base = layers(environment)
-    return base
+    return id(base)

@@ -60,6 +60,8 @@ class VectorLanes:
         self._checker = Checker(source.observation_space)
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
+        space = source.action_space
+        self._action_type = np.min_scalar_type(space.n - 1) if isinstance(space, spaces.Discrete) else space.dtype
         self._forget()
         set_owner(self._env, self)
 
@@ -84,7 +86,7 @@ class VectorLanes:
         self.waiting = np.zeros(self.num_envs, bool)
         self._discarded = False  # whether transitions of the last tick were
         self._seed = 0
-        self._history: _History | None = None
+        self._history: bytearray | None = None  # all actions since the reset, one after the other
 
     def observations(self) -> np.ndarray:
         """Return the current observations as networks see them, `[N, ...]`."""
@@ -109,7 +111,7 @@ class VectorLanes:
         self.ledger.begin(lane, number)
 
     def _reset_all(self, seed: int) -> None:
-        self._seed, self._history = seed, _History(self.source.action_space, self.num_envs)
+        self._seed, self._history = seed, bytearray()
         observations, _ = self._env.reset(seed=seed)
         self._observations = copy_observation(self._batch_space, observations)
 
@@ -156,8 +158,10 @@ class VectorLanes:
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Step the environment; return rewards, both kinds of ends, and the info."""
         observations, rewards, terminated, truncated, info = self._env.step(actions.copy())  # it may change them
-        if self._history is not None and not self._history.append(actions):
-            self._history = None
+        if self._history is not None:
+            self._history += actions.astype(self._action_type).tobytes()
+            if len(self._history) > MAX_HISTORY:
+                self._history = None
         over = ~self.waiting & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
         self._observations = copy_observation(self._batch_space, observations)
         if self._mode is AutoresetMode.NEXT_STEP:
@@ -197,7 +201,8 @@ class VectorLanes:
         """Return the seed of the reset, the actions since and the current observations; None before a reset."""
         if self._observations is None:
             return None
-        space = self.source.observation_space
+        space, shape = self.source.observation_space, (-1, self.num_envs, *(self.source.action_space.shape or ()))
+        history = None if self._history is None else np.array(self._history, np.uint8).view(self._action_type)
         return {
             "ledger": self.ledger.get_state(),
             "lanes": [
@@ -206,7 +211,7 @@ class VectorLanes:
             "vector": {
                 "mode": self._mode.value,
                 "seed": self._seed,
-                "actions": None if self._history is None else self._history.array(),
+                "actions": None if history is None else history.reshape(shape),
                 "unreset": self._unreset.copy(),
                 "discarded": self._discarded,
             },
@@ -257,28 +262,6 @@ class VectorLanes:
     def close(self) -> None:
         """Close the environment if the source made it."""
         self.source.close()
-
-
-class _History:
-    """All actions since a reset, as an array that doubles when it is full; discrete ones take the fewest bytes."""
-
-    def __init__(self, space: spaces.Space[Any], num_envs: int) -> None:
-        dtype = np.min_scalar_type(int(space.n) - 1) if isinstance(space, spaces.Discrete) else space.dtype
-        self._actions, self._count = np.empty((64, num_envs, *(space.shape or ())), dtype), 0
-
-    def append(self, actions: np.ndarray) -> bool:
-        """Store the actions of a step; return whether there is room for them."""
-        if self._count == len(self._actions):
-            if 2 * self._actions.nbytes > MAX_HISTORY:
-                return False
-            self._actions = np.concatenate([self._actions, np.empty_like(self._actions)])
-        self._actions[self._count] = actions
-        self._count += 1
-        return True
-
-    def array(self) -> np.ndarray:
-        """Return the actions `[T, N, ...]`."""
-        return self._actions[: self._count].copy()
 
 
 def _put(observations: Any, lane: int, source: Any) -> None:

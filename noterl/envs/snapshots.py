@@ -23,33 +23,21 @@ from noterl.utils import codec
 _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
     "Autoreset": ("autoreset",),
     "AtariPreprocessing": ("obs_buffer", "lives", "game_over"),
-    "ClassicEnv": (),
     "DelayObservation": ("observation_queue",),
     "FrameStack": ("_stack",),
     "FrameStackObservation": ("obs_queue", "padding_value"),
-    "HumanRendering": (),
     "ListEnv": ("_present", "_terminated", "_observations"),
-    "MaxAndSkipObservation": (),
     "NormalizeObservation": ("obs_rms.mean", "obs_rms.var", "obs_rms.count"),
     "NormalizeReward": ("return_rms.mean", "return_rms.var", "return_rms.count", "discounted_reward"),
     "ParallelEnv": ("_present", "_terminated", "_observations"),
     "OrderEnforcing": ("_has_reset",),
-    "PassiveEnvChecker": (),
-    "RecordEpisodeStatistics": (
-        "episode_count",
-        "episode_returns",
-        "episode_lengths",
-        "time_queue",
-        "return_queue",
-        "length_queue",
-    ),
-    "RecordVideo": (),
-    "RenderCollection": (),
-    "RepeatAction": (),
+    "RecordEpisodeStatistics": ("episode_count", "episode_returns", "episode_lengths", "return_queue", "length_queue"),
     "StickyAction": ("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"),
     "TimeAwareObservation": ("timesteps",),
     "TimeLimit": ("_elapsed_steps",),
 }
+_STATELESS = {"ClassicEnv", "HumanRendering", "MaxAndSkipObservation", "PassiveEnvChecker", "RecordVideo"}
+_STATELESS |= {"RenderCollection", "RepeatAction"}
 _STATELESS_MODULES = ("transform_observation", "transform_action", "transform_reward", "array_conversion")
 
 # Attributes of the base class of wrappers that are not state.
@@ -185,9 +173,10 @@ def _defines(layer: Any, name: str, arguments: int) -> bool:
 def _known_fields(layer: Any) -> tuple[str, ...] | None:
     """Return the attributes that are a wrapper's state; None for a wrapper of another package."""
     package, *_, module = type(layer).__module__.split(".")
-    if package == "gymnasium" and module in _STATELESS_MODULES:
-        return ()
-    return _WRAPPER_FIELDS.get(type(layer).__name__) if package in ("gymnasium", "noterl") else None
+    if package not in ("gymnasium", "noterl"):
+        return None
+    name = type(layer).__name__
+    return () if name in _STATELESS or module in _STATELESS_MODULES else _WRAPPER_FIELDS.get(name)
 
 
 def _wrapper_state(layer: Any) -> dict[str, Any]:

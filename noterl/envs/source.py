@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import Any
+from weakref import WeakValueDictionary
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -25,7 +25,7 @@ from noterl.envs.making import (
     vector_builder,
 )
 from noterl.envs.multi_agent.parallel import TeamEnv
-from noterl.envs.multi_agent.team import Team, numbered
+from noterl.envs.multi_agent.team import Team
 from noterl.envs.spaces import convert, is_space, kind, same_layout, show
 from noterl.envs.wrappers.classic import layers
 
@@ -79,8 +79,8 @@ class EnvSource:
         self.num_envs: int | None = None if vector is None else vector.num_envs
         self._first_is_free = owned  # whether `env` is not a lane yet
         self._description: dict[str, Any] | None = None
-        self._made: list[weakref.ref[Env]] = []
-        self._lanes: dict[int, Env] = {}
+        # The environments made here, by id, as some have no hash. Only lanes and callers keep them alive.
+        self._made: WeakValueDictionary[int, Env] = WeakValueDictionary()
 
     @classmethod
     def from_description(cls, described: Any) -> EnvSource:
@@ -159,12 +159,10 @@ class EnvSource:
             return self._opened().envs[index]
         if self._vector is not None:
             raise ValueError("env: a vector environment steps its lanes together and has no single lane")
-        if self._env is None and self._build is None:
-            raise ValueError(f"env: {self._absent}; pass env=")
         if self._env is None or not (self._first_is_free or (index == 0 and not self._owned)):
-            return self._keep(self._make_another(), index)
+            return self._make_another()
         self._first_is_free = False
-        return self._keep(self._env, index)
+        return self._env
 
     def open_vector(self) -> VectorEnv[Any, Any, Any]:
         """Return the vector environment; if it was made here and has been closed, make it again.
@@ -182,15 +180,6 @@ class EnvSource:
             self._vector_closed = False
         return self._vector
 
-    def _make_another(self) -> Env:
-        try:
-            return self._checked(self._builder()(None))
-        except NotRemade as error:
-            raise ValueError(
-                f"env: no second {name_of(self._env)} can be made ({error}); for num_envs > 1, pass an id or a factory "
-                "such as lambda: MyEnv()"
-            ) from error
-
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
         """Return an environment like those of the lanes, but never one of them. The caller closes it.
 
@@ -200,34 +189,36 @@ class EnvSource:
         Raises:
             ValueError: if none can be made, or none with this render mode.
         """
-        if self._env is None and self._vector is None and self._build is None:
-            raise ValueError(f"env: {self._absent}; pass env=")
-        try:
-            env = self._checked(self._builder()(render_mode))
-        except NotRemade as error:
-            name = name_of(self._vector if self._env is None else self._env)
-            raise ValueError(
-                f"env: no second {name} can be made to evaluate on ({error}); pass an id or a factory, such as lambda: "
-                "MyEnv(), as env="
-            ) from error
+        env = self._make_another(render_mode)
         if render_mode is not None and env.render_mode != render_mode:
             env.close()
             raise ValueError(
                 f"env: {name_of(env)} has render_mode={env.render_mode!r}, not {render_mode!r}; pass env= with a "
                 "factory that accepts render_mode"
             )
-        return self._keep(env, None)
+        return env
+
+    def _make_another(self, render_mode: str | None = None) -> Env:
+        try:
+            return self._checked(self._builder()(render_mode))
+        except NotRemade as error:
+            name = name_of(self._vector if self._env is None else self._env)
+            raise ValueError(
+                f"env: no second {name} can be made ({error}); pass an id or a factory, such as lambda: "
+                "MyEnv(), as env="
+            ) from error
 
     def _builder(self) -> Builder:
         if self._vector is not None:
             return vector_builder(self._vector)
         if self._build is not None:
             return self._build
-        assert self._env is not None
+        if self._env is None:
+            raise ValueError(f"env: {self._absent}; pass env=")
         return functools.partial(remake, self._env)
 
     def _checked(self, product: Any) -> Env:
-        """Return the product with gymnasium's interface; raise if it does not belong to this source."""
+        """Return the product with gymnasium's interface, to be closed; raise if it does not belong to this source."""
         env = as_env(product)
         if not isinstance(env, gymnasium.Env):
             raise ValueError(f"env: the factory must return environments, but this time it returned {show(product)}")
@@ -242,21 +233,11 @@ class EnvSource:
             env.close()
             ours = self.observation_space, self.action_space
             raise NotRemade(f"it has other spaces: {show(spaces)}, not {show(ours)}")
+        self._made[id(env)] = env
         return env
 
     def _living(self) -> list[Env]:
-        self._made = [reference for reference in self._made if reference() is not None]
-        made = [env for env in (reference() for reference in self._made) if env is not None]
-        return made if self._env is None else [self._env, *made]
-
-    def _keep(self, env: Env, index: int | None) -> Env:
-        """Record an environment that was made here, to close it; only those of lanes are kept alive."""
-        if any(layer is self._env for layer in layers(env)):
-            return env
-        self._made.append(weakref.ref(env))
-        if index is not None:
-            self._lanes[index] = env
-        return env
+        return [env for env in (self._env, *self._made.values()) if env is not None]
 
     def close(self) -> None:
         """Close every environment that was made here; the user's own object stays open."""
@@ -267,7 +248,6 @@ class EnvSource:
             self._vector.close()
             self._vector_closed = True
         self._made.clear()
-        self._lanes.clear()
         self._first_is_free = False
 
 
@@ -324,7 +304,9 @@ def source_of(env: Env | VectorEnv[Any, Any, Any], *, build: Builder | None, own
 
 
 def _team_of(env: TeamEnv | None, observation_space: Any, action_space: Any) -> Team | None:
+    """Return the agents of an environment or, numbered, of two Tuple spaces; None for one agent."""
     if env is not None:
         return env.team
-    tuples = kind(observation_space) == kind(action_space) == "Tuple"
-    return numbered(observation_space, action_space) if tuples else None
+    if not kind(observation_space) == kind(action_space) == "Tuple":
+        return None
+    return Team([str(number) for number in range(len(observation_space))], list(observation_space), list(action_space))

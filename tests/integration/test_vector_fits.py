@@ -396,12 +396,12 @@ def test_scalar_lanes_and_vector_lanes_do_not_continue_each_others_runs(turn: in
 
 
 def test_actions_beyond_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noterl.collect.vector.MAX_HISTORY", 400)
+    monkeypatch.setattr("noterl.collect.vector.MAX_HISTORY", 384)
     short, long = acting(together(cartpole), steps=3 * 128), acting(together(cartpole), steps=3 * 129)
     assert short.get_state()["lanes"]["vector"]["actions"].shape == (128, 3)
     assert short.get_state()["lanes"]["vector"]["actions"].dtype == np.uint8
     other = restored(long, together(cartpole))
-    with pytest.warns(RuntimeWarning, match=RESTARTED.format("the actions since its reset exceed 400 bytes")):
+    with pytest.warns(RuntimeWarning, match=RESTARTED.format("the actions since its reset exceed 384 bytes")):
         other.fit(steps=3, verbose=0)
 
 

@@ -6,15 +6,14 @@ runs that repeat, episodes that can be restored, and autoreset modes that are wh
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import re
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -27,6 +26,7 @@ from noterl.envs.making import Builder, name_of, open_env, vector_builder
 from noterl.envs.snapshots import equal, get_state, has_state_methods, set_state
 from noterl.envs.source import EnvSource, source_of
 from noterl.envs.spaces import convert, show
+from noterl.utils.checks import check_int
 
 # A slower step bounds a lane below 200 steps/s, whatever the learner does.
 _SLOW_MICROSECONDS = 5_000.0
@@ -38,6 +38,9 @@ _REPEATED_STEPS = 200
 _MINOR = re.compile("should be|was expecting|requires that|Casting input")
 # Colours, and the name of the method: a fault of reset and step is reported once.
 _DROPPED = re.compile(r"\x1b\[[0-9;]*m| returned by the `(reset|step)\(\)` method")
+
+# What a reset or step returned: observation, reward, terminated, truncated
+_Moment = tuple[Any, Any, Any, Any]
 
 
 def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> Report:
@@ -63,8 +66,7 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
     (True, [], 'replay')
     """
     for name, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be an int of at least {least}, got {value!r}")
+        check_int(name, value, least=least)
     if isinstance(env, EnvSource):
         raise ValueError("env must be an environment, got an EnvSource")
     opened, build, owned = open_env(env)
@@ -82,20 +84,6 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
 
 class _Stop(Exception):
     """The check cannot continue; the report says why."""
-
-
-class _Moment(NamedTuple):
-    """What one reset or step returned, copied."""
-
-    observation: Any
-    reward: Any = 0.0
-    terminated: Any = False
-    truncated: Any = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether the episode ended here."""
-        return bool(np.any(self.terminated) or np.any(self.truncated))
 
 
 class _Examiner:
@@ -118,6 +106,8 @@ class _Examiner:
     def run(self, episodes: int, steps: int, seed: int) -> None:
         """Play, then repeat, then restore; stop where the environment does not allow more."""
         report, second = self._report, None
+        # gymnasium's checker must warn, whatever level the user has set.
+        level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.WARN
         try:
             self._check_spaces(seed)
             self._play(episodes, steps, seed)
@@ -126,6 +116,7 @@ class _Examiner:
         except _Stop:
             pass
         finally:
+            gymnasium.logger.min_level = level
             if second is not None:
                 second.close()
         if self._times:
@@ -153,9 +144,9 @@ class _Examiner:
         for episode in range(episodes):
             length, last = self._play_episode(episode, steps, seed + episode)
             self._report.steps += length
-            if last.ended:
+            if _ended(last):
                 self._report.episodes += 1
-                endings.append((length, bool(np.any(last.terminated))))
+                endings.append((length, bool(np.any(last[2]))))
         if not endings:
             self._report.warn(
                 f"no episode ended within {steps} steps; if none ever does, set a limit (gymnasium.wrappers.TimeLimit)"
@@ -169,35 +160,32 @@ class _Examiner:
     def _play_episode(self, episode: int, steps: int, seed: int) -> tuple[int, _Moment]:
         """Return the length and the last moment."""
         self._place = f"episode {episode}, reset"
-        moment = self._reset(functools.partial(env_reset_passive_checker, self._env), seed)
-        kept = copy.deepcopy(moment.observation)
+        observation = self._reset(functools.partial(env_reset_passive_checker, self._env), seed)
+        moment: _Moment = (observation, 0.0, False, False)
         for step in range(1, steps + 1):
-            previous, self._place = moment, f"episode {episode}, step {step}"
+            previous, kept = moment[0], copy.deepcopy(moment[0])
+            self._place = f"episode {episode}, step {step}"
             moment = self._step(functools.partial(env_step_passive_checker, self._env), self._action_space.sample())
-            if not equal(previous.observation, kept):
+            if not equal(previous, kept):
                 self._report.warn("step changes the observation that it returned before; return a copy", self._place)
-            if moment.ended:
+            if _ended(moment):
                 return step, moment
-            kept = copy.deepcopy(moment.observation)
         return steps, moment
 
-    def _reset(self, reset: Callable[..., Any], seed: int) -> _Moment:
-        result = self._call(f"reset(seed={seed})", reset, seed=seed)
-        if not isinstance(result, tuple) or len(result) != 2:
-            self._report.error("reset must return (observation, info)", self._place)
-            raise _Stop
-        return _Moment(result[0])
+    def _reset(self, reset: Callable[..., Any], seed: int) -> Any:
+        """Return the first observation."""
+        return self._call(f"reset(seed={seed})", "(observation, info)", reset, seed=seed)[0]
 
     def _step(self, step: Callable[..., Any], action: Any) -> _Moment:
-        result = self._call(f"step({show(action)})", step, copy.deepcopy(action))
-        if not isinstance(result, tuple) or len(result) != 5:
-            self._report.error("step must return (observation, reward, terminated, truncated, info)", self._place)
-            raise _Stop
-        return _Moment(*result[:4])
+        values = "(observation, reward, terminated, truncated, info)"
+        moment: _Moment = self._call(f"step({show(action)})", values, step, copy.deepcopy(action))[:4]
+        return moment
 
-    def _call(self, what: str, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    def _call(
+        self, what: str, values: str, function: Callable[..., Any], *args: Any, **keywords: Any
+    ) -> tuple[Any, ...]:
         """Call a method of the environment and report the findings of gymnasium's checker, or what is raised."""
-        with warnings.catch_warnings(record=True) as caught, _logging():
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 result = function(*args, **keywords)
@@ -210,6 +198,9 @@ class _Examiner:
                 text = text.removeprefix("WARN: ")
                 shown = f": {show(repr(result[0]))}" if "observation space" in text else ""
                 (self._report.warn if _MINOR.search(text) else self._report.error)(text, f"{self._place}{shown}")
+        if not isinstance(result, tuple) or len(result) != len(values.split(",")):
+            self._report.error(f"{what.partition('(')[0]} must return {values}", self._place)
+            raise _Stop
         return result
 
     def _make_second(self) -> gymnasium.Env[Any, Any] | None:
@@ -227,7 +218,7 @@ class _Examiner:
         # Shorter, so that the next reset comes in the middle of an episode.
         self._trajectory(self._env, seed, actions[: max(1, len(first) // 2)])
         again = self._trajectory(self._env, seed, actions)
-        if not equal(first[0].observation, again[0].observation):
+        if not equal(first[0][0], again[0][0]):
             self._report.warn(f"reset(seed={seed}) twice returns different observations, so no run can be repeated")
         elif (step := _difference(first, again)) is not None:
             self._report.warn(
@@ -246,14 +237,14 @@ class _Examiner:
     def _trajectory(self, env: gymnasium.Env[Any, Any], seed: int, actions: list[Any]) -> list[_Moment]:
         """Return the moments from the reset on: one more than the actions that were taken."""
         self._place = f"reset(seed={seed}) again"
-        moments = [copy.deepcopy(self._reset(env.reset, seed))]
+        moments: list[_Moment] = [(copy.deepcopy(self._reset(env.reset, seed)), 0.0, False, False)]
         for step, action in enumerate(actions, 1):
             self._place = f"step {step} after reset(seed={seed})"
             start = time.perf_counter()
             moment = self._step(env.step, action)
             self._times.append(time.perf_counter() - start)
             moments.append(copy.deepcopy(moment))
-            if moment.ended:
+            if _ended(moment):
                 break
         return moments
 
@@ -284,19 +275,13 @@ class _Examiner:
         return report.error(f"set_state does not restore the state from get_state: step {step + 1} after it differs")
 
 
-@contextlib.contextmanager
-def _logging() -> Iterator[None]:
-    """Let gymnasium's checker warn, whatever level the user has set."""
-    level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.WARN
-    try:
-        yield
-    finally:
-        gymnasium.logger.min_level = level
+def _ended(moment: _Moment) -> bool:
+    return bool(np.any(moment[2]) or np.any(moment[3]))
 
 
 def _difference(first: list[_Moment], second: list[_Moment]) -> int | None:
     """Return the first index at which two lists of moments differ, or None."""
     for index, (ours, theirs) in enumerate(zip(first, second, strict=False)):
-        if not equal(tuple(ours), tuple(theirs)):
+        if not equal(ours, theirs):
             return index
     return None if len(first) == len(second) else min(len(first), len(second))

@@ -163,12 +163,6 @@ class Team:
         return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
 
 
-def numbered(observation_space: Any, action_space: Any) -> Team:
-    """Return the team of two Tuple spaces; its agents are named by their numbers."""
-    names = [str(number) for number in range(len(observation_space))]
-    return Team(names, list(observation_space), list(action_space))
-
-
 def columns(sizes: Sequence[int]) -> list[slice]:
     """Return the places of parts of these sizes that lie side by side."""
     ends = list(itertools.accumulate(sizes))

@@ -13,6 +13,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
+from noterl.utils.checks import check_positive
+
 Array = np.ndarray[Any, Any]
 Observation = dict[str, Array]
 
@@ -32,9 +34,7 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
     goal: Array
 
     def __init__(self, state_space: spaces.Space[Any], max_steps: int) -> None:
-        if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-            raise ValueError(f"max_steps must be a positive int, got {max_steps!r}")
-        self.max_steps = max_steps
+        self.max_steps = check_positive("max_steps", max_steps)
         self.step_number = 0
         names = ("observation", "achieved_goal", "desired_goal")
         self.observation_space: spaces.Space[Any] = spaces.Dict(dict.fromkeys(names, state_space))
@@ -170,9 +170,7 @@ class BitFlip(GoalEnv):
     """
 
     def __init__(self, n: int = 15) -> None:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ValueError(f"n must be a positive int, got {n!r}")
-        super().__init__(spaces.MultiBinary(n), max_steps=n)
+        super().__init__(spaces.MultiBinary(check_positive("n", n)), max_steps=n)
         self.action_space = spaces.Discrete(n)
         self.spec = self._specified(n=n)
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from noterl.utils.checks import check_int, check_positive
+
 
 class Signals:
     """A speaker sees a symbol and sends one; the listener receives the symbol that was sent last and answers.
@@ -37,10 +39,8 @@ class Signals:
     render_mode = None
 
     def __init__(self, symbols: int = 3, *, length: int = 10, continuous: bool = False) -> None:
-        for name, value, least in (("symbols", symbols, 2), ("length", length, 1)):
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name} must be an int of at least {least}, got {value!r}")
-        self.symbols, self.length, self.continuous = symbols, length, continuous
+        self.symbols = check_int("symbols", symbols, least=2)
+        self.length, self.continuous = check_positive("length", length), continuous
         self.possible_agents = ["speaker", "listener"]
         self.agents: list[str] = []
 

@@ -129,7 +129,11 @@ class TapeAgent(noterl.Agent):
             self._compiled()
             settings: Any = self._settings
             learner = TapeLearner(
-                self, replay=settings.replay, schedule=settings.schedule, optimizers=settings.optimizers
+                self,
+                replay=settings.replay,
+                schedule=settings.schedule,
+                optimizers=settings.optimizers,
+                steps_per_execution=settings.steps_per_execution,
             )
             learner.build_memory()
             learner._schedules = []

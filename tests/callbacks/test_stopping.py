@@ -20,28 +20,31 @@ from noterl.callbacks import (
     TerminateOnNaN,
     stop_on_time,
 )
-from noterl.learning import optimizers
+from noterl.training.dispatch import CallbackList, call_handlers
 from tests.support.doubles import FakeClock
 from tests.support.states import assert_same_state, differences, one_lane
 from tests.support.tape import Broken, broken, rewarded
 
 
 class RatedAgent:
-    """What the plateau callback asks of an agent with two optimizers."""
+    """The part of an agent with two optimizers that `ReduceLROnPlateau` uses."""
 
     optimizer_names = ("actor", "critic")
 
     def __init__(self) -> None:
-        self.optimizers = {"actor": "actor", "critic": "critic"}
         self.rates = {"actor": 1.0, "critic": 0.5}
         self.episodes = self.steps = 0
         self.reason: str | None = None
+
+    def get_rule(self, rule: str, name: str) -> float:
+        assert rule == "learning_rate"
+        return self.rates[name]
 
     def set_rule(self, rule: str, value: float, name: str) -> None:
         assert rule == "learning_rate"
         self.rates[name] = value
 
-    def say(self, message: str) -> None:
+    def show_message(self, message: str) -> None:
         pass
 
     def stop(self, reason: str) -> None:
@@ -49,21 +52,19 @@ class RatedAgent:
 
 
 @pytest.fixture
-def rated(monkeypatch: pytest.MonkeyPatch) -> RatedAgent:
-    agent = RatedAgent()
-    monkeypatch.setattr(optimizers, "get_rule", lambda name, rule: agent.rates[name])
-    return agent
+def rated() -> RatedAgent:
+    return RatedAgent()
 
 
-def hear(callback: ReduceLROnPlateau, agent: RatedAgent, rewards: list[float]) -> list[float]:
-    """Play episodes of ten steps; return the actor's rate after each."""
+def play(callback: ReduceLROnPlateau, agent: RatedAgent, rewards: list[float]) -> list[float]:
+    """Finish episodes of ten steps; return the actor's rate after each."""
     callback.agent = agent
-    rates = []
+    events, rates = CallbackList([callback]).bind(), []
     for reward in rewards:
         agent.episodes += 1
         agent.steps += 10
         logs = {"reward": reward}
-        callback.on_episode_end(agent.episodes - 1, logs)
+        call_handlers(events.on_episode_end, agent.episodes - 1, logs)
         assert logs["learning_rate/actor"] == agent.rates["actor"]
         rates.append(agent.rates["actor"])
         if agent.reason is not None:
@@ -74,7 +75,7 @@ def hear(callback: ReduceLROnPlateau, agent: RatedAgent, rewards: list[float]) -
 class TestReduceLROnPlateau:
     def test_plateau_reduces_the_rate_of_every_optimizer(self, rated: RatedAgent) -> None:
         slower = ReduceLROnPlateau(0.5, 2, window=1)
-        assert hear(slower, rated, [1, 1, 1, 1, 1]) == [1.0, 1.0, 0.5, 0.5, 0.25]
+        assert play(slower, rated, [1, 1, 1, 1, 1]) == [1.0, 1.0, 0.5, 0.5, 0.25]
         assert rated.rates == {"actor": 0.25, "critic": 0.125}
 
     @pytest.mark.parametrize(
@@ -94,32 +95,32 @@ class TestReduceLROnPlateau:
     def test_rate_is_reduced_at_the_expected_episodes(
         self, rated: RatedAgent, arguments: dict[str, Any], rewards: list[float], rates: list[float]
     ) -> None:
-        assert hear(ReduceLROnPlateau(0.5, 2, **{"window": 1, **arguments}), rated, rewards) == rates
+        assert play(ReduceLROnPlateau(0.5, 2, **{"window": 1, **arguments}), rated, rewards) == rates
 
     def test_best_mean_counts_before_starts_at(self, rated: RatedAgent) -> None:
-        assert hear(ReduceLROnPlateau(0.5, 1, window=1, starts_at=30), rated, [9, 1, 5]) == [1, 1, 0.5]
+        assert play(ReduceLROnPlateau(0.5, 1, window=1, starts_at=30), rated, [9, 1, 5]) == [1, 1, 0.5]
 
     def test_stop_after_plateaus_ends_training(self, rated: RatedAgent) -> None:
         stopper = ReduceLROnPlateau(0.5, 2, window=1, stop_after=2)
         assert stopper.stops_training
         assert not ReduceLROnPlateau().stops_training
-        assert hear(stopper, rated, [1] * 9) == [1, 1, 0.5, 0.5, 0.25]
+        assert play(stopper, rated, [1] * 9) == [1, 1, 0.5, 0.5, 0.25]
         assert rated.reason == "reward has not improved for 2 plateaus"
 
     def test_improvement_resets_the_plateaus(self, rated: RatedAgent) -> None:
         stopper = ReduceLROnPlateau(0.5, 1, window=1, stop_after=2)
-        assert len(hear(stopper, rated, [1, 1, 2, 2, 3, 3, 3, 3])) == 7
+        assert len(play(stopper, rated, [1, 1, 2, 2, 3, 3, 3, 3])) == 7
 
     def test_restored_state_continues_exactly(self, rated: RatedAgent) -> None:
         rewards = [1.0, 2, 2, 1, 3, 3, 3, 3, 3, 1, 1, 1]
         arguments: dict[str, Any] = {"factor": 0.5, "patience": 2, "window": 2, "cooldown": 1}
-        whole = hear(ReduceLROnPlateau(**arguments), rated, rewards)
+        whole = play(ReduceLROnPlateau(**arguments), rated, rewards)
         for cut in range(1, len(rewards)):
             rated.rates, rated.episodes, rated.steps = {"actor": 1.0, "critic": 0.5}, 0, 0
             first, second = ReduceLROnPlateau(**arguments), ReduceLROnPlateau(**arguments)
-            rates = hear(first, rated, rewards[:cut])
+            rates = play(first, rated, rewards[:cut])
             second.set_state(first.get_state())
-            assert rates + hear(second, rated, rewards[cut:]) == whole
+            assert rates + play(second, rated, rewards[cut:]) == whole
 
     def test_history_holds_the_rates(self) -> None:
         agent = one_lane()
@@ -132,7 +133,7 @@ class TestReduceLROnPlateau:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"factor": 1.0}, r"^factor must be below 1, or the rate would stay, got 1.0$"),
+            ({"factor": 1.0}, r"^factor must be below 1, got 1.0$"),
             ({"factor": 0}, r"^factor must be a finite number above 0 and at most 1, got 0$"),
             ({"patience": 0}, r"^patience must be a positive int, got 0$"),
             ({"window": 1.5}, r"^window must be a positive int, got 1.5$"),

@@ -254,14 +254,14 @@ class TestOptFinder:
 
 @noterl.register
 class DyingDQN(noterl.DQN):
-    """Kills the process of the trial in which it is built anew, or raises when it should act."""
+    """Kills the process of the trial in which it is built, or raises when it should train."""
 
     def __init__(self, env: Any, *, deed: str = "raise", seed: int | None = None) -> None:
         if deed == "kill" and multiprocessing.parent_process() is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         super().__init__(env, hidden=(4,), seed=seed)
 
-    def choose_actions(self, *arguments: Any) -> np.ndarray:
+    def fit(self, *arguments: Any, **keywords: Any) -> Any:
         raise RuntimeError("dying on purpose")
 
 

@@ -353,7 +353,7 @@ class TestFacade:
         assert facade.optimizer is agent.optimizer
         assert facade.name == "DQN"
         assert facade.history is agent.history
-        assert callable(facade.train_function)
+        assert facade.train_function is None
         assert len(facade.trainable_variables) == 4
         assert len(facade.variables) == len(facade.weights) == 8
         assert len(facade.non_trainable_variables) == 4

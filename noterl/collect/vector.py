@@ -202,7 +202,8 @@ class VectorLanes:
         if self._observations is None:
             return None
         space, shape = self.source.observation_space, (-1, self.num_envs, *(self.source.action_space.shape or ()))
-        history = None if self._history is None else np.array(self._history, np.uint8).view(self._action_type)
+        history: Any = None if self._history is None else np.array(self._history, np.uint8)
+        history = None if history is None else history.view(self._action_type)
         return {
             "ledger": self.ledger.get_state(),
             "lanes": [

@@ -44,10 +44,10 @@ def build_default_optimizer(algorithm: Algorithm, built: dict[str, Any]) -> list
     name, trained = algorithm.optimizer_names[0], algorithm.trained_variables()
     if not trained:
         raise ValueError(f"{type(algorithm).__name__} has no network to train: keep it as an attribute of the agent")
-    # A torch optimizer that holds parameters trains these, so that a target network need not be frozen.
+    # A torch optimizer that holds parameters of a network trains this network, so that a target need not be frozen.
     groups = [networks.trainable_variables(network) for network in algorithm.networks().values()]
-    held = networks.unique(variable for group in groups for variable in optimizers.variables_in(built[name], group))
-    trained = held or trained
+    chosen = [group for group in groups if optimizers.variables_in(built[name], group)]
+    trained = networks.unique(variable for group in chosen for variable in group) or trained
     built[name] = optimizers.build(built[name], trained)
     return trained
 

@@ -113,8 +113,8 @@ def shortened(fit: Callable[..., Any]) -> Callable[..., Any]:
     return short_fit
 
 
-# docs/tips.md trains with a learning rate that makes the loss diverge; acting in NumPy then warns. Which of the warnings
-# come depends on the instructions that NumPy uses on the processor.
+# docs/tips.md trains with a learning rate that makes the loss diverge; acting in NumPy then warns. Which warnings NumPy
+# raises depends on the processor.
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 @pytest.mark.parametrize(
     "page",

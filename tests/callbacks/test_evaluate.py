@@ -78,14 +78,14 @@ class TestEvaluate:
         assert evaluate.results["episodes"] == at
 
     def test_on_best_function_is_called_for_a_new_best(self) -> None:
-        found_best: list[float] = []
+        bests: list[float] = []
         agent, means = rewarded([0]), iter([1.0, 3.0, 3.0, 2.0, 4.0])
         agent.evaluate = lambda *_, **__: {"reward_mean": next(means)}  # type: ignore[method-assign]
         evaluate = Evaluate(
-            every=1, on_best=lambda agent, result: found_best.append((agent.episodes, result["reward_mean"]))
+            every=1, on_best=lambda agent, result: bests.append((agent.episodes, result["reward_mean"]))
         )
         agent.fit(episodes=5, callbacks=[evaluate], verbose=0)
-        assert found_best == [(1, 1.0), (2, 3.0), (5, 4.0)]
+        assert bests == [(1, 1.0), (2, 3.0), (5, 4.0)]
         assert evaluate.best == 4.0
 
     def test_on_best_path_is_saved_for_a_new_best(self, agent: noterl.DQN, tmp_path: Path) -> None:

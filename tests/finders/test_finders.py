@@ -105,13 +105,11 @@ class TestLRFinder:
         assert len(finder.results) == len(rates) - len(early) == 6
 
     def test_arguments_of_fit_are_passed_on(self, agent: noterl.DQN) -> None:
-        lane_counts: list[int] = []
-        note = LambdaCallback(
-            on_episode_begin=lambda episode, logs: lane_counts.append(len(lanes_of(agent).ledger.running))
-        )
+        counts: list[int] = []
+        note = LambdaCallback(on_episode_begin=lambda episode, logs: counts.append(len(lanes_of(agent).ledger.running)))
         with Undisturbed(agent):
             LRFinder(agent).find(lambda: gymnasium.make("CartPole-v1"), 4, num_envs=3, seed=5, callbacks=[note])
-        assert set(lane_counts) == {3}
+        assert set(counts) == {3}
 
     def test_error_of_a_callback_leaves_the_agent_unchanged(self, agent: noterl.DQN) -> None:
         broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))

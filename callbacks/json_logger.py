@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from noterl.utils.files import replacing
 from noterl.utils.tables import Row, json_text, read_json_lines
 
@@ -33,9 +31,6 @@ class JSONLogger(RowLogger):
     >>> [row["reward"] for row in rows] == history.history["reward"]
     True
     """
-
-    def __init__(self, path: str | Path, flush_every: int = 10) -> None:
-        super().__init__(path, flush_every)
 
     def read(self) -> list[Row]:
         """Return the rows of the file."""

@@ -286,7 +286,6 @@ class Callback:
         `logs` are those of the episode; after a step they are empty and are not logged. If the method returns False,
         `every` stays due and the method is called again at the next opportunity.
         """
-        return None
 
     def start_counting(self) -> None:
         """Called by `fit`: count from the present, or from the restored count of a run that continues."""

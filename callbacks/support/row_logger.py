@@ -32,7 +32,7 @@ class RowLogger(Callback):
 
     order = LOGGER
 
-    def __init__(self, path: str | Path, flush_every: int) -> None:
+    def __init__(self, path: str | Path, flush_every: int = 10) -> None:
         self.path = Path(path)
         self.flush_every = check_positive("flush_every", flush_every)
         self._pending: list[Row] = []

@@ -14,7 +14,7 @@ from noterl import callbacks
 from tests.callbacks.test_catalogue import Trial
 from tests.support.tape import Tape, taped
 
-# Of each argument that says how often, or how many: what it belongs to, built with it.
+# For each argument that is a frequency or a number: a callback built with it.
 FREQUENCIES: dict[str, tuple[str, Callable[..., Any]]] = {
     "AdaBatch": ("every", lambda n: callbacks.AdaBatch(2, every=n)),
     "Adapt": ("every", lambda n: callbacks.Adapt(every=n)),

@@ -210,7 +210,7 @@ class TestFailures:
             agent.fit(episodes=4, callbacks=[checkpoint], verbose=0)
         assert episodes_of(tmp_path) == [1]
         assert checkpoint.files == list(tmp_path.iterdir())
-        # The state says what there is, and the next fit saves again.
+        # The state holds the existing files, and the next fit saves again.
         assert checkpoint.get_state() == {
             "files": names(tmp_path),
             "scores": [1.0],

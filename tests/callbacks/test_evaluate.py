@@ -78,12 +78,14 @@ class TestEvaluate:
         assert evaluate.results["episodes"] == at
 
     def test_on_best_function_is_called_for_a_new_best(self) -> None:
-        told: list[float] = []
+        bests: list[float] = []
         agent, means = rewarded([0]), iter([1.0, 3.0, 3.0, 2.0, 4.0])
         agent.evaluate = lambda *_, **__: {"reward_mean": next(means)}  # type: ignore[method-assign]
-        evaluate = Evaluate(every=1, on_best=lambda agent, result: told.append((agent.episodes, result["reward_mean"])))
+        evaluate = Evaluate(
+            every=1, on_best=lambda agent, result: bests.append((agent.episodes, result["reward_mean"]))
+        )
         agent.fit(episodes=5, callbacks=[evaluate], verbose=0)
-        assert told == [(1, 1.0), (2, 3.0), (5, 4.0)]
+        assert bests == [(1, 1.0), (2, 3.0), (5, 4.0)]
         assert evaluate.best == 4.0
 
     def test_on_best_path_is_saved_for_a_new_best(self, agent: noterl.DQN, tmp_path: Path) -> None:
@@ -107,8 +109,8 @@ class TestEvaluate:
         assert found[1][:3] == found[0][:3]
         assert found[0][0]["episodes"] == [3, 6]
         assert_same_state({**found[1][3], "callbacks": {}}, {**found[0][3], "callbacks": {}})
-        told = [value for value in history.history.get("evaluation_reward_mean", []) if not math.isnan(value)]
-        assert told == found[0][0]["reward_mean"][: len(told)]
+        logged = [value for value in history.history.get("evaluation_reward_mean", []) if not math.isnan(value)]
+        assert logged == found[0][0]["reward_mean"][: len(logged)]
         assert not multiprocessing.active_children()
 
     def test_errors_of_the_background_process_raise(self) -> None:

@@ -301,7 +301,7 @@ class TestTerminateOnNaN:
         assert not differences(agents[0].get_weights(), agents[1].get_weights())
 
     def test_finite_training_is_unchanged(self) -> None:
-        plain, heard = self.agent(), self.agent()
+        plain, observed = self.agent(), self.agent()
         plain.fit(steps=30, verbose=0)
-        assert heard.fit(steps=30, callbacks=[TerminateOnNaN()], verbose=0).stop_reason == "steps"
-        assert_same_state(*({**each.get_state(), "callbacks": None} for each in (plain, heard)))
+        assert observed.fit(steps=30, callbacks=[TerminateOnNaN()], verbose=0).stop_reason == "steps"
+        assert_same_state(*({**each.get_state(), "callbacks": None} for each in (plain, observed)))

@@ -19,7 +19,7 @@ from tests.support.tape import rewarded
 
 
 class Trial:
-    """What a trial of Optuna is to us; prunes at a point."""
+    """The part of an Optuna trial that the callback uses; it is pruned at a step."""
 
     def __init__(self, prune_at: int = 10**9) -> None:
         self.prune_at, self.reported = prune_at, []
@@ -32,12 +32,12 @@ class Trial:
 
 
 class Pruned(Exception):
-    """Stands for `optuna.TrialPruned` where Optuna is not installed."""
+    """Replaces `optuna.TrialPruned` if Optuna is not installed."""
 
 
 @pytest.fixture
 def pruned(monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
-    """Return what is raised for a trial that is pruned."""
+    """Return the exception of a pruned trial."""
     try:
         import optuna
     except ImportError:
@@ -62,14 +62,14 @@ class TestOptunaPruning:
         assert trial.reported == [(8.0, 6), (12.0, 12)]
 
     def test_pruned_trial_raises_after_all_train_end_hooks(self, pruned: type[Exception]) -> None:
-        heard: list[str] = []
+        handled: list[str] = []
         others = LambdaCallback(
-            on_train_end=lambda logs: heard.append("end"), on_exception=lambda error: heard.append("exception")
+            on_train_end=lambda logs: handled.append("end"), on_exception=lambda error: handled.append("exception")
         )
         agent = rewarded([0])
         with pytest.raises(pruned, match="the trial was pruned at 4 episodes"):
             agent.fit(episodes=9, callbacks=[OptunaPruning(Trial(4), every=2), others], verbose=0)
-        assert heard == ["end"]
+        assert handled == ["end"]
         assert agent.history.stop_reason == "the trial was pruned at 4 episodes"
         assert agent.episodes == 4
 

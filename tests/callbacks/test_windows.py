@@ -18,7 +18,7 @@ CAPACITY = 200
 
 
 def small_agent(seed: int = 1, **changes: Any) -> noterl.DQN:
-    """Return an agent whose episodes have 10 steps, and which does not learn unless told to."""
+    """Return an agent with episodes of 10 steps that does not learn by default."""
     agent = noterl.DQN(CountingEnv(10), hidden=(4,), seed=seed)
     settings = {"replay": Replay(CAPACITY, sampler=Prioritized(alpha=1.0)), "batch_size": 4, "learning_starts": 10**6}
     agent.compile(**settings | changes)
@@ -26,7 +26,7 @@ def small_agent(seed: int = 1, **changes: Any) -> noterl.DQN:
 
 
 class Scripted:
-    """A memory of so many transitions that says the ESS it is told, and notes how it is trimmed."""
+    """A memory with given values of the ESS that records how it is trimmed."""
 
     def __init__(self, size: int, values: list[float]) -> None:
         self.size, self.values, self.dropped = size, values, []
@@ -43,14 +43,14 @@ class Scripted:
 
 
 class ScriptedAgent:
-    """What a callback needs of an agent."""
+    """The part of an agent that the callbacks use."""
 
     def __init__(self, memory: Any, batch_size: int = 1) -> None:
         self.replay, self.episodes, self.update_batch_size = memory, 0, batch_size
 
 
-def looks(callback: ESSWindow, size: int, values: list[float], batch_size: int = 1) -> tuple[list[int], list[Any]]:
-    """Let the callback look until the ESS values are used up; return what was dropped, and the logs."""
+def trim(callback: ESSWindow, size: int, values: list[float], batch_size: int = 1) -> tuple[list[int], list[Any]]:
+    """Finish episodes until the ESS values are used up; return the dropped numbers and the logs."""
     memory = Scripted(size, list(values))
     agent = callback.agent = ScriptedAgent(memory, batch_size)
     events, found = CallbackList([callback]).bind(), []
@@ -65,7 +65,7 @@ def looks(callback: ESSWindow, size: int, values: list[float], batch_size: int =
 def test_target_keeps_the_smoothed_ess_times_scale() -> None:
     callback = ESSWindow(scale=2.0, smooth=0.25, min_size=10)
     # After a trim the ESS is measured once more, as the baseline of the other mode.
-    dropped, logs = looks(callback, 1000, [400.0, 380.0, 200.0, 190.0, 375.0])
+    dropped, logs = trim(callback, 1000, [400.0, 380.0, 200.0, 190.0, 375.0])
     # 400 -> keep 800; 0.25 * 200 + 0.75 * 400 = 350 -> keep 700; 0.25 * 375 + 0.75 * 350 = 356.25 -> 712, all of 700
     assert dropped == [200, 100]
     assert [entry["window"] for entry in logs] == [800, 700, 700]
@@ -74,15 +74,15 @@ def test_target_keeps_the_smoothed_ess_times_scale() -> None:
 
 
 def test_target_keeps_min_size() -> None:
-    dropped, _ = looks(ESSWindow(scale=0.5, smooth=1.0, min_size=64), 100, [3.0, 3.0])
+    dropped, _ = trim(ESSWindow(scale=0.5, smooth=1.0, min_size=64), 100, [3.0, 3.0])
     assert dropped == [36]
-    dropped, _ = looks(ESSWindow(scale=0.5, smooth=1.0), 100, [3.0, 3.0], batch_size=32)
+    dropped, _ = trim(ESSWindow(scale=0.5, smooth=1.0), 100, [3.0, 3.0], batch_size=32)
     assert dropped == [68]
 
 
 def test_baseline_drops_the_lost_share_times_scale() -> None:
     callback = ESSWindow(scale=0.5, smooth=0.5, mode="baseline", min_size=10)
-    dropped, logs = looks(callback, 1000, [800.0, 900.0, 450.0, 300.0, 250.0, 240.0, 200.0])
+    dropped, logs = trim(callback, 1000, [800.0, 900.0, 450.0, 300.0, 250.0, 240.0, 200.0])
     # Smoothed: 800, 850, 650. Lost of 850: 0.2353, of which a half of 1000 is 117. Then ESS0 is 300, and the smoothed
     # 450 is more: it becomes ESS0.
     # Then it is 345, which has lost 0.2333 of that, and a half of 883 is to be multiplied: 103.
@@ -94,17 +94,17 @@ def test_baseline_drops_the_lost_share_times_scale() -> None:
 
 def test_baseline_grows_with_the_ess() -> None:
     callback = ESSWindow(smooth=1.0, mode="baseline", min_size=10)
-    assert looks(callback, 1000, [100.0, 500.0, 999.0])[0] == []
+    assert trim(callback, 1000, [100.0, 500.0, 999.0])[0] == []
     assert callback.baseline == 999.0
 
 
 def test_baseline_keeps_min_size() -> None:
-    dropped, _ = looks(ESSWindow(scale=50.0, smooth=1.0, mode="baseline", min_size=10), 100, [90.0, 45.0, 9.0])
+    dropped, _ = trim(ESSWindow(scale=50.0, smooth=1.0, mode="baseline", min_size=10), 100, [90.0, 45.0, 9.0])
     assert dropped == [90]
 
 
 def test_rounding_error_of_the_ess_drops_nothing() -> None:
-    assert looks(ESSWindow(smooth=1.0), 1000, [999.9999999])[0] == []
+    assert trim(ESSWindow(smooth=1.0), 1000, [999.9999999])[0] == []
 
 
 def test_logs_hold_ess_and_window() -> None:

@@ -28,14 +28,14 @@ from tests.support.states import assert_same_state, one_lane
 
 @pytest.fixture(scope="module")
 def agent() -> noterl.DQN:
-    """Return an agent in the middle of an episode, with a memory and an optimizer that have seen something."""
+    """Return an agent within an episode, with a memory and an optimizer that are in use."""
     agent = one_lane()
     agent.fit(steps=97, verbose=0)
     return agent
 
 
 class Undisturbed:
-    """Whether an agent, at the end of the block, is what it was, and goes on as if nothing had been."""
+    """Checks that an agent is exactly as before at the end of the block."""
 
     def __init__(self, agent: noterl.Agent) -> None:
         self.agent = agent
@@ -105,11 +105,11 @@ class TestLRFinder:
         assert len(finder.results) == len(rates) - len(early) == 6
 
     def test_arguments_of_fit_are_passed_on(self, agent: noterl.DQN) -> None:
-        heard: list[int] = []
-        note = LambdaCallback(on_episode_begin=lambda episode, logs: heard.append(len(lanes_of(agent).ledger.running)))
+        counts: list[int] = []
+        note = LambdaCallback(on_episode_begin=lambda episode, logs: counts.append(len(lanes_of(agent).ledger.running)))
         with Undisturbed(agent):
             LRFinder(agent).find(lambda: gymnasium.make("CartPole-v1"), 4, num_envs=3, seed=5, callbacks=[note])
-        assert set(heard) == {3}
+        assert set(counts) == {3}
 
     def test_error_of_a_callback_leaves_the_agent_unchanged(self, agent: noterl.DQN) -> None:
         broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))

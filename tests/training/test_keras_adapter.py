@@ -21,7 +21,7 @@ from tests.support.tape import Tape, TapeAgent, lines, rewarded, taped
 
 
 class KerasRecorder(keras.callbacks.Callback):
-    """Writes what a Keras callback hears."""
+    """Writes the events of a Keras callback."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()

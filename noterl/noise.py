@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,12 +17,6 @@ from noterl.utils.checks import check_int, finite, non_negative, positive
 
 def _optional_non_negative(name: str, value: Any) -> float | None:
     return None if value is None else non_negative(name, value)
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 0:
-        return int(value)
-    raise ValueError(f"{name} must be an int of at least 0, got {value!r}")
 
 
 def _lane_states(name: str, value: Any) -> NDArray[np.float64]:
@@ -58,7 +52,7 @@ class NoiseProcess(Explorer):
         "sigma": non_negative,
         "sigma_min": _optional_non_negative,
         "n_steps_annealing": check_int,
-        "n": _count,
+        "n": partial(check_int, least=0),
     }
 
     def __init__(
@@ -120,7 +114,7 @@ class NoiseProcess(Explorer):
             ValueError: if `lane` is neither None nor an int of at least 0.
         """
         if lane is not None:
-            _count("lane", lane)
+            check_int("lane", lane, least=0)
 
 
 @register

@@ -81,7 +81,7 @@ class HostForward:
             self._prepare_weights({id(variable) for variable in trained})
 
     def _prepare_weights(self, trained: set[int]) -> None:
-        self._fetch = self._backend.HostWeights(self._variables)
+        self._fetch = self._backend.weights_reader(self._variables)
         self._uses_target = not all(id(variable) in trained for variable in self._variables)
         ends = list(accumulate(math.prod(variable.shape) for variable in self._variables))
         if ends[-1] <= LARGEST_REPORT and all(variable.dtype == "float32" for variable in self._variables):

@@ -63,10 +63,9 @@ class A2C(ActorCritic):
         entropy_coefficient: float | Schedule = 0.0,
         value_coefficient: float | Schedule = 0.5,
         normalize_advantage: bool = False,
-        seed: int | None = None,
-        **architecture: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(env, seed=seed, **architecture)
+        super().__init__(env, **options)
         self.rollout_steps, self.epochs = check_positive("rollout_steps", rollout_steps), 1
         self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -43,11 +43,9 @@ class ActorCritic(Agent):
         shared: bool | None = None,
         activation: str = "tanh",
         log_std: float = 0.0,
-        normalize_observation: bool = False,
-        normalize_reward: bool = False,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
+        super().__init__(env, **options)
         continuous = isinstance(self.action_space, spaces.Box)
         head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
         self.head = head

@@ -64,11 +64,9 @@ class DDPG(Agent):
         hidden: Sequence[int] = (400, 300),
         network: Any = None,
         gamma: float | Schedule = 0.99,
-        normalize_observation: bool = False,
-        normalize_reward: bool = False,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
+        super().__init__(env, **options)
         inputs, outputs = self.observation_size, self.action_size
         actor, critic = networks.split_networks(network, "actor", "critic")
         self.actor = networks.network_or_default(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))

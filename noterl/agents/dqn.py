@@ -68,11 +68,9 @@ class DQN(Agent):
         network: Any = None,
         gamma: float | Schedule = 0.99,
         loss: str = "huber",
-        normalize_observation: bool = False,
-        normalize_reward: bool = False,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
+        super().__init__(env, **options)
         check_word("loss", loss, tuple(_LOSSES))
         self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
         self.error_loss = _LOSSES[loss]

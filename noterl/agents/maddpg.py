@@ -80,11 +80,9 @@ class MADDPG(MultiAgent):
         gamma: float | Schedule = 0.95,
         temperature: float | Schedule = 1.0,
         logit_penalty: float | Schedule = 1e-3,
-        normalize_observation: bool = False,
-        normalize_reward: bool = False,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
+        super().__init__(env, **options)
         self.groups = self._group_by_spaces()
         check_bool("independent", independent)
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]

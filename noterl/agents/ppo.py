@@ -81,10 +81,9 @@ class PPO(ActorCritic):
         normalize_advantage: bool = True,
         target_kl: float | Schedule | None = None,
         optimizers: int = 1,
-        seed: int | None = None,
-        **architecture: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(env, seed=seed, **architecture)
+        super().__init__(env, **options)
         if isinstance(optimizers, bool) or not isinstance(optimizers, int | np.integer) or optimizers not in (1, 2):
             raise ValueError(f"optimizers must be 1 or 2, got {optimizers!r}")
         self.optimizer_names = ("optimizer",) if optimizers == 1 else ("actor", "critic")

@@ -77,11 +77,9 @@ class SAC(Agent):
         temperature: float | Schedule | str = "auto",
         initial_temperature: float = 1.0,
         target_entropy: float | None = None,
-        normalize_observation: bool = False,
-        normalize_reward: bool = False,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
+        super().__init__(env, **options)
         self.discrete, size = isinstance(self.action_space, spaces.Discrete), self.action_size
         head = heads.Categorical() if self.discrete else heads.SquashedGaussian()
         self.head: Any = head.bind(self.action_space)

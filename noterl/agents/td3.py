@@ -70,11 +70,9 @@ class TD3(Agent):
         policy_delay: int = 2,
         target_noise: float | Schedule = 0.2,
         target_noise_clip: float | Schedule = 0.5,
-        normalize_observation: bool = False,
-        normalize_reward: bool = False,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
+        super().__init__(env, **options)
         inputs, outputs = self.observation_size, self.action_size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
         self.actor = networks.network_or_default(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))

@@ -22,8 +22,6 @@ if os.environ["KERAS_BACKEND"] not in SUPPORTED:
 import keras
 from keras import ops
 
-__all__ = ["current", "keras", "name", "ops"]
-
 
 def name() -> str:
     """Return the name of the backend that this process uses."""

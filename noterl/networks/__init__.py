@@ -20,36 +20,9 @@ from noterl.networks.access import (
 )
 from noterl.networks.builders import (
     ACTIVATIONS,
-    LEAST_PIXELS,
     dueling_mlp,
     is_image_shape,
     mlp,
     nature_cnn,
     share_trunk,
 )
-
-__all__ = [
-    "ACTIVATIONS",
-    "LEAST_PIXELS",
-    "Network",
-    "averaging",
-    "check_network",
-    "clone",
-    "copy",
-    "dueling_mlp",
-    "find_networks",
-    "get_weights",
-    "is_image_shape",
-    "is_module",
-    "is_network",
-    "mlp",
-    "nature_cnn",
-    "network_or_default",
-    "set_weights",
-    "share_trunk",
-    "split_networks",
-    "stacked_layers",
-    "trainable_variables",
-    "unique",
-    "variables",
-]

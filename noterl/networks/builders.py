@@ -14,7 +14,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends import keras
-from noterl.networks.access import Network, get_weights, set_weights, stacked_layers
+from noterl.networks.access import Network, get_weights, is_module, set_weights, stacked_layers
 from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
 from noterl.random import network_generator
@@ -149,10 +149,11 @@ def share_trunk(network: Network, outputs: int, *, gain: float | None = None) ->
     if not layers:
         raise ValueError(f"network must be a Sequential stack with a dense last layer, got {network!r}")
     kernel = get_weights(layers.pop())[0]
-    last = stacked_layers(mlp(kernel.shape[0], [], outputs, gain=gain))
-    layers += [layer for layer in last if _kind(layer) in _DENSE]
-    native = getattr(backends.current(), "stack_modules", None)
-    return keras.Sequential([keras.Input(network.input_shape[1:]), *layers]) if native is None else native(layers)
+    last = mlp(kernel.shape[0], [], outputs, gain=gain)
+    layers += [layer for layer in stacked_layers(last) if _kind(layer) in _DENSE]
+    if is_module(last):
+        return type(last)(*layers)
+    return keras.Sequential([keras.Input(network.input_shape[1:]), *layers])
 
 
 def _hidden_gain(gain: float | None) -> float | None:

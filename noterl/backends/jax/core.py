@@ -11,31 +11,8 @@ import keras
 import numpy as np
 
 from noterl.backends.common import Step, UpdateProgram
-from noterl.backends.jax.scope import (
-    Scope,
-    dry_run,
-    gradients,
-    interpreted,
-    is_tracing,
-    isolated,
-    minimize,
-    read_values,
-)
+from noterl.backends.jax.scope import Scope, compiler, dry_run, is_tracing, isolated, minimize, read_values
 from noterl.backends.jax.updates import Updates
-
-__all__ = [
-    "HostWeights",
-    "compile_call",
-    "compile_updates",
-    "copy_variables",
-    "device_name",
-    "dry_run",
-    "fetch",
-    "gradients",
-    "is_tracing",
-    "isolated",
-    "minimize",
-]
 
 
 def fetch(value: Any) -> np.ndarray:
@@ -48,19 +25,9 @@ def device_name() -> str:
     return str(jax.devices()[0])
 
 
-class HostWeights:
-    """Reads weights as NumPy arrays; on the CPU these are views of JAX's arrays, which never change.
-
-    Args:
-        variables: the variables to read.
-    """
-
-    def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        self._variables = variables
-
-    def __call__(self) -> list[np.ndarray]:
-        """Return the current weights."""
-        return [np.asarray(variable._value) for variable in self._variables]
+def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
+    """Return a function that returns the current weights as NumPy arrays; on the CPU views of JAX's constant arrays."""
+    return lambda: [np.asarray(variable._value) for variable in variables]
 
 
 def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Variable], tau: Any) -> None:
@@ -121,7 +88,7 @@ def compile_call(
             result = function(inputs)
         return result, {k: value for k, value in enumerate(scope.values()) if value is not state[k]}
 
-    compiled = interpreted(traced) if jit_compile is False else jax.jit(traced)
+    compiled = compiler(jit_compile)(traced)
 
     def call(inputs: Any) -> Any:
         result, assigned = compiled(read_values(variables), inputs)

@@ -74,14 +74,9 @@ def is_tracing() -> bool:
     return bool(_scopes)
 
 
-def interpreted(function: Callable) -> Callable:
-    """Run `function` operation by operation, loops included, so that a debugger can step through it."""
-
-    def run(*args: Any) -> Any:
-        with jax.disable_jit():
-            return function(*args)
-
-    return run
+def compiler(jit_compile: bool | str) -> Callable[[Callable], Callable]:
+    """Return `jax.jit`; or, if `jit_compile` is False, what runs a function operation by operation, loops included."""
+    return jax.disable_jit() if jit_compile is False else jax.jit
 
 
 def read_values(variables: Sequence[keras.Variable]) -> list[Any]:
@@ -115,25 +110,10 @@ def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> 
         return function()
 
 
-def gradients(
-    loss_fn: Callable[..., Any],
-    trained: Sequence[keras.Variable],
-    args: tuple,
-    *,
-    known: Sequence[keras.Variable] = (),
-    traceable: bool = False,
+def _gradients(
+    loss_fn: Callable[..., Any], trained: Sequence[keras.Variable], args: tuple
 ) -> tuple[Any, Any, list[Any]]:
-    """Return `(loss, aux, gradients)` of `loss_fn(*args)`.
-
-    Args:
-        loss_fn: returns a scalar, or a pair of a scalar and anything.
-        trained: the variables to differentiate with respect to.
-        args: the arguments of `loss_fn`.
-        known: all variables that `loss_fn` may read or assign. Used outside a compiled call only.
-        traceable: not used on this backend.
-    """
-    if not _scopes:
-        return _with_write_back(lambda: gradients(loss_fn, trained, args), known)
+    """Return `(loss, aux, gradients)` of `loss_fn(*args)`, inside a scope."""
     outer = _scopes[-1]
     positions = {id(variable): position for position, variable in enumerate(trained)}
 
@@ -165,12 +145,21 @@ def minimize(
     args: tuple,
     *,
     known: Sequence[keras.Variable] = (),
-    traceable: bool = False,
+    **unused: Any,
 ) -> tuple[Any, Any]:
-    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`; see `gradients`."""
+    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`.
+
+    Args:
+        loss_fn: returns a scalar, or a pair of a scalar and anything.
+        trained: the variables to differentiate with respect to.
+        optimizer: receives the gradients.
+        args: the arguments of `loss_fn`.
+        known: all variables that `loss_fn` may read or assign. Used outside a compiled call only.
+        unused: options of the other backends.
+    """
     if not _scopes:
         return _with_write_back(lambda: minimize(loss_fn, trained, optimizer, args), known)
-    loss, aux, found = gradients(loss_fn, trained, args)
+    loss, aux, found = _gradients(loss_fn, trained, args)
     outer = _scopes[-1]
     outer.finite_losses &= jnp.isfinite(loss)
     outer.finite &= outer.finite_losses

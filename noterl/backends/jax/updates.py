@@ -24,7 +24,7 @@ from noterl.backends.common import (
     num_updates,
 )
 from noterl.backends.finite import finiteness_probes
-from noterl.backends.jax.scope import Scope, interpreted, read_values
+from noterl.backends.jax.scope import Scope, compiler, read_values
 from noterl.backends.transfer import HostReport
 from noterl.types import Batch
 
@@ -46,7 +46,7 @@ class Updates(UpdateProgram):
         self._reported = [positions[id(variable)] for variable in self._report]
         self._assigned: list[int] | None = None  # positions of the variables that updates assign
         self._host_report = HostReport(jnp.concatenate)
-        compiled = interpreted if self._jit_compile is False else jax.jit
+        compiled = compiler(self._jit_compile)
         self._run_all, self._run_until_non_finite = compiled(self._all), compiled(self._until_non_finite)
         self._run_until_stop = compiled(self._until_stop)
 

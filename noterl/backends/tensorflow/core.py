@@ -10,22 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from noterl.backends.common import Step, UpdateProgram
-from noterl.backends.tensorflow.gradients import gradients, isolated, minimize
+from noterl.backends.tensorflow.gradients import isolated, minimize
 from noterl.backends.tensorflow.updates import EagerUpdates, Updates
-
-__all__ = [
-    "HostWeights",
-    "compile_call",
-    "compile_updates",
-    "copy_variables",
-    "device_name",
-    "dry_run",
-    "fetch",
-    "gradients",
-    "is_tracing",
-    "isolated",
-    "minimize",
-]
 
 _hard_copies: dict[tuple[int, ...], tuple[Any, list, list]] = {}
 
@@ -46,20 +32,11 @@ def device_name() -> str:
     return str(accelerators[0].name)
 
 
-class HostWeights:
-    """Reads weights as NumPy arrays.
-
-    Args:
-        variables: the variables to read.
-    """
-
-    def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        self._variables = [variable.value for variable in variables]
-
-    def __call__(self) -> list[np.ndarray]:
-        """Return the current weights."""
-        read = tf.raw_ops.ReadVariableOp  # a third of the time of `variable.numpy()`
-        return [read(resource=variable.handle, dtype=variable.dtype).numpy() for variable in self._variables]
+def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
+    """Return a function that returns the current weights as NumPy arrays."""
+    read = tf.raw_ops.ReadVariableOp  # a third of the time of `variable.numpy()`
+    values = [variable.value for variable in variables]
+    return lambda: [read(resource=value.handle, dtype=value.dtype).numpy() for value in values]
 
 
 def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Variable], tau: Any) -> None:
@@ -88,10 +65,8 @@ def _hard_copy(sources: Sequence[keras.Variable], targets: Sequence[keras.Variab
     return _hard_copies[key][0]
 
 
-def dry_run(
-    function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
-) -> None:
-    """Call `function` for its side effects in Python."""
+def dry_run(function: Callable[[], None], *unused: Any) -> None:
+    """Call `function` for its side effects in Python; `unused` are arguments of the other backends."""
     function()
 
 

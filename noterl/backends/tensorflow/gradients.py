@@ -39,39 +39,21 @@ def tracking_finite(*, losses_only: bool) -> Iterator[FiniteFlag]:
         _flags.pop()
 
 
-def gradients(
-    loss_fn: Callable[..., Any],
-    trained: Sequence[keras.Variable],
-    args: tuple,
-    *,
-    known: Sequence[keras.Variable] = (),
-    traceable: bool = False,
-) -> tuple[Any, Any, list[Any]]:
-    """Return `(loss, aux, gradients)` of `loss_fn(*args)`; None is the gradient of an unused variable.
+def minimize(
+    loss_fn: Callable[..., Any], trained: Sequence[keras.Variable], optimizer: Any, args: tuple, **unused: Any
+) -> tuple[Any, Any]:
+    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`.
 
     Args:
         loss_fn: returns a scalar, or a pair of a scalar and anything.
         trained: the variables to differentiate with respect to.
+        optimizer: receives None as the gradient of a variable that the loss does not depend on.
         args: the arguments of `loss_fn`.
-        known: not used on this backend.
-        traceable: not used on this backend.
+        unused: options of the other backends.
     """
     with tf.GradientTape() as tape:
         loss, aux = split_loss(loss_fn(*args))
-    return loss, aux, tape.gradient(loss, [variable.value for variable in trained])
-
-
-def minimize(
-    loss_fn: Callable[..., Any],
-    trained: Sequence[keras.Variable],
-    optimizer: Any,
-    args: tuple,
-    *,
-    known: Sequence[keras.Variable] = (),
-    traceable: bool = False,
-) -> tuple[Any, Any]:
-    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`; see `gradients`."""
-    loss, aux, found = gradients(loss_fn, trained, args)
+    found = tape.gradient(loss, [variable.value for variable in trained])
     if _flags:
         flag = _flags[-1]
         flag.value &= tf.math.is_finite(loss)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from noterl.backends.common import Step, UpdateProgram
-from noterl.backends.torch.gradients import calling, gradients, minimize
+from noterl.backends.torch.gradients import calling, minimize
 from noterl.backends.torch.modules import (
     adopt,
     build_module,
@@ -18,57 +18,23 @@ from noterl.backends.torch.modules import (
     module_weights,
     modules_with,
     set_module_weights,
-    stack_modules,
     to_keras_layout,
 )
+from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import SeededCalls
 from noterl.backends.torch.tensors import device_name, fetch, to_device
 from noterl.backends.torch.tracing import is_tracing, traced_gradients
 from noterl.backends.torch.updates import Updates
 
-__all__ = [
-    "HostWeights",
-    "adopt",
-    "build_module",
-    "clone_module",
-    "compile_call",
-    "compile_updates",
-    "copy_variables",
-    "device_name",
-    "dry_run",
-    "fetch",
-    "gradients",
-    "is_tracing",
-    "isolated",
-    "minimize",
-    "module_weights",
-    "set_module_weights",
-    "stack_modules",
-    "to_keras_layout",
-]
-
 T = TypeVar("T")
 
 
-class HostWeights:
-    """Reads weights as NumPy arrays; on the CPU these are views, which follow updates in place.
-
-    Args:
-        variables: the variables to read.
-    """
-
-    def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        self._variables = variables
-        self._views: list[np.ndarray] | None = None
-
-    def __call__(self) -> list[np.ndarray]:
-        """Return the current weights."""
-        if self._views is not None:
-            return self._views
-        weights = [variable.value.detach().cpu().numpy() for variable in self._variables]
-        if self._variables[0].value.device.type == "cpu":
-            self._views = weights
-        return weights
+def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
+    """Return a function that returns the weights as NumPy arrays; on the CPU views, which follow updates in place."""
+    if variables[0].value.device.type == "cpu":
+        views = [variable.value.detach().numpy() for variable in variables]
+        return lambda: views
+    return lambda: [variable.value.detach().cpu().numpy() for variable in variables]
 
 
 def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Variable], tau: Any) -> None:
@@ -84,25 +50,15 @@ def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Va
             torch._foreach_copy_([target for _, target in rest], [source for source, _ in rest])
 
 
-def dry_run(
-    function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
-) -> None:
-    """Call `function` for its side effects in Python."""
+def dry_run(function: Callable[[], None], *unused: Any) -> None:
+    """Call `function` for its side effects in Python; `unused` are arguments of the other backends."""
     function()
 
 
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
     """Return `function()`, and undo what it assigns to `variables`."""
-    tensors = [variable.value.detach() for variable in variables]
-    versions = [tensor._version for tensor in tensors]
-    saved = [tensor.clone() for tensor in tensors]
-    try:
+    with restoring([variable.value.detach() for variable in variables]):
         return function()
-    finally:
-        with torch.no_grad():
-            for tensor, version, value in zip(tensors, versions, saved, strict=True):
-                if tensor._version != version:
-                    tensor.copy_(value)
 
 
 def compile_updates(step: Step, variables: Sequence[keras.Variable], **options: Any) -> UpdateProgram:

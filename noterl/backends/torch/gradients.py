@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import keras
 import torch
 
-from noterl.backends.common import NonFiniteError, split_loss
+from noterl.backends.common import NonFiniteError
 from noterl.backends.torch.rollback import Rollback
-from noterl.backends.torch.tracing import TracedGradients
+from noterl.backends.torch.tracing import TracedGradients, eager_gradients
 
 
 class _Call(NamedTuple):
@@ -34,50 +34,33 @@ def calling(traces: TracedGradients | None, rollback: Rollback | None = None) ->
         _calls.pop()
 
 
-def gradients(
-    loss_fn: Callable[..., Any],
-    trained: Sequence[keras.Variable],
-    args: tuple,
-    *,
-    known: Sequence[keras.Variable] = (),
-    traceable: bool = False,
-) -> tuple[torch.Tensor, Any, list[torch.Tensor | None]]:
-    """Return `(loss, aux, gradients)` of `loss_fn(*args)`; None is the gradient of an unused variable.
-
-    Args:
-        loss_fn: returns a scalar, or a pair of a scalar and anything.
-        trained: the variables to differentiate with respect to.
-        args: the arguments of `loss_fn`.
-        known: not used on this backend.
-        traceable: whether the result depends on nothing but `args` and variables. Inside a compiled call the function
-            is then traced once, and the trace is used for every equal `loss_fn`.
-    """
-    if not torch.is_grad_enabled():
-        with torch.enable_grad():
-            return gradients(loss_fn, trained, args, traceable=traceable)
-    traces = _calls[-1].traces if _calls and traceable else None
-    traced = None if traces is None else traces.find(loss_fn, trained, args)
-    if traced is not None:
-        return traced()
-    loss, aux = split_loss(loss_fn(*args))
-    return loss, aux, list(torch.autograd.grad(loss, [variable.value for variable in trained], allow_unused=True))
-
-
 def minimize(
     loss_fn: Callable[..., Any],
     trained: Sequence[keras.Variable],
     optimizer: Any,
     args: tuple,
     *,
-    known: Sequence[keras.Variable] = (),
     traceable: bool = False,
+    **unused: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`; see `gradients`.
+    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`.
+
+    Args:
+        loss_fn: returns a scalar, or a pair of a scalar and anything.
+        trained: the variables to differentiate with respect to.
+        optimizer: receives the gradients of the variables that the loss depends on.
+        args: the arguments of `loss_fn`.
+        traceable: whether the result depends on nothing but `args` and variables. Inside a compiled call the function
+            is then traced once, and the trace is used for every equal `loss_fn`.
+        unused: options of the other backends.
 
     Raises:
         NonFiniteError: if the loss or a gradient is not finite; the optimizer is not applied.
     """
-    loss, aux, found = gradients(loss_fn, trained, args, traceable=traceable)
+    traces = _calls[-1].traces if _calls and traceable else None
+    with torch.enable_grad():
+        traced = None if traces is None else traces.find(loss_fn, trained, args)
+        loss, aux, found = eager_gradients(loss_fn, trained, args) if traced is None else traced()
     pairs = [(gradient, variable) for gradient, variable in zip(found, trained, strict=True) if gradient is not None]
     rollback = _calls[-1].rollback if _calls else None
     loss = loss.detach()

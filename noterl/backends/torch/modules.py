@@ -182,11 +182,6 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
     return nn.Sequential(*modules), shape
 
 
-def stack_modules(modules: Sequence[nn.Module]) -> nn.Module:
-    """Return the sequence of the modules."""
-    return nn.Sequential(*modules)
-
-
 def module_weights(module: nn.Module) -> list[np.ndarray]:
     """Return the weights in Keras's layout and the order of `adopt`."""
     transposed = _layouts(module)

@@ -7,11 +7,25 @@ same update changed may have to be undone, and nothing has to be copied for the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import keras
 import torch
+
+
+@contextmanager
+def restoring(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Restore the values of tensors at the end of the context."""
+    saved = [(tensor, tensor.clone(), tensor._version) for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value, version in saved:
+                if tensor._version != version:
+                    tensor.copy_(value)
 
 
 class _Copy(NamedTuple):

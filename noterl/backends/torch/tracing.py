@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from noterl.backends.common import split_loss
 from noterl.backends.torch.modules import modules_with
+from noterl.backends.torch.rollback import restoring
 
 _traces_in_progress: list[Callable[..., Any]] = []
 
@@ -94,7 +95,7 @@ class TracedGradients:
         ):
             return None  # tracing would silently merge tensors that share storage
         # The function runs eagerly first, so that its own errors are not reported as errors of tracing.
-        eager = _with_rollback(lambda: _eager(loss_fn, variables, args), state)
+        eager = _with_rollback(lambda: eager_gradients(loss_fn, variables, args), state)
         shape: dict[str, Any] = {}
 
         def pure(*flat: torch.Tensor) -> list[torch.Tensor]:
@@ -199,24 +200,19 @@ def _without_python(module: torch.fx.GraphModule, examples: list[torch.Tensor]) 
     return run
 
 
-def _eager(
+def eager_gradients(
     loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], args: tuple
 ) -> tuple[torch.Tensor, Any, list[torch.Tensor | None]]:
+    """Return `(loss, aux, gradients)` of `loss_fn(*args)`; None is the gradient of an unused variable."""
     loss, aux = split_loss(loss_fn(*args))
     return loss, aux, list(torch.autograd.grad(loss, [v.value for v in variables], allow_unused=True))
 
 
 def _with_rollback(run: Callable[[], Any], state: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
     """Return the result of `run` and the state after it; then restore the state and torch's random numbers."""
-    saved = [(tensor, tensor.clone(), tensor._version) for tensor in state]
-    with torch.random.fork_rng(devices=[]):
+    with restoring(state), torch.random.fork_rng(devices=[]):
         result = run()
-    after = [tensor.clone() for tensor in state]
-    with torch.no_grad():
-        for tensor, value, version in saved:
-            if tensor._version != version:
-                tensor.copy_(value)
-    return result, after
+        return result, [tensor.clone() for tensor in state]
 
 
 def _same(traced: Any, eager: Any) -> bool:

@@ -6,7 +6,7 @@ importance weights of section 3.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -269,15 +269,15 @@ class Prioritized(Sampler):
         self._version = now
         new = max(before.end if before.epoch == now.epoch else 0, now.begin)
         score = self._initial if self._largest is None else self._largest
-        for part in self._slices(new, now.end):
+        for part in storage.slices(new, now.end):
             self._scores[part] = score
         if (before.epoch, before.alpha) != (now.epoch, now.alpha):
             tree.set_range(0, storage.capacity, 0.0)
             self._write(storage.unmasked_indices())
             return tree
-        for part in self._slices(max(before.begin, now.end - storage.capacity), now.begin):
+        for part in storage.slices(max(before.begin, now.end - storage.capacity), now.begin):
             tree.set_range(part.start, part.stop, 0.0)
-        for part in self._slices(new, now.end):
+        for part in storage.slices(new, now.end):
             tree.set_range(part.start, part.stop, self._priorities(self._scores[part][:1])[0])
         if before.mask_version != now.mask_version:
             stored, unmasked = storage.stored_indices(), storage.unmasked
@@ -294,12 +294,3 @@ class Prioritized(Sampler):
     def _priorities(self, scores: Array) -> Array:
         """Return (score + 1e-7)^alpha, float64; the result of an array does not depend on how it is cut."""
         return np.power(scores.astype(np.float64) + SMALLEST, self._alpha)
-
-    def _slices(self, start: int, stop: int) -> Iterator[slice]:
-        """Yield the slices of the ring for the insertion numbers from `start` up to `stop`, at most one round."""
-        capacity = self._bound().capacity
-        while start < stop:
-            index = start % capacity
-            length = min(stop - start, capacity - index)
-            yield slice(index, index + length)
-            start += length

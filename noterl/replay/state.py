@@ -6,7 +6,7 @@ order of their transitions. So the state does not depend on how the memory came 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -79,14 +79,14 @@ def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
     begin, distance, slots = state["begin"], state["distance"], int((state["distance"] == 0).sum())
     storage.clear()
     storage.begin = storage.count = begin
-    for name, table in _columns(storage).items():
-        _fill(storage, table, state["columns"][name])
     indices = (begin + np.arange(len(distance))) % storage.capacity
+    for name, table in _columns(storage).items():
+        _fill(table, indices, state["columns"][name])
     storage.successor[indices] = (indices + distance) % storage.capacity
     storage.successor[indices[distance == 0]] = -1 - np.arange(slots)
     if slots > len(storage.final_observations):
         storage.final_observations = storage.allocate_slots(1 << (slots - 1).bit_length())
-    _put(storage.final_observations, state["apart"])
+    _fill(storage.final_observations, np.arange(slots), state["apart"])
     storage.num_slots = slots
     storage.count = state["count"]
     newest = (begin + state["heads"]["age"]) % storage.capacity
@@ -198,43 +198,20 @@ def _map(function: Any, table: Table) -> Any:
 
 
 def _segments(storage: Storage, table: Table) -> Any:
-    slices = list(_slices(storage, storage.begin, storage.length))
+    slices = storage.slices(storage.begin, storage.count) or [slice(0)]
     return _map(lambda array: [part for piece in slices for part in pieces(array[piece])], table)
 
 
-def _slices(storage: Storage, start: int, length: int) -> Iterator[slice]:
-    """Yield the slices of `length` insertion numbers from `start`: one, or two around the end of the ring."""
-    index = start % storage.capacity
-    first = min(length, storage.capacity - index)
-    yield slice(index, index + first)
-    if length > first:
-        yield slice(0, length - first)
-
-
-def _fill(storage: Storage, table: Table, segments: Any) -> None:
-    """Write segments to a column, from `storage.begin` on."""
+def _fill(table: Table, rows: Array, segments: Any) -> None:
+    """Write segments to these rows of a table."""
     if isinstance(table, Leaves):
         for name, part in table.tables.items():
-            _fill(storage, part, segments[name])
+            _fill(part, rows, segments[name])
         return
-    start = storage.begin
+    start = 0
     for segment in segments:
-        position = 0
-        for piece in _slices(storage, start, len(segment)):
-            size = piece.stop - piece.start
-            table[piece] = segment[position : position + size]
-            position += size
+        table[rows[start : start + len(segment)]] = segment
         start += len(segment)
-
-
-def _put(table: Table, segments: Any) -> None:
-    """Write segments to the first rows of a table."""
-    if isinstance(table, Leaves):
-        for name, part in table.tables.items():
-            _put(part, segments[name])
-        return
-    content = np.concatenate(segments)
-    table[: len(content)] = content
 
 
 def _schema(layout: Layout) -> Any:

@@ -231,6 +231,13 @@ class Storage:
             np.subtract(indices, self.capacity, out=indices, where=indices >= self.capacity)
         return indices
 
+    def slices(self, start: int, stop: int) -> list[slice]:
+        """Return the slices of the ring for the insertion numbers from `start` up to `stop`, at most one round."""
+        first = start % self.capacity
+        last = first + stop - start
+        parts = [slice(first, min(last, self.capacity)), slice(0, max(0, last - self.capacity))]
+        return [part for part in parts if part.start < part.stop]
+
     def stored_indices(self) -> Array:
         """Return the indices `[n]` of the stored transitions, the oldest first."""
         first = self.begin % self.capacity

@@ -226,20 +226,6 @@ class Prioritized(Sampler):
         scores = self._scores.take(self._bound().stored_indices())
         return {"scores": scores, "largest": self._largest, "alpha": self._alpha, "beta": self._beta}
 
-    def check(self) -> None:
-        """Check that the tree holds exactly the priorities of the transitions that are not masked, and their sums.
-
-        Raises:
-            AssertionError: that names the broken invariant.
-        """
-        tree, indices = self._synchronized(), self._bound().unmasked_indices()
-        expected = SumTree(self._bound().capacity)
-        expected.set(indices, self._priorities(self._scores.take(indices)))
-        assert np.array_equal(tree.values, expected.values), "a priority differs from that of its score"
-        assert tree.equals(expected), "a sum of priorities differs from that of its parts"
-        largest = np.float32(max(self._largest or 0.0, self._initial))
-        assert (self._scores[indices] <= largest).all(), "a score is above the largest so far"
-
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
         """Check a state before `set_state`.
 

@@ -119,13 +119,6 @@ class Sampler(Configurable):
         """Return the state of the stored transitions, the oldest first."""
         return {}
 
-    def check(self) -> None:
-        """Check the sampler's invariants; part of `Replay.check`.
-
-        Raises:
-            AssertionError: that names the broken invariant.
-        """
-
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
         """Check a state before `set_state`.
 

@@ -31,7 +31,7 @@ def get_state(storage: Storage) -> dict[str, Any]:
         "count": storage.count,
         "columns": {name: _segments(storage, table) for name, table in _columns(storage).items()},
         "hidden": storage.mask.masked(storage.begin) - storage.begin,
-        "distance": _distances(storage, successor),
+        "distance": distances(storage, successor),
         "apart": _map(lambda table: [table[final]], storage.final_observations),
         "heads": {
             "lane": np.array(list(storage.newest_index), np.int32),
@@ -94,41 +94,6 @@ def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
     storage.mask.hide(begin + state["hidden"], storage.count)
 
 
-def check(storage: Storage) -> None:
-    """Check the invariants of a storage.
-
-    Raises:
-        AssertionError: that names the broken invariant.
-    """
-    begin, count, length = storage.begin, storage.count, storage.length
-    assert 0 <= begin <= count, f"insertion numbers run from begin {begin} to count {count}"
-    assert length <= storage.capacity, f"{length} stored transitions in a memory of {storage.capacity}"
-    indices = storage.stored_indices()
-    successor = storage.successor
-    assert (successor < storage.capacity).all(), "a successor is beyond the last index"
-    used = -1 - successor[successor < 0]
-    slots = np.concatenate([used, np.array(storage.free_slots, np.int64)])
-    assert len(np.unique(slots)) == len(slots), "a slot is used twice, or used and free"
-    assert ((slots >= 0) & (slots < storage.num_slots)).all(), "a slot was never allocated"
-    assert storage.num_slots <= len(storage.final_observations), "more slots are allocated than exist"
-    lanes = np.array(list(storage.newest_index), np.int64)
-    newest = np.array(list(storage.newest_index.values()), np.int64)
-    ended = storage.terminated[indices] | storage.truncated[indices]
-    distance = _distances(storage, successor[indices])
-    fault = broken_link(distance, storage.lane[indices], ended, lanes, (newest - begin) % storage.capacity)
-    fault = fault or broken_mask(storage.mask.masked(begin) - begin, length)
-    assert fault is None, fault
-    unmasked = storage.unmasked
-    masked = 0 if unmasked is None else length - int(unmasked[indices].sum())
-    assert masked == length - storage.num_unmasked, "the mask by index differs from that by insertion number"
-    if not storage.has_episodes:
-        return
-    following = storage.next_indices(indices)
-    last = following < 0
-    assert (storage.episodes.previous(following[~last]) == indices[~last]).all(), "an episode loses its previous step"
-    assert ((storage.episodes.after(indices) == 0) == last).all(), "an episode does not end with its links"
-
-
 def broken_link(distance: Array, lane: Array, ended: Array, newest_lanes: Array, newest_ages: Array) -> str | None:
     """Return what is wrong with the links of stored transitions, given in order of age; None if nothing is.
 
@@ -167,7 +132,7 @@ def broken_mask(masked: Array, length: int) -> str | None:
     return None
 
 
-def _distances(storage: Storage, successor: Array) -> Array:
+def distances(storage: Storage, successor: Array) -> Array:
     """Return the age difference to each stored transition's successor, in order of age `[n]`; 0 if there is none."""
     distance = storage.stored_indices()
     np.subtract(successor, distance, out=distance)

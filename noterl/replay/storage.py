@@ -127,13 +127,8 @@ class Storage:
         return length if self.mask.is_empty else length - len(self.mask.masked(self.begin))
 
     @property
-    def has_episodes(self) -> bool:
-        """Whether `episodes` was used; until then it takes no memory."""
-        return self._episodes is not None
-
-    @property
     def episodes(self) -> Episodes:
-        """The position of each stored transition in its episode, up to date."""
+        """The position of each stored transition in its episode, up to date. It is allocated at the first use."""
         if self._episodes is None:
             self._episodes = Episodes(self)
         return self._episodes.update()

@@ -102,11 +102,7 @@ class Hyperparameter(Variable):
             number = float(value)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} must be a number, got {value!r}") from error
-        low, high = self._bounds
-        if not math.isfinite(number) or not low <= number <= high:
-            bounds = "" if self._bounds == (-math.inf, math.inf) else f" from {low} to {high}"
-            raise ValueError(f"{name} must be a finite number{bounds}, got {value!r}")
-        return number
+        return check_number(name, number, low=self._bounds[0], high=self._bounds[1])
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +131,7 @@ class RolloutLearner(Learner):
 
     def add(self, transition: Transition) -> None:
         """Store a lane's transition in the round in progress."""
-        self.rollout.add(*transition[:7])
+        self.rollout.add(transition)
 
     def interrupt(self, lane: int) -> None:
         """End a lane's episode in the rollout."""
@@ -172,7 +172,7 @@ class RolloutLearner(Learner):
 
     def batches(self, samples: Sequence[np.ndarray], size: int) -> AbstractContextManager[Iterator[GatheredRows]]:
         """Return an iterator over the prepared rows, which are on the device already, and the indices of each part."""
-        return self.rollout.gather_ahead(lambda part: GatheredRows(self._data, pad(part, size)), samples)
+        return nullcontext(GatheredRows(self._data, pad(part, size)) for part in samples)
 
     def update(self, batch: GatheredRows, count: int) -> GroupResult:
         """Make the first `count` updates in one compiled call."""

@@ -101,16 +101,13 @@ class StackLayout:
     def stack(self, frame: Callable[[int], Array], count: int) -> Array:
         """Return stacks `[n, ...]`, where `frame(i)` returns the i-th frames `[n, ...]`, the oldest first."""
         newest = frame(self.frames - 1)
-        if self.first:
-            stacks = np.empty((count, self.frames, *newest.shape[1:]), newest.dtype)
-            for i in range(self.frames - 1):
-                stacks[:, i] = frame(i)
-            stacks[:, -1] = newest
-            return stacks
-        stacks = np.empty((*newest.shape[:-1], self.frames * self._size), newest.dtype)
-        for i in range(self.frames - 1):
-            stacks[..., i * self._size : (i + 1) * self._size] = frame(i)
-        stacks[..., -self._size :] = newest
+        shape = (
+            (count, self.frames, *newest.shape[1:]) if self.first else (*newest.shape[:-1], self.frames * self._size)
+        )
+        stacks = np.empty(shape, newest.dtype)
+        for i in range(self.frames):
+            place = np.s_[:, i] if self.first else np.s_[..., i * self._size : (i + 1) * self._size]
+            stacks[place] = frame(i)
         return stacks
 
     def _frames(self, observation: Any) -> Array:

@@ -6,7 +6,7 @@ importance weights of section 3.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -226,20 +226,6 @@ class Prioritized(Sampler):
         scores = self._scores.take(self._bound().stored_indices())
         return {"scores": scores, "largest": self._largest, "alpha": self._alpha, "beta": self._beta}
 
-    def check(self) -> None:
-        """Check that the tree holds exactly the priorities of the transitions that are not masked, and their sums.
-
-        Raises:
-            AssertionError: that names the broken invariant.
-        """
-        tree, indices = self._synchronized(), self._bound().unmasked_indices()
-        expected = SumTree(self._bound().capacity)
-        expected.set(indices, self._priorities(self._scores.take(indices)))
-        assert np.array_equal(tree.values, expected.values), "a priority differs from that of its score"
-        assert tree.equals(expected), "a sum of priorities differs from that of its parts"
-        largest = np.float32(max(self._largest or 0.0, self._initial))
-        assert (self._scores[indices] <= largest).all(), "a score is above the largest so far"
-
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
         """Check a state before `set_state`.
 
@@ -269,15 +255,15 @@ class Prioritized(Sampler):
         self._version = now
         new = max(before.end if before.epoch == now.epoch else 0, now.begin)
         score = self._initial if self._largest is None else self._largest
-        for part in self._slices(new, now.end):
+        for part in storage.slices(new, now.end):
             self._scores[part] = score
         if (before.epoch, before.alpha) != (now.epoch, now.alpha):
             tree.set_range(0, storage.capacity, 0.0)
             self._write(storage.unmasked_indices())
             return tree
-        for part in self._slices(max(before.begin, now.end - storage.capacity), now.begin):
+        for part in storage.slices(max(before.begin, now.end - storage.capacity), now.begin):
             tree.set_range(part.start, part.stop, 0.0)
-        for part in self._slices(new, now.end):
+        for part in storage.slices(new, now.end):
             tree.set_range(part.start, part.stop, self._priorities(self._scores[part][:1])[0])
         if before.mask_version != now.mask_version:
             stored, unmasked = storage.stored_indices(), storage.unmasked
@@ -294,12 +280,3 @@ class Prioritized(Sampler):
     def _priorities(self, scores: Array) -> Array:
         """Return (score + 1e-7)^alpha, float64; the result of an array does not depend on how it is cut."""
         return np.power(scores.astype(np.float64) + SMALLEST, self._alpha)
-
-    def _slices(self, start: int, stop: int) -> Iterator[slice]:
-        """Yield the slices of the ring for the insertion numbers from `start` up to `stop`, at most one round."""
-        capacity = self._bound().capacity
-        while start < stop:
-            index = start % capacity
-            length = min(stop - start, capacity - index)
-            yield slice(index, index + length)
-            start += length

@@ -413,16 +413,6 @@ class Replay(Configurable):
             self._storage.clear()
             self._sampler.clear()
 
-    def check(self) -> None:
-        """Check the invariants of the memory.
-
-        Raises:
-            AssertionError: that names the broken invariant.
-        """
-        if self._storage:
-            storage_state.check(self._storage)
-            self._sampler.check()
-
     def get_state(self) -> dict[str, Any]:
         """Return the stored transitions, in order of age; `{}` before `build`.
 

@@ -144,14 +144,5 @@ def make_batch(storage: Storage, indices: Array, last: Array, reward: Array, dis
 
 def reshape_group(batch: Batch, indices: Array, weight: Array) -> Batch:
     """Return a batch `[K * B, ...]` of indices `[K, B]` as `[K, B, ...]`, with these weights."""
-    shape = indices.shape
-    return Batch(
-        observation=reshape(batch.observation, shape),
-        action=reshape(batch.action, shape),
-        reward=reshape(batch.reward, shape),
-        next_observation=reshape(batch.next_observation, shape),
-        discount=reshape(batch.discount, shape),
-        weight=weight,
-        index=indices,
-        extra=reshape(batch.extra, shape),
-    )
+    batch = batch._replace(weight=weight.reshape(-1), index=indices.reshape(-1))
+    return Batch(**reshape(batch._asdict(), indices.shape))

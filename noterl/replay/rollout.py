@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from gymnasium import spaces
 
 from noterl.envs.observation import ObservationEncoder
 from noterl.replay.columns import Array, action_layout
-from noterl.types import Batch
+from noterl.types import Batch, Transition
 from noterl.utils import schema
 from noterl.utils.checks import check_positive
 
@@ -41,12 +40,13 @@ class Rollout:
         >>> import numpy as np
         >>> from gymnasium import spaces
         >>> from noterl.replay.rollout import Rollout
+        >>> from noterl.types import Transition
         >>> rollout = Rollout(2)
         >>> rollout.build(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2))
         >>> rollout.open(1)
         >>> for step in range(2):
         ...     rollout.begin_round(np.zeros((1, 3)), np.array([1]))
-        ...     rollout.add(0, np.zeros(3), 1, 0.5, np.ones(3), False, False)
+        ...     rollout.add(Transition(0, np.zeros(3), 1, 0.5, np.ones(3), False, False))
         ...     rollout.end_round()
         >>> rollout.is_full, rollout.batch(gamma=0.9).reward.shape
         (True, (2, 1))
@@ -114,26 +114,16 @@ class Rollout:
         self.valid[row] = False
         self._begun = True
 
-    def add(
-        self,
-        lane: int,
-        observation: Any,
-        action: Any,
-        reward: float,
-        next_observation: Any,
-        terminated: bool,
-        truncated: bool,
-        extra: None = None,
-    ) -> None:
+    def add(self, transition: Transition) -> None:
         """Store the outcome of a lane's step; its observation and action are those of `begin_round`."""
         if not self._begun:
             return
-        row = self.round
-        self.next_observation[row, lane] = self._encoder(next_observation)
-        self.reward[row, lane] = reward
-        self.terminated[row, lane] = terminated
-        self.ended[row, lane] = terminated or truncated
-        self.valid[row, lane] = True
+        place = self.round, transition.lane
+        self.next_observation[place] = self._encoder(transition.next_observation)
+        self.reward[place] = transition.reward
+        self.terminated[place] = transition.terminated
+        self.ended[place] = transition.terminated or transition.truncated
+        self.valid[place] = True
 
     def end_round(self) -> None:
         """Complete the round."""
@@ -170,11 +160,6 @@ class Rollout:
             index=np.arange(self.reward.size, dtype=np.int32).reshape(self.reward.shape),
             extra={"continues": continues, "ended": self.ended.astype(np.float32)},
         )
-
-    @contextmanager
-    def gather_ahead(self, gather: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Iterator[Any]]:
-        """Provide what `gather` returns for each part; see `Replay.gather_ahead`."""
-        yield map(gather, parts)
 
     def get_state(self) -> dict[str, Any]:
         """Return the rounds so far, with the one in progress; a complete rollout is not needed any more."""

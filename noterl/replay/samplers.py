@@ -7,6 +7,7 @@ insertion numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from noterl.replay.storage import Storage
 ATTEMPTS = 8  # times that indices which cannot be used are sampled again, before all that can be are listed
 
 
+@dataclass(slots=True, eq=False)
 class Sample:
     """The indices of a group of updates, with their relabelling choices; a slice takes some of the updates.
 
@@ -31,37 +33,25 @@ class Sample:
         gamma: the discount of one step, if it is fixed already.
     """
 
-    __slots__ = ("choices", "epoch", "gamma", "indices", "next_insertion", "weight")
-
-    def __init__(
-        self,
-        indices: Array,
-        weight: Array,
-        choices: Mapping[str, Array] | None = None,
-        *,
-        next_insertion: int = 0,
-        epoch: int = -1,
-        gamma: float | None = None,
-    ) -> None:
-        self.indices, self.weight, self.choices, self.gamma = indices, weight, dict(choices or {}), gamma
-        self.next_insertion, self.epoch = next_insertion, epoch
+    indices: Array
+    weight: Array
+    choices: Mapping[str, Array] = field(default_factory=dict)
+    next_insertion: int = 0
+    epoch: int = -1
+    gamma: float | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, updates: slice) -> Sample:
         choices = {name: array[updates] for name, array in self.choices.items()}
-        return self._with(self.indices[updates], self.weight[updates], choices)
+        return replace(self, indices=self.indices[updates], weight=self.weight[updates], choices=choices)
 
     def joined(self, other: Sample) -> Sample:
         """Return these updates followed by those of another sample of the same moment."""
         choices = {name: np.concatenate([array, other.choices[name]]) for name, array in self.choices.items()}
         indices, weight = np.concatenate([self.indices, other.indices]), np.concatenate([self.weight, other.weight])
-        return self._with(indices, weight, choices)
-
-    def _with(self, indices: Array, weight: Array, choices: Mapping[str, Array]) -> Sample:
-        moment = {"next_insertion": self.next_insertion, "epoch": self.epoch}
-        return Sample(indices, weight, choices, gamma=self.gamma, **moment)
+        return replace(self, indices=indices, weight=weight, choices=choices)
 
 
 class Sampler(Configurable):
@@ -128,13 +118,6 @@ class Sampler(Configurable):
     def get_state(self) -> dict[str, Any]:
         """Return the state of the stored transitions, the oldest first."""
         return {}
-
-    def check(self) -> None:
-        """Check the sampler's invariants; part of `Replay.check`.
-
-        Raises:
-            AssertionError: that names the broken invariant.
-        """
 
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
         """Check a state before `set_state`.

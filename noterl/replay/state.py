@@ -6,7 +6,7 @@ order of their transitions. So the state does not depend on how the memory came 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ def get_state(storage: Storage) -> dict[str, Any]:
         "count": storage.count,
         "columns": {name: _segments(storage, table) for name, table in _columns(storage).items()},
         "hidden": storage.mask.masked(storage.begin) - storage.begin,
-        "distance": _distances(storage, successor),
+        "distance": distances(storage, successor),
         "apart": _map(lambda table: [table[final]], storage.final_observations),
         "heads": {
             "lane": np.array(list(storage.newest_index), np.int32),
@@ -79,54 +79,19 @@ def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
     begin, distance, slots = state["begin"], state["distance"], int((state["distance"] == 0).sum())
     storage.clear()
     storage.begin = storage.count = begin
-    for name, table in _columns(storage).items():
-        _fill(storage, table, state["columns"][name])
     indices = (begin + np.arange(len(distance))) % storage.capacity
+    for name, table in _columns(storage).items():
+        _fill(table, indices, state["columns"][name])
     storage.successor[indices] = (indices + distance) % storage.capacity
     storage.successor[indices[distance == 0]] = -1 - np.arange(slots)
     if slots > len(storage.final_observations):
         storage.final_observations = storage.allocate_slots(1 << (slots - 1).bit_length())
-    _put(storage.final_observations, state["apart"])
+    _fill(storage.final_observations, np.arange(slots), state["apart"])
     storage.num_slots = slots
     storage.count = state["count"]
     newest = (begin + state["heads"]["age"]) % storage.capacity
     storage.newest_index.update(zip(state["heads"]["lane"].tolist(), newest.tolist(), strict=True))
     storage.mask.hide(begin + state["hidden"], storage.count)
-
-
-def check(storage: Storage) -> None:
-    """Check the invariants of a storage.
-
-    Raises:
-        AssertionError: that names the broken invariant.
-    """
-    begin, count, length = storage.begin, storage.count, storage.length
-    assert 0 <= begin <= count, f"insertion numbers run from begin {begin} to count {count}"
-    assert length <= storage.capacity, f"{length} stored transitions in a memory of {storage.capacity}"
-    indices = storage.stored_indices()
-    successor = storage.successor
-    assert (successor < storage.capacity).all(), "a successor is beyond the last index"
-    used = -1 - successor[successor < 0]
-    slots = np.concatenate([used, np.array(storage.free_slots, np.int64)])
-    assert len(np.unique(slots)) == len(slots), "a slot is used twice, or used and free"
-    assert ((slots >= 0) & (slots < storage.num_slots)).all(), "a slot was never allocated"
-    assert storage.num_slots <= len(storage.final_observations), "more slots are allocated than exist"
-    lanes = np.array(list(storage.newest_index), np.int64)
-    newest = np.array(list(storage.newest_index.values()), np.int64)
-    ended = storage.terminated[indices] | storage.truncated[indices]
-    distance = _distances(storage, successor[indices])
-    fault = broken_link(distance, storage.lane[indices], ended, lanes, (newest - begin) % storage.capacity)
-    fault = fault or broken_mask(storage.mask.masked(begin) - begin, length)
-    assert fault is None, fault
-    unmasked = storage.unmasked
-    masked = 0 if unmasked is None else length - int(unmasked[indices].sum())
-    assert masked == length - storage.num_unmasked, "the mask by index differs from that by insertion number"
-    if not storage.has_episodes:
-        return
-    following = storage.next_indices(indices)
-    last = following < 0
-    assert (storage.episodes.previous(following[~last]) == indices[~last]).all(), "an episode loses its previous step"
-    assert ((storage.episodes.after(indices) == 0) == last).all(), "an episode does not end with its links"
 
 
 def broken_link(distance: Array, lane: Array, ended: Array, newest_lanes: Array, newest_ages: Array) -> str | None:
@@ -167,7 +132,7 @@ def broken_mask(masked: Array, length: int) -> str | None:
     return None
 
 
-def _distances(storage: Storage, successor: Array) -> Array:
+def distances(storage: Storage, successor: Array) -> Array:
     """Return the age difference to each stored transition's successor, in order of age `[n]`; 0 if there is none."""
     distance = storage.stored_indices()
     np.subtract(successor, distance, out=distance)
@@ -198,43 +163,20 @@ def _map(function: Any, table: Table) -> Any:
 
 
 def _segments(storage: Storage, table: Table) -> Any:
-    slices = list(_slices(storage, storage.begin, storage.length))
+    slices = storage.slices(storage.begin, storage.count) or [slice(0)]
     return _map(lambda array: [part for piece in slices for part in pieces(array[piece])], table)
 
 
-def _slices(storage: Storage, start: int, length: int) -> Iterator[slice]:
-    """Yield the slices of `length` insertion numbers from `start`: one, or two around the end of the ring."""
-    index = start % storage.capacity
-    first = min(length, storage.capacity - index)
-    yield slice(index, index + first)
-    if length > first:
-        yield slice(0, length - first)
-
-
-def _fill(storage: Storage, table: Table, segments: Any) -> None:
-    """Write segments to a column, from `storage.begin` on."""
+def _fill(table: Table, rows: Array, segments: Any) -> None:
+    """Write segments to these rows of a table."""
     if isinstance(table, Leaves):
         for name, part in table.tables.items():
-            _fill(storage, part, segments[name])
+            _fill(part, rows, segments[name])
         return
-    start = storage.begin
+    start = 0
     for segment in segments:
-        position = 0
-        for piece in _slices(storage, start, len(segment)):
-            size = piece.stop - piece.start
-            table[piece] = segment[position : position + size]
-            position += size
+        table[rows[start : start + len(segment)]] = segment
         start += len(segment)
-
-
-def _put(table: Table, segments: Any) -> None:
-    """Write segments to the first rows of a table."""
-    if isinstance(table, Leaves):
-        for name, part in table.tables.items():
-            _put(part, segments[name])
-        return
-    content = np.concatenate(segments)
-    table[: len(content)] = content
 
 
 def _schema(layout: Layout) -> Any:

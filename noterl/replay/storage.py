@@ -127,13 +127,8 @@ class Storage:
         return length if self.mask.is_empty else length - len(self.mask.masked(self.begin))
 
     @property
-    def has_episodes(self) -> bool:
-        """Whether `episodes` was used; until then it takes no memory."""
-        return self._episodes is not None
-
-    @property
     def episodes(self) -> Episodes:
-        """The position of each stored transition in its episode, up to date."""
+        """The position of each stored transition in its episode, up to date. It is allocated at the first use."""
         if self._episodes is None:
             self._episodes = Episodes(self)
         return self._episodes.update()
@@ -230,6 +225,13 @@ class Storage:
         if first + self.length > self.capacity:
             np.subtract(indices, self.capacity, out=indices, where=indices >= self.capacity)
         return indices
+
+    def slices(self, start: int, stop: int) -> list[slice]:
+        """Return the slices of the ring for the insertion numbers from `start` up to `stop`, at most one round."""
+        first = start % self.capacity
+        last = first + stop - start
+        parts = [slice(first, min(last, self.capacity)), slice(0, max(0, last - self.capacity))]
+        return [part for part in parts if part.start < part.stop]
 
     def stored_indices(self) -> Array:
         """Return the indices `[n]` of the stored transitions, the oldest first."""

@@ -93,10 +93,6 @@ class SumTree:
         # Rounding left a rest that no child reaches, or a sum was too large: the last child is not the answer.
         return self._descend(sums, exact=True)
 
-    def equals(self, other: SumTree) -> bool:
-        """Return whether values and sums are bitwise equal."""
-        return all(map(np.array_equal, self._levels, other._levels))
-
     def _descend(self, sums: Array, *, exact: bool) -> Array:
         """Return what `find` returns; `exact` limits the rest at every level, so that a part reaches it."""
         root = self._running()

@@ -116,21 +116,13 @@ def check(value: Any, schema: Any, name: str = "state") -> None:
 
 
 def _check(value: Any, schema: Any, keys: Keys) -> None:
-    if isinstance(schema, tuple):
-        _check_alternatives(value, schema, keys)
-        return
-    if not _fits(value, schema):
-        raise ValueError(f"{key_path(keys[1:], str(keys[0]))} must be {_expected(schema)}, got {_described(value)}")
-    for key, item, item_schema in _items(value, schema):
-        _check(item, item_schema, (*keys, key))
-
-
-def _check_alternatives(value: Any, schemas: tuple[Any, ...], keys: Keys) -> None:
-    fitting = [schema for schema in schemas if not isinstance(schema, tuple) and _fits(value, schema)]
+    alternatives = schema if isinstance(schema, tuple) else (schema,)
+    fitting = [each for each in alternatives if _fits(value, each)]
     if not fitting:
-        expected = " or ".join(map(_expected, schemas))
+        expected = " or ".join(map(_expected, alternatives))
         raise ValueError(f"{key_path(keys[1:], str(keys[0]))} must be {expected}, got {_described(value)}")
-    _check(value, fitting[0], keys)
+    for key, item, item_schema in _items(value, fitting[0]):
+        _check(item, item_schema, (*keys, key))
 
 
 def _fits(value: Any, schema: Any) -> bool:
@@ -167,9 +159,9 @@ def _items(value: Any, schema: Any) -> list[tuple[str | int, Any, Any]]:
         return [(key, item, schema.value) for key, item in value.items()]
     if isinstance(schema, ListOf):
         return [(index, item, schema.item) for index, item in enumerate(value)]
-    return (
-        [(index, *pair) for index, pair in enumerate(zip(value, schema, strict=True))] if type(schema) is list else []
-    )
+    if isinstance(schema, list):
+        return [(index, *pair) for index, pair in enumerate(zip(value, schema, strict=True))]
+    return []
 
 
 def _expected(schema: Any) -> str:

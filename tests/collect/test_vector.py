@@ -19,6 +19,7 @@ from noterl.collect.checks import InvalidStepError
 from noterl.policies import GreedyQPolicy
 from tests.support.doubles import BranchingEnv, CountingEnv, NotANumberEnv, TogetherVectorEnv
 from tests.support.parts import actor_of
+from tests.support.replay_invariants import check_replay
 from tests.support.tape import Tape, TapeAgent
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
@@ -101,7 +102,7 @@ class TestMemories:
         interrupted(vector, steps=40)
         scalar = build(factory_of(factories), act)
         scalar.fit(steps=40 * num_envs, num_envs=num_envs, verbose=0)
-        vector.replay.check()
+        check_replay(vector.replay)
         stored, expected = memories(vector, num_envs), memories(scalar, num_envs)
         assert sum(map(len, stored)) == 40
         for lane in range(num_envs):
@@ -173,7 +174,7 @@ class TestFits:
         agent = build(vector_of([lambda: CountingEnv(5)] * 2, mode), lambda o: np.zeros(len(o), int))
         agent.fit(steps=4, verbose=0)
         agent.fit(steps=4, verbose=0)
-        agent.replay.check()
+        check_replay(agent.replay)
         assert [[entry[0] for entry in lane] for lane in memories(agent, 2)] == [
             [[0.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]
         ] * 2
@@ -247,7 +248,7 @@ class TestInvalidValues:
             agent.fit(steps=50, num_envs=num_envs, verbose=0)
         assert agent.steps == len(agent.replay) == 3 * num_envs - 1
         agent.fit(steps=10, verbose=0)
-        agent.replay.check()
+        check_replay(agent.replay)
         stored = memories(agent, num_envs)
         assert np.isfinite([entry[2] for lane in stored for entry in lane]).all()
         # The failed episode restarts.
@@ -262,7 +263,7 @@ class TestInvalidValues:
             agent.fit(steps=50, verbose=0)
         assert agent.steps == len(agent.replay) == 4
         agent.fit(steps=10, verbose=0)
-        agent.replay.check()
+        check_replay(agent.replay)
         assert [entry[0] for entry in memories(agent, 2)[1]][:3] == [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
 
     def test_reset_names_the_step(self) -> None:

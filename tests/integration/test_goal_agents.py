@@ -19,6 +19,7 @@ from noterl.replay import Hindsight, Prioritized, Triplets
 from tests.support.batches import differences
 from tests.support.doubles import TogetherVectorEnv
 from tests.support.parts import actor_of, lanes_of, sample_batch
+from tests.support.replay_invariants import check_replay
 
 BITS = 4
 
@@ -108,7 +109,7 @@ class TestGoals:
     def test_vector_environment_stores_whole_episodes(self, mode: AutoresetMode) -> None:
         agent = bit_agent(TogetherVectorEnv([lambda: BitFlip(BITS)] * 3, autoreset_mode=mode), learning_starts=1000)
         agent.fit(steps=60, verbose=0)
-        agent.replay.check()
+        check_replay(agent.replay)
         storage = agent.replay._storage
         rows = storage.stored_indices()
         before, after = storage.observations(rows), storage.next_observations(rows)

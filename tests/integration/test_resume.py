@@ -14,6 +14,7 @@ from noterl import policies, saving
 from noterl.callbacks import Checkpoint, EarlyStopping
 from tests.support.doubles import CountingEnv, RaisingEnv
 from tests.support.parts import lanes_of
+from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, four_lanes, one_lane, run_python
 
 # Both resume a run of the parent process. The second also repeats the first run from its seed.
@@ -235,7 +236,7 @@ def test_environment_that_cannot_be_restored_warns_and_restarts(budget: dict[str
         second.fit(steps=5, verbose=0)
     assert second.steps == steps + 5
     assert second._counters.episodes_begun == begun + 1, "the lane should start a new episode"
-    second.replay.check()
+    check_replay(second.replay)
 
 
 def test_environment_that_raises_while_restored_warns_and_restarts(tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ def test_environment_that_raises_while_restored_warns_and_restarts(tmp_path: Pat
     second.restore(tmp_path / "a.noterl")
     with pytest.warns(RuntimeWarning, match=r"environment 0 \(EnvironmentBroke"):
         second.fit(lambda: RaisingEnv(at=2), steps=5, verbose=0)
-    second.replay.check()
+    check_replay(second.replay)
 
 
 def test_another_num_envs_starts_new_episodes(tmp_path: Path) -> None:
@@ -256,7 +257,7 @@ def test_another_num_envs_starts_new_episodes(tmp_path: Path) -> None:
     second = noterl.load(tmp_path / "a.noterl")
     second.fit(steps=20, num_envs=2, verbose=0)
     assert second.steps == first.steps + 20 and lanes_of(second).num_envs == 2
-    second.replay.check()
+    check_replay(second.replay)
 
 
 def test_file_without_memory_continues_the_unfinished_episodes(tmp_path: Path) -> None:

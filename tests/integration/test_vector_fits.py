@@ -30,6 +30,7 @@ from tests.support.doubles import (
     TogetherVectorEnv,
 )
 from tests.support.parts import lanes_of
+from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state
 from tests.training.test_session import acting
 
@@ -138,7 +139,7 @@ def test_consecutive_budgets_of_sync_equal_their_sum(mode: AutoresetMode, goal: 
     assert [end for end in found if end[-1]] == [end for end in ends if end[-1]]
     assert found[-5:] == ends[-5:]
     assert memories(uninterrupted, 5) == memories(split, 5)
-    split.replay.check()
+    check_replay(split.replay)
 
 
 class TestSurplus:
@@ -162,9 +163,9 @@ class TestSurplus:
         agent = build(vector, lambda observations: np.zeros(len(observations), int))
         interrupted(agent, steps=3)
         assert (agent.steps, agent.episodes) == (3, 1)
-        agent.replay.check()
+        check_replay(agent.replay)
         agent.fit(steps=4, verbose=0)
-        agent.replay.check()
+        check_replay(agent.replay)
         first, second = memories(agent, 2)
         assert [entry[0] for entry in first] == [[0, 0], [0, 1], [1, 0], [1, 1]]
         assert [entry[0] for entry in second] == [[0, 0], [1, 0], [1, 1]]
@@ -310,7 +311,7 @@ def test_other_vector_environments_are_restored_by_repeating_their_actions(make:
     for agent in (split, other):
         agent.fit(steps=total - middle, verbose=0)
         assert_same_state(uninterrupted, agent)
-        agent.replay.check()
+        check_replay(agent.replay)
     for env in envs:
         env.close()
 
@@ -363,7 +364,7 @@ def test_changed_vector_environment_restarts(make: Callable[[Any], VectorEnv], r
         interrupted(agent, steps=6)
     assert len(caught) == 1
     assert agent._counters.episodes_begun == begun + lanes
-    agent.replay.check()
+    check_replay(agent.replay)
 
 
 def test_vector_environment_that_raises_when_it_is_restored_restarts() -> None:
@@ -392,7 +393,7 @@ def test_scalar_lanes_and_vector_lanes_do_not_continue_each_others_runs(turn: in
     agent = restored(acting(first, steps=30), other)
     with pytest.warns(RuntimeWarning, match="could not restore the .*the state is of (a vector|scalar) environment"):
         interrupted(agent, steps=6)
-    agent.replay.check()
+    check_replay(agent.replay)
 
 
 def test_actions_beyond_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +420,7 @@ def test_after_an_error_all_lanes_of_a_vector_environment_restart(mode: Autorese
     assert lanes_of(agent).get_state() is None
     agent.fit(steps=4, verbose=0)
     assert agent._counters.episodes_begun == begun + 2
-    agent.replay.check()
+    check_replay(agent.replay)
     found = memories(agent, 2)
     assert sum(map(len, found)) == stored + 4
     for lane in found:
@@ -437,7 +438,7 @@ def test_seed_or_another_environment_starts_all_episodes_again(vector: Any) -> N
     interrupted(agents[0], steps=1)
     interrupted(agents[0], env=other, steps=7)
     assert all(entry[0] != entry[3] for lane in memories(agents[0], 3) for entry in lane)
-    agents[0].replay.check()
+    check_replay(agents[0].replay)
     assert agents[0].steps == 48
 
 
@@ -537,4 +538,4 @@ def test_scalar_environment_that_another_agent_has_stepped_is_reset() -> None:
     with pytest.warns(RuntimeWarning, match="another agent has stepped") as warned:
         first.fit(steps=1, verbose=0)
     assert len(warned) == 1 and first._counters.episodes_begun == begun + 1
-    first.replay.check()
+    check_replay(first.replay)

@@ -19,6 +19,7 @@ from noterl.envs import FrameStack, Reach2D
 from noterl.replay import Hindsight, Prioritized, Replay, Triplets, bytes_needed
 from tests.replay.test_state import stopped_at_line
 from tests.support.doubles import CountingEnv, ImageEnv, StatefulEnv
+from tests.support.replay_invariants import check_replay
 from tests.support.replay_model import assert_same, sample_batch
 
 pytestmark = pytest.mark.backend_free
@@ -122,7 +123,7 @@ def store_step(replay: Replay, step: int) -> None:
 
 def assert_stacks(replay: Replay) -> None:
     """Check that every sampleable transition has the stacks it was added with."""
-    replay.check()
+    check_replay(replay)
     storage = replay._storage
     indices = storage.stored_indices()
     indices = indices[storage.sampleable(indices)]

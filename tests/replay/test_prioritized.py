@@ -6,6 +6,7 @@ import pytest
 import noterl
 from noterl.replay import Prioritized, RatioScore, Score, sum_tree
 from tests.support.prioritized_memory import built, feed_back, filled, sample_indices, sample_of
+from tests.support.replay_invariants import check_replay, equal_trees
 from tests.support.replay_model import sample_batch, store
 
 pytestmark = pytest.mark.backend_free
@@ -217,7 +218,7 @@ def test_negative_scores_change_nothing():
     replay = filled(10, 3, Prioritized(score=Signed()))
     feed_back(replay, [-1.0, 2.0, -np.inf])
     assert replay.sampler.get_state()["scores"].tolist() == [7, 2, 7]
-    replay.check()
+    check_replay(replay)
 
 
 def test_masked_transitions_are_never_sampled_even_with_most_of_the_mass():
@@ -251,19 +252,19 @@ def test_masked_transitions_are_never_sampled_even_with_most_of_the_mass():
 def test_check_names_the_broken_invariant(damage, message):
     replay = filled(10, 5)
     feed_back(replay, [1.0, 2.0])
-    replay.check()
+    check_replay(replay)
     damage(replay.sampler)
     with pytest.raises(AssertionError, match=message):
-        replay.check()
+        check_replay(replay)
 
 
 def test_check_finds_a_wrong_sum(monkeypatch):
     monkeypatch.setattr(sum_tree, "ROOT", 8)
     replay = filled(100, 50)
-    replay.check()
+    check_replay(replay)
     replay.sampler._tree._levels[-1][1] += 1
     with pytest.raises(AssertionError, match="a sum of priorities"):
-        replay.check()
+        check_replay(replay)
 
 
 def test_clear_resets_scores():
@@ -334,7 +335,7 @@ def test_restored_memory_samples_the_same_bit_for_bit(count):
         store(replay, 1)
     other = built(100, Prioritized())
     other.set_state(replay.get_state())
-    assert other.sampler._synchronized().equals(replay.sampler._tree)
+    assert equal_trees(other.sampler._synchronized(), replay.sampler._tree)
     for step in range(5):
         store(replay, step)
         store(other, step)

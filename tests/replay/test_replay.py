@@ -12,6 +12,7 @@ from noterl.replay import Replay, bytes_needed
 from noterl.replay import replay as replay_module
 from noterl.types import Batch
 from noterl.utils import memory as machine
+from tests.support.replay_invariants import check_replay
 from tests.support.replay_model import SPACES, Pair, assert_same, built, filled, make_observation, sample_batch
 
 pytestmark = pytest.mark.backend_free
@@ -207,7 +208,7 @@ def test_value_that_does_not_fit_is_not_stored_and_loses_no_slot():
             replay.add(0, good, 0.5, 0.0, good, False, False)
         with pytest.raises(ValueError, match=r"exactly the fields \[\], got \['ratio'\]"):
             replay.add(0, good, 0, 0.0, good, False, False, {"ratio": 1.0})
-    replay.check()
+    check_replay(replay)
     assert len(replay) == 19
     assert replay._storage.num_slots <= 5
     replay.add(0, good, 0, 0.0, good, False, False)
@@ -281,7 +282,7 @@ def test_second_build_keeps_the_contents_and_refuses_other_spaces():
 def test_use_before_build_raises():
     replay = Replay(5)
     assert (len(replay), replay.nbytes) == (0, 0)
-    replay.check()
+    check_replay(replay)
     replay.clear()
     for use in (
         lambda: replay.add(0, 0, 0, 0.0, 0, False, False),

@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from noterl.replay.rollout import Rollout
+from noterl.types import Transition
 from tests.support.states import differences
 
 pytestmark = pytest.mark.backend_free
@@ -30,7 +31,7 @@ def play(memory: Rollout, number: int, steps: dict[int, tuple[bool, bool]]) -> N
     memory.begin_round(observations, (number + lanes / 10).astype(np.float32)[:, None])
     for lane, ends in steps.items():
         after = np.array([number + 0.5, lane])
-        memory.add(lane, observations[lane], np.zeros(1), 10.0 * number, after, *ends)
+        memory.add(Transition(lane, observations[lane], np.zeros(1), 10.0 * number, after, *ends))
     memory.end_round()
 
 
@@ -89,7 +90,7 @@ def test_incomplete_round_is_replaced() -> None:
     memory = rollout()
     play(memory, 0, {0: ON, 1: ON})
     memory.begin_round(np.full((2, 2), 7.0), np.full((2, 1), 7.0))
-    memory.add(0, None, None, 7.0, np.zeros(2), False, False)
+    memory.add(Transition(0, None, None, 7.0, np.zeros(2), False, False))
     for number in range(1, 4):
         play(memory, number, {0: ON, 1: ON})
     batch = memory.batch(gamma=1.0)
@@ -100,7 +101,7 @@ def test_incomplete_round_is_replaced() -> None:
 
 def test_steps_of_a_round_that_started_before_are_ignored() -> None:
     memory = rollout()  # as after a second compile during a round
-    memory.add(1, None, None, 7.0, np.ones(2), False, True)
+    memory.add(Transition(1, None, None, 7.0, np.ones(2), False, True))
     memory.end_round()
     assert memory.round == 0 and len(memory) == 0
     for number in range(4):
@@ -110,7 +111,7 @@ def test_steps_of_a_round_that_started_before_are_ignored() -> None:
     assert batch.reward[:, 0].tolist() == [0, 10, 20, 30] and batch.extra["ended"].sum() == 0
     other = rollout()
     other.set_state(rollout().get_state())
-    other.add(1, None, None, 7.0, np.ones(2), False, True)
+    other.add(Transition(1, None, None, 7.0, np.ones(2), False, True))
     assert len(other) == 0
 
 
@@ -121,7 +122,7 @@ def test_state_does_not_depend_on_the_previous_rollout() -> None:
     for memory in (used, fresh):
         play(memory, 5, {0: ON})
         memory.begin_round(np.ones((2, 2)), np.ones((2, 1)))
-        memory.add(1, None, None, 1.0, np.ones(2), False, True)
+        memory.add(Transition(1, None, None, 1.0, np.ones(2), False, True))
     assert differences(used.get_state(), fresh.get_state()) == []
 
 
@@ -143,11 +144,11 @@ def test_restored_rollout_continues_exactly(rounds: int) -> None:
     for number in range(rounds):
         play(first, number, {0: ON, 1: TRUNCATED if number % 2 else ON})
     begin(first, rounds)
-    first.add(0, None, None, 1.0, np.ones(2), False, True)
+    first.add(Transition(0, None, None, 1.0, np.ones(2), False, True))
     second = rollout(lanes=3)
     second.set_state(first.get_state())
     for memory in (first, second):
-        memory.add(1, None, None, 2.0, np.zeros(2), False, False)
+        memory.add(Transition(1, None, None, 2.0, np.zeros(2), False, False))
         memory.end_round()
         for number in range(rounds + 1, 8):
             play(memory, number, {0: ON, 1: ON})

@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from noterl.replay import Replay
+from tests.support.replay_invariants import check_replay
 from tests.support.replay_model import SPACES, assert_same, built, filled, sample_batch, store
 
 pytestmark = pytest.mark.backend_free
@@ -24,7 +25,7 @@ def test_restored_memory_continues_exactly(count, tmp_path):
             batches.append(list(sample_batch(replay, 3, 1, generator)))
         assert_same(*batches)
         assert_same(second.get_state(), first.get_state())
-        second.check()
+        check_replay(second)
     assert first._storage.successor.min() < 0 < first._storage.successor.max()
 
 
@@ -150,10 +151,10 @@ def test_damaged_state_is_refused_and_changes_nothing(name):
 def test_check_names_the_broken_invariant():
     def broken(change):
         replay = filled(20, 33)
-        replay.check()
+        check_replay(replay)
         change(replay._storage)
         with pytest.raises(AssertionError) as caught:
-            replay.check()
+            check_replay(replay)
         return str(caught.value)
 
     newest = 32 % 20
@@ -193,7 +194,7 @@ def test_ctrl_c_on_any_line_of_add_leaves_a_consistent_memory(count):
 
 def assert_counts(replay, lanes):
     """Check that every stored transition holds its number, and its next observation the number plus `lanes`."""
-    replay.check()
+    check_replay(replay)
     storage = replay._storage
     generations = np.arange(storage.begin, storage.count)
     rows = generations % replay.capacity

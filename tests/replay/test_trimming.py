@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from noterl.replay import Prioritized, Replay
+from tests.support.replay_invariants import check_replay
 from tests.support.replay_model import assert_same, built, filled, sample_batch, store
 
 pytestmark = pytest.mark.backend_free
@@ -34,7 +35,7 @@ def test_dropped_transitions_make_room_for_new_ones() -> None:
     replay.drop_oldest(1000)
     assert numbers(replay) == []
     replay.drop_oldest(1)
-    replay.check()
+    check_replay(replay)
     store(replay, 36)
     assert numbers(replay) == [36]
 
@@ -176,7 +177,7 @@ def test_memory_on_disk_equals_the_one_in_memory(tmp_path: Path) -> None:
         for step in range(130):
             now, then = ({"camera": np.full((8, 8), step + i), "arm": [step + i, 0]} for i in (0, 1))
             replay.add(step % 30, now, [0.5], step, then, step % 3 == 0, False, {"value": step})
-        replay.check()
+        check_replay(replay)
     assert isinstance(replays[1]._storage.observation.tables["camera"].base, np.memmap)
     assert isinstance(replays[1]._storage.final_observations.tables["camera"].base, np.memmap)
     assert list(tmp_path.iterdir()) == []  # the files have no names

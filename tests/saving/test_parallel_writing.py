@@ -15,6 +15,7 @@ from gymnasium import spaces
 from noterl import saving
 from noterl.replay import Replay
 from noterl.saving import archive, arrays
+from tests.support.replay_invariants import check_replay
 from tests.support.states import differences
 
 pytestmark = pytest.mark.backend_free
@@ -97,7 +98,7 @@ def test_memory_saved_in_pieces_is_restored(parallel: None, monkeypatch: pytest.
     saving.write(tmp_path / "a", state)
     other = memory()
     other.set_state(saving.read(tmp_path / "a"))
-    other.check()
+    check_replay(other)
     samples = [each.sample(2, 8, generator=np.random.default_rng(1)) for each in (replay, other)]
     batches = [each.gather(sample, gamma=0.9) for each, sample in zip((replay, other), samples, strict=True)]
     for ours, theirs in zip(*batches, strict=True):

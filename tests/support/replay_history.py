@@ -12,6 +12,7 @@ from gymnasium import spaces
 from noterl.replay import Hindsight, Prioritized, Relabel, Replay, Sample, Triplets
 from noterl.types import Batch
 from tests.support.prioritized_memory import sample_of
+from tests.support.replay_invariants import check_replay
 from tests.support.replay_model import assert_same
 
 GAMMA = 0.9
@@ -266,7 +267,7 @@ class History:
 
     def look(self) -> None:
         """Compare the memory with the model."""
-        self.replay.check()
+        check_replay(self.replay)
         unmasked = self.unmasked()
         sampleable = [each for each in unmasked if self.sampleable(each)]
         assert (len(self.replay), self.replay.num_sampleable()) == (len(self.stored), len(sampleable))

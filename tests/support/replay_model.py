@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.replay import Replay
+from tests.support.replay_invariants import check_replay
 
 SPACES = {
     "vector": spaces.Box(-np.inf, np.inf, (3,), np.float32),
@@ -159,7 +160,7 @@ class Pair:
 
     def compare(self):
         replay, stored = self.replay, self.model.transitions
-        replay.check()
+        check_replay(replay)
         assert len(replay) == len(stored)
         storage = replay._storage
         rows = np.array([each.row for each in stored], np.int64)

@@ -12,6 +12,7 @@ import pytest
 
 from noterl.backends.common import NonFiniteError
 from tests.support.parts import lanes_of
+from tests.support.replay_invariants import check_replay
 from tests.support.tape import (
     PLAIN,
     Broken,
@@ -238,7 +239,7 @@ class TestAfterAnError:
     def assert_consistent(agent: TapeAgent) -> None:
         """Check that the memory holds every step, and that no lane is stepped after the end of its episode."""
         assert len(agent.replay) == agent.steps
-        agent.replay.check()
+        check_replay(agent.replay)
         for lane, environment in enumerate(lanes_of(agent)._environments):
             if lanes_of(agent).ledger.running[lane]:
                 assert environment.steps == lanes_of(agent).ledger.lengths[lane] < environment.length

@@ -14,6 +14,7 @@ from noterl.callback import Callback
 from noterl.callbacks import EarlyStopping, LambdaCallback
 from noterl.policies import GreedyQPolicy
 from tests.support.doubles import CountingEnv, TogetherVectorEnv
+from tests.support.replay_invariants import check_replay
 from tests.support.tape import Tape, TapeAgent, steps_of, taped, updates_of
 
 
@@ -163,7 +164,7 @@ class TestVectorBudgets:
             with pytest.warns(RuntimeWarning, match="discarded"):
                 agent.fit(steps=budget, verbose=0)
             assert agent.steps == len(agent.replay) == total
-            agent.replay.check()
+            check_replay(agent.replay)
 
     def test_resets_are_not_counted_as_steps(self, tape: Tape) -> None:
         agent = self.agent(tape, AutoresetMode.NEXT_STEP)

@@ -13,6 +13,7 @@ import noterl
 from noterl import policies
 from tests.support.doubles import CountingEnv, RandomWalkEnv, TogetherVectorEnv
 from tests.support.parts import lanes_of
+from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences
 
 
@@ -95,7 +96,7 @@ def test_another_environment_starts_new_episodes_in_both_directions() -> None:
     assert agent._counters.episodes_begun == begun + 1
     agent.fit(steps=1, verbose=0)
     assert agent._counters.episodes_begun == begun + 2
-    agent.replay.check()
+    check_replay(agent.replay)
 
 
 def test_another_number_of_lanes_starts_new_episodes() -> None:
@@ -107,7 +108,7 @@ def test_another_number_of_lanes_starts_new_episodes() -> None:
     assert lanes_of(agent).num_envs == 2, "without num_envs, fit keeps the open lanes"
     agent.fit(steps=4, num_envs=1, verbose=0)
     assert agent._counters.episodes_begun == begun + 3
-    agent.replay.check()
+    check_replay(agent.replay)
 
 
 def test_seed_restarts_every_generator_and_environment() -> None:
@@ -144,7 +145,7 @@ def test_vector_environment_of_a_factory_is_kept_from_fit_to_fit() -> None:
     agent.fit(steps=20, verbose=0)
     assert agent.steps == 60 and len(instances) == 2
     assert agent.evaluate(episodes=1)["length_mean"] == 5
-    agent.replay.check()
+    check_replay(agent.replay)
     agent.close()
 
 
@@ -165,7 +166,7 @@ def test_fit_switches_between_vector_and_scalar_environments() -> None:
     agent.fit(steps=10, verbose=0)
     agent.fit(env, steps=10, verbose=0)
     assert agent.steps == 40
-    agent.replay.check()
+    check_replay(agent.replay)
     agent.close()
     env.close()
 

@@ -18,6 +18,7 @@ from noterl import policies, saving
 from noterl.envs import Signals
 from tests.support.doubles import CountingEnv
 from tests.support.parts import lanes_of, learner_of
+from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences, one_lane, run_python
 
 OBSERVATION = np.array([0.02, -0.3, 0.01, 0.4], np.float32)
@@ -252,7 +253,7 @@ def test_restore_without_memory_keeps_the_memory(trained: Any, tmp_path: Path) -
     kept = other.get_state()["replay"]
     assert not differences({**memory, "heads": None}, {**kept, "heads": None})
     other.fit(steps=20, verbose=0)
-    other.replay.check()
+    check_replay(other.replay)
     assert other.steps == agent.steps + 20
 
 

@@ -1,0 +1,73 @@
+"""The invariants of a replay memory: its storage, its episodes and its sum tree."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from noterl.replay import Prioritized, Replay
+from noterl.replay.state import broken_link, broken_mask, distances
+from noterl.replay.storage import Storage
+from noterl.replay.sum_tree import SumTree
+
+
+def check_replay(replay: Replay) -> None:
+    """Check the invariants of a memory.
+
+    Raises:
+        AssertionError: that names the broken invariant.
+    """
+    if replay._storage is not None:
+        _check_storage(replay._storage)
+        if isinstance(replay.sampler, Prioritized):
+            _check_prioritized(replay.sampler)
+
+
+def equal_trees(first: SumTree, second: SumTree) -> bool:
+    """Return whether values and sums are bitwise equal."""
+    return all(map(np.array_equal, first._levels, second._levels))
+
+
+def _check_storage(storage: Storage) -> None:
+    """Check the invariants of a storage.
+
+    Raises:
+        AssertionError: that names the broken invariant.
+    """
+    begin, count, length = storage.begin, storage.count, storage.length
+    assert 0 <= begin <= count, f"insertion numbers run from begin {begin} to count {count}"
+    assert length <= storage.capacity, f"{length} stored transitions in a memory of {storage.capacity}"
+    indices = storage.stored_indices()
+    successor = storage.successor
+    assert (successor < storage.capacity).all(), "a successor is beyond the last index"
+    used = -1 - successor[successor < 0]
+    slots = np.concatenate([used, np.array(storage.free_slots, np.int64)])
+    assert len(np.unique(slots)) == len(slots), "a slot is used twice, or used and free"
+    assert ((slots >= 0) & (slots < storage.num_slots)).all(), "a slot was never allocated"
+    assert storage.num_slots <= len(storage.final_observations), "more slots are allocated than exist"
+    lanes = np.array(list(storage.newest_index), np.int64)
+    newest = np.array(list(storage.newest_index.values()), np.int64)
+    ended = storage.terminated[indices] | storage.truncated[indices]
+    distance = distances(storage, successor[indices])
+    fault = broken_link(distance, storage.lane[indices], ended, lanes, (newest - begin) % storage.capacity)
+    fault = fault or broken_mask(storage.mask.masked(begin) - begin, length)
+    assert fault is None, fault
+    unmasked = storage.unmasked
+    masked = 0 if unmasked is None else length - int(unmasked[indices].sum())
+    assert masked == length - storage.num_unmasked, "the mask by index differs from that by insertion number"
+    if storage._episodes is None:
+        return
+    following = storage.next_indices(indices)
+    last = following < 0
+    assert (storage.episodes.previous(following[~last]) == indices[~last]).all(), "an episode loses its previous step"
+    assert ((storage.episodes.after(indices) == 0) == last).all(), "an episode does not end with its links"
+
+
+def _check_prioritized(sampler: Prioritized) -> None:
+    """Check that the tree holds exactly the priorities of the transitions that are not masked, and their sums."""
+    tree, indices = sampler._synchronized(), sampler._bound().unmasked_indices()
+    expected = SumTree(sampler._bound().capacity)
+    expected.set(indices, sampler._priorities(sampler._scores.take(indices)))
+    assert np.array_equal(tree.values, expected.values), "a priority differs from that of its score"
+    assert equal_trees(tree, expected), "a sum of priorities differs from that of its parts"
+    largest = np.float32(max(sampler._largest or 0.0, sampler._initial))
+    assert (sampler._scores[indices] <= largest).all(), "a score is above the largest so far"

@@ -61,7 +61,7 @@ class VectorLanes:
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
         space = source.action_space
-        self._action_type = np.min_scalar_type(space.n - 1) if isinstance(space, spaces.Discrete) else space.dtype
+        self._action_type: Any = np.min_scalar_type(space.n - 1) if isinstance(space, spaces.Discrete) else space.dtype
         self._forget()
         set_owner(self._env, self)
 

@@ -37,26 +37,19 @@ def describe(
         "action_space": as_exact_class(action_space),
     }
     # A spec names wrappers by import path; an id without them would be another environment.
-    if spec is None or spec.additional_wrappers or not _is_registered(spec):
+    registered = None if spec is None or spec.additional_wrappers else gymnasium.registry.get(spec.id)
+    if spec is None or registered is None or registered.entry_point != spec.entry_point:
         return description
-    kwargs = _own_kwargs(spec)
+    kwargs = _changed(spec.kwargs, registered.kwargs)
     if not _survives_json(kwargs):
         return description
     return {**description, "id": spec.id, "kwargs": kwargs, "max_episode_steps": spec.max_episode_steps}
 
 
-def _is_registered(spec: EnvSpec) -> bool:
-    registered = gymnasium.registry.get(spec.id)
-    return registered is not None and registered.entry_point == spec.entry_point
-
-
-def _own_kwargs(spec: EnvSpec) -> dict[str, Any]:
+def _changed(kwargs: dict[str, Any], registered: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that differ from the registered ones, without the render mode."""
-    registered = gymnasium.registry[spec.id].kwargs
-    kwargs = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
-    return {
-        name: value for name, value in kwargs.items() if name not in registered or repr(value) != repr(registered[name])
-    }
+    fixed = {"render_mode", *(name for name in kwargs if repr(kwargs[name]) == repr(registered.get(name, ...)))}
+    return {name: value for name, value in kwargs.items() if name not in fixed}
 
 
 def _survives_json(value: Any) -> bool:
@@ -82,7 +75,8 @@ def read(description: Any) -> Described:
     if env_id is None:
         return Described(*spaces, None, {}, "the file holds only the spaces of its environment", agents)
     kwargs, limit = description.get("kwargs", {}), description.get("max_episode_steps")
-    if not isinstance(env_id, str) or not isinstance(kwargs, dict) or not _is_limit(limit):
+    limited = type(limit) is int and limit > 0
+    if not isinstance(env_id, str) or not isinstance(kwargs, dict) or not (limit is None or limited):
         raise ValueError(f"description: id, kwargs and max_episode_steps are malformed: {show(description)}")
     if ":" in env_id:
         raise ValueError(f"description: the id {show(env_id)} would import a module, which a file must not")
@@ -104,7 +98,3 @@ def _agents(
     if not tuples or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"description: agents are malformed: {show(description)}")
     return names
-
-
-def _is_limit(value: Any) -> bool:
-    return value is None or (type(value) is int and value > 0)

@@ -106,7 +106,7 @@ class ObservationEncoder:
         """
         axes = _leading_axes(self.original_space, observation)
         if axes is None:
-            shape, got = _space_shapes(self.original_space), _shapes(observation)
+            shape, got = _shapes(zeros(self.original_space)), _shapes(observation)
             raise ValueError(f"{argument} must have the shape {shape} or (N, *{shape}), got {got}")
         return axes
 
@@ -230,12 +230,6 @@ def _leading_axes(space: Space[Any], value: Any) -> int | None:
     shape, own_shape = np.shape(value), space.shape or ()
     extra = len(shape) - len(own_shape)
     return extra if extra in (0, 1) and shape[extra:] == own_shape else None
-
-
-def _space_shapes(space: Space[Any]) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {name: _space_shapes(part) for name, part in space.spaces.items()}
-    return space.shape
 
 
 def _shapes(value: Any) -> Any:

@@ -12,7 +12,7 @@ import re
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import gymnasium
@@ -142,11 +142,12 @@ class _Examiner:
     def _play(self, episodes: int, steps: int, seed: int) -> None:
         endings = []
         for episode in range(episodes):
-            length, last = self._play_episode(episode, steps, seed + episode)
-            self._report.steps += length
-            if _ended(last):
-                self._report.episodes += 1
-                endings.append((length, bool(np.any(last[2]))))
+            actions = (self._action_space.sample() for _ in range(steps))
+            for length, moment in enumerate(self._run(self._env, seed + episode, actions, f"episode {episode}")):
+                self._report.steps += length > 0
+                if _ended(moment):
+                    self._report.episodes += 1
+                    endings.append((length, bool(np.any(moment[2]))))
         if not endings:
             self._report.warn(
                 f"no episode ended within {steps} steps; if none ever does, set a limit (gymnasium.wrappers.TimeLimit)"
@@ -157,24 +158,36 @@ class _Examiner:
                 "truncated, or values are learned as if nothing came after it"
             )
 
-    def _play_episode(self, episode: int, steps: int, seed: int) -> tuple[int, _Moment]:
-        """Return the length and the last moment."""
-        self._place = f"episode {episode}, reset"
-        observation = self._reset(functools.partial(env_reset_passive_checker, self._env), seed)
-        moment: _Moment = (observation, 0.0, False, False)
-        for step in range(1, steps + 1):
-            previous, kept = moment[0], copy.deepcopy(moment[0])
-            self._place = f"episode {episode}, step {step}"
-            moment = self._step(functools.partial(env_step_passive_checker, self._env), self._action_space.sample())
-            if not equal(previous, kept):
-                self._report.warn("step changes the observation that it returned before; return a copy", self._place)
-            if _ended(moment):
-                return step, moment
-        return steps, moment
+    def _run(
+        self, env: gymnasium.Env[Any, Any], seed: int, actions: Iterable[Any], episode: str = ""
+    ) -> Iterator[_Moment]:
+        """Reset and step until the episode ends, and yield copies of all moments.
 
-    def _reset(self, reset: Callable[..., Any], seed: int) -> Any:
-        """Return the first observation."""
-        return self._call(f"reset(seed={seed})", "(observation, info)", reset, seed=seed)[0]
+        Args:
+            env: the environment, or its second instance.
+            seed: of the reset.
+            actions: the actions to take.
+            episode: its name, to have it checked by gymnasium; steps of episodes without a name are timed instead.
+        """
+        reset: Callable[..., Any] = functools.partial(env_reset_passive_checker, env) if episode else env.reset
+        step: Callable[..., Any] = functools.partial(env_step_passive_checker, env) if episode else env.step
+        place = episode or "a repeated episode"
+        self._place = f"{place}, reset"
+        observation, _ = self._call(f"reset(seed={seed})", "(observation, info)", reset, seed=seed)
+        moment: _Moment = (copy.deepcopy(observation), 0.0, False, False)
+        yield moment
+        for number, action in enumerate(actions, 1):
+            kept, self._place = moment[0], f"{place}, step {number}"
+            start = time.perf_counter()
+            result = self._step(step, action)
+            if not episode:
+                self._times.append(time.perf_counter() - start)
+            if not equal(observation, kept):
+                self._report.warn("step changes the observation that it returned before; return a copy", self._place)
+            observation, moment = result[0], copy.deepcopy(result)
+            yield moment
+            if _ended(moment):
+                break
 
     def _step(self, step: Callable[..., Any], action: Any) -> _Moment:
         values = "(observation, reward, terminated, truncated, info)"
@@ -214,17 +227,17 @@ class _Examiner:
 
     def _check_exactness(self, second: gymnasium.Env[Any, Any] | None, steps: int, seed: int) -> None:
         actions = [self._action_space.sample() for _ in range(steps)]
-        first = self._trajectory(self._env, seed, actions)
+        first = list(self._run(self._env, seed, actions))
         # Shorter, so that the next reset comes in the middle of an episode.
-        self._trajectory(self._env, seed, actions[: max(1, len(first) // 2)])
-        again = self._trajectory(self._env, seed, actions)
+        list(self._run(self._env, seed, actions[: max(1, len(first) // 2)]))
+        again = list(self._run(self._env, seed, actions))
         if not equal(first[0][0], again[0][0]):
             self._report.warn(f"reset(seed={seed}) twice returns different observations, so no run can be repeated")
         elif (step := _difference(first, again)) is not None:
             self._report.warn(
                 f"two runs with the same seed and actions differ from step {step} on: not all randomness is seeded"
             )
-        elif second is not None and (step := _difference(first, self._trajectory(second, seed, actions))) is not None:
+        elif second is not None and (step := _difference(first, list(self._run(second, seed, actions)))) is not None:
             self._report.warn(
                 f"a second instance with the same seed and actions differs from step {step} on: something outlives "
                 "reset, or is random when the environment is made"
@@ -234,26 +247,12 @@ class _Examiner:
         if has_state_methods(self._env):
             self._check_state(self._env if second is None else second, actions[: len(first) - 1], seed)
 
-    def _trajectory(self, env: gymnasium.Env[Any, Any], seed: int, actions: list[Any]) -> list[_Moment]:
-        """Return the moments from the reset on: one more than the actions that were taken."""
-        self._place = f"reset(seed={seed}) again"
-        moments: list[_Moment] = [(copy.deepcopy(self._reset(env.reset, seed)), 0.0, False, False)]
-        for step, action in enumerate(actions, 1):
-            self._place = f"step {step} after reset(seed={seed})"
-            start = time.perf_counter()
-            moment = self._step(env.step, action)
-            self._times.append(time.perf_counter() - start)
-            moments.append(copy.deepcopy(moment))
-            if _ended(moment):
-                break
-        return moments
-
     def _check_state(self, other: gymnasium.Env[Any, Any], actions: list[Any], seed: int) -> None:
         """Save the state in the middle of an episode, restore it in another instance, and continue with both."""
         report = self._report
         report.resumable = None
         half = len(actions) // 2
-        self._trajectory(self._env, seed, actions[:half])
+        list(self._run(self._env, seed, actions[:half]))
         try:
             state = get_state(self._env)
             if state is None:

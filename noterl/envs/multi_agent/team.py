@@ -16,6 +16,7 @@ from noterl.envs.observation import ObservationEncoder
 from noterl.envs.spaces import convert
 
 Array = np.ndarray[Any, Any]
+Reshape = Callable[[Any, tuple[int, ...]], Any]  # of tensors or arrays
 
 
 class Team:
@@ -74,13 +75,8 @@ class Team:
         return len(self.names)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Team) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self.names)
-
-    def __repr__(self) -> str:
-        return f"Team({', '.join(self.names)})"
+        ours = self.names, self.observation_space, self.action_space
+        return isinstance(other, Team) and ours == (other.names, other.observation_space, other.action_space)
 
     def write_observations(self, observations: Mapping[int, Any], vector: Array) -> None:
         """Write the observations of some agents, by index, into `vector [D]`.
@@ -113,24 +109,13 @@ class Team:
         parts = [part.reshape(*part.shape[: axes.copy().pop()], -1) for part in encoded]
         return np.concatenate(parts, axis=-1, dtype=self.joined_observation_space.dtype)
 
-    def split_observations(
-        self, vectors: Any, reshape: Callable[[Any, tuple[int, ...]], Any] = np.reshape
-    ) -> tuple[Any, ...]:
+    def split_observations(self, vectors: Any, reshape: Reshape = np.reshape) -> tuple[Any, ...]:
         """Return each agent's encoded observations `[B, *shape]` from vectors `[B, D]`, tensors or arrays."""
-        parts = (vectors[:, place] for place in self._observation_columns)
-        return tuple(
-            part if len(shape) == 1 else reshape(part, (-1, *shape))
-            for part, shape in zip(parts, self.network_shapes, strict=True)
-        )
+        return _split(vectors, self._observation_columns, self.network_shapes, reshape)
 
-    def split_actions(
-        self, vectors: Any, reshape: Callable[[Any, tuple[int, ...]], Any] = np.reshape
-    ) -> tuple[Any, ...]:
+    def split_actions(self, vectors: Any, reshape: Reshape = np.reshape) -> tuple[Any, ...]:
         """Return each agent's actions `[B, *shape]` from vectors `[B, W]`, in the type of the vectors."""
-        return tuple(
-            reshape(vectors[:, place], (-1, *(space.shape or ())))
-            for place, space in zip(self._action_columns, self.action_space, strict=True)
-        )
+        return _split(vectors, self._action_columns, [space.shape or () for space in self.action_space], reshape)
 
     def joined_actions(self, actions: Sequence[Array]) -> Array:
         """Return the vectors `[N, W]` of the agents' actions, `[N, *shape]` each."""
@@ -146,9 +131,6 @@ class Team:
         """Return each agent's actions `[N, *shape]`, in the type of its space, from vectors `[N, W]`."""
         parts = zip(self.split_actions(vectors), self.action_space, strict=True)
         return tuple(_cast(part, space) for part, space in parts)
-
-    def _key(self) -> tuple[Any, ...]:
-        return self.names, self.observation_space, self.action_space
 
     def _joined_observation_space(self) -> spaces.Box:
         size = self._observation_columns[-1].stop
@@ -167,6 +149,13 @@ def columns(sizes: Sequence[int]) -> list[slice]:
     """Return the places of parts of these sizes that lie side by side."""
     ends = list(itertools.accumulate(sizes))
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def _split(
+    vectors: Any, places: Sequence[slice], shapes: Sequence[tuple[int, ...]], reshape: Reshape
+) -> tuple[Any, ...]:
+    parts = zip((vectors[:, place] for place in places), shapes, strict=True)
+    return tuple(part if len(shape) == 1 else reshape(part, (-1, *shape)) for part, shape in parts)
 
 
 def _tuple(role: str, names: Sequence[str], parts: Sequence[Any]) -> spaces.Tuple:

@@ -105,7 +105,7 @@ class TestUnits:
             ({"unit": "steps", "save_freq": 0.5}, r"^save_freq must be a positive int, got 0.5$"),
             ({"save_top_k": 0}, r"^save_top_k must be a positive int, got 0$"),
             ({"mode": "best"}, r"^mode must be 'max' or 'min', got 'best'$"),
-            ({"monitor": None}, r"^monitor must be the name of a quantity .*, got None$"),
+            ({"monitor": None}, r"^monitor .*, got None$"),
         ],
     )
     def test_bad_arguments_raise(self, arguments: dict[str, Any], message: str) -> None:

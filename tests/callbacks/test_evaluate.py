@@ -72,7 +72,7 @@ class TestEvaluate:
     def test_every_counts_in_each_unit(self, unit: str, every: int, at: list[int]) -> None:
         """Episodes of two steps, two updates at every second step but the first."""
         agent = taped(Tape())
-        agent.evaluate = lambda *_, **__: {"reward_mean": 1.0}  # type: ignore[method-assign]
+        agent._set(evaluate=lambda *_, **__: {"reward_mean": 1.0})
         evaluate = Evaluate(every=every, unit=unit)
         agent.fit(episodes=10, callbacks=[evaluate], verbose=0)
         assert evaluate.results["episodes"] == at
@@ -80,7 +80,7 @@ class TestEvaluate:
     def test_on_best_function_is_called_for_a_new_best(self) -> None:
         bests: list[float] = []
         agent, means = rewarded([0]), iter([1.0, 3.0, 3.0, 2.0, 4.0])
-        agent.evaluate = lambda *_, **__: {"reward_mean": next(means)}  # type: ignore[method-assign]
+        agent._set(evaluate=lambda *_, **__: {"reward_mean": next(means)})
         evaluate = Evaluate(
             every=1, on_best=lambda agent, result: bests.append((agent.episodes, result["reward_mean"]))
         )
@@ -249,7 +249,7 @@ class TestSchedulers:
     @pytest.mark.parametrize(
         ("build", "message"),
         [
-            (lambda: LearningRateScheduler(0.1), "schedule must be a function of the steps so far, got 0.1"),
+            (lambda: LearningRateScheduler(0.1), "schedule must be a function of the number of steps, got 0.1"),
             (
                 lambda: LearningRateScheduler(abs, unit="days"),
                 "unit must be 'steps', 'updates' or 'episodes', got 'days'",

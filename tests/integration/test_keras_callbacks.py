@@ -57,7 +57,7 @@ def test_observing_callback_changes_nothing(
     assert_same_state(run(agent, beginning, WATCHING[name](tmp_path)), plain)
 
 
-@pytest.mark.filterwarnings("ignore:keras.callbacks.BackupAndRestore restores weights only:UserWarning")
+@pytest.mark.filterwarnings("ignore:keras.callbacks.BackupAndRestore restores only the weights:UserWarning")
 def test_backup_and_restore_changes_nothing(
     agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -283,7 +283,8 @@ def _owner(kind: type, name: str) -> str | None:
     """Return what makes `name` unavailable as an attribute of instances, such as "Agent.fit"; None if it is available.
 
     Methods, properties without a setter and annotated state of noterl's classes are unavailable. Declarations (class
-    attributes with a plain value) and attributes of the user's own class are available.
+    attributes with a plain value) and attributes of the user's own class are available, but not methods with which it
+    overrides those of noterl.
     """
     for base in kind.__mro__:
         ours = base.__module__.partition(".")[0] == "noterl"
@@ -293,7 +294,8 @@ def _owner(kind: type, name: str) -> str | None:
                 taken = value.fset is None
             else:
                 taken = callable(value) or isinstance(value, classmethod | staticmethod | functools.cached_property)
-            return f"{base.__name__}.{name}" if ours and taken else None
+            if ours or not taken:
+                return f"{base.__name__}.{name}" if taken else None
         if ours and name in inspect.get_annotations(base):
             return f"{base.__name__}.{name}"
     return None

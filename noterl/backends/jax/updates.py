@@ -19,7 +19,7 @@ from noterl.backends.common import (
     GroupResult,
     Rows,
     UpdateProgram,
-    apply_finite_prefix,
+    apply_finite,
     must_loop,
     num_updates,
 )
@@ -55,12 +55,9 @@ class Updates(UpdateProgram):
         start = np.int32(first % self._period)
         if self._stop is not None:
             return self._apply_until_stop(rows, count, start)
-        result = self._apply(rows, count, start)
-        if result is not None:
-            return result
-        found, (logs, feedback) = self._run_until_non_finite(read_values(self._variables), rows, np.int32(count), start)
-        applied = apply_finite_prefix(lambda fewer: self._apply(rows, fewer, start) is not None, int(found), count)
-        return GroupResult(logs, feedback, applied)
+        arguments = read_values(self._variables), rows, np.int32(count), start
+        find = partial(self._run_until_non_finite, *arguments)
+        return apply_finite(lambda fewer: self._apply(rows, fewer, start), find, count)
 
     def _apply(self, rows: Rows, count: int, start: np.int32) -> GroupResult | None:
         """Make `count` updates; if one of them is not finite, change nothing and return None."""

@@ -14,7 +14,7 @@ from noterl.backends.common import (
     GroupResult,
     Rows,
     UpdateProgram,
-    apply_finite_prefix,
+    apply_finite,
     must_loop,
     num_updates,
 )
@@ -90,12 +90,8 @@ class Updates(EagerUpdates):
         if self._stop is not None:
             applied, stopped, (logs, feedback) = self._run_until_stop(rows, count, start)
             return GroupResult(logs, feedback, int(applied), bool(stopped))
-        result = self._apply(rows, count, start)
-        if result is not None:
-            return result
-        found, (logs, feedback) = self._run_until_non_finite(rows, count, start)
-        applied = apply_finite_prefix(lambda fewer: self._apply(rows, fewer, start) is not None, int(found), count)
-        return GroupResult(logs, feedback, applied)
+        find = partial(self._run_until_non_finite, rows, count, start)
+        return apply_finite(lambda fewer: self._apply(rows, fewer, start), find, count)
 
     def _apply(self, rows: Rows, count: int, start: int) -> GroupResult | None:
         """Make `count` updates; if one of them is not finite, change nothing and return None."""
@@ -122,8 +118,7 @@ class Updates(EagerUpdates):
         """Return the number of updates before the first that is not finite, and the results; change nothing."""
         old, once = self._read_state(), partial(self._once, losses_only=False)
         ran, finite, result = self._repeat(once, rows, count, start, until_false=True)
-        for variable, value in zip(self._state, old, strict=True):
-            variable.assign(value)
+        self._write_state(old, keep=False)
         return tf.where(finite, ran, ran - 1), result
 
     def _until_stop(self, rows: Rows, count: Any, start: Any) -> tuple[Any, Any, tuple[dict, dict]]:

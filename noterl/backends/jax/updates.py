@@ -14,15 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from noterl.backends.common import (
-    GatheredRows,
-    GroupResult,
-    Rows,
-    UpdateProgram,
-    apply_finite,
-    must_loop,
-    num_updates,
-)
+from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, must_loop, num_updates
 from noterl.backends.finite import finiteness_probes
 from noterl.backends.jax.scope import Scope, compiler, read_values
 from noterl.backends.transfer import HostReport

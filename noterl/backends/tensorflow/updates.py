@@ -9,17 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import (
-    GatheredRows,
-    GroupResult,
-    Rows,
-    UpdateProgram,
-    apply_finite,
-    must_loop,
-    num_updates,
-)
+from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, must_loop, num_updates
 from noterl.backends.finite import finiteness_probes
-from noterl.backends.tensorflow.gradients import tracking_finite
+from noterl.backends.tensorflow.gradients import FiniteFlag
 from noterl.backends.transfer import HostReport, pack, unpack
 from noterl.types import Batch
 
@@ -53,7 +45,7 @@ class EagerUpdates(UpdateProgram):
             whether it is applied, its result, and whether `stop` is true.
         """
         old = self._read_state()
-        with tracking_finite(losses_only=False) as flag:
+        with FiniteFlag(losses_only=False) as flag:
             result = self._step(batch, index)
         finite = flag.value & _all_finite(self._state)
         stop = finite & (False if self._stop is None else self._stop(result[0]))
@@ -129,7 +121,7 @@ class Updates(EagerUpdates):
 
     def _once(self, batch: Batch, index: int = 0, *, losses_only: bool) -> tuple[Any, tuple[dict, dict]]:
         """Make one update; return whether its numbers are finite, and its result."""
-        with tracking_finite(losses_only=losses_only) as flag:
+        with FiniteFlag(losses_only=losses_only) as flag:
             result = self._step(batch, index)
         return flag.value, result
 

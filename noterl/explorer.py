@@ -70,9 +70,7 @@ class Explorer(Configurable):
         state: dict[str, Any] = {"generator": self.generator.bit_generator.state}
         for name in self.tunables:
             value = getattr(self, name)
-            state[name] = list(value) if isinstance(value, tuple) else value
-            if isinstance(value, np.ndarray):
-                state[name] = value.copy()
+            state[name] = list(value) if isinstance(value, tuple) else copy.copy(value)
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -83,7 +83,8 @@ class MADDPG(MultiAgent):
         **options: Any,
     ) -> None:
         super().__init__(env, **options)
-        self.groups = self._group_by_spaces()
+        spaces = list(zip(self._team.observation_space, self._team.action_space, strict=True))
+        self.groups = [spaces.index(pair) for pair in spaces]  # for each agent the first one with the same spaces
         check_bool("independent", independent)
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]
         chosen = self.groups if check_bool("shared", shared) else list(range(len(self.names)))
@@ -102,11 +103,6 @@ class MADDPG(MultiAgent):
         self.logit_penalty = self.hyperparameter("logit_penalty", logit_penalty, minimum=0.0)
         uniform = sum(part.size for part in self.head.parts if isinstance(part, heads.Categorical))
         self.random_spec = {"gumbel": ((uniform,), "uniform")} if uniform else {}
-
-    def _group_by_spaces(self) -> list[int]:
-        """Return for each agent the first agent with the same spaces."""
-        both = list(zip(self._team.observation_space, self._team.action_space, strict=True))
-        return [both.index(pair) for pair in both]
 
     def _input_order(self, agent: int, independent: bool) -> list[int]:
         """Return the agents whose observations and actions the agent's critic receives, in order."""

@@ -90,12 +90,7 @@ class SAC(Agent):
         self.critics = critic_pair(critics, lambda: networks.mlp(inputs, hidden, size if self.discrete else 1))
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
-        self._make_temperature(temperature, initial_temperature, target_entropy)
-
-    def _make_temperature(
-        self, temperature: float | Schedule | str, initial: float, target_entropy: float | None
-    ) -> None:
-        log_initial = math.log(check_number("initial_temperature", initial, low=0, above=True))
+        log_initial = math.log(check_number("initial_temperature", initial_temperature, low=0, above=True))
         default = 0.98 * math.log(self.action_size) if self.discrete else -float(self.action_size)
         self.target_entropy = default if target_entropy is None else check_number("target_entropy", target_entropy)
         self.learns_temperature = temperature == "auto"

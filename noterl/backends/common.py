@@ -127,21 +127,25 @@ def bucket(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def apply_finite_prefix(apply: Callable[[int], bool], first_non_finite: int, count: int) -> int:
-    """Apply as many of `count` updates as leave a finite state, after it is known that not all of them do.
+def apply_finite(
+    apply: Callable[[int], GroupResult | None], find_non_finite: Callable[[], tuple[Any, tuple[dict, dict]]], count: int
+) -> GroupResult:
+    """Apply `count` updates, or as many of them as leave a finite state.
 
     Args:
-        apply: makes this number of updates and returns True; or changes nothing and returns False.
-        first_non_finite: the first update whose loss or gradient is not finite; `count` if only the state overflows.
+        apply: makes this number of updates; or changes nothing and returns None.
+        find_non_finite: returns the number of updates before the first whose loss or gradient is not finite, `count` if
+            only the state overflows, and the logs and feedback of all.
         count: the number of updates asked for.
-
-    Returns:
-        the number of updates applied, smaller than `count`.
     """
-    applied = min(first_non_finite, count - 1)
-    while applied and not apply(applied):
+    result = apply(count)
+    if result is not None:
+        return result
+    found, (logs, feedback) = find_non_finite()
+    applied = min(int(found), count - 1)
+    while applied and apply(applied) is None:
         applied -= 1
-    return applied
+    return GroupResult(logs, feedback, applied)
 
 
 def must_loop(variables: Sequence[Any]) -> bool:

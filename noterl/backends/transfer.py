@@ -68,7 +68,7 @@ def pack(batch: Batch) -> tuple[list[np.ndarray], tuple[Place, ...]]:
     words: list[np.ndarray] = []
     places: list[Place] = []
     length = 0
-    for path, array in _leaves(batch):
+    for path, array in _leaves(batch._asdict()):
         if array.dtype == np.int64 and path == ("index",):
             array = array.astype(np.int32)  # indices of a memory, which has fewer than 2^31 rows
         if array.itemsize == 4 and array.nbytes <= _LARGEST_PACKED:
@@ -103,13 +103,9 @@ def unpack(
     return Batch(**fields)
 
 
-def _leaves(batch: Batch) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
-    def walk(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
-        if isinstance(value, dict):
-            for name, part in value.items():
-                yield from walk((*path, name), part)
-        else:
-            yield path, value
-
-    for name, value in zip(Batch._fields, batch, strict=True):
-        yield from walk((name,), value)
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _leaves(part, (*path, name))
+    else:
+        yield path, value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,20 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.explorer import Explorer
+
+
+class _Ops:
+    """`keras.ops`, imported when it is first used: workers only act, and import no backend."""
+
+    def __getattr__(self, name: str) -> Any:
+        from noterl.backends import ops
+
+        return getattr(ops, name)
+
+
+ops: Any = _Ops()
+
+HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class Head:
@@ -65,6 +80,12 @@ class Head:
         return actions
 
 
+def check_width(shape: tuple[int, ...], count: int, outputs: str) -> None:
+    """Raise a ValueError, with a description of the outputs, if their shape is not `[N, count]`."""
+    if shape[1:] != (count,):
+        raise ValueError(f"forward must return {outputs}, [B, {count}], got {shape}")
+
+
 class Q(Head):
     """Outputs are action values `[N, A]` of a Discrete action space; a policy explores."""
 
@@ -83,8 +104,7 @@ class Q(Head):
     def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
         """Raise a ValueError if there is not one value for each action."""
         count = int(action_space.n)  # type: ignore[attr-defined]
-        if shape[1:] != (count,):
-            raise ValueError(f"forward must return a value for each of the {count} actions, [B, {count}], got {shape}")
+        check_width(shape, count, f"a value for each of the {count} actions")
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the actions of the highest value `[N]`; the first of equal ones."""

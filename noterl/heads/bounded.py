@@ -6,14 +6,18 @@ and log-probabilities are densities of it. `batch.action` holds the environment'
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from noterl.heads.base import Head
+from noterl.heads.base import HALF_LOG_2_PI, Head, check_width, ops
 
 Tensor = Any
+
+# The float32 next to 1.
+_BELOW_ONE = 1.0 - float(np.finfo(np.float32).epsneg)
 
 
 class Bounded(Head):
@@ -51,8 +55,7 @@ class Bounded(Head):
     def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
         """Raise a ValueError if the number of outputs does not fit the action space."""
         count = self.outputs * int(np.prod(action_space.shape or ()))
-        if shape[1:] != (count,):
-            raise ValueError(f"forward must return {count} numbers for each observation, [B, {count}], got {shape}")
+        check_width(shape, count, f"{count} numbers for each observation")
 
     def unscale(self, scaled: np.ndarray) -> np.ndarray:
         """Return the actions `[N, *shape]` of the space for scaled actions `[N, A]`."""
@@ -63,7 +66,8 @@ class Bounded(Head):
 
     def scale(self, action: Tensor) -> Tensor:
         """Return the scaled actions `[B, A]` of actions `[B, *shape]` of the space, for losses."""
-        return _distributions().scale(action, self.center, self.divisor)
+        flat = ops.reshape(ops.cast(action, "float32"), (-1, self.size))
+        return ops.divide(ops.subtract(flat, self.center), self.divisor)
 
 
 class Deterministic(Bounded):
@@ -89,7 +93,7 @@ class Deterministic(Bounded):
 
     def act(self, values: Tensor) -> Tensor:
         """Return the scaled actions `[B, A]`, for losses."""
-        return _distributions().ops.tanh(values)
+        return ops.tanh(values)
 
 
 class SquashedGaussian(Bounded):
@@ -119,7 +123,9 @@ class SquashedGaussian(Bounded):
             values: the network's outputs `[B, 2 A]`.
             noise: standard normal numbers `[B, A]`, for the reparametrisation trick.
         """
-        return _distributions().squashed_sample(values, noise, self.log_std_range)
+        mean, log_std = self._mean_and_log_std(values)
+        unsquashed = mean + ops.exp(log_std) * noise
+        return ops.tanh(unsquashed), _squashed_log_density(noise, log_std, unsquashed)
 
     def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the log-probabilities `[B]` of scaled actions `[B, A]`, for losses.
@@ -131,11 +137,17 @@ class SquashedGaussian(Bounded):
             values: the network's outputs `[B, 2 A]`.
             action: in [-1, 1].
         """
-        return _distributions().squashed_log_prob(values, action, self.log_std_range)
+        mean, log_std = self._mean_and_log_std(values)
+        unsquashed = ops.arctanh(ops.clip(ops.reshape(action, (-1, self.size)), -_BELOW_ONE, _BELOW_ONE))
+        return _squashed_log_density((unsquashed - mean) * ops.exp(-log_std), log_std, unsquashed)
+
+    def _mean_and_log_std(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        return values[:, : self.size], ops.clip(values[:, self.size :], *self.log_std_range)
 
 
-def _distributions() -> Any:
-    """Import what needs a backend; workers only act, and import none."""
-    from noterl.heads import distributions
-
-    return distributions
+def _squashed_log_density(noise: Tensor, log_std: Tensor, unsquashed: Tensor) -> Tensor:
+    """Return the log-density `[B]` of `tanh(unsquashed)`, which lies `noise` standard deviations from the mean."""
+    gaussian = -0.5 * ops.square(noise) - log_std - HALF_LOG_2_PI
+    # log(1 - tanh(u)^2), exact where 1 - tanh(u)^2 would round to 0.
+    log_slope = 2.0 * (math.log(2.0) - unsquashed - ops.softplus(-2.0 * unsquashed))
+    return ops.sum(gaussian - log_slope, axis=-1)

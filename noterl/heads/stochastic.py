@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from noterl.explorer import Explorer
-from noterl.heads.base import Head, split
+from noterl.heads.base import HALF_LOG_2_PI, Head, check_width, ops, split
 from noterl.policies import Policy, sample_indices
 
 Tensor = Any
+
+# Uniform numbers are kept this far from 0 and 1, so that -log(-log(u)) is finite in float32.
+_TINY = 1e-7
 
 
 class Categorical(Head):
@@ -51,8 +55,7 @@ class Categorical(Head):
 
     def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
         """Raise a ValueError if there is not one logit for each choice."""
-        if shape[1:] != (self.size,):
-            raise ValueError(f"forward must return a logit for each choice, [B, {self.size}], got {shape}")
+        check_width(shape, self.size, "a logit for each choice")
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the most probable actions; the first of equally probable ones."""
@@ -70,19 +73,27 @@ class Categorical(Head):
 
     def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the log-probability `[B]` of actions `[B, ...]` under logits `[B, A]`, summed over the parts."""
-        return _distributions().categorical_log_prob(values, action, self.counts)
+        from noterl import losses
+
+        choices = self._choices(action)
+        parts = [ops.log_softmax(part, axis=-1) for part in split(values, self.counts)]
+        return sum(losses.take(part, choices[:, column]) for column, part in enumerate(parts))
 
     def entropy(self, values: Tensor) -> Tensor:
         """Return the entropy `[B]` of the softmax of logits `[B, A]`, in nats, summed over the parts."""
-        return _distributions().categorical_entropy(values, self.counts)
+        parts = [ops.log_softmax(part, axis=-1) for part in split(values, self.counts)]
+        return sum(-ops.sum(ops.exp(part) * part, axis=-1) for part in parts)
 
     def one_hot(self, action: Tensor) -> Tensor:
         """Return actions `[B, ...]` as float32 one-hot vectors `[B, A]`, those of the parts side by side."""
-        return _distributions().one_hot(action, self.counts)
+        choices = self._choices(action)
+        parts = [_one_hot(choices[:, column], count) for column, count in enumerate(self.counts)]
+        return ops.concatenate(parts, axis=-1)
 
     def greedy(self, values: Tensor) -> Tensor:
         """Return the most probable actions `[B, A]` under logits `[B, A]`, one-hot, without a gradient."""
-        return _distributions().greedy(values, self.counts)
+        parts = zip(split(values, self.counts), self.counts, strict=True)
+        return ops.concatenate([_one_hot(ops.argmax(part, axis=-1), count) for part, count in parts], axis=-1)
 
     def straight_through(self, values: Tensor, uniform: Tensor, temperature: Any = 1.0) -> Tensor:
         """Return one-hot samples `[B, A]` of the softmax of logits `[B, A]`, through which gradients flow.
@@ -96,7 +107,16 @@ class Categorical(Head):
             uniform: numbers in [0, 1), `[B, A]`.
             temperature: of the softmax, above 0.
         """
-        return _distributions().straight_through(values, uniform, temperature, self.counts)
+        gumbel = -ops.log(-ops.log(ops.clip(uniform, _TINY, 1.0 - _TINY)))
+        samples = []
+        for part, count in zip(split(values + gumbel, self.counts), self.counts, strict=True):
+            soft = ops.softmax(part / temperature, axis=-1)
+            hard = _one_hot(ops.argmax(part, axis=-1), count)
+            samples.append(ops.stop_gradient(hard - soft) + soft)
+        return ops.concatenate(samples, axis=-1)
+
+    def _choices(self, action: Tensor) -> Tensor:
+        return ops.reshape(ops.cast(action, "int32"), (-1, len(self.counts)))
 
     def _join(self, choices: list[np.ndarray]) -> np.ndarray:
         """Join the choices `[N]` of all parts to actions of the space."""
@@ -130,11 +150,7 @@ class Gaussian(Head):
 
     def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
         """Raise a ValueError if there are not a mean and a logarithm for each value of an action."""
-        if shape[1:] != (self.size,):
-            raise ValueError(
-                "forward must return the means and then the logarithms of the standard deviations, "
-                f"[B, {self.size}], got {shape}"
-            )
+        check_width(shape, self.size, "the means and then the logarithms of the standard deviations")
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the means as actions `[N, ...]`."""
@@ -152,19 +168,19 @@ class Gaussian(Head):
 
     def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the log-density `[B]` of sampled actions `[B, ...]` under outputs `[B, 2 A]`."""
-        return _distributions().gaussian_log_prob(values, action)
+        mean, log_std = values[:, : self.size // 2], values[:, self.size // 2 :]
+        error = (ops.reshape(action, (-1, self.size // 2)) - mean) * ops.exp(-log_std)
+        return -ops.sum(0.5 * ops.square(error) + log_std + HALF_LOG_2_PI, axis=-1)
 
     def entropy(self, values: Tensor) -> Tensor:
         """Return the differential entropy `[B]` of outputs `[B, 2 A]`, in nats."""
-        return _distributions().gaussian_entropy(values)
+        return ops.sum(values[:, self.size // 2 :] + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 
     def _reshape(self, actions: np.ndarray) -> np.ndarray:
         space: Any = self.action_space
         return actions.reshape(-1, *space.shape)
 
 
-def _distributions() -> Any:
-    """Import what needs a backend; workers only act, and import none."""
-    from noterl.heads import distributions
-
-    return distributions
+def _one_hot(index: Tensor, count: int) -> Tensor:
+    """Return float32 `[B, count]`; `ops.one_hot` reads the values on torch, which prevents tracing the loss."""
+    return ops.cast(ops.equal(ops.cast(index, "int32")[:, None], np.arange(count, dtype=np.int32)), "float32")

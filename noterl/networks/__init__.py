@@ -18,11 +18,4 @@ from noterl.networks.access import (
     unique,
     variables,
 )
-from noterl.networks.builders import (
-    ACTIVATIONS,
-    dueling_mlp,
-    is_image_shape,
-    mlp,
-    nature_cnn,
-    share_trunk,
-)
+from noterl.networks.builders import ACTIVATIONS, dueling_mlp, is_image_shape, mlp, nature_cnn, share_trunk

@@ -43,9 +43,7 @@ def variables(network: Network) -> list[keras.Variable]:
         return list(network.variables)
     if isinstance(network, keras.random.SeedGenerator):
         return [network.state]
-    if is_module(network):
-        return _modules().adopt(network)
-    raise ValueError(f"network must be a Keras model or, with the torch backend, a torch.nn.Module, got {network!r}")
+    return _modules().adopt(check_network("network", network))
 
 
 def trainable_variables(network: Network) -> list[keras.Variable]:

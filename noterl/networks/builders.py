@@ -18,7 +18,7 @@ from noterl.networks.access import Network, get_weights, is_module, set_weights,
 from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
 from noterl.random import network_generator
-from noterl.utils.checks import finite, non_negative
+from noterl.utils.checks import check_word, finite, non_negative
 
 _DENSE = ("Dense", "Linear")
 
@@ -63,7 +63,7 @@ def mlp(
     """
     shape = _shape(inputs)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
-    _check_activation(activation)
+    check_word("activation", activation, ACTIVATIONS)
     _check_last_layer(gain, log_std)
     layers: list[tuple] = [("flatten",)] if len(shape) > 1 else []
     layers += [("dense", int(units), activation, _hidden_gain(gain)) for units in hidden]
@@ -82,7 +82,7 @@ def dueling_mlp(
     """
     shape = _shape(inputs)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
-    _check_activation(activation)
+    check_word("activation", activation, ACTIVATIONS)
     trunk: list[tuple] = [("flatten",)] if len(shape) > 1 else []
     trunk += [("dense", int(units), activation) for units in hidden[:-1]]
     stream = [("dense", int(units), activation) for units in hidden[-1:]]
@@ -193,8 +193,3 @@ def _check_last_layer(gain: Any, log_std: Any) -> None:
         non_negative("gain", gain)
     if log_std is not None:
         finite("log_std", log_std)
-
-
-def _check_activation(activation: str) -> None:
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")

@@ -14,15 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from noterl.backends.common import (
-    GatheredRows,
-    GroupResult,
-    Rows,
-    UpdateProgram,
-    apply_finite_prefix,
-    must_loop,
-    num_updates,
-)
+from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, must_loop, num_updates
 from noterl.backends.finite import finiteness_probes
 from noterl.backends.jax.scope import Scope, compiler, read_values
 from noterl.backends.transfer import HostReport
@@ -55,12 +47,9 @@ class Updates(UpdateProgram):
         start = np.int32(first % self._period)
         if self._stop is not None:
             return self._apply_until_stop(rows, count, start)
-        result = self._apply(rows, count, start)
-        if result is not None:
-            return result
-        found, (logs, feedback) = self._run_until_non_finite(read_values(self._variables), rows, np.int32(count), start)
-        applied = apply_finite_prefix(lambda fewer: self._apply(rows, fewer, start) is not None, int(found), count)
-        return GroupResult(logs, feedback, applied)
+        arguments = read_values(self._variables), rows, np.int32(count), start
+        find = partial(self._run_until_non_finite, *arguments)
+        return apply_finite(lambda fewer: self._apply(rows, fewer, start), find, count)
 
     def _apply(self, rows: Rows, count: int, start: np.int32) -> GroupResult | None:
         """Make `count` updates; if one of them is not finite, change nothing and return None."""

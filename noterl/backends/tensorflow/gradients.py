@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import keras
@@ -17,7 +16,7 @@ _flags: list[FiniteFlag] = []
 
 
 class FiniteFlag:
-    """Whether the losses, and unless `losses_only` the gradients, of an update are finite.
+    """Tracks whether the losses, and unless `losses_only` the gradients, are finite inside the context.
 
     Attributes:
         value: a boolean tensor. Each `minimize` combines it with its own numbers.
@@ -27,15 +26,11 @@ class FiniteFlag:
         self.losses_only = losses_only
         self.value = tf.constant(True)
 
+    def __enter__(self) -> FiniteFlag:
+        _flags.append(self)
+        return self
 
-@contextmanager
-def tracking_finite(*, losses_only: bool) -> Iterator[FiniteFlag]:
-    """Track whether numbers are finite inside the context."""
-    flag = FiniteFlag(losses_only=losses_only)
-    _flags.append(flag)
-    try:
-        yield flag
-    finally:
+    def __exit__(self, *error: object) -> None:
         _flags.pop()
 
 

@@ -9,17 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import (
-    GatheredRows,
-    GroupResult,
-    Rows,
-    UpdateProgram,
-    apply_finite_prefix,
-    must_loop,
-    num_updates,
-)
+from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, must_loop, num_updates
 from noterl.backends.finite import finiteness_probes
-from noterl.backends.tensorflow.gradients import tracking_finite
+from noterl.backends.tensorflow.gradients import FiniteFlag
 from noterl.backends.transfer import HostReport, pack, unpack
 from noterl.types import Batch
 
@@ -53,7 +45,7 @@ class EagerUpdates(UpdateProgram):
             whether it is applied, its result, and whether `stop` is true.
         """
         old = self._read_state()
-        with tracking_finite(losses_only=False) as flag:
+        with FiniteFlag(losses_only=False) as flag:
             result = self._step(batch, index)
         finite = flag.value & _all_finite(self._state)
         stop = finite & (False if self._stop is None else self._stop(result[0]))
@@ -90,12 +82,8 @@ class Updates(EagerUpdates):
         if self._stop is not None:
             applied, stopped, (logs, feedback) = self._run_until_stop(rows, count, start)
             return GroupResult(logs, feedback, int(applied), bool(stopped))
-        result = self._apply(rows, count, start)
-        if result is not None:
-            return result
-        found, (logs, feedback) = self._run_until_non_finite(rows, count, start)
-        applied = apply_finite_prefix(lambda fewer: self._apply(rows, fewer, start) is not None, int(found), count)
-        return GroupResult(logs, feedback, applied)
+        find = partial(self._run_until_non_finite, rows, count, start)
+        return apply_finite(lambda fewer: self._apply(rows, fewer, start), find, count)
 
     def _apply(self, rows: Rows, count: int, start: int) -> GroupResult | None:
         """Make `count` updates; if one of them is not finite, change nothing and return None."""
@@ -122,8 +110,7 @@ class Updates(EagerUpdates):
         """Return the number of updates before the first that is not finite, and the results; change nothing."""
         old, once = self._read_state(), partial(self._once, losses_only=False)
         ran, finite, result = self._repeat(once, rows, count, start, until_false=True)
-        for variable, value in zip(self._state, old, strict=True):
-            variable.assign(value)
+        self._write_state(old, keep=False)
         return tf.where(finite, ran, ran - 1), result
 
     def _until_stop(self, rows: Rows, count: Any, start: Any) -> tuple[Any, Any, tuple[dict, dict]]:
@@ -134,7 +121,7 @@ class Updates(EagerUpdates):
 
     def _once(self, batch: Batch, index: int = 0, *, losses_only: bool) -> tuple[Any, tuple[dict, dict]]:
         """Make one update; return whether its numbers are finite, and its result."""
-        with tracking_finite(losses_only=losses_only) as flag:
+        with FiniteFlag(losses_only=losses_only) as flag:
             result = self._step(batch, index)
         return flag.value, result
 

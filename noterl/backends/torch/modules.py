@@ -56,15 +56,9 @@ def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
 def _adopt(tensor: torch.Tensor, name: str) -> keras.Variable:
     variable = _adopted.get(tensor)
     if variable is None:
-        trainable = isinstance(tensor, nn.Parameter) and tensor.requires_grad
-        is_parameter = isinstance(tensor, nn.Parameter)
-        shared = tensor if is_parameter else nn.Parameter(tensor.detach(), requires_grad=False)
-        variable = keras.Variable(
-            shared,
-            dtype=keras.backend.standardize_dtype(tensor.dtype),
-            trainable=trainable,
-            name=name.replace("/", "."),
-        )
+        shared = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor.detach(), requires_grad=False)
+        dtype = keras.backend.standardize_dtype(tensor.dtype)
+        variable = keras.Variable(shared, dtype=dtype, trainable=shared.requires_grad, name=name.replace("/", "."))
         _adopted[tensor] = variable
     return variable
 

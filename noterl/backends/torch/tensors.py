@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -25,11 +25,7 @@ def device_name() -> str:
 
 def to_device(value: Any, device: str) -> Any:
     """Return a host array, or a batch or dict of them, as tensors on the device."""
-    if isinstance(value, Batch):
-        return Batch(*(to_device(part, device) for part in value))
-    if isinstance(value, dict):
-        return {name: to_device(part, device) for name, part in value.items()}
-    return torch.from_numpy(value).to(device)
+    return _map(lambda array: torch.from_numpy(array).to(device), value)
 
 
 def unbind(batch: Batch, count: int) -> list[Batch]:
@@ -46,11 +42,15 @@ def unbind(batch: Batch, count: int) -> list[Batch]:
 
 def take(value: Any, indices: torch.Tensor) -> Any:
     """Return these rows of a tensor, or of each tensor in a batch or dict."""
+    return _map(lambda tensor: tensor.index_select(0, indices), value)
+
+
+def _map(function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, Batch):
-        return Batch(*(take(part, indices) for part in value))
+        return Batch(*(_map(function, part) for part in value))
     if isinstance(value, dict):
-        return {name: take(part, indices) for name, part in value.items()}
-    return value.index_select(0, indices)
+        return {name: _map(function, part) for name, part in value.items()}
+    return function(value)
 
 
 def stack(dicts: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:

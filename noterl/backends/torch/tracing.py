@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import torch
@@ -235,11 +236,11 @@ def _signature(leaf: Any) -> Any:
     return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf)
 
 
-class _Slot:
+class _Slot(NamedTuple):
     """The place of a tensor of the state: a parameter or buffer of a module, or the value of a Keras variable."""
 
-    def __init__(self, holder: dict[str, Any], name: str) -> None:
-        self.holder, self.name = holder, name
+    holder: dict[str, Any]
+    name: str
 
     def read(self) -> torch.Tensor:
         return self.holder[self.name]
@@ -264,19 +265,17 @@ def _positions(slots: list[_Slot], variables: Sequence[keras.Variable]) -> list[
     return None if None in found else found  # type: ignore[return-value]
 
 
-class _swapped:
-    """Replaces the tensors in the slots inside the context."""
+@contextmanager
+def _swapped(slots: list[_Slot], tensors: list[torch.Tensor]) -> Iterator[None]:
+    """Replace the tensors in the slots inside the context."""
+    before = [slot.read() for slot in slots]
+    _write(slots, tensors)
+    try:
+        yield
+    finally:
+        _write(slots, before)
 
-    def __init__(self, slots: list[_Slot], tensors: list[torch.Tensor]) -> None:
-        self._slots, self._tensors = slots, tensors
 
-    def __enter__(self) -> None:
-        self._before = [slot.read() for slot in self._slots]
-        self._put(self._tensors)
-
-    def __exit__(self, *args: object) -> None:
-        self._put(self._before)
-
-    def _put(self, tensors: list[torch.Tensor]) -> None:
-        for slot, tensor in zip(self._slots, tensors, strict=True):
-            slot.holder[slot.name] = tensor
+def _write(slots: list[_Slot], tensors: list[torch.Tensor]) -> None:
+    for slot, tensor in zip(slots, tensors, strict=True):
+        slot.holder[slot.name] = tensor

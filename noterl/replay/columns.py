@@ -140,11 +140,6 @@ def reshape(value: Any, leading: tuple[int, ...]) -> Any:
     return value.reshape(leading + value.shape[1:])
 
 
-def flat(value: Array) -> Array:
-    """Return an array `[K, B, ...]` as `[K * B, ...]`."""
-    return value.reshape(-1, *value.shape[2:])
-
-
 def _leaf(space: spaces.Space[Any], argument: str, allowed: str) -> Leaf:
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise ValueError(f"{argument} must be {allowed}, got {space!r}")

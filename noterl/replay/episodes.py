@@ -78,19 +78,6 @@ class Episodes:
         lane = self._lane[self._slot[indices]]
         return self._pool[self._base[lane] + ((self._ordinal[indices] + steps) & self._ring[lane])]
 
-    def start(self, indices: Array) -> Array:
-        """Return the index of the oldest stored transition of the episode."""
-        return self.shifted(indices, -self.before(indices))
-
-    def end(self, indices: Array) -> Array:
-        """Return the index of the newest transition of the episode."""
-        return self.shifted(indices, self.after(indices))
-
-    def previous(self, indices: Array) -> Array:
-        """Return the index of the previous transition, or -1 if none of the episode is stored."""
-        has_previous = self.before(indices) > 0
-        return np.where(has_previous, self.shifted(indices, np.where(has_previous, -1, 0)), -1)
-
     def update(self) -> Episodes:
         """Read what changed in the storage since the last call."""
         storage = self._storage

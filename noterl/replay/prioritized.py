@@ -203,13 +203,12 @@ class Prioritized(Sampler):
         scores = np.asarray(self.score(values), np.float32)
         if scores.ndim > 1:
             scores = scores.reshape(len(indices), -1).mean(1)
-        largest = float(np.maximum.reduce(scores, initial=0.0))
-        if not (largest < np.inf and np.minimum.reduce(scores, initial=0.0) >= 0):
-            valid = (scores >= 0) & (scores < np.inf)
+        valid = (scores >= 0) & (scores < np.inf)
+        if not valid.all():
             indices, scores = indices[valid], scores[valid]
-            largest = float(scores.max(initial=0.0))
         if not len(indices):
             return
+        largest = float(scores.max())
         self._synchronized()  # transitions inserted before have the largest score until now
         self._largest = largest if self._largest is None else max(self._largest, largest)
         self._scores[indices] = scores

@@ -24,7 +24,6 @@ from noterl.replay.columns import (
     Leaf,
     action_layout,
     extra_layout,
-    flat,
     observation_layout,
     reshape,
 )
@@ -300,7 +299,7 @@ class Replay(Configurable):
         """
         storage, indices = self._built(), sample.indices.reshape(-1)
         if self._relabel:
-            choices = {name: flat(array) for name, array in sample.choices.items()}
+            choices = {name: array.reshape(-1, *array.shape[2:]) for name, array in sample.choices.items()}
             batch = self._relabel.gather(indices, choices, gamma, self._n_step)
         else:
             batch = self._gather(storage, indices, gamma, self._n_step)
@@ -466,9 +465,16 @@ class Replay(Configurable):
     def _stack_layout(self, observation: Layout) -> StackLayout | None:
         return None if self._frame_stack is None else StackLayout(observation, self._frame_stack, self._stack_axis)
 
+    def _sizes(self, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> tuple[int, int]:
+        """Return the bytes of the columns of the spaces, and of the other columns."""
+        stack = self._stack_layout(observation)
+        if stack is None:
+            return Storage.sizes(self._capacity, observation, action, extra)
+        return FrameStackStorage.sizes(self._capacity, stack.layout, action, extra)
+
     def _check_room(self, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> None:
         """Raise a ValueError with the figures if memory or disk has no room for these transitions."""
-        columns, bookkeeping = _sizes(self._capacity, self._stack_layout(observation) or observation, action, extra)
+        columns, bookkeeping = self._sizes(observation, action, extra)
         needed = bookkeeping + (columns if self._memmap is None else 0)
         available = available_bytes()
         if needed > available:
@@ -500,21 +506,9 @@ def bytes_needed(
     >>> round(bytes_needed(1_000_000, frames, spaces.Discrete(18), frame_stack=4) / 1e9, 2)
     7.08
     """
-    check_positive("capacity", capacity)
-    observation = observation_layout(observation_space)
-    frames = check_positive("frame_stack", frame_stack, none=True)
-    stack = None if frames is None else StackLayout(observation, frames, stack_axis)
-    return sum(_sizes(capacity, stack or observation, action_layout(action_space), extra_layout(extra_spec)))
-
-
-def _sizes(
-    capacity: int, observation: Layout | StackLayout, action: Leaf, extra: Mapping[str, Leaf]
-) -> tuple[int, int]:
-    """Return the bytes of the columns of the spaces, and of the other columns."""
-    if isinstance(observation, StackLayout):
-        columns = FrameStackStorage.column_bytes(capacity, observation.layout, action, extra)
-        return columns, FrameStackStorage.bookkeeping_bytes(capacity)
-    return Storage.column_bytes(capacity, observation, action, extra), Storage.bookkeeping_bytes(capacity)
+    replay = Replay(capacity, frame_stack=frame_stack, stack_axis=stack_axis)
+    layouts = observation_layout(observation_space), action_layout(action_space), extra_layout(extra_spec)
+    return sum(replay._sizes(*layouts))
 
 
 def _gathered(

@@ -73,11 +73,6 @@ class Rollout:
         """Whether all rounds are complete."""
         return self.round == self.length
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated."""
-        return sum(getattr(self, name).nbytes for name in self._fields) if self.num_envs else 0
-
     def __len__(self) -> int:
         """Return how many transitions are stored."""
         return int(self.valid[: self.round + 1].sum()) if self.num_envs else 0

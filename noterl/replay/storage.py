@@ -100,15 +100,11 @@ class Storage:
         self._successor_cells: Any = memoryview(self.successor)  # type: ignore[arg-type]
 
     @classmethod
-    def column_bytes(cls, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> int:
-        """Return the bytes of the columns of the spaces in a new storage."""
+    def sizes(cls, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> tuple[int, int]:
+        """Return the bytes of the columns of the spaces in a new storage, and of the other columns."""
         row = row_bytes(observation) + row_bytes(action) + row_bytes(extra)
-        return capacity * row + FIRST_SLOTS * row_bytes(observation)
-
-    @classmethod
-    def bookkeeping_bytes(cls, capacity: int) -> int:
-        """Return the bytes of the other columns."""
-        return capacity * sum(dtype.itemsize for dtype in cls.BOOKKEEPING.values())
+        columns = capacity * row + FIRST_SLOTS * row_bytes(observation)
+        return columns, capacity * sum(dtype.itemsize for dtype in cls.BOOKKEEPING.values())
 
     @property
     def length(self) -> int:
@@ -252,10 +248,6 @@ class Storage:
     def before(self, indices: Array) -> Array:
         """Return how many transitions of its episode precede each transition `[n]` and can be put together."""
         return self.episodes.before(indices)
-
-    def next_indices(self, indices: Array) -> Array:
-        """Return the index of the next transition in each episode, -1 if there is none (yet)."""
-        return np.maximum(self.successor.take(indices), -1)
 
     def observations(self, indices: Array) -> Any:
         """Return the observations `[n, ...]`."""

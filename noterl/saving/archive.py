@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -128,24 +128,18 @@ def _write_zip(file: BinaryIO, text: bytes, encoder: TreeEncoder) -> None:
 def _write_members(file: BinaryIO, text: bytes, encoder: TreeEncoder, parallel: dict[str, Array]) -> None:
     archive = zipfile.ZipFile(file, "w")
     try:
-        with _new_member(archive, _JSON) as member:
-            member.write(text)
+        archive.writestr(_info(_JSON), text)
         if encoder.tensors:
-            with _new_member(archive, _TENSORS) as member:
-                member.write(pack_tensors(encoder.tensors))
+            archive.writestr(_info(_TENSORS), pack_tensors(encoder.tensors))
         for name, array in encoder.arrays.items():
             if name not in parallel:
-                with _new_member(archive, name) as member:
+                with archive.open(_info(name), "w", force_zip64=True) as member:
                     write_npy(member, array)
         _write_parallel(archive, file, {_info(name): array for name, array in parallel.items()})
         archive.close()
     finally:
         # After an error, the archive would write its table of contents to a closed file when it is collected.
         archive.fp = None
-
-
-def _new_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
-    return archive.open(_info(name), "w", force_zip64=True)
 
 
 def _info(name: str) -> zipfile.ZipInfo:

@@ -15,6 +15,7 @@ from noterl import heads
 from noterl.backends import current
 from noterl.backends.common import GroupResult
 from noterl.replay import Prioritized, RatioScore
+from noterl.types import Transition
 from tests.support import reference_on_policy as reference
 from tests.support.doubles import RandomWalkEnv, branching_vector
 from tests.support.parts import gather_batch, learner_of, run_updates, sample_batch
@@ -60,7 +61,7 @@ def filled(agent: Any) -> dict[str, np.ndarray]:
         for lane in range(LANES):
             if (t, lane) != (3, 1):
                 ends = ((t, lane) == (1, 0), (t, lane) in ((2, 1), (4, 0)))
-                memory.add(lane, None, None, rng.normal(), rng.normal(size=3), *ends)
+                memory.add(Transition(lane, None, None, rng.normal(), rng.normal(size=3), *ends))
         memory.end_round()
     batch = memory.batch(gamma=0.9)
     names = ("observation", "action", "reward", "next_observation", "discount", "weight")
@@ -346,7 +347,7 @@ class TestReplayOfRollouts:
             for lane in range(LANES):
                 if (t, lane) != (3, 1):
                     ends = ((t, lane) == (1, 0), (t, lane) in ((2, 1), (2, 0)))
-                    memory.add(lane, None, None, rng.normal(), rng.normal(size=2), *ends)
+                    memory.add(Transition(lane, None, None, rng.normal(), rng.normal(size=2), *ends))
             memory.end_round()
         prepared = learner.prepare()
         expected = {**fetched(prepared._asdict() | {"extra": 0}), **fetched(prepared.extra)}

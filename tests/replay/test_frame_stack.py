@@ -19,7 +19,7 @@ from noterl.envs import FrameStack, Reach2D
 from noterl.replay import Hindsight, Prioritized, Replay, Triplets, bytes_needed
 from tests.replay.test_state import stopped_at_line
 from tests.support.doubles import CountingEnv, ImageEnv, StatefulEnv
-from tests.support.replay_invariants import check_replay
+from tests.support.replay_invariants import check_replay, next_indices
 from tests.support.replay_model import assert_same, sample_batch
 
 pytestmark = pytest.mark.backend_free
@@ -172,7 +172,7 @@ def test_reset_without_interrupt_starts_new_episode_even_if_the_newest_frame_is_
     storage = replay._storage
     assert storage.observations(storage.stored_indices()).tolist() == [[2, 2], [3, 3], [3, 4]]
     assert replay.num_sampleable() == 3
-    assert storage.next_indices(storage.stored_indices()).tolist() == [-1, 2, -1]
+    assert next_indices(storage, storage.stored_indices()).tolist() == [-1, 2, -1]
 
 
 def test_state_of_frame_stacks_is_refused_by_a_memory_without_them() -> None:

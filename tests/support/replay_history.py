@@ -12,7 +12,7 @@ from gymnasium import spaces
 from noterl.replay import Hindsight, Prioritized, Relabel, Replay, Sample, Triplets
 from noterl.types import Batch
 from tests.support.prioritized_memory import sample_of
-from tests.support.replay_invariants import check_replay
+from tests.support.replay_invariants import check_replay, next_indices
 from tests.support.replay_model import assert_same
 
 GAMMA = 0.9
@@ -307,14 +307,15 @@ class History:
         assert len(episodes._first) - len(episodes._free) == sum(each.after is None for each in self.stored)
         assert episodes.before(rows).tolist() == place
         assert (episodes.before(rows) + episodes.after(rows) + 1).tolist() == [len(each) for each in whole]
-        assert episodes.start(rows).tolist() == self.indices([each[0] for each in whole]).tolist()
-        assert episodes.end(rows).tolist() == self.indices([each[-1] for each in whole]).tolist()
-        none = [each.before is None for each in self.stored]
-        previous = self.indices([each.before or each for each in self.stored])
-        assert episodes.previous(rows).tolist() == np.where(none, -1, previous).tolist()
+        start, end = (episodes.shifted(rows, by) for by in (-episodes.before(rows), episodes.after(rows)))
+        assert start.tolist() == self.indices([each[0] for each in whole]).tolist()
+        assert end.tolist() == self.indices([each[-1] for each in whole]).tolist()
+        later = self.indices([each for each in self.stored if each.before is not None])
+        previous = self.indices([each.before for each in self.stored if each.before is not None])
+        assert episodes.shifted(later, -1).tolist() == previous.tolist()
         none = [each.after is None for each in self.stored]
         following = self.indices([each.after or each for each in self.stored])
-        assert self.replay._storage.next_indices(rows).tolist() == np.where(none, -1, following).tolist()
+        assert next_indices(self.replay._storage, rows).tolist() == np.where(none, -1, following).tolist()
 
     def episode(self, added: Added) -> list[Added]:
         """Return the stored transitions of its episode, the oldest first."""

@@ -22,6 +22,11 @@ def check_replay(replay: Replay) -> None:
             _check_prioritized(replay.sampler)
 
 
+def next_indices(storage: Storage, indices: np.ndarray) -> np.ndarray:
+    """Return the index of the next transition in each episode, -1 if there is none (yet)."""
+    return np.maximum(storage.successor.take(indices), -1)
+
+
 def equal_trees(first: SumTree, second: SumTree) -> bool:
     """Return whether values and sums are bitwise equal."""
     return all(map(np.array_equal, first._levels, second._levels))
@@ -56,9 +61,11 @@ def _check_storage(storage: Storage) -> None:
     assert masked == length - storage.num_unmasked, "the mask by index differs from that by insertion number"
     if storage._episodes is None:
         return
-    following = storage.next_indices(indices)
+    following = next_indices(storage, indices)
     last = following < 0
-    assert (storage.episodes.previous(following[~last]) == indices[~last]).all(), "an episode loses its previous step"
+    assert (storage.episodes.before(following[~last]) > 0).all(), "an episode starts after a previous step"
+    previous = storage.episodes.shifted(following[~last], -1)
+    assert (previous == indices[~last]).all(), "an episode loses its previous step"
     assert ((storage.episodes.after(indices) == 0) == last).all(), "an episode does not end with its links"
 
 

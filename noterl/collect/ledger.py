@@ -33,6 +33,10 @@ class Ledger:
         """Start an episode."""
         self.returns[lane], self.lengths[lane], self.numbers[lane], self.running[lane] = 0.0, 0, number, True
 
+    def finish(self, lane: int) -> None:
+        """Mark an episode as over."""
+        self.running[lane] = False
+
     def get_state(self) -> dict[str, Any]:
         """Return everything."""
         return {name: list(values) for name, values in vars(self).items()}

@@ -56,17 +56,14 @@ class Lanes:
 
     def claim(self) -> None:
         """Own the environments from now on; if another agent has stepped one since, its episode here restarts."""
-        lost = [
-            lane
-            for lane, environment in enumerate(self._environments)
-            if self.ledger.running[lane] and not is_owner(environment, self)
-        ]
-        for lane in lost:
-            self.ledger.running[lane] = False
+        lost = []
+        for lane, environment in enumerate(self._environments):
+            if self.ledger.running[lane] and not is_owner(environment, self):
+                self.ledger.finish(lane)
+                lost.append(lane)
+            set_owner(environment, self)
         if lost:
             warn_restarted(f"environments {lost}", "another agent has stepped them", "Their episodes restart")
-        for environment in self._environments:
-            set_owner(environment, self)
 
     def restart(self) -> None:
         """Make every lane idle; its environment stays open."""
@@ -135,10 +132,6 @@ class Lanes:
     def logs(self, lane: int) -> dict[str, float]:
         """Return the logs of a lane's episode besides its return and length."""
         return {}
-
-    def finish(self, lane: int) -> None:
-        """Mark the lane's episode as over."""
-        self.ledger.running[lane] = False
 
     def get_state(self) -> dict[str, Any]:
         """Return, for each lane, the seed of the last reset, the actions since, and the environment's own state.

@@ -33,21 +33,18 @@ class Ledger:
         """Start an episode."""
         self.returns[lane], self.lengths[lane], self.numbers[lane], self.running[lane] = 0.0, 0, number, True
 
+    def finish(self, lane: int) -> None:
+        """Mark an episode as over."""
+        self.running[lane] = False
+
     def get_state(self) -> dict[str, Any]:
         """Return everything."""
-        return {
-            "returns": list(self.returns),
-            "lengths": list(self.lengths),
-            "numbers": list(self.numbers),
-            "running": list(self.running),
-            "over": list(self.over),
-        }
+        return {name: list(values) for name, values in vars(self).items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned."""
-        self.returns, self.lengths = list(state["returns"]), list(state["lengths"])
-        self.numbers, self.running = list(state["numbers"]), list(state["running"])
-        self.over = list(state["over"])
+        for name in vars(self):
+            setattr(self, name, list(state[name]))
 
 
 def restore_episode(environment: Any, saved: dict[str, Any], actions: list[Any], *, over: bool) -> str | None:

@@ -8,6 +8,7 @@ SAME_STEP resets at once and gives the final observation in `info["final_obs"]`.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,7 +104,7 @@ class VectorLanes:
             if self._observations is None:
                 self._reset_all(int(self._generators("environment/vector").integers(2**31)))
             elif self._unreset[lane]:
-                self._reset_lane(lane)
+                self._reset_lanes([lane])
             self._checker.observation(at(self._observations, lane), lane, step)
         except BaseException:
             self._forget()
@@ -115,10 +116,12 @@ class VectorLanes:
         observations, _ = self._env.reset(seed=seed)
         self._observations = copy_observation(self._batch_space, observations)
 
-    def _reset_lane(self, lane: int) -> None:
-        observations, _ = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
-        _put(self._observations, lane, observations)
-        self._unreset[lane] = False
+    def _reset_lanes(self, lanes: Iterable[int]) -> None:
+        """Reset lanes one after another, in DISABLED."""
+        for lane in lanes:
+            observations, _ = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
+            _put(self._observations, lane, observations)
+            self._unreset[lane] = False
 
     def begin_round(self, actions: np.ndarray) -> None:
         """Set the next action of every lane; the environment ignores those of waiting lanes."""
@@ -180,7 +183,7 @@ class VectorLanes:
             lane = transition.lane
             self.ledger.returns[lane], self.ledger.lengths[lane] = returns[lane], lengths[lane]
             if transition.terminated or transition.truncated:
-                self.finish(lane)
+                self.ledger.finish(lane)
         self._discarded = True
         warnings.warn(
             f"the budget ended within a step of the vector environment: {len(transitions)} transitions of its "
@@ -192,10 +195,6 @@ class VectorLanes:
     def logs(self, lane: int) -> dict[str, float]:
         """Return the logs of a lane's episode besides its return and length."""
         return {}
-
-    def finish(self, lane: int) -> None:
-        """Mark the lane's episode as over."""
-        self.ledger.running[lane] = False
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the seed of the reset, the actions since and the current observations; None before a reset."""
@@ -247,18 +246,14 @@ class VectorLanes:
         try:
             self._reset_all(saved["seed"])
             for actions in saved["actions"]:
-                self._reset_lanes(self._unreset)
+                self._reset_lanes(np.flatnonzero(self._unreset))
                 self._advance(actions.astype(self.source.action_space.dtype))
-            self._reset_lanes(self._unreset & ~saved["unreset"])
+            self._reset_lanes(np.flatnonzero(self._unreset & ~saved["unreset"]))
         except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
             return f"{type(error).__name__}: {error}"
         self._discarded = saved["discarded"]
         same = (envs.equal(at(self._observations, lane), one["observation"]) for lane, one in enumerate(lanes))
         return None if all(same) else "observations differ"
-
-    def _reset_lanes(self, mask: np.ndarray) -> None:
-        for lane in np.flatnonzero(mask).tolist():
-            self._reset_lane(lane)
 
     def close(self) -> None:
         """Close the environment if the source made it."""

@@ -108,16 +108,12 @@ def _call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
     keywords = {}
     try:
         signature = inspect.signature(factory)
-    except ValueError:
-        signature = None
-    if signature is not None:
         open_ended = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
         if render_mode is not None and (open_ended or "render_mode" in signature.parameters):
             keywords["render_mode"] = render_mode
-        try:
-            signature.bind(**keywords)
-        except TypeError as error:
-            raise ValueError(f"env: the factory {show(factory)} must not require arguments: {error}") from error
+        signature.bind(**keywords)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"env: the factory {show(factory)} must not require arguments: {error}") from error
     product = factory(**keywords)
     return make_registered(product, render_mode) if isinstance(product, str | EnvSpec) else product
 

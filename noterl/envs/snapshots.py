@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 import gymnasium
@@ -102,7 +103,8 @@ def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
     stack[stateful].set_state(own)
     for layer, fields in zip(stack[:stateful], wrappers, strict=True):
         for path, value in fields.items():
-            _assign(layer, path, value)
+            owner, _, name = path.rpartition(".")
+            setattr(attrgetter(owner)(layer) if owner else layer, name, value)
     _set_random(stack[-1], random)
 
 
@@ -182,7 +184,7 @@ def _known_fields(layer: Any) -> tuple[str, ...] | None:
 def _wrapper_state(layer: Any) -> dict[str, Any]:
     fields = _known_fields(layer)
     if fields is not None:
-        return {path: codec.copy(_read(layer, path)) for path in fields if path.split(".")[0] in vars(layer)}
+        return {path: codec.copy(attrgetter(path)(layer)) for path in fields if path.split(".")[0] in vars(layer)}
     # Any attribute of a user's wrapper may be state, except those that cannot change.
     held = {name: value for name, value in vars(layer).items() if name not in _BASE_FIELDS and not _is_fixed(value)}
     return {name: codec.copy(value) for name, value in held.items()}
@@ -199,18 +201,6 @@ def _check_fields(layer: Any, fields: dict[str, Any]) -> None:
         own = path.isidentifier() and path not in _BASE_FIELDS and not callable(getattr(type(layer), path, None))
         if path not in known if known is not None else not own:
             raise ValueError(f"state: {type(layer).__name__} has no state named {path!r}")
-
-
-def _read(layer: Any, path: str) -> Any:
-    for name in path.split("."):
-        layer = getattr(layer, name)
-    return layer
-
-
-def _assign(layer: Any, path: str, value: Any) -> None:
-    *owners, name = path.split(".")
-    owner = _read(layer, ".".join(owners)) if owners else layer
-    setattr(owner, name, value)
 
 
 def _set_random(base: Any, state: dict[str, Any] | None) -> None:

@@ -48,8 +48,7 @@ class EnvSource:
         observation_space: Any,
         action_space: Any,
         *,
-        env: Env | None = None,
-        vector: VectorEnv[Any, Any, Any] | None = None,
+        env: Env | VectorEnv[Any, Any, Any] | None = None,
         build: Builder | None = None,
         owned: bool = False,
         absent: str = "there is no environment, only its spaces",
@@ -60,23 +59,22 @@ class EnvSource:
         Args:
             observation_space: of one environment, as the environment has it.
             action_space: of one environment, as the environment has it.
-            env: the first environment: the user's own, or one that was made to read its spaces.
-            vector: the vector environment instead.
+            env: the first environment, or the vector environment: the user's own, or made here to read its spaces.
             build: makes an environment like `env`, in a render mode.
-            owned: whether `env` or `vector` was made here, so that `close` closes it.
+            owned: whether `env` was made here, so that `close` closes it.
             absent: the reason if there is no environment.
             team: the agents if there are several. Two Tuple spaces are those of several agents, too.
         """
-        if team is None and vector is None and isinstance(env, TeamEnv | None):
+        if team is None and isinstance(env, TeamEnv | None):
             team = _team_of(env, observation_space, action_space)
         self.team = team
         if team is not None:
             observation_space, action_space = team.joined_observation_space, team.joined_action_space
         self.observation_space = convert(observation_space, "observation_space")
         self.action_space = convert(action_space, "action_space")
-        self._env, self._build, self._owned, self._absent = env, build, owned, absent
-        self._vector, self._vector_closed = vector, False
-        self.num_envs: int | None = None if vector is None else vector.num_envs
+        self._env: Any = env
+        self._build, self._owned, self._absent, self._closed = build, owned, absent, False
+        self.num_envs: int | None = env.num_envs if isinstance(env, VectorEnv) else None
         self._first_is_free = owned  # whether `env` is not a lane yet
         self._description: dict[str, Any] | None = None
         # The environments made here, by id, as some have no hash. Only lanes and callers keep them alive.
@@ -122,29 +120,26 @@ class EnvSource:
     @property
     def spec(self) -> EnvSpec | None:
         """Return gymnasium's description of one environment."""
-        if self._vector is not None:
-            return single_spec(self._vector)
-        spec = None if self._env is None else self._env.spec
+        if self.num_envs is not None:
+            return single_spec(self._env)
+        spec = getattr(self._env, "spec", None)
         return spec if isinstance(spec, EnvSpec) else None
 
     @property
     def vector(self) -> VectorEnv[Any, Any, Any] | None:
         """Return the vector environment that steps its lanes together, or None."""
-        return None if type(self._vector) is SyncVectorEnv else self._vector
+        return None if self.num_envs is None or type(self._env) is SyncVectorEnv else self._env
 
     def layer_with(self, name: str) -> Any:
         """Return the outermost wrapper that has an attribute of this name, or the environment, or None.
 
         The attribute is about the task, such as `compute_reward`; the returned object is never stepped.
         """
-        environments: list[Any] = [self._env]
-        if self._vector is not None:
-            *_, base = layers(self._vector)
-            environments = [self._vector, *list(getattr(base, "envs", ()))[:1]]
-            if len(environments) == 1 and not hasattr(base, name):
-                environments.append(self.make_evaluation())
-        elif self._env is None:
-            environments = [self.make_evaluation()]
+        environments: list[Any] = [] if self._env is None else [self._env]
+        if self.num_envs is not None:
+            environments += list(getattr(self._env.unwrapped, "envs", ()))[:1]
+        if not (hasattr(self._env, name) or any(isinstance(env, gymnasium.Env) for env in environments)):
+            environments.append(self.make_evaluation())
         return next((layer for env in environments for layer in layers(env) if hasattr(layer, name)), None)
 
     def make(self, index: int = 0) -> Env:
@@ -155,9 +150,9 @@ class EnvSource:
         Raises:
             ValueError: if no environment, or no further one, can be made.
         """
-        if type(self._vector) is SyncVectorEnv:
+        if type(self._env) is SyncVectorEnv:
             return self._opened().envs[index]
-        if self._vector is not None:
+        if self.num_envs is not None:
             raise ValueError("env: a vector environment steps its lanes together and has no single lane")
         if self._env is None or not (self._first_is_free or (index == 0 and not self._owned)):
             return self._make_another()
@@ -175,10 +170,9 @@ class EnvSource:
         return self._opened()
 
     def _opened(self) -> Any:
-        if self._vector_closed and self._build is not None:
-            self._vector = self._build(None)
-            self._vector_closed = False
-        return self._vector
+        if self._closed and self._build is not None:
+            self._env, self._closed = self._build(None), False
+        return self._env
 
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
         """Return an environment like those of the lanes, but never one of them. The caller closes it.
@@ -202,15 +196,14 @@ class EnvSource:
         try:
             return self._checked(self._builder()(render_mode))
         except NotRemade as error:
-            name = name_of(self._vector if self._env is None else self._env)
             raise ValueError(
-                f"env: no second {name} can be made ({error}); pass an id or a factory, such as lambda: "
+                f"env: no second {name_of(self._env)} can be made ({error}); pass an id or a factory, such as lambda: "
                 "MyEnv(), as env="
             ) from error
 
     def _builder(self) -> Builder:
-        if self._vector is not None:
-            return vector_builder(self._vector)
+        if self.num_envs is not None:
+            return vector_builder(self._env)
         if self._build is not None:
             return self._build
         if self._env is None:
@@ -244,11 +237,8 @@ class EnvSource:
         for env in self._living():
             if env is not self._env or self._owned:
                 env.close()
-        if self._vector is not None and self._owned:
-            self._vector.close()
-            self._vector_closed = True
         self._made.clear()
-        self._first_is_free = False
+        self._first_is_free, self._closed = False, True
 
 
 def resolve(env: Any) -> EnvSource:
@@ -295,12 +285,10 @@ def resolve(env: Any) -> EnvSource:
 
 def source_of(env: Env | VectorEnv[Any, Any, Any], *, build: Builder | None, owned: bool) -> EnvSource:
     """Return the source around an environment that `open_env` returned."""
-    if isinstance(env, VectorEnv):
-        spaces = env.single_observation_space, env.single_action_space
-        return EnvSource(*spaces, vector=env, build=build, owned=owned)
+    prefix = "single_" if isinstance(env, VectorEnv) else ""
     # An environment whose author forgot the spaces does not have these attributes.
-    found = getattr(env, "observation_space", None), getattr(env, "action_space", None)
-    return EnvSource(*found, env=env, build=build, owned=owned)
+    spaces = (getattr(env, f"{prefix}{name}_space", None) for name in ("observation", "action"))
+    return EnvSource(*spaces, env=env, build=build, owned=owned)
 
 
 def _team_of(env: TeamEnv | None, observation_space: Any, action_space: Any) -> Team | None:

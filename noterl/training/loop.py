@@ -171,7 +171,7 @@ class Loop:
             self.learner.add(transition)
             self.counters.steps += 1
             if transition.terminated or transition.truncated:
-                self.lanes.finish(transition.lane)
+                self.lanes.ledger.finish(transition.lane)
                 self._over.append(transition.lane)
 
     def _is_spent(self) -> bool:

@@ -117,10 +117,6 @@ class Team:
         """Return each agent's actions `[B, *shape]` from vectors `[B, W]`, in the type of the vectors."""
         return _split(vectors, self._action_columns, [space.shape or () for space in self.action_space], reshape)
 
-    def joined_actions(self, actions: Sequence[Array]) -> Array:
-        """Return the vectors `[N, W]` of the agents' actions, `[N, *shape]` each."""
-        return np.concatenate([np.reshape(part, (len(part), -1)) for part in actions], axis=-1, dtype=np.float32)
-
     def actions(self, vector: Array) -> tuple[Any, ...]:
         """Return the agents' actions, each a member of its space, from one vector `[W]`."""
         return tuple(

@@ -123,11 +123,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
     def render_takes_mode(self) -> bool:
         """Return whether `render` has an argument `mode`, as in gym 0.21."""
         render = getattr(self.env, "render", None)
-        try:
-            parameters = inspect.signature(render).parameters if callable(render) else {}
-        except ValueError:
-            return False
-        return "mode" in parameters
+        return callable(render) and "mode" in inspect.signature(render).parameters
 
     def render(self) -> Any:
         """Render the environment, as an array if it can."""

@@ -174,6 +174,12 @@ def test_load_restores_a_registered_class(tmp_path: Path) -> None:
         assert_same_state(agent, again)
 
 
+def test_seed_among_the_options_of_a_subclass_determines_the_networks() -> None:
+    first, second, other = (RegisteredAgent("CartPole-v1", 4, seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(q_values(first), q_values(second))
+    assert not np.array_equal(q_values(first), q_values(other))
+
+
 def test_unregistered_class_needs_custom_objects(tmp_path: Path) -> None:
     agent = ScriptAgent("CartPole-v1", hidden=(4,), seed=1)
     with pytest.raises(ValueError, match=r"'ScriptAgent'.*custom_objects="):
@@ -263,8 +269,8 @@ MISFITS = {
     "layers": (lambda: small(hidden=(8, 8)), r"network 'q' has weights of the shapes"),
     "dueling": (lambda: small(hidden=(8,), dueling=True), r"network 'q' has weights of the shapes"),
     "observations": (lambda: small("Acrobot-v1", hidden=(8,)), r"network 'q' has weights of the shapes"),
-    "optimizer": (lambda: one_lane(optimizer=keras.optimizers.SGD(0.1)), r"optimizer 'Adam', the agent has SGD"),
-    "related optimizer": (lambda: one_lane(optimizer=keras.optimizers.AdamW(0.1)), r"'Adam', the agent has AdamW"),
+    "optimizer": (lambda: one_lane(optimizer=keras.optimizers.SGD(0.1)), "'Adam'.* SGD"),
+    "related optimizer": (lambda: one_lane(optimizer=keras.optimizers.AdamW(0.1)), "'Adam'.* AdamW"),
     "rules": (lambda: one_lane(optimizer=keras.optimizers.Adam(weight_decay=0.1)), r"rules.*weight_decay"),
     "schedule": (
         lambda: one_lane(optimizer=keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 9))),

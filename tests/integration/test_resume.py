@@ -322,7 +322,7 @@ def test_file_with_another_optimizer_raises_and_changes_nothing(tmp_path: Path) 
     for agent, other, message in (
         (of_torch, of_keras, "of another framework"),
         (of_keras, of_torch, "of another framework"),
-        (of_torch, one_lane(optimizer=lambda p: torch.optim.SGD(p, 0.1)), "optimizer 'Adam', the agent has SGD"),
+        (of_torch, one_lane(optimizer=lambda p: torch.optim.SGD(p, 0.1)), "'Adam'.* SGD"),
     ):
         agent.fit(steps=30, verbose=0)
         agent.save(tmp_path / "a.noterl")

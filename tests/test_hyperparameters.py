@@ -85,12 +85,12 @@ def test_value_out_of_bounds_raises() -> None:
         gamma.assign(value)
         assert float(gamma) == value
     for value in (-1e-9, 1.1):
-        with pytest.raises(ValueError, match=r"gamma .*0\.0 .*1\.0"):
+        with pytest.raises(ValueError, match=r"gamma .*0.* 1.*got"):
             gamma.assign(value)
-        with pytest.raises(ValueError, match=r"gamma .*0\.0 .*1\.0"):
+        with pytest.raises(ValueError, match=r"gamma .*0.* 1.*got"):
             Hyperparameter(value, "gamma", minimum=0.0, maximum=1.0)
     assert float(gamma) == 1.0
-    with pytest.raises(ValueError, match=r"rate .*0\.0 .*inf"):
+    with pytest.raises(ValueError, match=r"rate .*0.*got"):
         Hyperparameter(-1.0, "rate", minimum=0.0)
 
 

@@ -40,43 +40,49 @@ __all__ = ["Agent", "Defaults", "load"]
 
 
 class Agent(Algorithm):
-    """An agent: networks, and how they act and learn.
+    """A reinforcement-learning agent: networks, how they choose actions, and how they are trained.
 
-    A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`). It defines `forward` and
-    `loss`, or `forward` and `update`; with a target network also `update_target`. Networks, variables and seed
-    generators are found as attributes, also in lists, tuples and dicts. Observations other than a Box reach networks as
-    one float32 vector, as `noterl.envs.observation` describes. For `Hindsight`, an agent may define
-    `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`; otherwise the environment's are used.
+    A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`). It defines `forward`, and
+    either `loss` or `update`. If it has a target network, it also defines `update_target`. The agent collects networks,
+    variables and seed generators from its attributes, including attributes that are lists, tuples or dicts.
+
+    If the observation space is not a Box, networks receive one float32 vector; see `noterl.envs.observation`. For
+    `Hindsight`, an agent may define `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`. If it
+    does not, the environment's methods are used.
 
     Args:
         env: a gymnasium id, an environment, a function that makes one, a native vector environment, or a pair
             (observation_space, action_space).
-        seed: the one seed of the run: environments, exploration, sampling and networks; None for a random one.
-        normalize_observation: whether networks receive observations shifted and scaled by their running statistics.
+        seed: seed of all random numbers of the run: environments, exploration, sampling and networks; None for a random
+            seed.
+        normalize_observation: whether networks receive observations that are normalized by their running mean and
+            standard deviation.
         normalize_reward: whether rewards are divided by the running standard deviation of the discounted return.
 
     Raises:
         ValueError: if `env` is none of these, or the algorithm does not support its spaces.
 
     Attributes:
-        memory: "replay" or "rollout": what the agent learns from.
-        head: how the network's output becomes an action.
+        memory: the kind of memory that the agent learns from, "replay" or "rollout".
+        head: converts the network's output into an action.
         optimizer_names: the optimizers that `update` names in `minimize`.
         action_spaces: the kinds of action space that the algorithm supports.
         observation_spaces: the kinds of observation space that it supports.
-        random_spec: random numbers that an update needs, by name: (their shape for each row of a batch, "normal" for
-            standard normal or "uniform" for [0, 1)). They are in `batch.extra`.
-        supports_replay: whether rollouts, with the fields of `prepare`, may go to a replay memory given to `compile`.
+        random_spec: name -> (shape, distribution) of the random numbers that an update needs; they are in
+            `batch.extra`. The shape is that of one row of a batch. The distribution is "normal" for standard normal or
+            "uniform" for [0, 1).
+        supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
+            stores rollouts with the fields that `prepare` returns.
         extra_spec: name -> (shape, dtype) of the fields that `prepare` returns; found by a dry run if not declared.
-        update_period: n if updates differ within a period of n, such as policies that are updated at every n-th update.
-            `update` then receives a second argument, `updates % n`, an int that Python may branch on.
-        target_period: updates between two steps of Polyak averaging; it divides `update_period`.
+        update_period: n if every n-th update differs from the others, for example because it also updates the actor.
+            If n is above 1, `update` receives a second argument, the Python int `updates % n`.
+        target_period: updates between two steps of Polyak averaging; a divisor of `update_period`.
         rollout_steps: steps of each environment in a rollout.
         epochs: passes over each rollout.
         steps: environment steps so far.
         updates: gradient updates so far.
         episodes: finished episodes so far.
-        stop_training: whether training was asked to end; may be set.
+        stop_training: whether `stop` was called; setting it to True also ends training.
     """
 
     _settings: Settings | None
@@ -99,7 +105,7 @@ class Agent(Algorithm):
             _stop=StopRequest(),
             _history=None,
             _loss_mean=LossMean(),
-            _act_generator=Generators(self.generators.seed)("act"),  # of `act`; not part of the state
+            _act_generator=Generators(self.generators.seed)("act"),  # used by `act`; not saved
             _fits=0,
         )
 
@@ -118,18 +124,18 @@ class Agent(Algorithm):
         jit_compile: bool | str = "auto",
         steps_per_execution: int | str = "auto",
     ) -> None:
-        """Replace some of the algorithm's defaults.
+        """Set the optimizers, exploration, memory and update schedule; None keeps the algorithm's default.
 
         Args:
-            optimizer: one (cloned for each of `optimizer_names`), a list in that order, or a dict by name. Keras
-                optimizers on every backend; with KERAS_BACKEND=torch also `torch.optim` ones, or a function
-                `parameters -> optimizer`.
-            policy: exploration among discrete actions, of `noterl.policies`.
-            noise: exploration around continuous actions, of `noterl.noise`.
+            optimizer: one optimizer, which is cloned for each of `optimizer_names`; a list in that order; or a dict by
+                name. Keras optimizers work on every backend. With KERAS_BACKEND=torch, `torch.optim` optimizers and
+                functions `parameters -> optimizer` also work.
+            policy: exploration policy for discrete actions, from `noterl.policies`.
+            noise: exploration noise for continuous actions, from `noterl.noise`.
             replay: the memory, a `noterl.Replay`.
-            batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches are smoother
-                and cost more; 32 to 256 are usual.
-            learning_starts: environment steps before the first update, with uniformly random actions.
+            batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches have less
+                gradient noise and cost more; 32 to 256 are usual.
+            learning_starts: environment steps before the first update; their actions are uniformly random.
             update_every: environment steps between groups of updates, or "episode".
             updates: gradient updates in a group, or "pass" for one pass over the memory.
             target_update: an int is the number of environment steps between hard copies to the target. A float below 1
@@ -139,7 +145,7 @@ class Agent(Algorithm):
                 results.
 
         Raises:
-            ValueError: if an argument is not one of the allowed values; nothing has changed then.
+            ValueError: if an argument is not one of the allowed values; the agent is then unchanged.
             RuntimeError: while `fit` is running.
         """
         arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
@@ -158,7 +164,7 @@ class Agent(Algorithm):
     def build(self) -> None:
         """Compile with the algorithm's defaults if necessary, allocate the memory and build optimizers and programs.
 
-        Training and acting call it; call it yourself to find errors early.
+        `fit` and `act` call `build`; call it earlier to find errors before training.
         """
         self._build()
 
@@ -174,18 +180,19 @@ class Agent(Algorithm):
         log_every: int | None = None,
         seed: int | None = None,
     ) -> History:
-        """Train; a second call continues where the first ended.
+        """Train the agent; a second call continues where the first ended.
 
         Args:
-            env: train here instead of the environment that the agent was built with; the spaces must be the same.
-            episodes: finished episodes to add.
-            steps: environment steps to add, in total over lanes. The budget that is spent first ends training. Neither
-                is needed if a callback stops it.
-            callbacks: `noterl.callbacks` or `keras.callbacks`; they run in this order.
-            num_envs: environments that are stepped one after another in this process.
+            env: environment to train in, with the agent's spaces; by default the one that the agent was built with.
+            episodes: number of episodes to finish.
+            steps: number of environment steps to take, summed over the environments. Training ends when `episodes` or
+                `steps` is reached. Both may be None if a callback ends training.
+            callbacks: `noterl.callbacks` or `keras.callbacks`. They run in this order, but loggers and checkpoints run
+                last.
+            num_envs: number of environments, which are stepped one after another in this process.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes; "auto" is 1 on a terminal, else 2.
             log_every: episodes between lines, 10 by default.
-            seed: restart every generator from this seed, those of Keras's layers too, and reset the environments.
+            seed: new seed of every generator, including those of Keras layers; the environments are reset.
 
         Returns:
             The `History` of this call, which is also `agent.history`.
@@ -255,12 +262,12 @@ class Agent(Algorithm):
         """Play whole episodes without learning; training is not affected.
 
         Args:
-            env: where to play; by default a new copy of the training environment.
-            episodes: how many.
-            seed: of the environments; by default one of the agent's own, the same in every call.
-            deterministic: act without exploration; otherwise explore as in training.
-            num_envs: environments that are stepped side by side. If acting is deterministic, only rounding depends on
-                it.
+            env: environment to play in; by default a new copy of the training environment.
+            episodes: number of episodes.
+            seed: seed of the environments; by default the agent's seed in every call.
+            deterministic: whether to act without exploration; if False, the agent explores as in training.
+            num_envs: number of environments that are stepped together. If `deterministic` is True, it affects results
+                only by rounding.
 
         Returns:
             `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile
@@ -285,13 +292,13 @@ class Agent(Algorithm):
                 source.close()
 
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
-        """Return the action for one observation, or actions `[N, ...]` for a batch of them (of a Dict, of each part).
+        """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
 
-        If `deterministic` is False, the action is sampled from a separate generator, so calling `act` never changes
-        training.
+        For a Dict space, a batch is a dict with a batch of each part. If `deterministic` is False, actions
+        are sampled from a separate generator, so calling `act` never changes training.
 
         Raises:
-            ValueError: if the observation has neither the shape of one nor of a batch.
+            ValueError: if the shape is neither that of one observation nor that of a batch.
         """
         check_bool("deterministic", deterministic)
         single = self._encoder.axes(observation) == 0
@@ -300,33 +307,33 @@ class Agent(Algorithm):
         return one_of(actions, 0, self.action_space) if single else actions
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:
-        """Write everything into one file, atomically; `replay=False` leaves the memory out.
+        """Write the agent and its training state to one file, atomically; `replay=False` omits the replay memory.
 
-        A run that is resumed from a file written in `on_episode_end` or `on_step_end` continues exactly. In the hooks
-        of a batch, the updates of its group are applied already but not counted yet.
+        If a run is resumed from a file written in `on_episode_end` or `on_step_end`, it equals an uninterrupted run. In
+        batch hooks, the updates of the group are already applied but not yet counted.
 
         Raises:
-            OSError: if the file cannot be written; an older file at `path` stays.
+            OSError: if the file cannot be written; an older file at `path` is kept.
         """
         saving.write(path, self.get_document(replay=replay))
 
     def restore(self, path: str | Path) -> None:
-        """Restore everything from a file of an agent of this class; training continues as if never interrupted.
+        """Restore an agent of this class from a file; training then continues as if it had not been interrupted.
 
         Raises:
             RuntimeError: while `fit` is running.
-            noterl.saving.FileError: if the file is damaged or not one of noterl's; nothing has changed then.
-            ValueError: if it does not fit this agent; nothing has changed then.
+            noterl.saving.FileError: if the file is damaged or noterl did not write it; the agent is then unchanged.
+            ValueError: if the file does not fit this agent; the agent is then unchanged.
         """
         self._refuse_while_training("restore")
         self.set_document(saving.read(path))
 
     def get_document(self, *, replay: bool = True) -> dict[str, Any]:
-        """Return what `save` writes, for `noterl.saving.write`; the arrays of the memory are views."""
+        """Return the document that `save` passes to `noterl.saving.write`; the memory's arrays are views."""
         return agent_state.document(self._parts(), replay=replay)
 
     def set_document(self, document: Any) -> None:
-        """Restore what `noterl.saving.read` returned; errors are those of `restore`."""
+        """Restore a document that `noterl.saving.read` returned; raises the same errors as `restore`."""
         self._refuse_while_training("set_document")
         agent_state.check_document(document)
         if document["class"] != type(self).__name__:
@@ -334,26 +341,26 @@ class Agent(Algorithm):
         agent_state.set_state(self._parts(), document["state"], malformed=saving.FileError)
 
     def save_weights(self, path: str | Path) -> None:
-        """Write the weights and the statistics of normalisers as a `.safetensors` file in Keras's layout."""
+        """Write the weights and the normalization statistics as a `.safetensors` file in Keras's layout."""
         saving.write_weights(path, self.get_weights())
 
     def load_weights(self, path: str | Path) -> None:
         """Load the weights from a file of `save_weights`, written on any backend.
 
         Raises:
-            ValueError: if the weights do not fit; nothing has changed then.
+            ValueError: if the weights do not fit; the agent is then unchanged.
         """
         self.set_weights(saving.read_weights(path))
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        """Return the weights by "<network>/<position>", and the statistics of normalisers."""
+        """Return the weights by "<network>/<position>", and the normalization statistics."""
         return agent_state.get_weights(self)
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Set what `get_weights` returned.
 
         Raises:
-            ValueError: if the weights do not fit; nothing has changed then.
+            ValueError: if the weights do not fit; the agent is then unchanged.
         """
         agent_state.set_weights(self, weights)
         if self._actor is not None:
@@ -369,13 +376,13 @@ class Agent(Algorithm):
 
         Raises:
             RuntimeError: while `fit` is running.
-            ValueError: if it does not fit; nothing has changed then.
+            ValueError: if the state does not fit; the agent is then unchanged.
         """
         self._refuse_while_training("set_state")
         agent_state.set_state(self._parts(), state)
 
     def summary(self) -> None:
-        """Print backend, device, spaces, networks and memory."""
+        """Print the backend, device, spaces, networks and memory."""
         print(agent_state.summary(self._parts()))
 
     def animate(
@@ -406,17 +413,18 @@ class Agent(Algorithm):
         Raises:
             ValueError: if the optimizer is unknown, it has no such rule, or the value is out of bounds.
         """
-        found = self.optimizers
-        if optimizer is not None and optimizer not in found:
-            raise ValueError(f"optimizer must be one of {', '.join(found)}, got {optimizer!r}")
-        for name in found if optimizer is None else (optimizer,):
-            optimizers.set_rule(found[name], rule, float(value))
+        by_name = self.optimizers
+        if optimizer is not None and optimizer not in by_name:
+            raise ValueError(f"optimizer must be one of {', '.join(by_name)}, got {optimizer!r}")
+        for name in by_name if optimizer is None else (optimizer,):
+            optimizers.set_rule(by_name[name], rule, float(value))
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Leave the agent, after the block, exactly as it was before; the agent may be trained and compiled inside.
+        """Restore the agent exactly at the end of the block, in which it may be trained and compiled.
 
-        Its environments are set aside, so a `fit` inside must be given others, such as `new_environment`.
+        The training environments keep their episodes. Inside the block, pass another environment to `fit`, such as
+        `new_environment()`.
 
         Raises:
             RuntimeError: while `fit` is running.
@@ -437,14 +445,14 @@ class Agent(Algorithm):
             self._set(**attributes)
             self._set(_session=self._new_session())
             self.set_state(state)
-            self._set(_session=attributes["_session"])  # not that of set_state, which closes environments
+            self._set(_session=attributes["_session"])  # last, because set_state closes the session's environments
 
     def new_environment(self) -> Any:
         """Return a new copy of the training environment."""
         return self._source.make_evaluation()
 
     def get_rule(self, rule: str, optimizer: str | None = None) -> float:
-        """Return a rule of one optimizer, by default of the first; `set_rule` names the rules.
+        """Return the value of a rule of one optimizer, by default the first; `set_rule` lists the rules.
 
         Raises:
             ValueError: if the optimizer has no such rule.
@@ -452,7 +460,7 @@ class Agent(Algorithm):
         return optimizers.get_rule(self.optimizers[optimizer or self.optimizer_names[0]], rule)
 
     def gradient_noise(self, samples: int) -> GradientNoise:
-        """Return what measures how much gradients differ between `samples` batches.
+        """Return a `GradientNoise`, which measures how much gradients differ between `samples` batches.
 
         Raises:
             ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
@@ -460,15 +468,15 @@ class Agent(Algorithm):
         return GradientNoise(self._build()[0], samples)
 
     def show_message(self, message: str) -> None:
-        """Write a line to the standard error, unless `fit` was called with `verbose=0`."""
+        """Write a line to standard error, unless `fit` was called with `verbose=0`."""
         if self._session.verbose:
             console.print_message(f"noterl: {message}")
 
     @property
     def optimizers(self) -> dict[str, Any]:
         """The optimizers by name."""
-        found: dict[str, Any] = self._compiled().optimizers
-        return found
+        by_name: dict[str, Any] = self._compiled().optimizers
+        return by_name
 
     @property
     def optimizer(self) -> Any:
@@ -507,12 +515,12 @@ class Agent(Algorithm):
 
     @property
     def update_batch_size(self) -> int:
-        """Transitions of one gradient update."""
+        """Number of transitions in one gradient update."""
         return self._compiled().batch_size
 
     @property
     def callbacks(self) -> Sequence[Callback]:
-        """The callbacks of the fit in progress, else of the last one, in the order in which they run."""
+        """The callbacks of the `fit` in progress, or of the last one, in the order in which they run."""
         return self._session.callbacks.callbacks
 
     @property
@@ -527,7 +535,7 @@ class Agent(Algorithm):
 
     @property
     def stop_training(self) -> bool:
-        """Whether training was asked to end."""
+        """Whether `stop` was called, or this was set to True."""
         return self._stop.is_set
 
     @stop_training.setter
@@ -538,7 +546,7 @@ class Agent(Algorithm):
 
     @property
     def stop_reason(self) -> str | None:
-        """Why training was asked to end, or None."""
+        """The reason passed to `stop`, or None."""
         return self._stop.reason
 
     def _new_session(self) -> Session:
@@ -595,7 +603,7 @@ class Agent(Algorithm):
         )
 
     def _joint(self) -> Joint | None:
-        """Return how several agents share the forward pass; None for one agent."""
+        """Return the layout of a forward pass that several agents share; None for one agent."""
         return None
 
     def _parts(self) -> agent_state.Parts:
@@ -604,7 +612,7 @@ class Agent(Algorithm):
         return agent_state.Parts(self, self._settings, learner, actor, self._session, self._counters, self._loss_mean)
 
     def _reseed(self, seed: int | None) -> None:
-        """Restart every generator from a seed: the agent's own, and those of Keras's layers."""
+        """Restart every generator from a seed: the agent's own, and those of Keras layers."""
         learner, actor = self._build()
         self.generators.reseed(seed)
         actor.explorer.generator = self.generators("exploration")
@@ -630,15 +638,15 @@ class Agent(Algorithm):
 
 
 def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent:
-    """Build the agent that a file holds, and restore it.
+    """Build an agent from a file and restore its state.
 
     Args:
-        path: of a file written by `Agent.save` or a `Checkpoint`.
-        custom_objects: classes of your own by name, besides those known through `noterl.register`.
+        path: path of a file written by `Agent.save` or a `Checkpoint`.
+        custom_objects: your own classes by name, in addition to those registered with `noterl.register`.
 
     Raises:
-        noterl.saving.FileError: if the file is damaged or not one of noterl's.
-        ValueError: if it names an unregistered class, or arguments that a file cannot hold.
+        noterl.saving.FileError: if the file is damaged or noterl did not write it.
+        ValueError: if the file names an unregistered class, or an argument that cannot be stored in a file.
     """
     document = saving.read(path)
     agent = _agent_of(document, custom_objects)
@@ -651,7 +659,7 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
 
 
 def _agent_of(file: dict[str, Any], custom_objects: dict[str, type] | None) -> Agent:
-    """Return the agent that a document describes, of a class in `custom_objects` or in the registry.
+    """Return the agent that a document describes, whose class is in `custom_objects` or in the registry.
 
     Raises:
         ValueError: if `custom_objects` is not a dict, or the document does not describe an agent.
@@ -659,14 +667,14 @@ def _agent_of(file: dict[str, Any], custom_objects: dict[str, type] | None) -> A
     if not isinstance(custom_objects, Mapping | None):
         raise ValueError(f"custom_objects must be a dict of classes by their names, or None, got {custom_objects!r}")
     agent_state.check_document(file)
-    kind = registry.lookup(file["class"], custom_objects)
-    if not (isinstance(kind, type) and issubclass(kind, Agent)):
+    agent_class = registry.lookup(file["class"], custom_objects)
+    if not (isinstance(agent_class, type) and issubclass(agent_class, Agent)):
         raise ValueError(f"the file names {file['class']!r} as its agent, which is not a noterl.Agent")
     config, arguments = (saving.build(file[name], custom_objects) for name in ("config", "compile"))
-    if "env" in config:  # otherwise the agent makes its environment itself
+    if "env" in config:  # otherwise the constructor creates the environment
         config["env"] = EnvSource.from_description(file["environment"])
     try:
-        agent: Agent = kind.from_config(config)
+        agent: Agent = agent_class.from_config(config)
         agent.compile(**arguments)
     except (ImportError, ValueError):
         raise

@@ -13,16 +13,16 @@ from noterl.random import Generators
 
 
 class Actor:
-    """The acting half of an agent; `Agent.build` makes it.
+    """Chooses the actions of an agent; created by `Agent.build`.
 
     Args:
-        forward: the network's output `[N, ...]` for observations `[N, ...]`, such as a `HostForward`.
+        forward: returns the network's output `[N, ...]` for observations `[N, ...]`, such as a `HostForward`.
         head: the head, bound to the action space.
         explorer: the policy or the noise; None for a head that samples from its own distribution.
         generators: the agent's generators; exploration uses "exploration", random actions use "random_actions".
-        dtype: of the observations that networks receive.
-        normalizers: normalize observations before the forward pass; None if nothing is normalized.
-        learning_starts: environment steps at the start with uniformly random actions.
+        dtype: dtype of the observations that networks receive.
+        normalizers: normalizes observations before the forward pass; None for no normalization.
+        learning_starts: number of environment steps at the start whose actions are uniformly random.
 
     Attributes:
         explorer: the policy, the noise, or the generator that the head samples with.
@@ -46,24 +46,24 @@ class Actor:
         self._reset_noise: Callable[[int], None] | None = getattr(explorer, "reset", None)
 
     def choose_actions(self, observations: np.ndarray, step: int, waiting: np.ndarray | None = None) -> np.ndarray:
-        """Return the actions of a round `[N, ...]`; actions before `learning_starts` are uniformly random.
+        """Return the actions `[N, ...]` of one step in N lanes; before `learning_starts` they are uniformly random.
 
         Args:
-            observations: of all lanes, `[N, ...]`.
+            observations: the observations of all lanes, `[N, ...]`.
             step: environment steps so far.
             waiting: bool `[N]`, True for lanes whose step does not count; None if all count.
         """
-        early = self._learning_starts - step
-        if early <= 0:
+        remaining = self._learning_starts - step
+        if remaining <= 0:
             return self.select(observations, step)
         count = len(observations)
-        random = min(early, count)
+        num_random = min(remaining, count)
         if waiting is not None:
-            random = int(np.searchsorted(np.cumsum(~waiting), random, side="right"))
-        if random == count:
+            num_random = int(np.searchsorted(np.cumsum(~waiting), num_random, side="right"))
+        if num_random == count:
             return self.random_actions(count)
         actions = self.select(observations, step)
-        actions[:random] = self.random_actions(random)
+        actions[:num_random] = self.random_actions(num_random)
         return actions
 
     def select(
@@ -72,10 +72,10 @@ class Actor:
         """Return the actions that the head chooses, before `Head.executed`.
 
         Args:
-            observations: `[N, ...]`.
+            observations: encoded observations, `[N, ...]`.
             step: environment steps so far; exploration may depend on it.
-            deterministic: whether the head chooses alone, without exploration.
-            explorer: explores instead of the actor's own.
+            deterministic: whether to choose without exploration.
+            explorer: replaces the actor's own explorer; None to keep it.
         """
         if self._normalizers is not None:
             observations = self._normalizers.normalize_observation(observations)
@@ -93,14 +93,14 @@ class Actor:
         return self.head.executed(self.select(observations, step, deterministic=deterministic, explorer=explorer))
 
     def random_actions(self, count: int) -> np.ndarray:
-        """Return uniformly random actions `[count, ...]`, as the head chooses them."""
+        """Return uniformly random actions `[count, ...]`, before `Head.executed`."""
         return self.head.random(count, self.generators("random_actions"))
 
     def reset_noise(self, lane: int) -> None:
-        """Start the noise of a lane again, because an episode starts there."""
+        """Reset the noise of a lane in which an episode starts."""
         if self._reset_noise is not None:
             self._reset_noise(lane)
 
     def mark_stale(self) -> None:
-        """Fetch the weights again before the next forward pass, because they may have changed outside an update."""
+        """Fetch the weights again before the next forward pass; call it if they changed outside of an update."""
         self.forward.stale = True

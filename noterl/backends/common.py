@@ -12,7 +12,7 @@ Step = Callable[[Batch, int], tuple[dict[str, Any], dict[str, Any]]]
 
 
 class NonFiniteError(FloatingPointError):
-    """A loss or gradient is not finite; the agent keeps the last finite state."""
+    """Raised if a loss or gradient is not finite; the agent keeps the last finite state."""
 
     def __init__(self, loss: float, *, update: int | None = None, step: int | None = None) -> None:
         where = "" if update is None else f" at update {update} (environment step {step})"
@@ -23,7 +23,7 @@ class NonFiniteError(FloatingPointError):
 
 
 class GatheredRows(NamedTuple):
-    """Batches of K updates, as indices of rows that are on the device already.
+    """The batches of K updates, as indices of rows that are already on the device.
 
     Attributes:
         data: tensors `[T N, ...]`.
@@ -38,10 +38,10 @@ class GroupResult(NamedTuple):
     """The result of a compiled call of K gradient updates. Arrays stay on the device until they are fetched.
 
     Attributes:
-        logs: values by name, `[K, ...]` each; those of the updates that ran come first.
-        feedback: values for the memory by name, `[K, B]` each.
-        applied: number of updates that were applied. It is smaller than the number asked for if an update was not
-            finite, or if training on these batches stopped early. The state is then that before the failed update.
+        logs: values by name, each `[K, ...]`; the first `applied` rows belong to updates that were applied.
+        feedback: values for the memory by name, each `[K, B]`.
+        applied: number of updates that were applied. It is below the requested number if an update was not finite, or
+            if `stop` returned true. The state is then the one before that update.
         stopped_early: whether `stop` returned true for update number `applied`, which was undone.
         weights: the flat weights of the variables to report, or None.
     """
@@ -59,25 +59,25 @@ Rows = Batch | GatheredRows
 class UpdateProgram:
     """Compiled gradient updates, called as `program(rows, count, first=0)`.
 
-    The program takes the batches of K updates and makes the first `count <= K` of them. `rows` is a `Batch` of host
-    arrays `[K, B, ...]`, or `GatheredRows` of data on the device. `first` is the number of the first update; only its
-    remainder by `period` matters. `count` and `first` do not change the compiled code, so splitting updates into calls
+    The program receives the batches of K updates and runs the first `count <= K` of them. `rows` is a `Batch` of host
+    arrays `[K, B, ...]`, or `GatheredRows` of data on the device. `first` is the number of the first update; only
+    `first % period` matters. `count` and `first` do not change the compiled code, so splitting updates into calls
     cannot change a result.
 
     Args:
-        step: makes one update, `step(batch, index) -> (logs, feedback)`, on tensors `[B, ...]`. `index` is the number
+        step: runs one update, `step(batch, index) -> (logs, feedback)`, on tensors `[B, ...]`. `index` is the number
             of the update modulo `period`, a Python int.
         variables: all variables that `step` may read or assign.
         period: number of updates after which `index` starts again from 0.
-        stop: returns, given the logs of an update, whether it was one too many. That update is undone, and the
-            remaining ones are skipped. None if this never happens.
+        stop: receives the logs of an update and returns whether to stop. If so, that update is undone and the remaining
+            ones are skipped. None to run all updates.
         report: variables whose flat float32 weights are returned as `GroupResult.weights`. Not used on torch, where
             weights on the CPU are read without a copy.
         jit_compile: False runs the updates eagerly. True compiles traces with inductor on torch.
-        on_trace: called for each program that is traced, on torch for each loss.
-        log_names: the names of everything that `step` logs. On torch an update that is not finite logs NaN under them.
+        on_trace: called for each program that is traced, or on torch for each loss.
+        log_names: the names of all logs of `step`. On torch, an update that is not finite logs NaN under these names.
         torch_seed: on torch, the seed of the global generator during an update. `torch_seed(advance)` is called with
-            False before an update, and with True after an update that drew random numbers.
+            False before an update, and with True after an update that sampled random numbers.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class UpdateProgram:
         self._log_names, self._torch_seed = log_names, torch_seed
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
-        """Make `count` updates, of which the first has the number `first`."""
+        """Run `count` updates; the first one has the number `first`."""
         raise NotImplementedError
 
 
 def num_updates(rows: Rows) -> int:
-    """Return K."""
+    """Return the number of batches, K."""
     return int((rows.indices if isinstance(rows, GatheredRows) else rows.reward).shape[0])
 
 
@@ -118,7 +118,7 @@ def split_loss(result: Any) -> tuple[Any, Any]:
         raise ValueError(f"a loss function must return a scalar or (scalar, feedback), got a tuple of {len(pair)}")
     shape = getattr(pair[0], "shape", None)
     if shape is None or len(shape):
-        raise ValueError(f"a loss is a scalar tensor, got {pair[0]!r}: take the mean over the batch")
+        raise ValueError(f"a loss must be a scalar tensor, got {pair[0]!r}: take the mean over the batch")
     return pair
 
 
@@ -133,25 +133,25 @@ def apply_finite(
     """Apply `count` updates, or as many of them as leave a finite state.
 
     Args:
-        apply: makes this number of updates; or changes nothing and returns None.
-        find_non_finite: returns the number of updates before the first whose loss or gradient is not finite, `count` if
-            only the state overflows, and the logs and feedback of all.
-        count: the number of updates asked for.
+        apply: runs this number of updates. If the state would not be finite, it changes nothing and returns None.
+        find_non_finite: returns (number, (logs, feedback)) of all updates. The number counts the updates before the
+            first one with a loss or gradient that is not finite. It is `count` if only the state overflows.
+        count: the requested number of updates.
     """
     result = apply(count)
     if result is not None:
         return result
-    found, (logs, feedback) = find_non_finite()
-    applied = min(int(found), count - 1)
+    num_finite, (logs, feedback) = find_non_finite()
+    applied = min(int(num_finite), count - 1)
     while applied and apply(applied) is None:
         applied -= 1
     return GroupResult(logs, feedback, applied)
 
 
 def must_loop(variables: Sequence[Any]) -> bool:
-    """Whether even a single update must run inside a compiled loop.
+    """Return whether even a single update must run inside a compiled loop.
 
-    Splitting a group into calls must not change a bit, and XLA computes convolutions differently outside of loops.
-    Dense layers give equal bits, and a loop of one takes as long as a small update.
+    Splitting a group into calls must not change a bit of the result. XLA computes convolutions differently outside of
+    loops. Dense layers give the same bits, so they skip the loop, which takes as long as a small update.
     """
     return any(len(variable.shape) > 2 for variable in variables)

@@ -1,4 +1,4 @@
-"""A cheaper check for finite state, inside a compiled call on TensorFlow and JAX."""
+"""A cheap check that values are finite, for compiled calls on TensorFlow and JAX."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 import keras
 
-# Matrices with at least this many elements are summed with the others of their shape.
+# An array with at least two axes and this many elements is added to the other arrays of its shape.
 LARGE = 4_096
 
 
 def finiteness_probes(values: Sequence[Any]) -> list[Any]:
     """Return arrays that are finite if and only if all floating-point values are, with fewer elements.
 
-    XLA reduces an array to one boolean element by element. Zero times an array is zero or NaN, so the large arrays of a
-    shape are multiplied by zero, added up, and summed over rows in whole vectors: a quarter of the time.
+    XLA reduces an array to one boolean element by element, which is slow. Zero times an element is zero if the element
+    is finite, and NaN otherwise. Large arrays of one shape are therefore multiplied by zero, added, and summed over
+    rows with vector instructions. This takes a quarter of the time.
     """
     small: list[Any] = []
     large: dict[tuple, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""Access to any network: its variables, weights and copies."""
+"""Variables, weights and copies of Keras and torch networks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from noterl.utils.checks import probability
 
 Network = Any
 
-# Polyak's coefficient that `copy` uses for a `tau` of 1.
+# The Polyak coefficient that `copy` uses if `tau` is 1.
 _coefficient: ContextVar[Any] = ContextVar("coefficient", default=1.0)
 
-# For each source network: its target, and the variables of both in matching order.
+# source network -> (target network, variables of the source, matching variables of the target)
 _matches: WeakKeyDictionary[keras.layers.Layer, tuple[ref[Any], list, list]] = WeakKeyDictionary()
 
 
 def variables(network: Network) -> list[keras.Variable]:
     """Return all variables of a network as `keras.Variable`s, trainable or not.
 
-    Those of a torch module share the storage of its parameters and buffers.
+    The variables of a torch module share the storage of its parameters and buffers.
 
     Raises:
-        ValueError: if it is not a network, or a Keras model that has not been built.
+        ValueError: if `network` is not a network, or is a Keras model that is not built.
     """
     if isinstance(network, keras.Variable):
         return [network]
@@ -47,9 +47,9 @@ def variables(network: Network) -> list[keras.Variable]:
 
 
 def trainable_variables(network: Network) -> list[keras.Variable]:
-    """Return the variables of a network that are trained."""
+    """Return the trainable variables of a network."""
     if isinstance(network, keras.layers.Layer):
-        variables(network)
+        variables(network)  # raises unless it is built
         return list(network.trainable_variables)
     if is_module(network):  # parameters may be frozen at any time
         return [variable for variable in variables(network) if variable.value.requires_grad]
@@ -57,12 +57,12 @@ def trainable_variables(network: Network) -> list[keras.Variable]:
 
 
 def is_network(value: Any) -> bool:
-    """Whether a value has variables: a Keras layer, variable or seed generator, or a torch module."""
+    """Return whether a value is a Keras layer, variable or seed generator, or a torch module."""
     return isinstance(value, keras.layers.Layer | keras.Variable | keras.random.SeedGenerator) or is_module(value)
 
 
 def split_networks(network: Any, *roles: str) -> list[Any]:
-    """Split an agent's argument `network` into one entry for each role; None for networks to be built.
+    """Split an agent's argument `network` into one entry for each role; None if the agent builds that network.
 
     Args:
         network: the network of the first role, or a list or tuple with all of them.
@@ -87,10 +87,10 @@ def network_or_default(network: Any, build: Callable[[], Network]) -> Network:
 
 
 def check_network(name: str, network: Any) -> Network:
-    """Return the argument `name`, a network.
+    """Return `network` unchanged.
 
     Raises:
-        ValueError: naming the argument, if it is not a network.
+        ValueError: if it is not a network; the message contains the argument's name, `name`.
     """
     if not is_network(network):
         raise ValueError(f"{name} must be a Keras model or, with the torch backend, a torch.nn.Module, got {network!r}")
@@ -98,7 +98,7 @@ def check_network(name: str, network: Any) -> Network:
 
 
 def is_module(value: Any) -> bool:
-    """Whether a value is a `torch.nn.Module`; decided without importing torch."""
+    """Return whether a value is a `torch.nn.Module`, without importing torch."""
     return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__) and not isinstance(
         value, keras.layers.Layer
     )
@@ -115,7 +115,7 @@ def clone(network: Network) -> Network:
         return _modules().clone_module(network)
     recipe = getattr(network, "noterl_recipe", None)
     if recipe is not None:
-        # Draws no random numbers, so that networks built later are the same on every backend.
+        # Uses no random numbers, so networks that are built later have the same weights on every backend.
         copied = keras_network(*recipe)
         copied.noterl_recipe = recipe
     elif isinstance(network, keras.Sequential) or type(network).__name__ == "Functional":
@@ -141,10 +141,10 @@ def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
     """Move `target` towards `source`: `target <- tau * source + (1 - tau) * target`.
 
     A `tau` of 1 is a hard copy. With `compile(target_update=0.005)`, `update_target` is called after every gradient
-    update, and a `tau` of 1 means that coefficient. Works on the host and inside a compiled update.
+    update, and a `tau` of 1 then means 0.005. `copy` works on the host and inside a compiled update.
 
     Raises:
-        ValueError: if one of them is not a network, their weights have different shapes, or a number `tau` is not
+        ValueError: if an argument is not a network, the weights have different shapes, or `tau` is a number that is not
             between 0 and 1.
     """
     if isinstance(tau, np.generic) or not hasattr(tau, "dtype"):
@@ -163,10 +163,10 @@ def get_weights(network: Network) -> list[np.ndarray]:
 
 
 def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
-    """Set weights of `get_weights`, from any backend, on a network of the same architecture.
+    """Set weights that `get_weights` returned for a network of the same architecture, on any backend.
 
     Raises:
-        ValueError: if their number or shapes differ; nothing is changed then.
+        ValueError: if their number or shapes differ; the network is then unchanged.
     """
     expected = [weight.shape for weight in get_weights(network)]
     received = [np.shape(weight) for weight in weights]
@@ -194,11 +194,11 @@ def _rebuilt(network: keras.Model) -> keras.Model:
         copied = type(network).from_config(network.get_config())
         copied.build_from_config(network.get_build_config())
         if [weight.shape for weight in copied.weights] != [weight.shape for weight in network.weights]:
-            raise ValueError("get_config and get_build_config describe other weights")
-        copied.built = True  # Keras builds the parts, but may not mark the whole
+            raise ValueError("get_config and get_build_config describe weights of other shapes")
+        copied.built = True  # Keras builds the layers but may not mark the model
     except (NotImplementedError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
-            f"network {network.name!r} cannot be copied: make it Sequential or Functional, or give it get_config"
+            f"network {network.name!r} cannot be copied: make it Sequential or Functional, or define get_config"
         ) from error
     return copied
 
@@ -207,27 +207,29 @@ def matching_variables(source: Any, target: Any) -> tuple[list, list]:
     """Return the variables of two networks of the same architecture, in the same order.
 
     Raises:
-        ValueError: if one of them is not a network, or their weights have different shapes.
+        ValueError: if an argument is not a network, or the weights have different shapes.
     """
-    is_layer = isinstance(source, keras.layers.Layer)  # the parameters of a torch module may be replaced at any time
+    is_layer = isinstance(source, keras.layers.Layer)  # torch modules are not cached: their parameters may be replaced
     if is_layer and source in _matches and _matches[source][0]() is target:
         return _matches[source][1:]
     sources, targets = variables(check_network("source", source)), variables(check_network("target", target))
-    shapes = [[tuple(variable.shape) for variable in found] for found in (sources, targets)]
+    shapes = [[tuple(variable.shape) for variable in group] for group in (sources, targets)]
     if shapes[0] != shapes[1]:
-        raise ValueError(f"source and target must have the same architecture, their weights have the shapes {shapes}")
+        raise ValueError(
+            f"source and target must have the same architecture, but their weights have the shapes {shapes}"
+        )
     if is_layer:
         _matches[source] = ref(target), sources, targets
     return sources, targets
 
 
 def unique(variables: Iterable[Any]) -> list[Any]:
-    """Return the variables in order, each once."""
+    """Return the variables in order, without duplicates."""
     return list({id(variable): variable for variable in variables}.values())
 
 
 def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the networks, variables and seed generators among attributes, by name; also in lists, tuples and dicts."""
+    """Return the networks, variables and seed generators in attributes, lists, tuples and dicts, by name."""
     found: dict[str, Any] = {}
     for name, value in attributes.items():
         _collect(name, value, found)

@@ -1,9 +1,9 @@
-"""Schemas of saved states: what each entry must be, checked before anything is changed.
+"""Schemas of saved states; a state is checked against its schema before it is restored.
 
 A schema is written like the state that it describes:
 
 - a type (`int`, `str`, `dict` ...): a value of exactly this type, so that a bool is not an int;
-- None: None;
+- None: the value None;
 - a dict: a dict with exactly these keys, each value by its schema;
 - a list: a list of this length, each item by its schema;
 - a tuple: a value that fits one of these schemas;
@@ -47,7 +47,7 @@ class Float(Int):
 
 @dataclass(frozen=True)
 class Constant:
-    """One value, such as the capacity of the memory that takes the state."""
+    """Exactly one value, such as the capacity of the memory that restores the state."""
 
     value: Any
 
@@ -60,8 +60,8 @@ class Array:
     """A NumPy array, or a NumPy scalar if the shape is ().
 
     Attributes:
-        dtype: the dtype, None for any.
-        shape: the length of each axis, None for an axis of any length; None instead of a shape for any shape.
+        dtype: the dtype; None for any dtype.
+        shape: the length of each axis, where None stands for any length; None for any shape.
     """
 
     dtype: npt.DTypeLike | None = None
@@ -74,7 +74,7 @@ class Array:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list whose items all have one schema."""
+    """A list whose items all fit one schema."""
 
     item: Any
     length: int | None = None
@@ -85,7 +85,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class DictOf:
-    """A dict with any str keys, whose values all have one schema."""
+    """A dict with any str keys, whose values all fit one schema."""
 
     value: Any
 
@@ -98,11 +98,11 @@ def check(value: Any, schema: Any, name: str = "state") -> None:
 
     Args:
         value: the state, for example from a file.
-        schema: what it must be, as described at the top of this module.
-        name: what the error calls the value.
+        schema: the schema, as described at the top of this module.
+        name: name of the value in the error message.
 
     Raises:
-        ValueError: if an entry does not fit, naming its place, what it must be and what it is.
+        ValueError: if an entry does not fit; the message contains its place, the expected value and the actual one.
 
     Example:
     >>> from noterl.utils.schema import Int, check
@@ -126,13 +126,13 @@ def _check(value: Any, schema: Any, keys: Keys) -> None:
 
 
 def _fits(value: Any, schema: Any) -> bool:
-    """Return whether the value itself fits; its items are checked by `_items`."""
+    """Return whether the value itself fits; `_check` checks its items afterwards."""
     if schema is None or isinstance(schema, type):
         return value is None if schema is None else type(value) is schema
     if isinstance(schema, Int):
-        # isfinite cannot convert an int of more than 308 digits.
-        finite = type(value) is schema.kind and (schema.kind is int or math.isfinite(value))
-        return finite and schema.low <= value <= schema.high
+        # math.isfinite raises OverflowError for an int of more than 308 digits.
+        is_finite = type(value) is schema.kind and (schema.kind is int or math.isfinite(value))
+        return is_finite and schema.low <= value <= schema.high
     if isinstance(schema, Constant):
         return type(value) is type(schema.value) and bool(value == schema.value)
     if isinstance(schema, Array):

@@ -1,4 +1,4 @@
-"""Adapting to gradient noise or to the effective sample size."""
+"""A callback that adapts to gradient noise or to the effective sample size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from .ess_adapt import ESSAdapt
 
 
 class Adapt(Callback):
-    """`AdaBatch` if `target_noise` is given, otherwise `ESSAdapt`; Note_rl calls this `adjust`.
+    """Adapt tunables with `AdaBatch` if `target_noise` is given, otherwise with `ESSAdapt`.
+
+    It corresponds to `adjust` of Note_rl.
 
     Args:
         target_ess: argument of `ESSAdapt`.
@@ -21,13 +23,13 @@ class Adapt(Callback):
         smooth: weight of the new value in the moving average.
         every: number of `unit` between measurements.
         unit: "episodes", "steps" (of the environment), "updates" or "seconds".
-        **adjusted: by name, a `Rate` or `Scale` for each tunable; see `AdaptiveCallback` for the names.
+        **adjusted: a `Rate` or `Scale` for each tunable, by its name; `AdaptiveCallback` lists the names.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values, or belongs to the other class.
+        ValueError: if an argument is not one of the allowed values, or is an argument of the other callback.
 
     Attributes:
-        chosen: the `AdaBatch` or `ESSAdapt`.
+        chosen: the `AdaBatch` or `ESSAdapt` that handles the events.
 
     Example:
     >>> from noterl.callbacks import Adapt, Rate
@@ -62,7 +64,7 @@ class Adapt(Callback):
         self.adds, self.every = self.chosen.adds, self.chosen.every
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
-        """Forward the call; the chosen callback may change when `every` is checked."""
+        """Forward the call and copy `every`, which the chosen callback may replace."""
         self.chosen.before_fit(agent, budget)
         self.every = self.chosen.every
 

@@ -1,4 +1,4 @@
-"""An animation at the end of training."""
+"""A callback that writes an animation at the end of training."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from noterl.utils.checks import check_positive
 
 
 class Animate(Callback):
-    """Play an episode when training has ended, and write it as an animation, unless training failed.
+    """Play an episode after training and write it as an animation, unless training failed.
 
     Args:
-        path: a `.gif`, or a `.mp4`, which needs the extra `mp4`.
-        env: where to play, as in `Agent.evaluate`; it must be able to render "rgb_array".
+        path: path of a `.gif` file, or of a `.mp4` file, which needs the extra `mp4`.
+        env: environment to play in, as in `Agent.evaluate`; it must support the render mode "rgb_array".
         max_steps: the episode is cut off after this number of steps.
         fps: frames per second.
-        seed: of the environment; by default one of the agent's own.
+        seed: seed of the environment; by default the agent's seed.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training has ended, if the environment renders
@@ -29,7 +29,7 @@ class Animate(Callback):
         OSError: when training begins, if the file cannot be written.
 
     Attributes:
-        reward: of the last episode that was played.
+        reward: the total reward of the last episode that was played; None before the first.
 
     Example:
     >>> import os, noterl
@@ -69,6 +69,6 @@ class Animate(Callback):
         self._failed = True
 
     def on_train_end(self, logs: Logs) -> None:
-        """Play and write, unless training failed."""
+        """Play an episode and write the animation, unless training failed."""
         if not self._failed:
             self.reward = self.agent.animate(self.path, self.env, self.max_steps, self.fps, seed=self.seed)

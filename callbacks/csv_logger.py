@@ -1,4 +1,4 @@
-"""Logging episodes to a CSV file."""
+"""A callback that logs episodes to a CSV file."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .support.row_logger import RowLogger
 
 
 class CSVLogger(RowLogger):
-    """Write a row for each finished episode with the metrics in its logs, also those that callbacks add.
+    """Write a row for each finished episode: the metrics in its logs, including those that callbacks add.
 
-    A metric that appears after the first row gets a new column, which is empty in earlier rows. A run that continues
+    A metric that appears after the first row gets a new column, which is empty in earlier rows. A resumed run
     appends rows without duplicates; a new run replaces the file. See `RowLogger`.
 
     Args:
-        path: the file.
-        flush_every: finished episodes between writes; a crash loses those since the last one.
+        path: path of the file.
+        flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
 
     Raises:
-        ValueError: if `flush_every` is not a positive int; when training begins, if the file holds something else.
+        ValueError: if `flush_every` is not a positive int; when training begins, if the file is not a log of this kind.
         OSError: when training begins, if the file cannot be written.
 
     Example:
@@ -50,7 +50,7 @@ class CSVLogger(RowLogger):
             file.write(csv_text(rows, self._columns, header=bool(rows)).encode())
 
     def append(self, rows: list[Row]) -> None:
-        """Append rows; write the whole file again if they have a new column."""
+        """Append rows; if they have a new column, write the whole file again."""
         if set(columns_of(rows)) <= set(self._columns):
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 file.write(csv_text(rows, self._columns, header=False))

@@ -1,4 +1,4 @@
-"""Adapting to the effective sample size of the memory."""
+"""A callback that adapts to the effective sample size of the memory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .support.adaptive_callback import AdaptiveCallback
 class ESSAdapt(AdaptiveCallback):
     """Adapt tunables to the effective sample size of a prioritized memory, ESS = 1 / sum of p^2.
 
-    ESS is the number of uniformly sampled transitions that have the same variance as those that the memory samples. It
-    is smoothed, `ema = smooth * ESS + (1 - smooth) * ema`. Its ratio to `target_ess` changes the tunables by the table
-    of `AdaptiveCallback`.
+    Here p are the sampling probabilities. ESS is the number of uniformly sampled transitions that have the same
+    variance as those that the memory samples. It is smoothed: `ema = smooth * ESS + (1 - smooth) * ema`. The ratio of
+    `ema` to `target_ess` changes the tunables as the table in `AdaptiveCallback` shows.
 
-    Without `target_ess`, the target is the first smoothed ESS, divided by the transitions in the memory at that time
-    and multiplied by those in it now. After as many environment steps as the memory's capacity, this baseline is
-    measured again, and every tunable is set to its first value.
+    If `target_ess` is None, the target is `baseline * len(memory)`. The baseline is the first smoothed ESS, divided by
+    the number of transitions at that time. It is measured again after as many environment steps as the memory's
+    capacity. Every tunable is then reset to its first value.
 
     Args:
-        target_ess: a number of transitions; None to compare with the first measurement.
+        target_ess: target of the smoothed ESS, in transitions; None to compare with the first measurement.
         smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
         every: number of `unit` between measurements.
         unit: "episodes", "steps" (of the environment), "updates" or "seconds".
-        **adjusted: by name, a `Rate` or `Scale` for each tunable; see `AdaptiveCallback` for the names.
+        **adjusted: a `Rate` or `Scale` for each tunable, by its name; `AdaptiveCallback` lists the names.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no such
@@ -57,8 +57,8 @@ class ESSAdapt(AdaptiveCallback):
     ) -> None:
         super().__init__(smooth, every, unit, adjusted)
         self.target_ess = None if target_ess is None else check_number("target_ess", target_ess, low=0, above=True)
-        self._baseline: float | None = None  # per transition
-        self._measured_at = 0
+        self._baseline: float | None = None  # smoothed ESS per stored transition
+        self._measured_at = 0  # environment steps
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the agent has a replay memory and every tunable."""
@@ -73,7 +73,7 @@ class ESSAdapt(AdaptiveCallback):
         return float(self.agent.replay.effective_sample_size())
 
     def _target(self) -> float:
-        """Return the target, or the baseline for the present number of transitions."""
+        """Return `target_ess`, or the baseline times the current number of transitions."""
         if self.target_ess is not None:
             return self.target_ess
         agent = self.agent

@@ -1,4 +1,4 @@
-"""Trimming a replay memory to its effective sample size."""
+"""A callback that trims a replay memory by its effective sample size."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from .window import replay_of
 class ESSWindow(Callback):
     """Trim a prioritized memory by its effective sample size, ESS = 1 / sum of p^2.
 
-    If all priorities are equal, ESS is the number N of transitions. If few transitions have most of the probability,
-    ESS is small and the others can be dropped at little cost. Each measurement is smoothed, and then
+    Here p are the sampling probabilities. If all are equal, ESS is the number N of transitions. If few transitions have
+    most of the probability, ESS is small and the others can be dropped at little cost. Each measurement is smoothed.
+    Then
 
     - mode "target" keeps ESS * scale transitions;
-    - mode "baseline" drops (1 - ESS / ESS0) * scale * N, where ESS0 is the ESS after the last trim, or the largest
-      smoothed one since.
+    - mode "baseline" drops (1 - ESS / ESS0) * scale * N transitions. ESS0 is the ESS after the last trim, or the
+      largest smoothed ESS since then.
 
-    These are two rules of Note_rl, an earlier and a later one. Note_rl measures ESS0 whenever collecting ends and
-    learning begins. Here both alternate all the time, so ESS0 is the largest value.
+    Both rules come from Note_rl, which measures ESS0 whenever collection ends and learning begins. In noterl,
+    collection and learning alternate all the time, so ESS0 is the largest value.
 
     The logs of each episode hold the last ESS as `ess`, and the number of transitions that can be sampled as `window`.
 
     Args:
-        scale: for "target", above 1 keeps more; for "baseline", above 1 drops more.
+        scale: factor of the rule. Above 1, mode "target" keeps more and mode "baseline" drops more.
         smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
         mode: "target" or "baseline".
-        trim: "oldest" drops the oldest transitions; "sampled" samples those to keep in proportion to their scores, and
-            masks the others.
-        min_size: transitions that are always kept. Memories of at most this size are not measured. None is a batch.
+        trim: "oldest" drops the oldest transitions. "sampled" samples which transitions to keep, in proportion to their
+            scores, and masks the others.
+        min_size: number of transitions that are always kept; None for one batch. A memory of at most this size is not
+            measured.
         every: number of `unit` between measurements.
         unit: "episodes", "steps" (of the environment), "updates" or "seconds".
 
@@ -90,7 +92,7 @@ class ESSWindow(Callback):
             self._log(logs)
 
     def on_due(self, logs: Logs) -> None:
-        """Measure, trim and log."""
+        """Measure ESS, trim the memory and log."""
         least = max(self.min_size or 0, self.agent.update_batch_size)
         size = self._size
         if size > least:
@@ -112,7 +114,7 @@ class ESSWindow(Callback):
 
     @property
     def _size(self) -> int:
-        """How many transitions can be trimmed."""
+        """The number of transitions that a trim may drop."""
         replay = self.agent.replay
         return int(replay.sampler.storage.num_unmasked) if self.trim == "sampled" else len(replay)
 
@@ -134,13 +136,14 @@ class ESSWindow(Callback):
         if self.trim == "oldest":
             replay.drop_oldest(dropped)
             return
-        # The smallest exponential variates over scores are a sample without replacement (Efraimidis, Spirakis 2006).
-        chances = replay.sampler.probabilities(alpha=False)
-        keys = self.agent.generators("window").exponential(size=len(chances)) / chances
+        # Weighted sampling without replacement: divide exponential variates by the scores and keep the smallest
+        # (Efraimidis and Spirakis, 2006).
+        scores = replay.sampler.probabilities(alpha=False)
+        keys = self.agent.generators("window").exponential(size=len(scores)) / scores
         indices = replay.sampler.storage.unmasked_indices()
         replay.keep(indices[np.sort(np.argpartition(keys, kept - 1)[:kept])])
 
 
 def _floor(number: float) -> int:
-    """Return the floor, with a tolerance for rounding errors: N equal probabilities have an ESS of just below N."""
+    """Return the floor, with a tolerance for rounding: for N equal probabilities, ESS may be slightly below N."""
     return int(number * (1 + 1e-9))

@@ -1,4 +1,4 @@
-"""Logging episodes to a file of JSON lines."""
+"""A callback that logs episodes to a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .support.row_logger import RowLogger
 
 
 class JSONLogger(RowLogger):
-    """Write a line with a JSON object for each finished episode: the metrics in its logs, NaN as null.
+    """Write a JSON object per line for each finished episode: the metrics in its logs, with NaN as null.
 
-    A run that continues appends rows without duplicates; a new run replaces the file. See `RowLogger`.
+    A resumed run appends rows without duplicates; a new run replaces the file. See `RowLogger`.
 
     Args:
-        path: the file.
-        flush_every: finished episodes between writes; a crash loses those since the last one.
+        path: path of the file.
+        flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
 
     Raises:
-        ValueError: if `flush_every` is not a positive int; when training begins, if the file holds something else.
+        ValueError: if `flush_every` is not a positive int; when training begins, if the file is not a log of this kind.
         OSError: when training begins, if the file cannot be written.
 
     Example:

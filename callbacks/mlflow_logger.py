@@ -1,4 +1,4 @@
-"""Logging episodes to MLflow."""
+"""A callback that logs episodes to MLflow."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from noterl.utils.tables import agent_row, plain_row
 
 
 class MLflowLogger(Callback):
-    """Log the metrics of each finished episode to an MLflow run, by environment steps.
+    """Log the metrics of each finished episode to an MLflow run; the MLflow step is the number of environment steps.
 
-    The agent's arguments are the run's parameters. A restored agent continues the same run; steps that are played again
-    are not logged twice. The active run is not changed, so a script may log to its own.
+    The agent's arguments are the run's parameters. A restored agent continues the same run; episodes that are played
+    again are not logged twice. MLflow's active run is not changed, so a script may log to its own run.
 
     Args:
-        experiment: the name; it is created if necessary.
-        name: of the run; by default MLflow chooses one.
-        parameters: further parameters of the run, besides the agent's arguments.
-        tracking_uri: where runs are kept, such as "sqlite:///runs.db" or a server; None for MLflow's setting.
-        flush_every: finished episodes between writes; a crash loses those since the last one.
+        experiment: name of the experiment, which is created if necessary.
+        name: name of the run; by default MLflow chooses one.
+        parameters: further parameters of the run, in addition to the agent's arguments.
+        tracking_uri: where runs are stored, such as "sqlite:///runs.db" or a server; None for MLflow's setting.
+        flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
 
     Raises:
         ValueError: if `flush_every` is not a positive int.
@@ -63,7 +63,7 @@ class MLflowLogger(Callback):
         return f"{type(self).__name__}:{self.experiment}"
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Create the run, or continue it."""
+        """Create the run, or reopen the run of an earlier `fit`."""
         self._failed, self._pending, self._unwritten = False, [], 0
         self._client = self._mlflow.MlflowClient(tracking_uri=self.tracking_uri)
         if self._id is None:
@@ -94,14 +94,14 @@ class MLflowLogger(Callback):
         self._failed = True
 
     def on_train_end(self, logs: Logs) -> None:
-        """Write everything and close the run."""
+        """Write the remaining metrics and close the run."""
         if self._client is not None:
             self._flush()
             self._client.set_terminated(self._id, "FAILED" if self._failed else "FINISHED")
             self._client = None
 
     def get_state(self) -> dict[str, Any]:
-        """Write the remaining metrics, since a restored agent continues after them; return the id of the run."""
+        """Write the remaining metrics, because a restored agent continues after them; return the id of the run."""
         if self._client is not None:
             self._flush()
         return {"id": self._id}
@@ -112,8 +112,8 @@ class MLflowLogger(Callback):
 
     def _new_run(self) -> str:
         found = self._client.get_experiment_by_name(self.experiment)
-        number = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
-        run = self._client.create_run(number, run_name=self.name)
+        experiment_id = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
+        run = self._client.create_run(experiment_id, run_name=self.name)
         parameters = {**agent_row(self.agent), **self.parameters}
         self._client.log_batch(
             run.info.run_id,
@@ -122,7 +122,7 @@ class MLflowLogger(Callback):
         return str(run.info.run_id)
 
     def _flush(self) -> None:
-        for start in range(0, len(self._pending), 1000):  # the most that MLflow accepts at once
+        for start in range(0, len(self._pending), 1000):  # MLflow accepts at most 1,000 metrics per call
             self._client.log_batch(self._id, metrics=self._pending[start : start + 1000])
         self._pending, self._unwritten = [], 0
 

@@ -1,4 +1,4 @@
-"""Reporting to an Optuna trial, and stopping if the trial is pruned."""
+"""A callback that reports to an Optuna trial, and ends training if the trial is pruned."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from .support.monitor import Monitor
 
 
 class OptunaPruning(Callback):
-    """Report a mean to an Optuna trial at a fixed frequency; if the study prunes the trial, end training.
+    """Report the mean of a metric to an Optuna trial at a fixed frequency, and end training if the trial is pruned.
 
-    The reported step is the multiple of `every` that was reached or passed, so trials are compared at the same points.
-    If the trial is pruned, training ends as by `Agent.stop`, and then `fit` raises `optuna.TrialPruned`, which the
-    study expects.
+    The reported step is the last multiple of `every` that was reached, so trials are compared at the same steps. If the
+    study prunes the trial, the callback calls `Agent.stop`. When training has ended, `fit` raises `optuna.TrialPruned`,
+    which the study handles.
 
     Args:
-        trial: the argument of Optuna's objective.
-        monitor: the metric, a name in an episode's logs.
-        window: finished episodes in the mean; there are fewer at the start.
-        every: number of `unit` between reports, at the end of the first episode that reaches or passes a multiple.
+        trial: the `optuna.Trial` that the objective receives.
+        monitor: name of a metric in an episode's logs.
+        window: number of finished episodes in the mean; there are fewer at the start.
+        every: number of `unit` between reports. A report is made at the end of the first episode that reaches a
+            multiple.
         unit: "episodes", "steps" or "updates".
 
     Raises:
@@ -56,7 +57,7 @@ class OptunaPruning(Callback):
         self._pruned = False
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Forget that an earlier trial was pruned."""
+        """Reset the pruned state of an earlier fit."""
         self._pruned = False
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -65,14 +66,14 @@ class OptunaPruning(Callback):
             self._monitor.update(logs, self.agent)
 
     def on_due(self, logs: Logs) -> None:
-        """Report the mean, and stop if the study prunes the trial."""
+        """Report the mean, and end training if the study prunes the trial."""
         if not self._monitor.recent:
             return
-        point = int(self.every.now(self.agent) // self.every.count * self.every.count)
-        self.trial.report(self._monitor.mean, point)
+        step = int(self.every.now(self.agent) // self.every.count * self.every.count)
+        self.trial.report(self._monitor.mean, step)
         if self.trial.should_prune():
             self._pruned = True
-            self.agent.stop(f"the trial was pruned at {point} {self.every.unit}")
+            self.agent.stop(f"the trial was pruned at {step} {self.every.unit}")
 
     def on_train_end(self, logs: Logs) -> None:
         """Raise `optuna.TrialPruned` if the trial was pruned."""
@@ -80,7 +81,7 @@ class OptunaPruning(Callback):
             raise self._optuna.TrialPruned(self.agent.stop_reason)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the recent values."""
+        """Return the values in the mean."""
         return {"recent": list(self._monitor.recent)}
 
     def set_state(self, state: dict[str, Any]) -> None:

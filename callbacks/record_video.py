@@ -1,4 +1,4 @@
-"""Recording animations during training."""
+"""A callback that records animations during training."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from noterl.utils.optional import require
 class RecordVideo(Callback):
     """Play an episode at a fixed frequency, without learning from it, and write it as an animation.
 
-    Files are named by the count, such as `<path>/episodes-000050.gif`. Training is not affected.
+    A file name holds the unit and its count, such as `<path>/episodes-000050.gif`. Training is not affected.
 
     Args:
-        path: the directory of the files; it is created if necessary.
-        every: number of `unit` between animations, at the end of the first episode that reaches or passes a multiple.
+        path: directory of the files, which is created if necessary.
+        every: number of `unit` between animations. One is made at the end of the first episode that reaches a
+            multiple.
         unit: "episodes", "steps" or "updates".
         kind: "gif", or "mp4", which needs the extra `mp4`.
-        env: where to play, as in `Agent.evaluate`; it must be able to render "rgb_array".
+        env: environment to play in, as in `Agent.evaluate`; it must support the render mode "rgb_array".
         max_steps: the episode is cut off after this number of steps.
         fps: frames per second.
-        seed: of the environment; by default one of the agent's own, the same each time.
+        seed: seed of the environment in every animation; by default the agent's seed.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; at the first animation, if the environment renders
             no frames.
         ImportError: if `kind` is "mp4" and the extra `mp4` is not installed.
-        OSError: when training begins, if the directory cannot be written.
+        OSError: when training begins, if files cannot be written in the directory.
 
     Attributes:
-        files: the files written, oldest first.
+        files: paths of the written files, oldest first.
 
     Example:
     >>> import noterl
@@ -74,11 +75,11 @@ class RecordVideo(Callback):
         self.every = Every(every, unit, at="episode", name="every")
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that the directory can be written."""
+        """Check that files can be written in the directory."""
         saving.check_writable(self.path / "probe")
 
     def on_due(self, logs: Logs) -> None:
-        """Play and write."""
+        """Play an episode and write the animation."""
         file = self.path / f"{self.every.unit}-{self.every.now(self.agent):06d}.{self.kind}"
         self.agent.animate(file, self.env, self.max_steps, self.fps, seed=self.seed)
         if file not in self.files:
@@ -89,5 +90,5 @@ class RecordVideo(Callback):
         return {"files": [file.name for file in self.files]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned; files are looked up in this directory."""
+        """Restore what `get_state` returned; the files are expected in the directory `path`."""
         self.files = [self.path / Path(name).name for name in state["files"]]

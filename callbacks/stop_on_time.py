@@ -1,4 +1,4 @@
-"""Stopping after a number of seconds."""
+"""A callback that ends training after a number of seconds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from noterl.utils.checks import check_number
 class StopOnTime(Callback):
     """End training after a number of seconds, when the step in progress is complete.
 
-    The time of all `fit` calls counts, also of those before a restored file was saved; time between them does not.
+    The time of all `fit` calls counts, including calls before a restored file was saved. Time between calls does not
+    count.
 
     Args:
-        seconds: the training time.
+        seconds: the training time in seconds.
 
     Raises:
         ValueError: if `seconds` is not a finite number above 0.
@@ -33,7 +34,7 @@ class StopOnTime(Callback):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = check_number("seconds", seconds, low=0, above=True)
-        self._spent = 0.0  # in earlier fits
+        self._spent = 0.0  # seconds in earlier fits
         self._began: float | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -41,7 +42,7 @@ class StopOnTime(Callback):
         self._began = perf_counter()
 
     def on_step_end(self) -> None:
-        """Stop if the time has passed."""
+        """End training if the time has passed."""
         if self._elapsed() >= self.seconds:
             self.agent.stop(f"trained for {self.seconds:g} seconds")
 
@@ -53,7 +54,7 @@ class StopOnTime(Callback):
         return self._spent if self._began is None else self._spent + perf_counter() - self._began
 
     def get_state(self) -> dict[str, Any]:
-        """Return the training time so far."""
+        """Return the training time so far, in seconds."""
         return {"seconds": self._elapsed()}
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ class TensorBoard(Callback):
         return f"{type(self).__name__}:{self.folder.name}"
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Open a file, and tell TensorBoard to ignore later steps in older files: this run makes them again."""
+        """Open a file; its first event makes TensorBoard ignore the later steps of older files, which are repeated."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 

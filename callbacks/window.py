@@ -1,4 +1,4 @@
-"""Dropping the oldest transitions of a replay memory."""
+"""A callback that drops the oldest transitions of a replay memory."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Size = int | float | Callable[[Any], int | float]
 
 
 class Window(Callback):
-    """Keep a window of the newest transitions and drop the older ones.
+    """Keep a window of the newest transitions in a replay memory and drop the older ones.
 
     A full memory evicts one transition for each new one. This callback drops many at once, down to `size`: when the
-    memory is full, or at a fixed frequency. At least a batch is kept. The logs of each episode hold the number of
+    memory is full, or at a fixed frequency. At least one batch is kept. The logs of each episode hold the number of
     stored transitions as `window`.
 
     Args:
-        size: what is kept: an int is a number of transitions, a float below 1 a share of those that are stored. A
-            function of the agent returns either.
-        every: number of `unit` between trims; None to trim when the memory is full, checked when episodes end.
+        size: how many transitions are kept. An int is their number; a float below 1 is a fraction of the stored ones. A
+            function receives the agent and returns either.
+        every: number of `unit` between trims; None to trim at the end of an episode if the memory is full.
         unit: "steps" (of the environment), "episodes", "updates" or "seconds".
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no replay
-            memory; if the function `size` returns another value.
+            memory; at a trim, if the function `size` returns another value.
 
     Example:
     >>> import noterl
@@ -58,7 +58,7 @@ class Window(Callback):
             logs["window"] = len(self.agent.replay)
 
     def on_due(self, logs: Logs) -> None:
-        """Drop the oldest transitions and log the number of those left."""
+        """Drop the oldest transitions and log the number of remaining ones."""
         replay = self.agent.replay
         if len(replay) < replay.capacity and self._when_full:
             return

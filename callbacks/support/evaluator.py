@@ -17,13 +17,13 @@ class Evaluator:
     """Evaluates agents one after another in a separate process, which receives them as files.
 
     Args:
-        agent: the agent; its class is registered in the process.
-        env: where to play; it must be picklable, or None.
-        arguments: arguments of `Agent.evaluate`.
+        agent: an agent of the class to evaluate; the process registers this class.
+        env: environment to play in; it must be picklable, or None.
+        arguments: keyword arguments of `Agent.evaluate`.
 
     Attributes:
         pending: the description of the evaluation in progress, as passed to `start`; None if there is none.
-        file: the file of the agent that was evaluated last.
+        file: path of the agent that was evaluated last.
     """
 
     def __init__(self, agent: AgentView, env: Any, arguments: dict[str, Any]) -> None:
@@ -44,11 +44,11 @@ class Evaluator:
         self._pipe.send(None)
 
     def is_ready(self) -> bool:
-        """Return whether an evaluation has ended, so that `result` does not wait."""
+        """Return whether an evaluation has ended; if so, `result` does not wait."""
         return self.pending is not None and self._pipe.poll()
 
     def result(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Wait for the evaluation in progress; return its description and what `Agent.evaluate` returned.
+        """Wait for the evaluation in progress; return its description and the result of `Agent.evaluate`.
 
         Raises:
             RuntimeError: if the evaluation failed.
@@ -70,7 +70,7 @@ class Evaluator:
 
 
 def _serve(pipe: Connection, path: str, classes: dict[str, type], env: Any, arguments: dict[str, Any]) -> None:
-    """Evaluate the agent in the file for each message in the pipe, until the pipe is closed."""
+    """For each message in the pipe, evaluate the agent in the file, until the pipe is closed."""
     from noterl.agent import load
 
     agent = None

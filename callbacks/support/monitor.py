@@ -14,16 +14,16 @@ class Monitor:
     """The mean of a metric over the last `window` finished episodes whose logs hold it.
 
     Args:
-        name: the metric, a name in an episode's logs.
-        window: number of episodes; there are fewer at the start.
+        name: name of a metric in an episode's logs.
+        window: number of episodes in the mean; there are fewer at the start.
         mode: "max" if higher is better, "min" if lower is better.
-        window_name: how error messages call `window`.
+        window_name: name of the argument `window` in error messages.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
 
     Attributes:
-        recent: the last values.
+        recent: the values in the mean, oldest first.
 
     Example:
     >>> from noterl.callbacks.support.monitor import Monitor
@@ -41,9 +41,9 @@ class Monitor:
         self.recent: deque[float] = deque(maxlen=check_positive(window_name, window))
 
     def update(self, logs: Logs, agent: AgentView | None) -> bool:
-        """Add the metric of an episode; return whether its logs hold the metric.
+        """Add the metric of an episode to the mean; return whether the logs hold the metric.
 
-        The loss may be missing before the first update, and a metric that another callback adds may be missing in some
+        The loss may be missing before the first update. A metric that another callback adds may be missing in some
         episodes.
 
         Raises:

@@ -3,10 +3,10 @@
 Paper: Lowe et al., "Multi-agent actor-critic for mixed cooperative-competitive environments" (2017), algorithm 1. For
 discrete actions: Jang, Gu and Poole, "Categorical reparameterization with Gumbel-softmax" (2017), section 2.2.
 
-Differs: critics receive discrete actions as one-hot vectors, and an actor's gradient flows through the straight-through
-sample, where the authors' code uses the relaxed one. The targets' discrete actions are the most probable ones. Logits
-have the penalty of that code. White noise instead of an Ornstein-Uhlenbeck process. Training starts with 1,024 random
-steps. Agents that have left are masked out of every critic's input.
+Differs: critics receive discrete actions as one-hot vectors. An actor's gradient flows through the straight-through
+sample; the authors' code uses the relaxed sample. The targets' discrete actions are the most probable ones. Large
+logits are penalized as in that code. Exploration uses white noise instead of an Ornstein-Uhlenbeck process. Training
+starts with 1,024 random steps. Agents that have left are masked out of every critic's input.
 """
 
 from __future__ import annotations
@@ -33,29 +33,31 @@ class MADDPG(MultiAgent):
     """Actors that receive their own observations, and critics that receive observations and actions of all agents.
 
     Agents may have different spaces. Box actions with finite bounds are scaled to [-1, 1]; Discrete and MultiDiscrete
-    actions are one-hot. Continuous agents explore with `noise=`, whose values are those of all their actions side by
-    side. Discrete agents sample from their softmax, or all use a `policy=` on logits. Each agent learns from its own
-    reward, unless `team_reward` is overridden. The feedback for the memory is the mean absolute error over the agents.
+    actions are one-hot. Continuous agents explore with `noise=`, which has one value for each of their concatenated
+    actions. If `policy=` is given, every discrete agent uses it on its logits; otherwise each samples from its softmax.
+    Each agent learns from its own reward, unless `team_reward` is overridden. The feedback for the memory is the mean
+    absolute error over the agents.
 
     Args:
-        env: an environment of several agents; see `noterl.MultiAgent`.
+        env: an environment with several agents; see `noterl.MultiAgent`.
         hidden: units of each hidden layer, of actors and critics.
         independent: whether critics receive only their own agent's observation and action (independent DDPG).
-        shared: whether agents with equal spaces share an actor and a critic, whose inputs start with its agent.
-        network: your own networks, a pair (actors, critics) of lists with one network for each agent, with None for a
-            list to be built. Actors are `[B, observation] -> [B, A]`: logits, or actions before the tanh. Critics are
-            `[B, all observations + all actions] -> [B, 1]`: its own agent comes first, then the others, those with
-            equal spaces side by side. Several agents may have the same network.
+        shared: whether agents with equal spaces share an actor and a critic. A shared critic evaluates the agent that
+            comes first in its input.
+        network: your own networks, a pair (actors, critics) of lists with one network for each agent. The agent builds
+            the networks of a list that is None. Actors are `[B, observation] -> [B, A]` and return logits, or actions
+            before the tanh. Critics are `[B, all observations + all actions] -> [B, 1]`. In a critic's input its own
+            agent comes first; the others follow, grouped by equal spaces. Several agents may share a network.
         gamma: discount factor, 0 to 1. Can be changed during training.
-        temperature: of the Gumbel-softmax, at least 1e-6: lower reduces the bias of gradients and increases their
-            variance. Can be changed during training.
+        temperature: temperature of the Gumbel-softmax, at least 1e-6. A lower value reduces the bias of gradients and
+            increases their variance. Can be changed during training.
         logit_penalty: weight of the mean squared logit in the actors' loss, at least 0. Can be changed during training.
         normalize_observation: see `noterl.MultiAgent`.
         normalize_reward: see `noterl.MultiAgent`.
         seed: see `noterl.Agent`.
 
     Raises:
-        ValueError: if the space is not supported or an argument is bad.
+        ValueError: if the space is not supported, or an argument is not one of the allowed values.
 
     Example:
     >>> import noterl
@@ -84,7 +86,7 @@ class MADDPG(MultiAgent):
     ) -> None:
         super().__init__(env, **options)
         spaces = list(zip(self._team.observation_space, self._team.action_space, strict=True))
-        self.groups = [spaces.index(pair) for pair in spaces]  # for each agent the first one with the same spaces
+        self.groups = [spaces.index(pair) for pair in spaces]  # for each agent, the first agent with the same spaces
         check_bool("independent", independent)
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]
         chosen = self.groups if check_bool("shared", shared) else list(range(len(self.names)))
@@ -101,8 +103,8 @@ class MADDPG(MultiAgent):
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.temperature = self.hyperparameter("temperature", temperature, minimum=1e-6)
         self.logit_penalty = self.hyperparameter("logit_penalty", logit_penalty, minimum=0.0)
-        uniform = sum(part.size for part in self.head.parts if isinstance(part, heads.Categorical))
-        self.random_spec = {"gumbel": ((uniform,), "uniform")} if uniform else {}
+        num_logits = sum(part.size for part in self.head.parts if isinstance(part, heads.Categorical))
+        self.random_spec = {"gumbel": ((num_logits,), "uniform")} if num_logits else {}
 
     def _input_order(self, agent: int, independent: bool) -> list[int]:
         """Return the agents whose observations and actions the agent's critic receives, in order."""
@@ -169,7 +171,7 @@ class MADDPG(MultiAgent):
         return sum(self.actor_losses(batch))
 
     def actor_losses(self, batch: Batch) -> list[Tensor]:
-        """Return each agent's loss (equation 5), in which only its own action comes from its actor."""
+        """Return each agent's loss (equation 5); its own action comes from its actor, the others from the batch."""
         present, actions = batch.extra["present"], self._taken_actions(batch)
         gumbel: Any = batch.extra.get("gumbel")
         agent_losses = []
@@ -177,20 +179,20 @@ class MADDPG(MultiAgent):
             values = self.forward(batch.observation[agent], agent)
             penalty = 0.0
             if isinstance(part, heads.Categorical):
-                own = part.straight_through(values, gumbel[:, : part.size], self.temperature)
+                own_action = part.straight_through(values, gumbel[:, : part.size], self.temperature)
                 gumbel = gumbel[:, part.size :]
                 penalty = self.logit_penalty * ops.mean(ops.square(values), axis=-1)
             else:
-                own = part.act(values)
-            joint = [*actions[:agent], own, *actions[agent + 1 :]]
-            q = self._q(self.critics, agent, batch.observation, joint, present)
+                own_action = part.act(values)
+            joint_action = [*actions[:agent], own_action, *actions[agent + 1 :]]
+            q = self._q(self.critics, agent, batch.observation, joint_action, present)
             agent_losses.append(ops.mean((penalty - q) * present[agent]))
         return agent_losses
 
     def update_target(self) -> None:
         """Update the target networks."""
-        moving, targets = [*self.actors, *self.critics], [*self.target_actors, *self.target_critics]
-        for network, target in zip(moving, targets, strict=True):
+        sources, targets = [*self.actors, *self.critics], [*self.target_actors, *self.target_critics]
+        for network, target in zip(sources, targets, strict=True):
             networks.copy(network, target, self.tau)
 
     def _taken_actions(self, batch: Batch) -> list[Tensor]:
@@ -219,7 +221,7 @@ class MADDPG(MultiAgent):
         actions: Sequence[Tensor],
         present: Sequence[Tensor],
     ) -> Tensor:
-        """Return one agent's value `[B]` of observations and actions, which are zero for absent agents."""
+        """Return the value `[B]` that one agent's critic predicts; the inputs of absent agents are set to zero."""
         kinds = ((observations, self.observation_size), (actions, self.action_size))
         parts = [
             ops.reshape(ops.cast(values[other], "float32"), (-1, sizes[other])) * present[other][:, None]

@@ -27,17 +27,18 @@ from noterl.utils.checks import check_positive
 class TD3(Agent):
     """Deterministic actor and two critics, for Box actions with finite bounds.
 
-    Actions are scaled to [-1, 1]: the critics receive scaled actions, and noise is added to them (a `noise` with sigma
-    0.1 moves an action by 5 % of the width of its bounds). The feedback for the memory is the mean of the two absolute
-    errors.
+    Actions are scaled to [-1, 1]. The critics receive scaled actions, and noise is added to scaled actions. A `noise`
+    with sigma 0.1 therefore moves an action by 5 % of the width of its bounds. The feedback for the memory is the mean
+    of the two absolute errors.
 
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics.
-        network: your own actor `[B, observation] -> [B, A]`, before the tanh; or (actor, critic, critic) with critics
-            `[B, observation + A] -> [B, 1]` whose initial weights differ, and None for a network to be built.
+        network: your own actor `[B, observation] -> [B, A]`, without the final tanh; or (actor, critic, critic).
+            Critics are `[B, observation + A] -> [B, 1]`; their initial weights must differ. The agent builds a network
+            that is None.
         gamma: discount factor, 0 to 1. Can be changed during training.
-        policy_delay: critic updates for each update of the actor.
+        policy_delay: number of critic updates for each update of the actor.
         target_noise: standard deviation of the noise on the target's scaled action. Can be changed during training.
         target_noise_clip: the largest absolute value of this noise. Can be changed during training.
         normalize_observation: see `noterl.Agent`.
@@ -45,7 +46,7 @@ class TD3(Agent):
         seed: see `noterl.Agent`.
 
     Raises:
-        ValueError: if the space is not supported or an argument is bad.
+        ValueError: if the space is not supported, or an argument is not one of the allowed values.
 
     Example:
     >>> import noterl
@@ -120,7 +121,7 @@ class TD3(Agent):
         return loss, {"td_error": 0.5 * (ops.abs(errors[0]) + ops.abs(errors[1]))}
 
     def actor_loss(self, batch: Batch) -> Any:
-        """Return the negated mean value of the actor's actions, according to the first critic."""
+        """Return the negated mean value of the actor's actions, as the first critic predicts it."""
         action = self.head.act(self.actor(batch.observation))
         (q,) = q_values(self.critics[:1], batch.observation, action)
         return -ops.mean(q)

@@ -271,7 +271,8 @@ def _box_fields(space: spaces.Box) -> dict[str, Any]:
 
 def _box(shape: list[int], low: Any, high: Any, below: Any, above: Any) -> spaces.Box:
     box = spaces.Box(np.full(shape, low), np.full(shape, high), dtype=low.dtype)
-    # An open side of an integer box has the smallest or greatest int as its bound: only these tell that it is open.
+    # The bound of an unbounded side of an integer box is the smallest or largest int, so it does not show whether the
+    # side is unbounded.
     box.bounded_below, box.bounded_above = np.full(shape, below, np.bool_), np.full(shape, above, np.bool_)
     return box
 

@@ -21,7 +21,7 @@ class BackupAndRestore(Callback):
     budget of the `fit`, and its `History`.
 
     A backup identifies a `fit` by its number in the process. Earlier calls of `fit` are skipped. A `fit` that is
-    complete stays complete until the file is removed, or the script asks for more.
+    complete is not repeated, unless the file is removed or the script passes a larger budget to `fit`.
 
     Args:
         path: the file, such as "runs/dqn/backup.noterl".

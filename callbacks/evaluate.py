@@ -24,22 +24,23 @@ MEASURED = ("reward_mean", "reward_std", "reward_iqm", "length_mean", "success_r
 class Evaluate(Callback):
     """Play whole episodes without learning at a fixed frequency. Training is not affected.
 
-    The logs of the episode after which the evaluation was played hold its numbers, with the prefix `evaluation_`.
+    The results are added to the logs of the episode that ended before the evaluation, with the prefix `evaluation_`.
     `History` and loggers record them, and a `Checkpoint` or `EarlyStopping` may monitor them.
 
     Args:
-        env: where to play, as in `Agent.evaluate`; by default a new copy of the training environment.
+        env: environment to play in, as in `Agent.evaluate`; by default a new copy of the training environment.
         every: number of `unit` between evaluations, at the end of the first episode that reaches or passes a multiple.
         unit: "episodes", "steps", "updates" or "seconds".
         episodes: number of episodes to play.
-        num_envs: environments that are stepped side by side.
-        seed: of the evaluation; by default one of the agent's own, the same each time.
-        deterministic: act without exploration; otherwise explore as in training.
-        on_best: called for a mean reward that is higher than all before, also for the first one: a path where the
-            agent is saved (without its memory), or a function of the agent and of what `Agent.evaluate` returned.
-        background: evaluate a copy of the agent in a separate process while training continues. The result is the
-            same. It is logged at the end of the first episode after it is known, and always kept in `results`. If an
-            evaluation is due while another one runs, training waits for that one. `env` must be picklable, `on_best`
+        num_envs: number of environments that are stepped together.
+        seed: seed of every evaluation; by default the agent's seed.
+        deterministic: whether to act without exploration; if False, the agent explores as in training.
+        on_best: used for the first mean reward, and for each one that is higher than all before. If it is a path, the
+            agent is saved there without its memory. If it is a function, it receives the agent and the result of
+            `Agent.evaluate`.
+        background: whether to evaluate a copy of the agent in a separate process while training continues. The result
+            is the same. It is logged when the next episode ends after the evaluation, and always kept in `results`. If
+            another evaluation is due earlier, training waits for the running one. `env` must be picklable, `on_best`
             must be a path, and a script needs `if __name__ == "__main__":`.
 
     Raises:

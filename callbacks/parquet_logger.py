@@ -19,17 +19,17 @@ class ParquetLogger(RowLogger):
     The columns are those of the logs, and the five that xagents writes: `mean_reward` (of the last `window` episodes,
     with this one), `best_reward` (the best such mean so far), `episode_reward`, `step` and `time` (seconds of
     training, over all fits). Rows cannot be appended to a Parquet file, so each write replaces the file atomically, and
-    the default interval is longer. A run that continues writes no duplicates; a new run replaces the file. See
+    the default interval is longer. A resumed run writes no duplicates; a new run replaces the file. See
     `RowLogger`.
 
     Args:
-        path: the file.
-        flush_every: finished episodes between writes; a crash loses those since the last one.
-        window: finished episodes in the mean.
+        path: path of the file.
+        flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
+        window: number of finished episodes in the mean.
 
     Raises:
-        ValueError: if `flush_every` or `window` is not a positive int; when training begins, if the file holds
-            something else.
+        ValueError: if `flush_every` or `window` is not a positive int; when training begins, if the file is
+            not a log of this kind.
         OSError: when training begins, if the file cannot be written.
         ImportError: if the extra `parquet` is not installed.
 

@@ -16,17 +16,17 @@ from noterl.utils.tables import Row, plain_row
 class RowLogger(Callback):
     """Base of the loggers that write a table: a row for each finished episode, a column for each metric.
 
-    If a run continues, in a second `fit` or restored, the rows up to its step are kept. Later rows, which a crash left
-    and whose episodes are played again, are removed. Rows that were saved with the agent but not yet written are
-    restored. So no row is duplicated. A new run replaces the file. `time` continues to count. A subclass defines how
+    If a run continues, in a second `fit` or after a restore, the rows up to its step are kept. Later rows are removed,
+    because their episodes are played again. Rows that were saved with the agent but not yet written are restored. No
+    row is therefore duplicated. A new run replaces the file. `time` continues to count. A subclass defines how
     rows are read and written.
 
     Args:
-        path: the file.
-        flush_every: finished episodes between writes; a crash loses those since the last one.
+        path: path of the file.
+        flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
 
     Raises:
-        ValueError: if `flush_every` is not a positive int; when training begins, if the file holds something else.
+        ValueError: if `flush_every` is not a positive int; when training begins, if the file is not a log of this kind.
         OSError: when training begins, if the file cannot be written.
     """
 
@@ -36,7 +36,7 @@ class RowLogger(Callback):
         self.path = Path(path)
         self.flush_every = check_positive("flush_every", flush_every)
         self._pending: list[Row] = []
-        self._seconds = 0.0  # of the fits before this one
+        self._seconds = 0.0  # training time of earlier fits
 
     @property
     def state_key(self) -> str:
@@ -44,7 +44,7 @@ class RowLogger(Callback):
         return f"{type(self).__name__}:{self.path.name}"
 
     def read(self) -> list[Row]:
-        """Return the rows that the file holds."""
+        """Return the rows of the file."""
         raise NotImplementedError
 
     def rewrite(self, rows: list[Row]) -> None:

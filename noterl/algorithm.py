@@ -110,7 +110,7 @@ class Algorithm(Configurable):
 
     @classmethod
     def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
-        """Call `__init__` while the generators that layers draw from are seeded with the agent's seed."""
+        """Seed the generators of Keras and torch layers with the agent's seed, and call `__init__`."""
         instance._set(generators=Generators(instance.get_config().get("seed")))
         with construction(instance.generators.seed):
             instance.__init__(*args, **kwargs)

@@ -34,7 +34,8 @@ class Events(NamedTuple):
 
 EVENTS = Events._fields
 
-# Callbacks run in this order, and within a group in the user's order. Each sees what earlier ones added to `logs`.
+# Callbacks run in this order, and within a group in the user's order. Each one receives the entries that earlier
+# ones added to `logs`.
 USER, HISTORY, LOGGER, CHECKPOINT = range(4)
 
 
@@ -64,15 +65,15 @@ class AgentView(Protocol):
 
     @property
     def stop_reason(self) -> str | None:
-        """Why training was asked to stop, or None."""
+        """The reason passed to `stop`, or None."""
 
     @property
     def history(self) -> Any:
-        """The `History` of the fit in progress, else of the last one."""
+        """The `History` of the `fit` in progress, or of the last one."""
 
     @property
     def callbacks(self) -> Sequence[Callback]:
-        """The callbacks of the fit in progress, else of the last one, in the order in which they run."""
+        """The callbacks of the `fit` in progress, or of the last one, in the order in which they run."""
 
     @property
     def replay(self) -> Any:

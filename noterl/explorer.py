@@ -77,7 +77,7 @@ class Explorer(Configurable):
         """Restore a state of `get_state`; the generator stays the same object.
 
         Raises:
-            ValueError: if an entry is missing or has a bad value; nothing is changed then.
+            ValueError: if an entry is missing or has an invalid value; this object is then unchanged.
         """
         missing = sorted({"generator", *self.tunables} - set(state))
         if missing:

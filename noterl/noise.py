@@ -213,7 +213,7 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         """Restore a state of `get_state`.
 
         Raises:
-            ValueError: as in `Explorer`, and if `x` has another action size; nothing is changed then.
+            ValueError: as in `Explorer`, and if `x` has another action size; this object is then unchanged.
         """
         shape = np.shape(state.get("x", np.empty((0, self.size))))
         if len(shape) == 2 and shape[1] != self.size:

@@ -70,7 +70,7 @@ class RunningMeanStd:
         """Restore a state of `get_state`.
 
         Raises:
-            ValueError: if it has another shape; nothing is changed then.
+            ValueError: if it has another shape; this object is then unchanged.
         """
         arrays = [np.array(state[name], np.float64) for name in ("mean", "variance")]
         if any(array.shape != self.mean.shape for array in arrays) or type(state["count"]) is not int:

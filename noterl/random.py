@@ -63,7 +63,7 @@ class Generators:
         """Restore a state from `get_state`. The generators stay the same objects.
 
         Raises:
-            ValueError: if the state is malformed; nothing is changed then.
+            ValueError: if the state is malformed; the generators are then unchanged.
         """
         try:
             check_seed(state["seed"])

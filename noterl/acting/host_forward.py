@@ -170,9 +170,9 @@ class HostForward:
     def _agrees(self, program: Step, width: int | None = None) -> bool:
         """Return whether the copy gives the outputs of the compiled call, also after the agent's variables change.
 
-        The second check tells a network from its target, which starts with equal weights. It also finds what `forward`
-        does beside the network and cannot be seen yet: a scale of 1, a bias of 0. `width` limits the comparison to the
-        first outputs.
+        The second check distinguishes a network from its target, which starts with equal weights. It also detects
+        operations of `forward` outside of the network that have no effect yet, such as a scale of 1 or a bias of 0.
+        `width` limits the comparison to the first outputs.
         """
         return self._agrees_at_all_scales(program, width) and self._agrees_for_other_values(program, width)
 

@@ -41,7 +41,7 @@ class A2C(ActorCritic):
         normalize_advantage: whether advantages are shifted and scaled within the rollout.
 
     Raises:
-        ValueError: if the space is not supported or an argument is bad.
+        ValueError: if the space is not supported, or an argument is not one of the allowed values.
 
     Example:
     >>> import noterl

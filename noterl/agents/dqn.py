@@ -45,7 +45,7 @@ class DQN(Agent):
         seed: see `noterl.Agent`.
 
     Raises:
-        ValueError: if the space is not supported or an argument is bad.
+        ValueError: if the space is not supported, or an argument is not one of the allowed values.
 
     Example:
     >>> import noterl

@@ -56,7 +56,7 @@ class PPO(ActorCritic):
         optimizers: 1, or 2 for separate optimizers "actor" and "critic"; `compile(optimizer=[...])` then takes two.
 
     Raises:
-        ValueError: if the space is not supported or an argument is bad.
+        ValueError: if the space is not supported, or an argument is not one of the allowed values.
 
     Example:
     >>> import noterl

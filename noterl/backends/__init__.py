@@ -1,8 +1,8 @@
 """The backends: one package each for TensorFlow, JAX and torch, all with the same functions.
 
-Only these packages import a framework. They take functions and variables, and know nothing of agents:
-`noterl.backends.jax.core` documents the functions. `noterl/__init__.py` has set `KERAS_BACKEND`, so other modules can
-import Keras from here in any order.
+Only these packages import a framework. They receive functions and variables, and do not
+depend on agents. `noterl.backends.jax.core` documents the functions. `noterl/__init__.py` has set `KERAS_BACKEND`, so
+other modules can import Keras from here in any order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The episodes in flight: their returns and lengths, how one is restored, and who steps an environment."""
+"""The episodes in flight: their returns and lengths, their restoration, and the lanes that step an environment."""
 
 from __future__ import annotations
 

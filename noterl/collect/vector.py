@@ -187,7 +187,7 @@ class VectorLanes:
         self._discarded = True
         warnings.warn(
             f"the budget ended within a step of the vector environment: {len(transitions)} transitions of its "
-            f"{self.num_envs} lanes were discarded. With a SyncVectorEnv or num_envs= there is no surplus.",
+            f"{self.num_envs} lanes were discarded. Use a SyncVectorEnv or num_envs= to avoid this.",
             RuntimeWarning,
             stacklevel=2,
         )

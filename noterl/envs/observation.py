@@ -1,8 +1,8 @@
-"""How networks see observations: a Box as it is, everything else as one float32 vector.
+"""Encoding of observations for networks: a Box is unchanged, other spaces become one float32 vector.
 
-The vector holds the parts one after the other, as `gymnasium.spaces.flatten` orders them; discrete values are one-hot.
-Of a goal environment it holds "observation" and "desired_goal", in this order. The achieved goal is stored for
-relabelling, but no network sees it.
+The vector concatenates the parts in the order of `gymnasium.spaces.flatten`; discrete values are one-hot. For a goal
+environment it holds "observation" and "desired_goal", in this order. The achieved goal is stored for relabelling, but
+networks do not receive it.
 """
 
 from __future__ import annotations

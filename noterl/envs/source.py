@@ -57,8 +57,8 @@ class EnvSource:
         """Check the spaces; users call `resolve` instead.
 
         Args:
-            observation_space: of one environment, as the environment has it.
-            action_space: of one environment, as the environment has it.
+            observation_space: observation space of one environment, not encoded.
+            action_space: action space of one environment, not encoded.
             env: the first environment, or the vector environment: the user's own, or made here to read its spaces.
             build: makes an environment like `env`, in a render mode.
             owned: whether `env` was made here, so that `close` closes it.

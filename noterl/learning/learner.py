@@ -1,6 +1,6 @@
 """The learning half of an agent: memory, schedule, optimizers and compiled programs.
 
-The loop uses one protocol: `add` a transition, ask what is `due`, `sample`, get the `batches`, `update`, `feed_back`.
+The loop uses these members in order: `add`, `due`, `sample`, `batches`, `update`, `feed_back`.
 `ReplayLearner`, `RolloutLearner` and `ReplayedRolloutLearner` implement it.
 """
 
@@ -38,17 +38,17 @@ class Learner(ABC):
     Args:
         algorithm: the agent.
         schedule: when updates and hard copies to the target are due.
-        optimizers: by name, not built yet.
-        jit_compile: as `Agent.compile` takes it.
-        steps_per_execution: as `Agent.compile` takes it.
+        optimizers: optimizers by name, not built yet.
+        jit_compile: see `Agent.compile`.
+        steps_per_execution: see `Agent.compile`.
 
     Attributes:
-        replay: the replay memory; None for an agent that forgets each rollout.
+        replay: the replay memory; None for an agent that discards each rollout.
         rollout: the rollout in progress; None for an agent that learns from a replay memory.
-        optimizers: by name; built ones after `build`.
+        optimizers: optimizers by name; they are built after `build`.
         trained: the variables that the default `update` trains.
-        variables: every variable of networks, hyperparameters and optimizers, each once.
-        trace: notes of a dry run while it is in progress, else None.
+        variables: every variable of networks, hyperparameters and optimizers, without duplicates.
+        trace: records of a dry run while it is in progress, otherwise None.
     """
 
     replay: Replay | None = None

@@ -31,7 +31,7 @@ class Settings:
         ValueError: if an argument is not one of the allowed values.
 
     Attributes:
-        arguments: as given.
+        arguments: the arguments of `compile` that are not None.
         policy, noise, replay, schedule, jit_compile, steps_per_execution, optimizers: the decided values.
     """
 

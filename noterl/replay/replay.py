@@ -427,7 +427,8 @@ class Replay(Configurable):
         `n_step` and `relabel` are not part of the state.
 
         Raises:
-            ValueError: if the state is of another capacity or other spaces, or inconsistent; nothing is changed then.
+            ValueError: if the state has another capacity or other spaces, or is inconsistent. The memory is then
+                unchanged.
         """
         if not state:
             self.clear()

@@ -168,7 +168,7 @@ class Rollout:
         """Restore the state of `get_state`.
 
         Raises:
-            ValueError: if it is of another length or other spaces; nothing is changed then.
+            ValueError: if the state has another length or other spaces; the rollout is then unchanged.
         """
         round_schema = schema.Int(0, self.length)
         numbers = {"length": schema.Constant(self.length), "num_envs": schema.Int(0), "round": round_schema}

@@ -1,6 +1,6 @@
 """The ring buffer of transitions, shared by all lanes in order of insertion.
 
-Each observation is stored once. For the transition at an index, `successor` says where its next observation is:
+Each observation is stored once. For the transition at an index, `successor` locates its next observation:
 
 - `successor[index] >= 0`: the observation at that index, of the lane's next transition in the same episode.
 - `successor[index] = -1 - slot`: `final_observations[slot]`. This is the last observation of an episode, the last one

@@ -160,7 +160,7 @@ class Facade:
 
     @property
     def stop_training(self) -> bool:
-        """Whether training was asked to end; setting it stops the agent."""
+        """Whether `Agent.stop` was called; setting it to True ends training."""
         return self.agent.stop_training
 
     @stop_training.setter

@@ -28,7 +28,7 @@ CLOCK = ("environment", "act", "store", "sample", "learn", "callbacks")
 
 @dataclass(slots=True)
 class StopRequest:
-    """Whether training was asked to end, and why."""
+    """Whether `Agent.stop` was called, and the reason."""
 
     is_set: bool = False
     reason: str | None = None

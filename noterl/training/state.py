@@ -78,8 +78,8 @@ def set_state(parts: Parts, state: Any, *, malformed: type[ValueError] = ValueEr
     """Restore what `get_state` returned.
 
     Raises:
-        ValueError: if the state does not fit this agent; nothing has changed then.
-        malformed: if it is not the state of an agent at all; nothing has changed then.
+        ValueError: if the state does not fit this agent; the agent is then unchanged.
+        malformed: if the value is not the state of an agent; the agent is then unchanged.
     """
     try:
         _check(parts, state)
@@ -224,7 +224,7 @@ def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> None:
     """Set what `get_weights` returned.
 
     Raises:
-        ValueError: if the arrays do not fit; nothing has changed then.
+        ValueError: if the arrays do not fit; the agent is then unchanged.
     """
     expected = get_weights(algorithm)
     received = {name: np.shape(array) for name, array in arrays.items()}

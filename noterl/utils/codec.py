@@ -118,7 +118,7 @@ class Encoder:
         return {"$npy": self._store(value, keys)}
 
     def _store(self, array: Array, keys: Keys) -> str:
-        # The keys help people who look into the file; the number makes the name unique.
+        # The keys help a reader of the file; the number makes the name unique.
         slug = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(map(str, keys)))[:80]
         name = f"arrays/{len(self.arrays)}_{slug}.npy"
         self.arrays[name] = array
@@ -259,7 +259,7 @@ def _decode_scalar(content: Any, keys: Keys) -> np.generic:
 
 
 def _uniform(array: Array) -> Any:
-    """Return the scalar of which all elements of the array are copies, else the array."""
+    """Return one element if all elements of the array are equal, otherwise the array."""
     data, first = array.tobytes(), array.reshape(-1)[:1]
     return first[0] if array.size > 1 and data == first.tobytes() * array.size else array
 

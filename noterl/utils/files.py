@@ -40,7 +40,7 @@ _DAMAGE = (
 
 
 class FileError(ValueError):
-    """A file is truncated, foreign, damaged, hostile, or of a newer noterl; nothing was changed."""
+    """A file is truncated, foreign, damaged, hostile, or written by a newer noterl; no object was changed."""
 
 
 def key_path(keys: Keys, root: str = "") -> str:

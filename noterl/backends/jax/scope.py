@@ -17,7 +17,7 @@ _scopes: list[Scope] = []
 
 
 class Scope(keras.StatelessScope):
-    """A stateless scope that raises for every variable that it was not given.
+    """A stateless scope that raises if code uses a variable that was not passed to it.
 
     JAX would compile an unknown variable as a constant, and lose what is assigned to it.
 

@@ -52,7 +52,7 @@ class Updates(UpdateProgram):
         return apply_finite(lambda fewer: self._apply(rows, fewer, start), find, count)
 
     def _apply(self, rows: Rows, count: int, start: np.int32) -> GroupResult | None:
-        """Make `count` updates; if one of them is not finite, change nothing and return None."""
+        """Run `count` updates; if one of them is not finite, change nothing and return None."""
         state = read_values(self._variables)
         if self._assigned is None:
             self._assigned = self._find_assigned(state, rows)

@@ -27,7 +27,7 @@ def is_tracing() -> bool:
 
 
 def device_name() -> str:
-    """Return the first accelerator that TensorFlow sees, or the CPU."""
+    """Return the name of the first GPU that TensorFlow detects, or of the CPU."""
     accelerators = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     return str(accelerators[0].name)
 

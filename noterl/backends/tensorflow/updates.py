@@ -86,7 +86,7 @@ class Updates(EagerUpdates):
         return apply_finite(lambda fewer: self._apply(rows, fewer, start), find, count)
 
     def _apply(self, rows: Rows, count: int, start: int) -> GroupResult | None:
-        """Make `count` updates; if one of them is not finite, change nothing and return None."""
+        """Run `count` updates; if one of them is not finite, change nothing and return None."""
         vector, logs, feedback = self._run_all(rows, count, start)
         finite, logs, weights = self._host_report.read(np.asarray(vector), logs)
         return GroupResult(logs, feedback, count, weights=weights) if finite else None

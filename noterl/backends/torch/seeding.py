@@ -1,4 +1,4 @@
-"""Reproducible numbers from torch's global generator, from which layers such as dropout draw."""
+"""Reproducible numbers from torch's global generator, which layers such as dropout use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 class SeededCalls:
     """Seeds torch's global generator during calls, and restores it afterwards.
 
-    If a call draws no number, later calls are not seeded.
+    If a call samples no number, later calls are not seeded.
 
     Args:
         seed: `seed(advance)` returns the seed of the next call. It is called with False before a call, and with True
-            after a call that drew numbers. With None nothing is seeded.
+            after a call that sampled numbers. If it is None, calls are not seeded.
     """
 
     def __init__(self, seed: Callable[[bool], int] | None) -> None:

@@ -37,8 +37,8 @@ def traced_gradients(
 ) -> TracedGradients | None:
     """Return a new store of traces, or None if losses must run eagerly.
 
-    They do if `jit_compile` is False, and if there is a Keras seed generator: Keras draws its seeds in Python, and a
-    trace would turn them into constants.
+    Losses run eagerly if `jit_compile` is False or there is a Keras seed generator. Keras generates its seeds in
+    Python, and a trace would turn them into constants.
     """
     if jit_compile is False or any("seed_generator" in variable.path for variable in variables):
         return None

@@ -83,7 +83,7 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
 
 
 class _Stop(Exception):
-    """The check cannot continue; the report says why."""
+    """Raised if the check cannot continue; the report contains the reason."""
 
 
 class _Examiner:

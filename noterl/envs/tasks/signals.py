@@ -1,4 +1,4 @@
-"""A cooperative task for two agents: one sees a symbol, the other must answer with it."""
+"""A cooperative task for two agents: one observes a symbol, the other must answer with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from noterl.utils.checks import check_int, check_positive
 
 
 class Signals:
-    """A speaker sees a symbol and sends one; the listener receives the symbol that was sent last and answers.
+    """A speaker observes a symbol and sends one; the listener receives the symbol that was sent last and answers.
 
     Both receive the same reward: 1 for the right answer or, if the answer is a number, minus the squared distance. A
     new symbol is sampled after every answer. The first answer, before any symbol was sent, has the reward 0. The

@@ -57,8 +57,9 @@ class TensorBoard(Callback):
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        # EventsWriter instead of SummaryWriter: its files of one second differ in name, and its flush leaves no queue.
-        self._file = EventsWriter(str(self.folder / "events"), f".{secrets.token_hex(4)}")
+        # EventsWriter instead of SummaryWriter: its flush leaves no queue, and it accepts a suffix. TensorBoard reads
+        # files in the order of their names, which hold seconds; the suffix orders files of the same second.
+        self._file = EventsWriter(str(self.folder / "events"), f".{time.time_ns():020d}.{secrets.token_hex(4)}")
         self._file.write_event(Event(step=self.agent.steps + 1, session_log=SessionLog(status=SessionLog.START)))
         self._flush()
 

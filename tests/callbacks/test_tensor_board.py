@@ -84,6 +84,15 @@ def test_resumed_run_hides_the_steps_that_it_makes_again(reader: Any, tmp_path: 
     assert [step for step, _ in reader(tmp_path)["reward"]] == [100, 200, 250, 300]
 
 
+def test_file_names_sort_by_time_within_one_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    paths: list[Path] = []
+    for _ in range(8):
+        write(tmp_path, 0, [1]).on_train_end({})
+        paths += [path for path in tmp_path.iterdir() if path not in paths]
+    assert paths == sorted(paths)
+
+
 def test_crash_loses_at_most_the_last_interval(tmp_path: Path) -> None:
     board = write(tmp_path, 0, [1, 2, 3, 4, 5, 6, 7, 8], flush_every=3)
     (path,) = tmp_path.iterdir()

@@ -155,9 +155,6 @@ class Agent(Algorithm):
         learner = settings.make_learner(self)
         used_polyak = self._learner is not None and self._learner.schedule.polyak
         self._set(_settings=settings, _learner=learner, _actor=None, head=head)
-        for explorer in (settings.policy, settings.noise):
-            if explorer is not None:
-                explorer.generator = self.generators("exploration")
         if used_polyak or learner.schedule.polyak:  # otherwise tau is 1, or a value of the agent's own for hard copies
             self.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
 

@@ -326,9 +326,9 @@ class Learner(ABC):
 
     # Gradient noise
 
+    @abstractmethod
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return `samples` batches `[K, B, ...]` for measuring gradient noise; None if there are no data yet."""
-        return None
 
     # State
 

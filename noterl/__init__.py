@@ -12,8 +12,8 @@ from noterl.registry import register_modules
 from noterl.utils import keras_backend, lazy_imports
 
 if TYPE_CHECKING:
-    import noterl.callbacks as callbacks
-    from noterl import envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules
+    # `callbacks` is a folder next to the package, which mypy does not find under this name.
+    from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules  # type: ignore[attr-defined]
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
     from noterl.agents.ddpg import DDPG
@@ -31,53 +31,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "A2C",
-    "DDPG",
-    "DQN",
-    "MADDPG",
-    "PPO",
-    "SAC",
-    "TD3",
-    "Agent",
-    "Batch",
-    "Callback",
-    "History",
-    "MultiAgent",
-    "Replay",
-    "callbacks",
-    "envs",
-    "finders",
-    "heads",
-    "load",
-    "losses",
-    "networks",
-    "noise",
-    "plotting",
-    "policies",
-    "register",
-    "replay",
-    "schedules",
-]
-
-_HOMES = {
-    "A2C": "noterl.agents.a2c",
-    "Agent": "noterl.agent",
-    "Batch": "noterl.types",
-    "Callback": "noterl.callback",
-    "DDPG": "noterl.agents.ddpg",
-    "DQN": "noterl.agents.dqn",
-    "History": "noterl.history",
-    "MADDPG": "noterl.agents.maddpg",
-    "MultiAgent": "noterl.multi_agent",
-    "PPO": "noterl.agents.ppo",
-    "Replay": "noterl.replay",
-    "SAC": "noterl.agents.sac",
-    "TD3": "noterl.agents.td3",
-    "load": "noterl.agent",
-    "register": "noterl.registry",
-}
-
 # Before Keras is imported, because it reads KERAS_BACKEND once.
 keras_backend.choose()
 
@@ -86,8 +39,8 @@ _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
-_agents = (home for home in _HOMES.values() if home.startswith("noterl.agents."))
-register_modules(*_agents, "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules")
+_AGENTS = ("a2c", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3")
+register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
+register_modules("noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules")
 
-_modules = tuple(name for name in __all__ if name not in _HOMES)
-__getattr__, __dir__ = lazy_imports.attach(globals(), _HOMES, _modules)
+__getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

@@ -12,13 +12,4 @@ if TYPE_CHECKING:
     from .opt_finder import OptFinder
     from .parallel_finder import ParallelFinder
 
-__all__ = ["FinderLogger", "LRFinder", "OptFinder", "ParallelFinder"]
-
-_HOMES = {
-    "FinderLogger": "noterl.finders.finder_logger",
-    "LRFinder": "noterl.finders.lr_finder",
-    "OptFinder": "noterl.finders.opt_finder",
-    "ParallelFinder": "noterl.finders.parallel_finder",
-}
-
-__getattr__, __dir__ = lazy_imports.attach(globals(), _HOMES)
+__getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
 from typing import Any
 
 
-def attach(
-    namespace: dict[str, Any], homes: Mapping[str, str], modules: tuple[str, ...] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and the `__dir__` of a package.
+def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return the `__getattr__`, the `__dir__` and the `__all__` of a package.
+
+    The names are those that the `if TYPE_CHECKING:` block of its `__init__.py` imports. Type checkers and editors read
+    the same block. A name is stored in the package when it is first used.
 
     Args:
-        namespace: the package's `globals()`, where a name is stored when it is first used.
-        homes: for each name, the module that defines it.
-        modules: names that are modules of the package themselves.
+        package: the `__name__` of the package.
 
     Example:
     >>> from noterl.utils import lazy_imports
-    >>> namespace = {"__name__": "shapes", "here": 1}
-    >>> get_name, list_names = lazy_imports.attach(namespace, {"OrderedDict": "collections"})
-    >>> list_names(), get_name("OrderedDict").__name__, "OrderedDict" in namespace
-    (['OrderedDict', '__name__', 'here'], 'OrderedDict', True)
+    >>> get_name, list_names, names = lazy_imports.attach("noterl.finders")
+    >>> names, get_name("LRFinder").__module__
+    (['FinderLogger', 'LRFinder', 'OptFinder', 'ParallelFinder'], 'noterl.finders.lr_finder')
     """
-    package = namespace["__name__"]
+    module: Any = sys.modules[package]
+    homes = _typed_imports(ast.parse(module.__spec__.loader.get_source(package)))
 
     def get_name(name: str) -> Any:
-        if name in homes:
-            value = getattr(importlib.import_module(homes[name]), name)
-        elif name in modules:
-            value = importlib.import_module(f"{package}.{name}")
-        else:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        namespace[name] = value
+        home = homes[name]
+        if home == package:  # the name is a module of the package
+            value: Any = importlib.import_module(f"{package}.{name}")
+        else:
+            value = getattr(importlib.import_module(home, package), name)
+        setattr(module, name, value)
         return value
 
     def list_names() -> list[str]:
-        return sorted({*namespace, *homes, *modules})
+        return sorted({*vars(module), *homes})
 
-    return get_name, list_names
+    return get_name, list_names, list(homes)
+
+
+def _typed_imports(tree: ast.Module) -> dict[str, str]:
+    """Return, for each name that is imported for type checking only, the module that it comes from."""
+    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: "." * node.level + (node.module or "") for node in imports for alias in node.names}

@@ -113,16 +113,8 @@ class BackupAndRestore(Callback):
         self._writer.wait()
         document = self.agent.get_document()
         document["state"]["callbacks"][self.state_key] = self._part()
-        if not self.background:
-            saving.write(self.path, document)
-            return
-        replay = self._writer.copy(document["state"]["replay"])
-        if replay is None:
-            self.agent.show_message(f"a copy of the replay memory does not fit in memory: writing {self.path} at once")
-            saving.write(self.path, document)
-            return
-        document["state"]["replay"] = replay
-        self._writer.write(lambda: saving.write(self.path, document), undo=lambda: None)
+        background = self.background and self._writer.detach(document, self.path, self.agent)
+        self._writer.write(lambda: saving.write(self.path, document), background=background)
 
     def _part(self) -> dict[str, Any]:
         """Return what the backup holds in addition to what `Agent.save` writes."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -207,34 +209,26 @@ class Checkpoint(Callback):
         ending = "safetensors" if self.save_weights_only else "noterl"
         return f"{count}-{re.sub(r'[^A-Za-z0-9_.]+', '-', self._monitor.name)}-{score:.2f}.{ending}"
 
-    def _write(self, file: Path, surplus: list[Path], undo: Any) -> None:
-        job = self._job(file) if self.background else None
-        if job is None:
+    def _write(self, path: Path, surplus: list[Path], undo: Callable[[], None]) -> None:
+        """Write the present state, then remove the files that are not kept."""
+        background = self.background
+        if not background:
+            save = partial(self.agent.save, path, replay=self.save_replay)
             if self.save_weights_only:
-                self.agent.save_weights(file)
-            else:
-                self.agent.save(file, replay=self.save_replay)
-            _remove(surplus)
-            return
+                save = partial(self.agent.save_weights, path)
+        elif self.save_weights_only:
+            save = partial(saving.write_weights, path, self.agent.get_weights())
+        else:
+            document = self.agent.get_document(replay=self.save_replay)
+            background = self._writer.detach(document, path, self.agent)
+            save = partial(saving.write, path, document)
 
-        def write() -> None:
-            job()
-            _remove(surplus)
+        def job() -> None:
+            save()
+            for file in surplus:
+                file.unlink(missing_ok=True)
 
-        self._writer.write(write, undo=undo)
-
-    def _job(self, file: Path) -> Any:
-        """Return a function that writes the present state later; None if a copy of it does not fit in memory."""
-        if self.save_weights_only:
-            weights = self.agent.get_weights()
-            return lambda: saving.write_weights(file, weights)
-        document = self.agent.get_document(replay=self.save_replay)
-        replay = self._writer.copy(document["state"]["replay"])
-        if replay is None and document["state"]["replay"] is not None:
-            self.agent.show_message(f"a copy of the replay memory does not fit in memory: writing {file.name} at once")
-            return None
-        document["state"]["replay"] = replay  # the only part of the state that is a view of what training changes
-        return lambda: saving.write(file, document)
+        self._writer.write(job, background=background, undo=undo)
 
     def get_state(self) -> dict[str, Any]:
         """Return the files, the recent values and the best score."""
@@ -253,8 +247,3 @@ class Checkpoint(Callback):
         self._kept = [_File(*row) for row in zip(*columns, strict=True)]
         self._monitor.set_recent(state["recent"])
         self._best, self._saved_at = state["best"], state["saved_at"]
-
-
-def _remove(files: list[Path]) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)

@@ -1,13 +1,16 @@
-"""Writing files in a thread during training."""
+"""Writing files, at once or in a thread during training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from noterl.callback import AgentView
 from noterl.utils.memory import available_bytes
 
 # Arrays in a copy begin at multiples of this, so that copying is fast.
@@ -15,14 +18,14 @@ _ALIGNMENT = 64
 
 
 class Writer:
-    """Runs jobs in a separate thread; each waits for the previous one, so files are written in order.
+    """Runs jobs, at once or in a thread; each waits for the previous one, so files are written in order.
 
-    An error of a job is raised by the next call of `write` or `wait`.
+    An error of a job in the thread is raised by the next call of `write` or `wait`.
 
     Example:
     >>> from noterl.callbacks.support.writer import Writer
     >>> writer, written = Writer(), []
-    >>> writer.write(lambda: written.append(1), undo=written.clear)
+    >>> writer.write(lambda: written.append(1), background=True)
     >>> writer.close()
     >>> written
     [1]
@@ -33,17 +36,22 @@ class Writer:
         self._pending: tuple[Future[None], Callable[[], None]] | None = None
         self._arena = np.empty(0, np.uint8)
 
-    def write(self, job: Callable[[], None], *, undo: Callable[[], None]) -> None:
+    def write(self, job: Callable[[], None], *, background: bool, undo: Callable[[], None] = lambda: None) -> None:
         """Wait for the previous job and start another.
 
         Args:
-            job: called in the thread.
-            undo: called in the caller's thread if the job has failed.
+            job: the function that writes.
+            background: whether to call it in the thread.
+            undo: called in the caller's thread if the job has failed in the thread.
 
         Raises:
-            BaseException: what the previous job raised; this one is not started then.
+            BaseException: what the previous job raised, this one is not started then; or what this job raised, if it
+                runs at once.
         """
         self.wait()
+        if not background:
+            job()
+            return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "noterl-writer")
         self._pending = self._pool.submit(job), undo
@@ -68,13 +76,33 @@ class Writer:
                 self._pool.shutdown()
                 self._pool = None
 
-    def copy(self, tree: Any) -> Any | None:
-        """Return a copy of a state tree, valid until the next one is made; None if it does not fit in memory.
+    def detach(self, document: dict[str, Any], path: Path, agent: AgentView) -> bool:
+        """Copy the part of a document that training changes: the replay memory. The copy is valid until the next one.
+
+        Args:
+            document: what `Agent.get_document` returned.
+            path: where it will be written.
+            agent: shows the message if the copy does not fit in memory.
+
+        Returns:
+            Whether the document can be written in the background.
+        """
+        self.wait()
+        replay = self._copy(document["state"]["replay"])
+        if replay is None and document["state"]["replay"] is not None:
+            agent.show_message(f"a copy of the replay memory does not fit in memory: writing {path} at once")
+            return False
+        document["state"]["replay"] = replay
+        return True
+
+    def _copy(self, tree: Any) -> Any | None:
+        """Return a copy of a state tree; None if it does not fit in memory.
 
         All arrays are in one block of memory, which is used again: fresh memory costs several times as much as copying.
         """
-        self.wait()
-        needed = sum(_aligned_size(array) for array in _arrays(tree))
+        arrays = list(_arrays(tree))
+        ends = np.cumsum([-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays], dtype=np.int64)
+        needed = int(ends[-1]) if arrays else 0
         if needed > len(self._arena):
             self._arena = np.empty(0, np.uint8)
             available = available_bytes()
@@ -82,19 +110,11 @@ class Writer:
                 return None
             spare = needed // 2 if 2 * needed < available else 0
             self._arena = np.empty(needed + spare, np.uint8)  # untouched pages take no memory
-        return self._place(tree, [0])
-
-    def _place(self, tree: Any, position: list[int]) -> Any:
-        if isinstance(tree, dict):
-            return {key: self._place(part, position) for key, part in tree.items()}
-        if isinstance(tree, list):
-            return [self._place(part, position) for part in tree]
-        if not isinstance(tree, np.ndarray):
-            return tree
-        array = self._arena[position[0] : position[0] + tree.nbytes].view(tree.dtype).reshape(tree.shape)
-        np.copyto(array, tree)
-        position[0] += _aligned_size(tree)
-        return array
+        copies = {}
+        for array, block in zip(arrays, np.split(self._arena, ends)[:-1], strict=True):
+            copies[id(array)] = block[: array.nbytes].view(array.dtype).reshape(array.shape)
+            np.copyto(copies[id(array)], array)
+        return deepcopy(tree, copies)
 
 
 def _arrays(tree: Any) -> Iterator[np.ndarray]:
@@ -102,7 +122,3 @@ def _arrays(tree: Any) -> Iterator[np.ndarray]:
         yield tree
     for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         yield from _arrays(part)
-
-
-def _aligned_size(array: np.ndarray) -> int:
-    return -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT

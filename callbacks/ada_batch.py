@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from noterl.callback import AgentView, Budget, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_int, check_number, check_word
 
@@ -84,15 +83,10 @@ class AdaBatch(AdaptiveCallback):
         self._waits = False  # for the end of a rollout
         self._generator_state: dict[str, Any] | None = None
 
-    def before_fit(self, agent: AgentView, budget: Budget) -> None:
-        """For rollouts, check after every step: a rollout rarely ends where an episode does."""
-        self._waits = agent.memory == "rollout" and agent.replay is None
-        if self._waits and self.every is not None:
-            self.every = Every(self.every.count, self.every.unit, at="both")
-
     def on_train_begin(self, logs: Logs) -> None:
         """Check that there are batches to compare and that the agent has every tunable."""
         self._noise = self.agent.gradient_noise(self.num_samples)
+        self._waits = self.agent.memory == "rollout" and self.agent.replay is None
         if self._generator_state is not None:
             self._noise.generator.bit_generator.state = self._generator_state
         super().on_train_begin(logs)

@@ -42,7 +42,7 @@ class AdaptiveCallback(Callback):
 
     def __init__(self, smooth: float, every: float, unit: str, adjusted: dict[str, Any]) -> None:
         self.smooth = check_number("smooth", smooth, low=0, high=1, above=True)
-        self.every = Every(every, unit, name="every")
+        self.every = Every(every, unit, at="both", name="every")
         self._adjusted = {name: how for name, how in adjusted.items() if how is not None}
         for name, how in self._adjusted.items():
             self._check(name, how)

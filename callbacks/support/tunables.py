@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from noterl.callback import AgentView
 from noterl.utils.checks import check_number, check_positive
 
 Values = dict[str, float]
-Read = Callable[[AgentView], Values]
-Write = Callable[[AgentView, Values], None]
 
 # The default upper bound of a count, as a multiple of its first value.
 LARGEST = 8
@@ -113,116 +111,83 @@ class Tunable(NamedTuple):
     """A number of an agent that a callback may adapt.
 
     Attributes:
+        name: the argument of the callback.
+        owner: what holds the number: an attribute of the agent, or "sampler", that of the replay memory.
+        attribute: the name of the number there.
         is_count: whether it is a count, for `Scale`; otherwise a number, for `Rate`.
         ess: +1 if it rises with the effective sample size, -1 if it falls.
         noise: the same for the gradient noise; 0 if it does not depend on it.
-        read: returns its values by name: one, or one for each optimizer.
-        write: sets them.
     """
 
+    name: str
+    owner: str
+    attribute: str
     is_count: bool
     ess: int
     noise: int
-    read: Read
-    write: Write
 
+    def read(self, agent: AgentView) -> Values:
+        """Return its values by name: one, or one for each optimizer.
 
-def _rule(name: str, rule: str) -> tuple[Read, Write]:
-    """Return how to read and set a rule of every optimizer."""
+        Raises:
+            ValueError: if the agent has no such number.
+        """
+        if self.owner == "optimizers":
+            return {part: agent.get_rule(self.attribute, optimizer) for part, optimizer in self._optimizers(agent)}
+        if self.name == "tau" and not agent.schedule.polyak:
+            reason = "the target moves by hard copies; compile with target_update below 1"
+        elif self.is_count and self.name != "batch" and agent.memory != "replay":
+            reason = f"{type(agent).__name__} learns when a rollout is complete"
+        else:
+            owner = self._owner(agent)
+            if isinstance(owner, Mapping):
+                value: Any = owner.get(self.attribute)
+                reason = f"{type(agent).__name__} has the hyperparameters {', '.join(sorted(owner))}"
+            else:
+                value = getattr(owner, self.attribute, None)
+                reason = f"{type(owner).__name__} has no number {self.attribute!r}"
+            if hasattr(value, "__float__") and not isinstance(value, bool):
+                return {self.name: float(value)}
+        raise ValueError(f"{self.name} cannot be adapted: {reason}")
 
-    def parts(agent: AgentView) -> dict[str, str]:
+    def write(self, agent: AgentView, values: Values) -> None:
+        """Set the values that `read` names."""
+        if self.owner == "optimizers":
+            for part, optimizer in self._optimizers(agent):
+                agent.set_rule(self.attribute, values[part], optimizer)
+            return
+        owner = self._owner(agent)
+        if isinstance(owner, Mapping):
+            owner[self.attribute].assign(values[self.name])
+        else:
+            setattr(owner, self.attribute, values[self.name])
+
+    def _optimizers(self, agent: AgentView) -> Iterator[tuple[str, str]]:
+        """Yield a name for the value of each optimizer, and the optimizer's name."""
         names = agent.optimizer_names
-        return {name if len(names) == 1 else f"{name}/{optimizer}": optimizer for optimizer in names}
+        return ((self.name if len(names) == 1 else f"{self.name}/{optimizer}", optimizer) for optimizer in names)
 
-    def read(agent: AgentView) -> Values:
-        return {part: agent.get_rule(rule, optimizer) for part, optimizer in parts(agent).items()}
-
-    def write(agent: AgentView, values: Values) -> None:
-        for part, optimizer in parts(agent).items():
-            agent.set_rule(rule, values[part], optimizer)
-
-    return read, write
-
-
-def _attribute(name: str, owner: Callable[[AgentView], Any], attribute: str = "") -> tuple[Read, Write]:
-    """Return how to read and set an attribute of some part of an agent."""
-    attribute = attribute or name
-
-    def read(agent: AgentView) -> Values:
-        found = owner(agent)
-        value: Any = getattr(found, attribute, None)
-        if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str):
-            raise ValueError(f"{name} cannot be adapted: {type(found).__name__} has no number {attribute!r}")
-        return {name: float(value)}
-
-    def write(agent: AgentView, values: Values) -> None:
-        present: Any = getattr(owner(agent), attribute)
-        setattr(owner(agent), attribute, type(present)(values[name]))
-
-    return read, write
-
-
-def _hyperparameter(name: str, other: Callable[[AgentView], Any] | None = None) -> tuple[Read, Write]:
-    """Return how to read and set a hyperparameter, or an attribute of another part if the agent has no such one."""
-
-    def read(agent: AgentView) -> Values:
-        if name in agent.hyperparameters:
-            return {name: float(agent.hyperparameters[name])}
-        found = other(agent) if other is not None else None
-        if found is None or not hasattr(found, name):
-            known = ", ".join(sorted(agent.hyperparameters))
-            raise ValueError(f"{name} cannot be adapted: {type(agent).__name__} has the hyperparameters {known}")
-        return {name: float(getattr(found, name))}
-
-    def write(agent: AgentView, values: Values) -> None:
-        if name in agent.hyperparameters:
-            agent.hyperparameters[name].assign(values[name])
-        elif other is not None:
-            setattr(other(agent), name, values[name])
-
-    return read, write
-
-
-def _tau(agent: AgentView) -> Values:
-    if not agent.schedule.polyak:
-        raise ValueError("tau cannot be adapted: the target moves by hard copies; compile with target_update below 1")
-    return {"tau": float(agent.hyperparameters["tau"])}
-
-
-def _sampler(agent: AgentView) -> Any:
-    return getattr(agent.replay, "sampler", None)
-
-
-def _schedule(agent: AgentView) -> Any:
-    return agent.schedule
-
-
-def _groups(name: str, attribute: str) -> tuple[Read, Write]:
-    """Return how to read and set when groups of updates are due, or how large they are."""
-    read, write = _attribute(name, _schedule, attribute)
-
-    def read_checked(agent: AgentView) -> Values:
-        if agent.memory != "replay":
-            raise ValueError(f"{name} cannot be adapted: {type(agent).__name__} learns when a rollout is complete")
-        return read(agent)
-
-    return read_checked, write
+    def _owner(self, agent: AgentView) -> Any:
+        if self.name == "beta" and "beta" in agent.hyperparameters:
+            return agent.hyperparameters
+        return getattr(agent.replay, "sampler", None) if self.owner == "sampler" else getattr(agent, self.owner)
 
 
 # The directions are those of Note_rl. They need not be the same for both measured quantities.
-TUNABLES = {
-    "batch": Tunable(True, 1, 1, *_attribute("batch", _schedule, "batch_size")),
-    "alpha": Tunable(False, 1, -1, *_attribute("alpha", _sampler)),
-    "lr": Tunable(False, 1, -1, *_rule("lr", "learning_rate")),
-    "eps": Tunable(False, -1, 1, *_attribute("eps", lambda agent: agent.policy)),
-    "update_every": Tunable(True, -1, 1, *_groups("update_every", "update_every")),
-    "tau": Tunable(False, 1, -1, _tau, _hyperparameter("tau")[1]),
-    "gamma": Tunable(False, 1, -1, *_hyperparameter("gamma")),
-    "updates": Tunable(True, 1, 0, *_groups("updates", "updates")),
-    "collect": Tunable(True, -1, 0, *_groups("collect", "update_every")),
-    "weight_decay": Tunable(False, -1, 1, *_rule("weight_decay", "weight_decay")),
-    "beta1": Tunable(False, 1, 1, *_rule("beta1", "beta_1")),
-    "beta2": Tunable(False, 1, 1, *_rule("beta2", "beta_2")),
-    "clip": Tunable(False, 1, -1, *_hyperparameter("clip")),
-    "beta": Tunable(False, -1, 1, *_hyperparameter("beta", _sampler)),
-}
+_ALL = (
+    Tunable("batch", "schedule", "batch_size", True, 1, 1),
+    Tunable("alpha", "sampler", "alpha", False, 1, -1),
+    Tunable("lr", "optimizers", "learning_rate", False, 1, -1),
+    Tunable("eps", "policy", "eps", False, -1, 1),
+    Tunable("update_every", "schedule", "update_every", True, -1, 1),
+    Tunable("tau", "hyperparameters", "tau", False, 1, -1),
+    Tunable("gamma", "hyperparameters", "gamma", False, 1, -1),
+    Tunable("updates", "schedule", "updates", True, 1, 0),
+    Tunable("collect", "schedule", "update_every", True, -1, 0),
+    Tunable("weight_decay", "optimizers", "weight_decay", False, -1, 1),
+    Tunable("beta1", "optimizers", "beta_1", False, 1, 1),
+    Tunable("beta2", "optimizers", "beta_2", False, 1, 1),
+    Tunable("clip", "hyperparameters", "clip", False, 1, -1),
+    Tunable("beta", "sampler", "beta", False, -1, 1),
+)
+TUNABLES = {tunable.name: tunable for tunable in _ALL}

@@ -21,6 +21,10 @@ class Trial(NamedTuple):
     seconds: float
     error: str | None = None
 
+    def values(self, metric: str) -> list[float]:
+        """Return the points of "reward" or "loss"."""
+        return self.rewards if metric == "reward" else self.losses
+
 
 class CandidateFinder(Finder):
     """Base of the finders that compare candidates; the best has the highest mean reward, or the lowest mean loss.
@@ -43,14 +47,10 @@ class CandidateFinder(Finder):
 
     def curves(self, metric: str) -> dict[str, Curve]:
         """Return the points of every candidate."""
-        found = {
-            name: trial.rewards if metric == "reward" else trial.losses
-            for name, trial in self.trials.items()
-            if (trial.rewards if metric == "reward" else trial.losses)
-        }
+        found = {name: trial.values(metric) for name, trial in self.trials.items() if trial.values(metric)}
         if not found:
             raise ValueError(f"there is no {metric} to plot: run find first")
-        return {name: ([float(x) for x in range(len(values))], values) for name, values in found.items()}
+        return {name: (list(range(len(values))), values) for name, values in found.items()}
 
     def x_label(self, metric: str) -> str:
         """Return the label of the horizontal axis in a plot of the metric."""
@@ -97,11 +97,12 @@ def kind_of(candidate: Any) -> str:
 
 
 def _row(metric: str, trial: Trial) -> dict[str, Any]:
-    values = np.asarray(trial.rewards if metric == "reward" else trial.losses, np.float64)
+    values = np.asarray(trial.values(metric), np.float64)
+    complete = len(values) > 0 and trial.error is None
     return {
         "name": trial.name,
-        "mean": float(values.mean()) if len(values) and trial.error is None else math.nan,
-        "spread": float(values.std()) if len(values) and trial.error is None else math.nan,
+        "mean": float(values.mean()) if complete else math.nan,
+        "spread": float(values.std()) if complete else math.nan,
         "points": len(values),
         "seconds": trial.seconds,
         "error": trial.error,

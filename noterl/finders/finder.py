@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +54,11 @@ class Finder(ABC):
         Raises:
             ValueError: if a number is negative, or `find` has not been called.
         """
-        return self._draw("reward", "reward", list, (n_skip_beginning, n_skip_end), None, path)
+        return self._draw("reward", n_skip_beginning, n_skip_end, path)
 
     def plot_loss(self, n_skip_beginning: int = 0, n_skip_end: int = 0, *, path: str | Path | None = None) -> Figure:
         """Plot the loss; arguments and errors are those of `plot_reward`."""
-        return self._draw("loss", "loss", list, (n_skip_beginning, n_skip_end), None, path)
+        return self._draw("loss", n_skip_beginning, n_skip_end, path)
 
     def plot_reward_change(
         self,
@@ -82,7 +81,7 @@ class Finder(ABC):
         Raises:
             ValueError: if a number is not one of the allowed values, or `find` has not been called.
         """
-        return self._draw_change("reward", sma, (n_skip_beginning, n_skip_end), y_lim, path)
+        return self._draw("reward", n_skip_beginning, n_skip_end, path, check_positive("sma", sma), y_lim)
 
     def plot_loss_change(
         self,
@@ -94,40 +93,30 @@ class Finder(ABC):
         path: str | Path | None = None,
     ) -> Figure:
         """Plot the change of the loss per point; arguments and errors are those of `plot_reward_change`."""
-        return self._draw_change("loss", sma, (n_skip_beginning, n_skip_end), y_lim, path)
-
-    def _draw_change(
-        self,
-        metric: str,
-        sma: int,
-        skip: tuple[int, int],
-        y_lim: tuple[float, float] | None,
-        path: str | Path | None,
-    ) -> Figure:
-        check_positive("sma", sma)
-        return self._draw(
-            metric, f"change of the {metric} per point", lambda values: derivative(values, sma), skip, y_lim, path
-        )
+        return self._draw("loss", n_skip_beginning, n_skip_end, path, check_positive("sma", sma), y_lim)
 
     def _draw(
         self,
         metric: str,
-        label: str,
-        transform: Callable[[Sequence[float]], list[float]],
-        skip: tuple[int, int],
-        y_lim: tuple[float, float] | None,
+        n_skip_beginning: int,
+        n_skip_end: int,
         path: str | Path | None,
+        sma: int | None = None,
+        y_lim: tuple[float, float] | None = None,
     ) -> Figure:
-        for name, value in zip(("n_skip_beginning", "n_skip_end"), skip, strict=True):
-            check_int(name, value, least=0)
+        """Plot a metric, or its change over `sma` points."""
+        check_int("n_skip_beginning", n_skip_beginning, least=0)
+        check_int("n_skip_end", n_skip_end, least=0)
         curves = self.curves(metric)
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(8, 4), layout="constrained")
         axes = figure.subplots()
         for name, (x, values) in curves.items():
-            kept = slice(skip[0], len(values) - skip[1])
-            axes.plot(x[kept], transform(values)[kept], marker=".", label=name)
+            kept = slice(n_skip_beginning, len(values) - n_skip_end)
+            drawn = values if sma is None else derivative(values, sma)
+            axes.plot(x[kept], drawn[kept], marker=".", label=name)
+        label = metric if sma is None else f"change of the {metric} per point"
         axes.set(xlabel=self.x_label(metric), ylabel=label, xscale=self.x_scale)
         if self.x_scale == "linear":
             axes.locator_params(axis="x", integer=True)

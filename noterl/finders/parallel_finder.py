@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from noterl.finders.candidates import CandidateFinder, Trial, kind_of, named
 from noterl.finders.finder_logger import METRICS
 from noterl.finders.preserving import compile_with, preserving
 from noterl.utils.checks import check_positive, check_word
-from noterl.utils.processes import end, spawn
+from noterl.utils.processes import spawn
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -76,56 +77,46 @@ class ParallelFinder(CandidateFinder):
             jobs = []
             for number, (name, (agent, optimizer)) in enumerate(self.candidates.items()):
                 path = str(Path(folder) / f"{number}.noterl")
-                _save(agent, optimizer, path)
+                if optimizer is None:
+                    agent.save(path)
+                else:
+                    with preserving(agent):
+                        compile_with(agent, optimizer)
+                        agent.save(path)
                 custom = {type(agent).__name__: type(agent)}
-                jobs.append((name, (path, custom, name, env, episodes, metric, fit)))
-            found = dict(_finished(jobs, self.processes))
-        return self._rank(metric, [found[name] for name in self.candidates])
+                jobs.append((path, custom, name, env, episodes, metric, fit))
+            return self._rank(metric, _run_all(jobs, self.processes))
 
 
 def _kind(agent: Any, optimizer: Any) -> str:
     return type(agent).__name__ + ("" if optimizer is None else f" with {kind_of(optimizer)}")
 
 
-def _save(agent: Agent, optimizer: Any, path: str) -> None:
-    """Save the agent with another optimizer, or with its own if `optimizer` is None; the agent does not change."""
-    if optimizer is None:
-        agent.save(path)
-        return
-    with preserving(agent):
-        compile_with(agent, optimizer)
-        agent.save(path)
+def _run_all(jobs: list[Any], processes: int) -> list[Trial]:
+    """Run each job in its own process and return the trials in the order of the jobs."""
+    started = []
 
-
-def _finished(jobs: list[tuple[str, Any]], processes: int) -> Iterator[tuple[str, Trial]]:
-    """Run jobs in processes and yield the trials as they end."""
-    waiting = list(reversed(jobs))
-    running: dict[Any, tuple[str, Any, float]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < processes:
-                name, job = waiting.pop()
-                process, pipe = spawn(_try, job, name=f"finder-{name}")
-                running[pipe] = name, process, perf_counter()
-            for ready in wait(list(running)):
-                name, process, started = running.pop(ready)
-                yield name, _received(ready, name, process, started)
-    finally:
-        for pipe, (_, process, _) in running.items():
-            end(process, pipe, seconds=0)
-
-
-def _received(receiver: Any, name: str, process: Any, started: float) -> Trial:
-    """Return the trial that a process sent; if it sent nothing, a trial with its exit code."""
-    try:
-        trial = Trial(*receiver.recv())
+    def run(job: Any) -> Trial:
+        began = perf_counter()
+        name = job[2]
+        process, pipe = spawn(_try, job, name=f"finder-{name}")
+        started.append(process)
+        with pipe:
+            try:
+                trial: Trial | None = pipe.recv()
+            except (EOFError, OSError):
+                trial = None
         process.join()
-        return trial
-    except (EOFError, OSError):
-        process.join()
-        return Trial(name, [], [], perf_counter() - started, f"the process ended with exit code {process.exitcode}")
-    finally:
-        receiver.close()
+        error = f"the process ended with exit code {process.exitcode}"
+        return trial or Trial(name, [], [], perf_counter() - began, error)
+
+    with ThreadPoolExecutor(processes) as pool:
+        try:
+            return list(pool.map(run, jobs))
+        except BaseException:
+            for process in started:
+                process.kill()
+            raise
 
 
 def _try(sender: Connection, job: Any) -> None:
@@ -138,9 +129,9 @@ def _try(sender: Connection, job: Any) -> None:
         from noterl.finders.opt_finder import play
 
         agent = load(path, custom)
-        sender.send(tuple(play(agent, name, FinderLogger(metric, episodes), env, fit)))
+        sender.send(play(agent, name, FinderLogger(metric, episodes), env, fit))
         agent.close()
     except BaseException:
-        sender.send((name, [], [], perf_counter() - started, traceback.format_exc()))
+        sender.send(Trial(name, [], [], perf_counter() - started, traceback.format_exc()))
     finally:
         sender.close()

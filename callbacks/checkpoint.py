@@ -110,8 +110,6 @@ class Checkpoint(Callback):
         self.save_replay = check_bool("save_replay", save_replay)
         self.background = check_bool("background", background)
         self._kept: list[_File] = []
-        self._best: float | None = None
-        self._saved_at = -1  # the count in the name of the newest file
         self._episode_ended = False  # in this fit
         self._writer = Writer()
 
@@ -128,8 +126,10 @@ class Checkpoint(Callback):
         return [self.path / file.name for file in self._kept]
 
     @property
-    def _count(self) -> int:
-        return self.agent.episodes if self.every.unit == "episodes" else self.agent.steps
+    def _prefix(self) -> str:
+        """The beginning of the name of a file that holds the present state."""
+        episode = f"episode-{self.agent.episodes:06d}-"
+        return episode if self.every.unit == "episodes" else f"{episode}step-{self.agent.steps:08d}-"
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the directory can be written."""
@@ -152,7 +152,8 @@ class Checkpoint(Callback):
         last = self.save_last or self.agent.stop_training
         by_score = self.save_best_only or self.save_top_k is not None
         try:
-            if trained and self._saved_at != self._count and (last or by_score):
+            saved = bool(self._kept) and self._kept[-1].name.startswith(self._prefix)
+            if trained and not saved and (last or by_score):
                 self._save(last=last)
         finally:
             self._writer.close()
@@ -164,15 +165,12 @@ class Checkpoint(Callback):
         if not (chosen or last or self.save_last):
             return
         file = _File(self._name(score), score, chosen)
-        before = self._kept, self._best, self._saved_at
+        before = self._kept
         kept = [*(other for other in self._kept if other.name != file.name), file]
         self._kept = self._files_to_keep(kept)  # before the save, so that the saved state includes this file
-        self._saved_at = self._count
-        if chosen and self.save_best_only:
-            self._best = score
 
         def undo() -> None:
-            self._kept, self._best, self._saved_at = *before[:2], -1
+            self._kept = before
 
         surplus = [self.path / other.name for other in kept if other not in self._kept]
         try:
@@ -183,13 +181,13 @@ class Checkpoint(Callback):
 
     def _is_chosen(self, score: float) -> bool:
         """Return whether a file with this score is kept; without a choice all are."""
+        scores = [file.score for file in self._kept if file.chosen]
         if self.save_best_only:
-            return self._monitor.is_better(score, self._best)
+            return self._monitor.is_better(score, scores[-1] if scores else None)
         if self.save_top_k is None:
             return True
-        best = [file.score for file in self._kept if file.chosen]
-        worst = (min if self._monitor.mode == "max" else max)(best, default=None)
-        return self._monitor.is_better(score, worst if len(best) >= self.save_top_k else None)
+        worst = (min if self._monitor.mode == "max" else max)(scores, default=None)
+        return self._monitor.is_better(score, worst if len(scores) >= self.save_top_k else None)
 
     def _files_to_keep(self, files: list[_File]) -> list[_File]:
         """Return the files, oldest first, that are kept once the newest is written."""
@@ -202,12 +200,8 @@ class Checkpoint(Callback):
         return [file for file in files if file in chosen or file is files[-1]]
 
     def _name(self, score: float) -> str:
-        agent = self.agent
-        count = f"episode-{agent.episodes:06d}"
-        if self.every.unit != "episodes":
-            count += f"-step-{agent.steps:08d}"
         ending = "safetensors" if self.save_weights_only else "noterl"
-        return f"{count}-{re.sub(r'[^A-Za-z0-9_.]+', '-', self._monitor.name)}-{score:.2f}.{ending}"
+        return f"{self._prefix}{re.sub(r'[^A-Za-z0-9_.]+', '-', self._monitor.name)}-{score:.2f}.{ending}"
 
     def _write(self, path: Path, surplus: list[Path], undo: Callable[[], None]) -> None:
         """Write the present state, then remove the files that are not kept."""
@@ -231,14 +225,12 @@ class Checkpoint(Callback):
         self._writer.write(job, background=background, undo=undo)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the files, the recent values and the best score."""
+        """Return the files and the recent values."""
         return {
             "files": [file.name for file in self._kept],
             "scores": [file.score for file in self._kept],
             "chosen": [file.chosen for file in self._kept],
             "recent": list(self._monitor.recent),
-            "best": self._best,
-            "saved_at": self._saved_at,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -246,4 +238,3 @@ class Checkpoint(Callback):
         columns = [Path(name).name for name in state["files"]], state["scores"], state["chosen"]
         self._kept = [_File(*row) for row in zip(*columns, strict=True)]
         self._monitor.set_recent(state["recent"])
-        self._best, self._saved_at = state["best"], state["saved_at"]

@@ -216,8 +216,6 @@ class TestFailures:
             "scores": [1.0],
             "chosen": [True],
             "recent": [2.0],
-            "best": 1.0 if best else None,
-            "saved_at": -1,
         }
         agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
         assert episodes_of(tmp_path) == [3]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from noterl.finders.finder import Curve, Finder
+from noterl.finders.finder_logger import METRICS
+from noterl.utils.checks import check_positive, check_word
 
 
 class Trial(NamedTuple):
@@ -56,14 +59,30 @@ class CandidateFinder(Finder):
         """Return the label of the horizontal axis in a plot of the metric."""
         return "gradient update" if metric == self.metric == "loss" else "episode"
 
-    def _rank(self, metric: str, trials: Iterable[Trial]) -> str | None:
-        """Set `trials` and `results`; return the name of the best candidate."""
-        self.metric = metric
-        self.trials = {trial.name: trial for trial in trials}
-        self.results = sorted(
-            (_row(metric, trial) for trial in self.trials.values()), key=lambda row: _sort_key(metric, row)
-        )
+    def find(self, env: Any = None, episodes: int = 7, *, metric: str = "reward", **fit: Any) -> str | None:
+        """Try every candidate and return the name of the best.
+
+        Args:
+            env: where to train; by default a new copy of the training environment.
+            episodes: points of a trial: episodes, starting with the first that has an update; for the metric "loss",
+                gradient updates.
+            metric: "reward" or "loss".
+            **fit: further arguments of `Agent.fit`.
+
+        Raises:
+            ValueError: if an argument is not one of the allowed values.
+        """
+        check_positive("episodes", episodes)
+        self.metric = check_word("metric", metric, METRICS)
+        self.trials = {trial.name: trial for trial in self._run(env, episodes, fit)}
+        rows = [_row(metric, trial) for trial in self.trials.values()]
+        sign = -1 if metric == "reward" else 1
+        self.results = sorted(rows, key=lambda row: (math.isnan(row["mean"]), sign * row["mean"]))
         return self.best
+
+    @abstractmethod
+    def _run(self, env: Any, episodes: int, fit: dict[str, Any]) -> list[Trial]:
+        """Train every candidate for a number of points of `metric`."""
 
 
 def named(candidates: Mapping[str, Any] | Sequence[Any], kinds: Sequence[str] | None = None) -> dict[str, Any]:
@@ -107,8 +126,3 @@ def _row(metric: str, trial: Trial) -> dict[str, Any]:
         "seconds": trial.seconds,
         "error": trial.error,
     }
-
-
-def _sort_key(metric: str, row: dict[str, Any]) -> tuple[bool, float]:
-    mean = row["mean"]
-    return math.isnan(mean), 0.0 if math.isnan(mean) else -mean if metric == "reward" else mean

@@ -51,17 +51,6 @@ def derivative(values: Sequence[float], sma: int = 1) -> list[float]:
     return [0.0] * min(sma, len(values)) + slopes
 
 
-def exponential(start: float, end: float, points: int, index: int) -> float:
-    """Return the learning rate of a point: start * (end / start) ** (index / points).
-
-    Example:
-    >>> from noterl.finders.curves import exponential
-    >>> [round(exponential(1e-4, 1.0, 4, index), 4) for index in range(5)]
-    [0.0001, 0.001, 0.01, 0.1, 1.0]
-    """
-    return float(start * (end / start) ** (index / points))
-
-
 def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
     """Return whether the reward has lost half of its gain, by more than noise explains.
 

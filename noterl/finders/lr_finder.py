@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from noterl.backends.common import NonFiniteError
+import numpy as np
+
 from noterl.finders.curves import (
     derivative,
     differs_from_noise,
-    exponential,
     loss_exploded,
     normalised,
     reward_collapsed,
@@ -17,7 +17,7 @@ from noterl.finders.curves import (
 )
 from noterl.finders.finder import Curve, Finder
 from noterl.finders.finder_logger import METRICS, FinderLogger
-from noterl.finders.preserving import preserving, trial_environment
+from noterl.finders.preserving import preserving, train
 from noterl.utils.checks import check_int, check_number, check_positive, check_word
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class LRFinder(Finder):
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self.agent = agent
-        self.metric: str | None = None
+        self.metric = "reward"
         self.stop_reason: str | None = None
         self.seconds = 0.0
         self._window = 1
@@ -98,15 +98,16 @@ class LRFinder(Finder):
         window = self._window = check_positive("window_size", window_size)
         self.metric = check_word("metric", metric, METRICS)
         points = episodes if metric == "reward" else check_positive("updates", updates or episodes)
-        rates: list[float] = []
-
-        def before(index: int) -> None:
-            rates.append(exponential(start_lr, end_lr, points, index))
-            self.agent.set_rule("learning_rate", rates[-1])
-
+        rates = np.geomspace(start_lr, end_lr, points, endpoint=False).tolist()
         collapsed = reward_collapsed if metric == "reward" else loss_exploded
-        logger = FinderLogger(metric, points, before=before, collapsed=lambda values: collapsed(values, window))
-        self.stop_reason = self._run(logger, env, fit)
+        logger = FinderLogger(
+            metric,
+            points,
+            before=lambda index: self.agent.set_rule("learning_rate", rates[index]),
+            collapsed=lambda values: collapsed(values, window),
+        )
+        with preserving(self.agent):
+            self.stop_reason, _ = train(self.agent, logger, env, fit)
         self.seconds = logger.seconds
         self.results = _rows(metric, rates, logger.values, window)
         return self.suggestion() if self.results else None
@@ -128,7 +129,7 @@ class LRFinder(Finder):
         for name, value in (("n_skip_beginning", n_skip_beginning), ("n_skip_end", n_skip_end)):
             check_int(name, value, least=0)
         index = self._steepest(sma, n_skip_beginning, n_skip_end)
-        rates = self.curves(self._searched)[self._searched][0]
+        rates = self.curves(self.metric)[self.metric][0]
         return None if index is None else rates[max(0, index - (self._window + sma - 1) // 2)]
 
     @property
@@ -136,16 +137,12 @@ class LRFinder(Finder):
         """Whether the suggestion of `find` differs from noise: the change exceeds four standard errors."""
         index = self._steepest(self._window) if self.results else None
         return index is not None and differs_from_noise(
-            self.curves(self._searched)[self._searched][1], index, self._window, self._window
+            self.curves(self.metric)[self.metric][1], index, self._window, self._window
         )
-
-    @property
-    def _searched(self) -> str:
-        return self.metric or "reward"
 
     def _steepest(self, sma: int, n_skip_beginning: int = 10, n_skip_end: int = 5) -> int | None:
         """Return the last of the `sma` points over which the mean improves fastest."""
-        slopes = derivative(self.curves(self._searched)[self._mean][1], sma)
+        slopes = derivative(self.curves(self.metric)[self._mean][1], sma)
         rising = self.metric == "reward"
         return steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=n_skip_end)
 
@@ -170,17 +167,6 @@ class LRFinder(Finder):
     def x_label(self, metric: str) -> str:
         """Return the label of the horizontal axis in a plot of the metric."""
         return "learning rate"
-
-    def _run(self, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> str | None:
-        """Train until the logger stops, leave the agent as it was, and return the reason of the end."""
-        agent = self.agent
-        callbacks = [*fit.pop("callbacks", ()), logger]
-        with preserving(agent):
-            try:
-                history = agent.fit(trial_environment(agent, env), callbacks=callbacks, **{"verbose": 0, **fit})
-            except NonFiniteError as error:
-                return str(error)
-            return history.stop_reason
 
 
 def _rows(metric: str, rates: list[float], values: list[float], window: int) -> list[dict[str, Any]]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from noterl.backends.common import NonFiniteError
 from noterl.finders.candidates import CandidateFinder, Trial, named
-from noterl.finders.finder_logger import METRICS, FinderLogger
-from noterl.finders.preserving import compile_with, preserving, trial_environment
-from noterl.utils.checks import check_positive, check_word
+from noterl.finders.finder_logger import FinderLogger
+from noterl.finders.preserving import compile_with, preserving, train
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -45,35 +43,16 @@ class OptFinder(CandidateFinder):
             raise ValueError(f"optimizers must be a list or a dict of optimizers, got {optimizers!r}")
         self.agent, self.optimizers = agent, named(optimizers)
 
-    def find(self, env: Any = None, episodes: int = 7, *, metric: str = "reward", **fit: Any) -> str | None:
-        """Try every optimizer and return the name of the best.
-
-        Args:
-            env: where to train; by default a new copy of the training environment.
-            episodes: points of a trial: episodes, starting with the first that has an update; for the metric "loss",
-                gradient updates.
-            metric: "reward" or "loss".
-            **fit: further arguments of `Agent.fit`.
-
-        Raises:
-            ValueError: if an argument is not one of the allowed values.
-        """
-        check_positive("episodes", episodes)
-        check_word("metric", metric, METRICS)
+    def _run(self, env: Any, episodes: int, fit: dict[str, Any]) -> list[Trial]:
         trials = []
         for name, optimizer in self.optimizers.items():
             with preserving(self.agent):
                 compile_with(self.agent, optimizer)
-                trials.append(play(self.agent, name, FinderLogger(metric, episodes), env, fit))
-        return self._rank(metric, trials)
+                trials.append(play(self.agent, name, FinderLogger(self.metric, episodes), env, fit))
+        return trials
 
 
 def play(agent: Agent, name: str, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> Trial:
     """Train until the logger stops, or a loss is not finite."""
-    callbacks = [*fit.get("callbacks", ()), logger]
-    error = None
-    try:
-        agent.fit(trial_environment(agent, env), **{"verbose": 0, **fit, "callbacks": callbacks})
-    except NonFiniteError as failure:
-        error = str(failure)
+    _, error = train(agent, logger, env, fit)
     return Trial(name, logger.rewards, logger.losses, logger.seconds, error)

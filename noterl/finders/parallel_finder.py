@@ -13,9 +13,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from noterl.finders.candidates import CandidateFinder, Trial, kind_of, named
-from noterl.finders.finder_logger import METRICS
 from noterl.finders.preserving import compile_with, preserving
-from noterl.utils.checks import check_positive, check_word
+from noterl.utils.checks import check_positive
 from noterl.utils.processes import spawn
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ class ParallelFinder(CandidateFinder):
     """Train several agents for a short time, each with its optimizer and in a separate process.
 
     Processes are spawned, so a script needs `if __name__ == "__main__":`. They receive the agents as files of
-    `Agent.save`; the agents here do not change. A candidate that fails is reported in `results`, and the others
-    continue.
+    `Agent.save`; the agents here do not change. The arguments of `find` must be picklable. Without `env`, the agents'
+    training environments must have an id. A candidate that fails is reported in `results`, and the others continue.
 
     Args:
         agents: the agents; a dict names the candidates.
@@ -58,21 +57,7 @@ class ParallelFinder(CandidateFinder):
         names = list(agents) if isinstance(agents, Mapping) else list(named(held, kinds))
         self.candidates = dict(zip(names, zip(held, chosen, strict=True), strict=True))
 
-    def find(self, env: Any = None, episodes: int = 7, *, metric: str = "reward", **fit: Any) -> str | None:
-        """Try every candidate and return the name of the best.
-
-        Args:
-            env: where to train, picklable; by default the agent's training environment, if it has an id.
-            episodes: points of a trial: episodes, starting with the first that has an update; for the metric "loss",
-                gradient updates.
-            metric: "reward" or "loss".
-            **fit: further arguments of `Agent.fit`, picklable.
-
-        Raises:
-            ValueError: if an argument is not one of the allowed values.
-        """
-        check_positive("episodes", episodes)
-        check_word("metric", metric, METRICS)
+    def _run(self, env: Any, episodes: int, fit: dict[str, Any]) -> list[Trial]:
         with tempfile.TemporaryDirectory() as folder:
             jobs = []
             for number, (name, (agent, optimizer)) in enumerate(self.candidates.items()):
@@ -84,8 +69,8 @@ class ParallelFinder(CandidateFinder):
                         compile_with(agent, optimizer)
                         agent.save(path)
                 custom = {type(agent).__name__: type(agent)}
-                jobs.append((path, custom, name, env, episodes, metric, fit))
-            return self._rank(metric, _run_all(jobs, self.processes))
+                jobs.append((path, custom, name, env, episodes, self.metric, fit))
+            return _run_all(jobs, self.processes)
 
 
 def _kind(agent: Any, optimizer: Any) -> str:

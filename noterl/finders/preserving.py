@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noterl.backends.common import NonFiniteError
+from noterl.finders.finder_logger import FinderLogger
+
 if TYPE_CHECKING:
     from noterl.agent import Agent
 
@@ -19,9 +22,21 @@ def preserving(agent: Agent) -> Iterator[None]:
         yield
 
 
-def trial_environment(agent: Agent, env: Any) -> Any:
-    """Return where a trial trains: in `env`, or if it is None in new copies of the training environment."""
-    return agent.new_environment if env is None else env
+def train(agent: Agent, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Train until the logger stops, or a loss is not finite; return the reason of the end, and the error if any.
+
+    Args:
+        agent: the agent, which changes.
+        logger: it records the trial and ends it.
+        env: where to train; if it is None, in new copies of the training environment.
+        fit: further arguments of `Agent.fit`.
+    """
+    arguments = {"verbose": 0, **fit, "callbacks": [*fit.get("callbacks", ()), logger]}
+    try:
+        history = agent.fit(agent.new_environment if env is None else env, **arguments)
+    except NonFiniteError as error:
+        return str(error), str(error)
+    return history.stop_reason, None
 
 
 def compile_with(agent: Agent, optimizer: Any) -> None:

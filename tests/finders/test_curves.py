@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -11,15 +10,6 @@ import pytest
 from noterl.finders import curves
 
 pytestmark = pytest.mark.backend_free
-
-
-def test_exponential_grows_by_one_factor() -> None:
-    rates = [curves.exponential(1e-4, 1.0, 77, index) for index in range(78)]
-    factor = (1.0 / 1e-4) ** (1 / 77)
-    assert rates[0] == 1e-4
-    assert rates[77] == pytest.approx(1.0, rel=1e-12)
-    for before, after in itertools.pairwise(rates):
-        assert after / before == pytest.approx(factor, rel=1e-12)
 
 
 def test_normalised_uses_the_window_that_ends_at_the_value() -> None:

@@ -76,15 +76,19 @@ class Evaluate(Callback):
         on_best: str | Path | Callable[[Any, dict[str, Any]], None] | None = None,
         background: bool = False,
     ) -> None:
-        self.env, self.deterministic = env, deterministic
-        self.episodes = check_positive("episodes", episodes)
-        self.num_envs = check_positive("num_envs", num_envs)
         check_seed(seed)
+        self._arguments = {
+            "env": env,
+            "episodes": check_positive("episodes", episodes),
+            "seed": seed,
+            "deterministic": deterministic,
+            "num_envs": check_positive("num_envs", num_envs),
+        }
         if on_best is not None and not callable(on_best) and not isinstance(on_best, str | Path):
             raise ValueError(f"on_best must be a path, a function of agent and result, or None, got {on_best!r}")
         if background and callable(on_best):
             raise ValueError(f"on_best must be a path or None with background=True, got {on_best!r}")
-        self.seed, self.on_best, self.background = seed, on_best, background
+        self.on_best, self.background = on_best, background
         self.results: dict[str, list[float]] = {}
         self.best: float | None = None
         self.every = Every(every, unit, at="episode", name="every")
@@ -95,39 +99,34 @@ class Evaluate(Callback):
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
         if self.background:
-            self._evaluator = Evaluator(self.agent, self.env, self._arguments())
+            self._evaluator = Evaluator(self.agent, self._arguments)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the result of the background if it is ready."""
         if logs.get("complete", True) and self._evaluator is not None and self._evaluator.is_ready():
-            logs.update(self._record_result(*self._evaluator.result()))
+            logs.update(self._finish())
 
     def on_due(self, logs: Logs) -> None:
         """Evaluate, or start an evaluation in the background."""
         counts = {"episodes": self.agent.episodes, "steps": self.agent.steps}
         if self._evaluator is None:
-            logs.update(self._record_result(counts, self.agent.evaluate(self.env, **self._arguments())))
+            logs.update(self._record_result(counts, self.agent.evaluate(**self._arguments)))
             return
-        if self._evaluator.pending:
-            logs.update(self._record_result(*self._evaluator.result()))
+        logs.update(self._finish())
         self._evaluator.start(self.agent, counts)
 
     def on_train_end(self, logs: Logs) -> None:
         """Wait for the evaluation in progress."""
-        evaluator = self._evaluator
-        if evaluator is None:
-            return
         try:
-            if evaluator.pending:
-                self._record_result(*evaluator.result())
+            self._finish()
         finally:
+            if self._evaluator is not None:
+                self._evaluator.close()
             self._evaluator = None
-            evaluator.close()
 
     def get_state(self) -> dict[str, Any]:
         """Wait for the evaluation in progress; return the results and the best mean."""
-        if self._evaluator is not None and self._evaluator.pending:
-            self._record_result(*self._evaluator.result())
+        self._finish()
         return {"results": {name: list(values) for name, values in self.results.items()}, "best": self.best}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -135,13 +134,11 @@ class Evaluate(Callback):
         self.results = {name: list(values) for name, values in state["results"].items()}
         self.best = state["best"]
 
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "episodes": self.episodes,
-            "seed": self.seed,
-            "deterministic": self.deterministic,
-            "num_envs": self.num_envs,
-        }
+    def _finish(self) -> Logs:
+        """Wait for the evaluation in progress, if there is one; record it and return the metrics to log."""
+        if self._evaluator is None or self._evaluator.pending is None:
+            return {}
+        return self._record_result(*self._evaluator.result())
 
     def _record_result(self, counts: dict[str, Any], result: dict[str, Any]) -> Logs:
         """Append a result, call `on_best` for a new best, and return the metrics to log."""

@@ -18,21 +18,20 @@ class Evaluator:
 
     Args:
         agent: an agent of the class to evaluate; the process registers this class.
-        env: environment to play in; it must be picklable, or None.
-        arguments: keyword arguments of `Agent.evaluate`.
+        arguments: keyword arguments of `Agent.evaluate`, which must be picklable.
 
     Attributes:
         pending: the description of the evaluation in progress, as passed to `start`; None if there is none.
         file: path of the agent that was evaluated last.
     """
 
-    def __init__(self, agent: AgentView, env: Any, arguments: dict[str, Any]) -> None:
+    def __init__(self, agent: AgentView, arguments: dict[str, Any]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="noterl-evaluate-")
         self.file = Path(self._folder.name) / "agent.noterl"
         self.pending: dict[str, Any] | None = None
         classes: dict[str, type] = {type(agent).__name__: type(agent)}
         try:
-            self._process, self._pipe = spawn(_serve, str(self.file), classes, env, arguments, name="evaluate")
+            self._process, self._pipe = spawn(_serve, str(self.file), classes, arguments, name="evaluate")
         except BaseException:
             self._folder.cleanup()
             raise
@@ -69,7 +68,7 @@ class Evaluator:
         self._folder.cleanup()
 
 
-def _serve(pipe: Connection, path: str, classes: dict[str, type], env: Any, arguments: dict[str, Any]) -> None:
+def _serve(pipe: Connection, path: str, classes: dict[str, type], arguments: dict[str, Any]) -> None:
     """For each message in the pipe, evaluate the agent in the file, until the pipe is closed."""
     from noterl.agent import load
 
@@ -82,7 +81,7 @@ def _serve(pipe: Connection, path: str, classes: dict[str, type], env: Any, argu
                     agent = load(path, classes)
                 else:
                     agent.restore(path)
-                result: Any = agent.evaluate(env, **arguments)
+                result: Any = agent.evaluate(**arguments)
             except Exception:
                 result = traceback.format_exc()
             pipe.send(result)

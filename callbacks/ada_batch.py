@@ -74,9 +74,8 @@ class AdaBatch(AdaptiveCallback):
         super().__init__(smooth, every, unit, adjusted)
         self.num_samples = check_int("num_samples", num_samples, least=2)  # one gradient differs from none
         self.scale = check_word("scale", scale, SCALES)
-        self.target_noise: float | None = None
-        if target_noise is not None:
-            self.target_noise = check_number("target_noise", target_noise, low=0, above=True)
+        check_number("target_noise", 1.0 if target_noise is None else target_noise, low=0, above=True)
+        self.target_noise = target_noise
         self._baseline: float | None = None
         self._parts: list[float] | None = None  # smoothed |G|^2 and tr(S)
         self._noise: Any = None

@@ -87,9 +87,8 @@ class BackupAndRestore(Callback):
         if self._restored is None:
             return
         history = self.agent.history
-        if history is not None:
-            history.history = {name: list(column) for name, column in self._restored["columns"].items()}
-            history.episode = list(self._restored["episode"])
+        history.history = {name: list(column) for name, column in self._restored["columns"].items()}
+        history.episode = list(self._restored["episode"])
         if self._restored["stop_reason"] is not None:
             self.agent.stop(self._restored["stop_reason"])
 
@@ -119,12 +118,11 @@ class BackupAndRestore(Callback):
     def _part(self) -> dict[str, Any]:
         """Return what the backup holds in addition to what `Agent.save` writes."""
         history = self.agent.history
-        columns = {} if history is None else {name: list(column) for name, column in history.history.items()}
         return {
             "fit": self._fit,
             "stop_reason": self.agent.stop_reason if self.agent.stop_training else None,
-            "columns": columns,
-            "episode": [] if history is None else list(history.episode),
+            "columns": {name: list(column) for name, column in history.history.items()},
+            "episode": list(history.episode),
         }
 
     def _part_of(self, document: Any) -> dict[str, Any]:

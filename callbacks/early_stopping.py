@@ -53,7 +53,7 @@ class EarlyStopping(Callback):
         mode: str = "max",
         restore_best_weights: bool = False,
     ) -> None:
-        self._monitor = Monitor(monitor, trial_count, mode, window_name="trial_count")
+        self._monitor = Monitor(monitor, check_positive("trial_count", trial_count), mode)
         self.patience = check_positive("patience", patience, none=True)
         if criterion is None and patience is None:
             raise ValueError("criterion or patience must be given, otherwise training never stops")

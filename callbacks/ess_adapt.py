@@ -8,6 +8,7 @@ from noterl.types import Logs
 from noterl.utils.checks import check_number
 
 from .support.adaptive_callback import AdaptiveCallback
+from .window import check_replay
 
 
 class ESSAdapt(AdaptiveCallback):
@@ -62,8 +63,7 @@ class ESSAdapt(AdaptiveCallback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the agent has a replay memory and every tunable."""
-        if not hasattr(self.agent.replay, "effective_sample_size"):
-            raise ValueError(f"callbacks: ESSAdapt needs a replay memory; {type(self.agent).__name__} has none")
+        check_replay(self.agent, "ESSAdapt")
         super().on_train_begin(logs)
 
     def _measure(self) -> float | None:

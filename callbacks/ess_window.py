@@ -10,7 +10,7 @@ from noterl.callback import Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_number, check_positive, check_word
 
-from .window import replay_of
+from .window import check_replay
 
 
 class ESSWindow(Callback):
@@ -84,7 +84,7 @@ class ESSWindow(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the agent has a replay memory."""
-        replay_of(self.agent, "ESSWindow")
+        check_replay(self.agent, "ESSWindow")
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the last ESS and the size of the window."""

@@ -79,11 +79,10 @@ class MLflowLogger(Callback):
             return
         now = int(time.time() * 1000)
         row = {"episode": episode, **plain_row(logs)}
-        row.pop("complete", None)
         self._pending += [
             self._mlflow.entities.Metric(_allowed(name), float(value), now, logs["steps"])
             for name, value in row.items()
-            if isinstance(value, int | float)
+            if isinstance(value, int | float) and name != "complete"
         ]
         self._unwritten += 1
         if self._unwritten >= self.flush_every:

@@ -6,6 +6,7 @@ from typing import Any
 
 from noterl.callback import Callback, Every
 from noterl.types import Logs
+from noterl.utils.checks import check_word
 from noterl.utils.optional import require
 
 from .support.monitor import Monitor
@@ -50,8 +51,7 @@ class OptunaPruning(Callback):
         if not callable(getattr(trial, "report", None)) or not callable(getattr(trial, "should_prune", None)):
             raise ValueError(f"trial must be an optuna.Trial, got {trial!r}")
         self._optuna = require("optuna", "tune", "OptunaPruning")
-        if unit == "seconds":
-            raise ValueError("unit must be 'episodes', 'steps' or 'updates', got 'seconds'")
+        check_word("unit", unit, ("episodes", "steps", "updates"))
         self.trial, self._monitor = trial, Monitor(monitor, window)
         self.every = Every(every, unit, at="episode", name="every")
         self._pruned = False

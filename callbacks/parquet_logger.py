@@ -59,14 +59,14 @@ class ParquetLogger(RowLogger):
         self._recent.append(row["reward"])
         mean = math.fsum(self._recent) / len(self._recent)
         self._best = max(self._best, mean)
-        five = {
+        return {
             "mean_reward": mean,
             "best_reward": self._best,
             "episode_reward": row["reward"],
             "step": row["steps"],
             "time": row["time"],
+            **row,
         }
-        return {**five, **row}
 
     def rewrite(self, rows: list[Row]) -> None:
         """Replace the file by one with these rows, and continue from them."""

@@ -9,6 +9,9 @@ from noterl.types import Logs
 from noterl.utils.checks import check_int, check_number, check_positive
 
 from .support.monitor import Monitor
+from .support.tunables import TUNABLES
+
+LEARNING_RATES = TUNABLES["lr"]._replace(name="learning_rate")
 
 
 class ReduceLROnPlateau(Callback):
@@ -81,19 +84,13 @@ class ReduceLROnPlateau(Callback):
         """Update the mean and log the rates."""
         if logs.get("complete", True):
             self._monitor.update(logs, self.agent)
-            self._log(logs)
+            logs.update(LEARNING_RATES.read(self.agent))
 
     def on_due(self, logs: Logs) -> None:
         """Check the mean and log the rates."""
         if self._monitor.name in logs:
             self._check(self._monitor.mean)
-            self._log(logs)
-
-    def _log(self, logs: Logs) -> None:
-        names = self.agent.optimizer_names
-        for name in names:
-            key = "learning_rate" if len(names) == 1 else f"learning_rate/{name}"
-            logs[key] = self.agent.get_rule("learning_rate", name)
+            logs.update(LEARNING_RATES.read(self.agent))
 
     def _check(self, mean: float) -> None:
         if self._monitor.is_better(mean, self._best, self.min_delta):

@@ -70,9 +70,11 @@ class TensorBoard(Callback):
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
-        row = {name: value for name, value in plain_row(logs).items() if isinstance(value, int | float)}
-        row.pop("complete", None)
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()]
+        values = [
+            Summary.Value(tag=name, simple_value=value)
+            for name, value in plain_row(logs).items()
+            if isinstance(value, int | float) and name != "complete"
+        ]
         self._file.write_event(Event(step=logs["steps"], wall_time=time.time(), summary=Summary(value=values)))
         self._unwritten += 1
         if self._unwritten >= self.flush_every:

@@ -27,10 +27,8 @@ class TerminateOnNaN(Callback):
 
     def on_batch_end(self, batch: int, logs: Logs) -> None:
         """Stop if the update was not applied."""
-        applied = self.agent.updates > batch
-        loss = logs.get("loss", math.nan)
-        if not applied:
+        if self.agent.updates <= batch:
             self.agent.stop(
-                f"the loss ({loss}) or a gradient of it is not finite at update {batch} "
+                f"the loss ({logs.get('loss', math.nan)}) or a gradient of it is not finite at update {batch} "
                 f"(environment step {self.agent.steps})"
             )

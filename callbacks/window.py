@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from noterl.callback import AgentView, Callback, Every
-from noterl.replay import Replay
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 
@@ -50,7 +49,7 @@ class Window(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the agent has a replay memory."""
-        replay_of(self.agent, "Window")
+        check_replay(self.agent, "Window")
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the number of stored transitions."""
@@ -69,15 +68,10 @@ class Window(Callback):
         logs["window"] = len(replay)
 
 
-def replay_of(agent: AgentView, name: str) -> Replay:
-    """Return the agent's replay memory.
-
-    Raises:
-        ValueError: if it has none.
-    """
-    if not isinstance(agent.replay, Replay):
+def check_replay(agent: AgentView, name: str) -> None:
+    """Raise a ValueError if the agent has no replay memory, which the callback `name` needs."""
+    if not hasattr(agent.replay, "effective_sample_size"):
         raise ValueError(f"callbacks: {name} needs a replay memory; {type(agent).__name__} has none")
-    return agent.replay
 
 
 def _check_size(name: str, value: Any) -> int | float:

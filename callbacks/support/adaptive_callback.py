@@ -44,8 +44,13 @@ class AdaptiveCallback(Callback):
         self.smooth = check_number("smooth", smooth, low=0, high=1, above=True)
         self.every = Every(every, unit, at="both", name="every")
         self._adjusted = {name: how for name, how in adjusted.items() if how is not None}
+        known = [name for name, tunable in TUNABLES.items() if getattr(tunable, self.follows)]
         for name, how in self._adjusted.items():
-            self._check(name, how)
+            if name not in known:
+                raise ValueError(f"{type(self).__name__} adapts {', '.join(known)}; got {name!r}")
+            kind = Scale if TUNABLES[name].is_count else Rate
+            if not isinstance(how, kind):
+                raise ValueError(f"{name} must be a {kind.__name__}, got {how!r}")
         if {"collect", "update_every"} <= self._adjusted.keys():
             raise ValueError("collect and update_every change the same number: give one of them")
         self.adds = (self.measure, f"{self.measure}_ratio")
@@ -54,14 +59,6 @@ class AdaptiveCallback(Callback):
         self._last: float | None = None
         self._values: dict[str, Values] = {}  # not rounded
         self._first: dict[str, Values] = {}
-
-    def _check(self, name: str, how: Any) -> None:
-        known = [other for other, tunable in TUNABLES.items() if getattr(tunable, self.follows)]
-        if name not in known:
-            raise ValueError(f"{type(self).__name__} adapts {', '.join(known)}; got {name!r}")
-        kind = Scale if TUNABLES[name].is_count else Rate
-        if not isinstance(how, kind):
-            raise ValueError(f"{name} must be a {kind.__name__}, got {how!r}")
 
     def _measure(self) -> float | None:
         """Return the measured quantity; None if there is nothing to measure yet."""

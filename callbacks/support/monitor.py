@@ -17,7 +17,6 @@ class Monitor:
         name: name of a metric in an episode's logs.
         window: number of episodes in the mean; there are fewer at the start.
         mode: "max" if higher is better, "min" if lower is better.
-        window_name: name of the argument `window` in error messages.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -34,11 +33,11 @@ class Monitor:
     4.0
     """
 
-    def __init__(self, name: str, window: int, mode: str = "max", *, window_name: str = "window") -> None:
+    def __init__(self, name: str, window: int, mode: str = "max") -> None:
         if not isinstance(name, str) or not name:
             raise ValueError(f"monitor must be the name of a metric in an episode's logs, got {name!r}")
         self.name, self.mode = name, check_word("mode", mode, ("max", "min"))
-        self.recent: deque[float] = deque(maxlen=check_positive(window_name, window))
+        self.recent: deque[float] = deque(maxlen=check_positive("window", window))
 
     def update(self, logs: Logs, agent: AgentView | None) -> bool:
         """Add the metric of an episode to the mean; return whether the logs hold the metric.

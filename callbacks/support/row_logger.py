@@ -102,10 +102,9 @@ class RowLogger(Callback):
             return []
         try:
             rows = self.read()
-            if all(isinstance(row["steps"], int) and row["episode"] >= 0 for row in rows):
-                return rows
+            if not all(isinstance(row["steps"], int) and row["episode"] >= 0 for row in rows):
+                raise ValueError("its steps are not ints")
         except (KeyError, OSError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"path: {self.path} exists and is not a log of {type(self).__name__}: {error!r}"
-            ) from error
-        raise ValueError(f"path: {self.path} exists and is not a log of {type(self).__name__}: its steps are not ints")
+            name = type(self).__name__
+            raise ValueError(f"path: {self.path} exists and is not a log of {name}: {error!r}") from error
+        return rows

@@ -52,8 +52,7 @@ class Writer:
         if not background:
             job()
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "noterl-writer")
+        self._pool = self._pool or ThreadPoolExecutor(1, "noterl-writer")
         self._pending = self._pool.submit(job), undo
 
     def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""Charts in TensorBoard."""
+"""A callback that logs episodes to TensorBoard."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class TensorBoard(Callback):
     writes another file. The charts then hide what the interrupted run wrote after its last checkpoint.
 
     Args:
-        folder: of the run. It is created if it does not exist.
-        flush_every: finished episodes between writes to the disk. A crash loses the episodes since the last one.
+        folder: the folder of the run, which is created if necessary.
+        flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
 
     Raises:
         ValueError: if `flush_every` is not a positive int.

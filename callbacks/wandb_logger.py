@@ -1,4 +1,4 @@
-"""Logging episodes to Weights & Biases."""
+"""A callback that logs episodes to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class WandbLogger(Callback):
     at once and uploads in the background.
 
     Args:
-        project: of the run.
-        name: of the run; by default wandb chooses one.
-        config: further entries of the run's configuration, besides the agent's arguments.
-        mode: "online", "offline" or "disabled", as in wandb; None for its environment variable.
-        folder: of wandb's files.
+        project: name of the project.
+        name: name of the run; by default wandb chooses one.
+        config: further entries of the run's configuration, in addition to the agent's arguments.
+        mode: "online", "offline" or "disabled", as in wandb; None for wandb's environment variable.
+        folder: folder of wandb's files; None for wandb's default.
 
     Raises:
         ImportError: if the extra `wandb` is not installed.

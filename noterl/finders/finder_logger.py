@@ -29,7 +29,7 @@ class FinderLogger(Callback):
         ValueError: if an argument is not one of the allowed values.
 
     Attributes:
-        rewards: of each point; for the metric "loss", of each finished episode.
+        rewards: the reward of each point; for the metric "loss", of each finished episode.
         losses: the mean loss of each point, NaN without an update; for the metric "loss", the loss of each update.
         seconds: the duration of the run.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import traceback
@@ -86,11 +87,9 @@ def _run_all(jobs: list[Any], processes: int) -> list[Trial]:
         name = job[2]
         process, pipe = spawn(_try, job, name=f"finder-{name}")
         started.append(process)
-        with pipe:
-            try:
-                trial: Trial | None = pipe.recv()
-            except (EOFError, OSError):
-                trial = None
+        trial = None
+        with pipe, contextlib.suppress(EOFError, OSError):
+            trial = pipe.recv()
         process.join()
         error = f"the process ended with exit code {process.exitcode}"
         return trial or Trial(name, [], [], perf_counter() - began, error)

@@ -191,7 +191,8 @@ class TestPictures:
     @pytest.mark.parametrize(("metric", "label"), [("reward", "episode"), ("loss", "gradient update")])
     def test_horizontal_axis_is_labelled_by_the_points(self, agent: noterl.DQN, metric: str, label: str) -> None:
         finder = OptFinder(agent, ["adam"])
-        finder._rank(metric, [Trial("adam", [1.0, 2.0], [3.0, 4.0, 5.0], 1.0)])
+        finder._run = lambda *_: [Trial("adam", [1.0, 2.0], [3.0, 4.0, 5.0], 1.0)]
+        finder.find(metric=metric)
         assert finder.plot_loss().axes[0].get_xlabel() == label
         assert finder.plot_reward().axes[0].get_xlabel() == "episode"
 
@@ -283,7 +284,7 @@ class TestParallelFinder:
         DyingDQN("CartPole-v1", seed=1).save(tmp_path / "raising.noterl")
         receiver, sender = multiprocessing.Pipe(duplex=False)
         _try(sender, (tmp_path / "raising.noterl", {}, "raising", None, 3, "reward", {}))
-        trial = Trial(*receiver.recv())
+        trial = receiver.recv()
         receiver.close()
         assert (trial.name, trial.rewards) == ("raising", [])
         assert "RuntimeError: dying on purpose" in trial.error

@@ -117,7 +117,7 @@ class TestEvaluate:
         with pytest.raises(ValueError, match=r"evaluate: the arguments of a process must be picklable"):
             rewarded([0]).fit(episodes=1, callbacks=[Evaluate(lambda: None, background=True)], verbose=0)
         ours, theirs = multiprocessing.Pipe()
-        serving = threading.Thread(target=_serve, args=(theirs, "missing.noterl", {}, None, {"episodes": 1}))
+        serving = threading.Thread(target=_serve, args=(theirs, "missing.noterl", {}, {"episodes": 1}))
         serving.start()
         ours.send(None)
         assert "FileNotFoundError" in ours.recv()

@@ -29,7 +29,7 @@ from noterl.policies import Policy
 from noterl.random import Generators, check_seed
 from noterl.training import state as agent_state
 from noterl.training.dispatch import CallbackList
-from noterl.training.evaluation import Evaluation
+from noterl.training.evaluation import Player, evaluate
 from noterl.training.fit_arguments import budget_of, check_fit_arguments, progress_callbacks
 from noterl.training.loop import Loop, StopRequest
 from noterl.training.session import Session, matching_source
@@ -273,20 +273,16 @@ class Agent(Algorithm):
         Raises:
             ValueError: if an argument is not one of the allowed values.
         """
-        _, actor = self._build()
-        source = self._evaluation_source(env)
-        evaluation = Evaluation(actor, source, self._encoder, configure=self._configure_env, step=self._counters.steps)
-        try:
-            return evaluation.run(
+        seed = self.generators.seed if seed is None else seed
+        with self._player(env) as player:
+            return evaluate(
+                player,
                 episodes,
-                seed=self.generators.seed if seed is None else seed,
+                seed=seed,
                 deterministic=deterministic,
                 num_envs=num_envs,
                 events=self._session.events,
             )
-        finally:
-            if source not in (self._source, env):
-                source.close()
 
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
@@ -386,18 +382,11 @@ class Agent(Algorithm):
         self, path: str | Path, env: Any = None, max_steps: int | None = None, fps: int = 30, *, seed: int | None = None
     ) -> float:
         """Play an episode and write it as a `.gif` or `.mp4`; return its reward."""
-        from noterl.training.video import Player, animate
+        from noterl.training.video import animate
 
-        _, actor = self._build()
-        return animate(
-            Player(actor, self._encoder, self.action_space, self._configure_env, self._counters.steps),
-            path,
-            lambda: self._evaluation_source(env),
-            keep_open=(self._source, env),
-            max_steps=max_steps,
-            fps=fps,
-            seed=self.generators.seed if seed is None else seed,
-        )
+        seed = self.generators.seed if seed is None else seed
+        with self._player(env) as player:
+            return animate(player, path, max_steps=max_steps, fps=fps, seed=seed)
 
     def close(self) -> None:
         """Close the environments; a later `fit` opens them again and continues their episodes."""
@@ -623,11 +612,18 @@ class Agent(Algorithm):
         _, actor = self._build()
         actor.mark_stale()
         explorer = None if deterministic else actor.explorer.copy_with_generator(self._act_generator)
-        return actor.act(observations, self._counters.steps, deterministic=deterministic, explorer=explorer)
+        return actor.act(observations, self._counters.steps, explorer)
 
-    def _evaluation_source(self, env: Any) -> EnvSource:
-        """Return the source of environments for an evaluation."""
-        return self._source if env is None else matching_source(env, self._source)
+    @contextlib.contextmanager
+    def _player(self, env: Any) -> Iterator[Player]:
+        """Yield how the agent plays in an environment, by default that of training; close its source afterwards."""
+        _, actor = self._build()
+        source = self._source if env is None else matching_source(env, self._source)
+        try:
+            yield Player(actor, source, self._encoder, self._configure_env, self._counters.steps)
+        finally:
+            if source not in (self._source, env):
+                source.close()
 
     def _refuse_while_training(self, method: str) -> None:
         if self._session.is_training:

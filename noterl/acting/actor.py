@@ -55,42 +55,37 @@ class Actor:
         """
         remaining = self._learning_starts - step
         if remaining <= 0:
-            return self.select(observations, step)
+            return self._select(observations, step, self.explorer)
         count = len(observations)
         num_random = min(remaining, count)
         if waiting is not None:
             num_random = int(np.searchsorted(np.cumsum(~waiting), num_random, side="right"))
         if num_random == count:
             return self.random_actions(count)
-        actions = self.select(observations, step)
+        actions = self._select(observations, step, self.explorer)
         actions[:num_random] = self.random_actions(num_random)
         return actions
 
-    def select(
-        self, observations: np.ndarray, step: int, *, deterministic: bool = False, explorer: Explorer | None = None
-    ) -> np.ndarray:
-        """Return the actions that the head chooses, before `Head.executed`.
+    def act(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
+        """Return the actions `[N, ...]` that environments receive.
 
         Args:
             observations: encoded observations, `[N, ...]`.
             step: environment steps so far; exploration may depend on it.
-            deterministic: whether to choose without exploration.
-            explorer: replaces the actor's own explorer; None to keep it.
+            explorer: the policy or the noise to explore with; None to act without exploration.
         """
+        return self.head.executed(self._select(observations, step, explorer))
+
+    def _select(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
+        """Return the actions that the head chooses, before `Head.executed`; arguments as in `act`."""
         if self._normalizers is not None:
             observations = self._normalizers.normalize_observation(observations)
         if observations.dtype != self._dtype:
             observations = observations.astype(self._dtype)
         values = self.forward(observations)
-        if deterministic:
+        if explorer is None:
             return self.head.deterministic(values)
-        return self.head.explore(values, self.explorer if explorer is None else explorer, step)
-
-    def act(
-        self, observations: np.ndarray, step: int, *, deterministic: bool = False, explorer: Explorer | None = None
-    ) -> np.ndarray:
-        """Return the actions `[N, ...]` that environments receive; arguments as in `select`."""
-        return self.head.executed(self.select(observations, step, deterministic=deterministic, explorer=explorer))
+        return self.head.explore(values, explorer, step)
 
     def random_actions(self, count: int) -> np.ndarray:
         """Return uniformly random actions `[count, ...]`, before `Head.executed`."""

@@ -68,14 +68,14 @@ class HostForward:
         from noterl import backends
 
         self._backend = backends.current()
-        self._compiled, self._networks, self._joint = compiled, list(networks.values()), joint
+        self._compiled, self._networks = compiled, list(networks.values())
         self._hyperparameters = list(hyperparameters)
         self._shape, self._dtype = tuple(shape), np.dtype(dtype)
         self.stale = True
         self.report: list[Any] = []
         self._reported: Any = None
         self._variables: list[Any] = []
-        self._program = self._find_program() if joint is None else self._find_joint(joint)
+        self._program = self._find_program(joint)
         self.in_numpy = self._program is not None
         if self.in_numpy:
             self._prepare_weights({id(variable) for variable in trained})
@@ -129,22 +129,15 @@ class HostForward:
     def _unpack(self, weights: np.ndarray) -> list[np.ndarray]:
         return [weights[start:stop].reshape(shape) for start, stop, shape in self._places]
 
-    def _find_program(self) -> Step | None:
-        """Return the NumPy copy of the network that gives the outputs of the compiled call; None if there is none."""
-        for network in self._networks:
-            described = describe(network)
-            if described is not None and sum(np.prod(v.shape) for v in described[1]) <= NUMPY_WEIGHTS_LIMIT:
-                program, self._variables = described
-                if self._agrees(program):
-                    return program
-        return None
+    def _find_program(self, joint: Joint | None) -> Step | None:
+        """Return a NumPy function that gives the outputs of the compiled call; None if there is none.
 
-    def _find_joint(self, joint: Joint) -> Step | None:
-        """Find the network of each agent, one after another; None if one of them has no NumPy copy."""
+        With several agents, the network of each is found one after another, and `joint_program` runs them all.
+        """
         parts: list[tuple[Step, int, int]] = []  # each agent's program, and the range of its variables
-        found: list[Any] = []
 
-        def program(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+        def joint_program(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+            assert joint is not None
             observations = joint.split(np.atleast_2d(x))
             outputs = [
                 part(own, weights[start:stop]) for (part, start, stop), own in zip(parts, observations, strict=False)
@@ -152,20 +145,23 @@ class HostForward:
             whole: np.ndarray = np.concatenate(outputs, axis=-1)
             return whole[0] if x.ndim == 1 else whole
 
-        for width in np.cumsum(joint.widths).tolist():
+        program: Step = joint_program
+        for width in (None,) if joint is None else np.cumsum(joint.widths).tolist():
+            found = self._variables
             for network in self._networks:
                 described = describe(network)
                 if described is None:
                     continue
-                parts.append((described[0], len(found), len(found) + len(described[1])))
                 self._variables = [*found, *described[1]]
-                if self._agrees(program, width):
+                parts.append((described[0], len(found), len(self._variables)))
+                program = joint_program if joint else described[0]
+                size = sum(math.prod(variable.shape) for variable in self._variables)
+                if size <= NUMPY_WEIGHTS_LIMIT and self._agrees(program, width):
                     break
                 parts.pop()
             else:
                 return None
-            found = self._variables
-        return program if sum(np.prod(v.shape) for v in found) <= NUMPY_WEIGHTS_LIMIT else None
+        return program
 
     def _agrees(self, program: Step, width: int | None = None) -> bool:
         """Return whether the copy gives the outputs of the compiled call, also after the agent's variables change.
@@ -174,10 +170,8 @@ class HostForward:
         operations of `forward` outside of the network that have no effect yet, such as a scale of 1 or a bias of 0.
         `width` limits the comparison to the first outputs.
         """
-        return self._agrees_at_all_scales(program, width) and self._agrees_for_other_values(program, width)
-
-    def _agrees_for_other_values(self, program: Step, width: int | None) -> bool:
-        """Compare under other values of the agent's networks and hyperparameters."""
+        if not self._agrees_at_all_scales(program, width):
+            return False
         from noterl import networks
         from noterl.backends import keras
 
@@ -204,7 +198,7 @@ class HostForward:
         return all(self._agrees_on(program, probe * probe.dtype.type(scale), weights, width) for scale in scales)
 
     def _agrees_on(self, program: Step, probe: np.ndarray, weights: list[np.ndarray], width: int | None) -> bool:
-        expected = self._compiled(probe)[:, :width] if width else self._compiled(probe)
+        expected = self._compiled(probe)[..., :width]
         try:
             result = program(probe, weights)
         except ValueError:  # a network with other inputs, such as a critic

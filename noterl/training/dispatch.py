@@ -44,16 +44,6 @@ class CallbackList:
             bound[name] = tuple(handler for callback in self.callbacks for handler in _handlers(callback, name))
         return Events(**bound)
 
-    @property
-    def needs_live_updates(self) -> bool:
-        """Whether a callback must act between two gradient updates."""
-        return any(callback.needs_live_updates for callback in self.callbacks)
-
-    @property
-    def stops_training(self) -> bool:
-        """Whether a callback can end training."""
-        return any(callback.stops_training for callback in self.callbacks)
-
     def get_state(self) -> dict[str, Any]:
         """Return the state of each callback by its key, with the count that its `Every` counts from."""
         states = {}
@@ -80,7 +70,7 @@ class CallbackList:
         for callback in self.callbacks:
             key = callback.state_key
             counts[key] = counts.get(key, 0) + 1
-            if counts[key] > 1 and key != type(callback).__name__ and _overrides(callback, "get_state"):
+            if counts[key] > 1 and key != type(callback).__name__ and overrides(callback, "get_state"):
                 raise ValueError(
                     f"callbacks: two of them have the state_key {key!r}, the second is a {type(callback).__name__}; "
                     "give one of them another state_key, so that a file can keep both states"
@@ -89,9 +79,9 @@ class CallbackList:
         return keyed
 
 
-def _overrides(callback: Callback, name: str) -> bool:
-    """Return whether the class overrides the method, or the instance has its own."""
-    return name in vars(callback) or getattr(type(callback), name) is not getattr(Callback, name)
+def overrides(callback: Any, name: str, base: type = Callback) -> bool:
+    """Return whether the callback's class overrides a method of `base`, or the instance has its own."""
+    return name in vars(callback) or getattr(type(callback), name, None) is not getattr(base, name)
 
 
 def _every_of(callback: Callback) -> Every | None:
@@ -100,7 +90,7 @@ def _every_of(callback: Callback) -> Every | None:
     Raises:
         ValueError: if the callback overrides `on_due` and its `every` is not an `Every`.
     """
-    every = callback.every if _overrides(callback, "on_due") else None
+    every = callback.every if overrides(callback, "on_due") else None
     if not isinstance(every, Every | None):
         raise ValueError(
             f"every of {type(callback).__name__} must be an Every, such as Every(10, 'steps'), got {every!r}"
@@ -110,7 +100,7 @@ def _every_of(callback: Callback) -> Every | None:
 
 def _handlers(callback: Callback, event: str) -> Iterator[Callable[..., None]]:
     """Return the bound methods of a callback that handle an event."""
-    if _overrides(callback, event):
+    if overrides(callback, event):
         yield getattr(callback, event)
     every = _every_of(callback)
     if every is not None and event in _CHECKED[every.at]:

@@ -88,7 +88,7 @@ class Episode:
 
 
 def evaluate(
-    player: Player, episodes: int, *, seed: int, deterministic: bool, num_envs: int, events: Events
+    player: Player, events: Events, episodes: int, seed: int, deterministic: bool, num_envs: int
 ) -> dict[str, Any]:
     """Play episodes and return the statistics that `Agent.evaluate` documents.
 

@@ -16,6 +16,7 @@ from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
 from noterl.callback import Callback
 from noterl.envs import EnvSource
+from noterl.explorer import Explorer
 from noterl.heads import one_of
 from noterl.history import History
 from noterl.learning import optimizers
@@ -290,7 +291,6 @@ class Agent(Algorithm):
             noterl.saving.FileError: if the file is damaged or noterl did not write it; the agent is then unchanged.
             ValueError: if the file does not fit this agent; the agent is then unchanged.
         """
-        self._refuse_while_training("restore")
         self.set_document(saving.read(path))
 
     def get_document(self, *, replay: bool = True) -> dict[str, Any]:
@@ -433,8 +433,7 @@ class Agent(Algorithm):
     @property
     def optimizers(self) -> dict[str, Any]:
         """The optimizers by name."""
-        by_name: dict[str, Any] = self._compiled().optimizers
-        return by_name
+        return self._compiled().optimizers
 
     @property
     def optimizer(self) -> Any:
@@ -540,25 +539,14 @@ class Agent(Algorithm):
             jit_compile=settings.jit_compile,
             on_trace=learner.trace_counter("forward"),
         )
+        networks, hyperparameters, trained = self.networks(), self.hyperparameters, self.trained_variables()
+        shape, dtype = self._encoder.space.shape, self.observation_dtype
         forward = HostForward(
-            compiled,
-            self.networks(),
-            hyperparameters=self.hyperparameters.values(),
-            trained=self.trained_variables(),
-            shape=self._encoder.space.shape,
-            dtype=self.observation_dtype,
-            joint=self._joint(),
+            compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint()
         )
         self.head.check(forward(forward.probe(1)).shape, self.action_space)
-        return Actor(
-            forward,
-            self.head,
-            settings.policy if settings.policy is not None else settings.noise,
-            generators=self.generators,
-            dtype=self.observation_dtype,
-            normalizers=self._normalizers,
-            learning_starts=settings.schedule.learning_starts,
-        )
+        explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
+        return Actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts)
 
     def _joint(self) -> Joint | None:
         """Return the layout of a forward pass that several agents share; None for one agent."""
@@ -592,7 +580,7 @@ class Agent(Algorithm):
         _, actor = self._build()
         source = self._source if env is None else matching_source(env, self._source)
         try:
-            yield Player(actor, source, self._encoder, self._configure_env, self._counters.steps)
+            yield Player(actor, source, self._encoder, self._session.team_reward, self._counters.steps)
         finally:
             if source not in (self._source, env):
                 source.close()

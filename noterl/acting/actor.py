@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,38 +13,31 @@ from noterl.heads import Head
 from noterl.random import Generators
 
 
+@dataclass(eq=False)
 class Actor:
     """Chooses the actions of an agent; created by `Agent.build`.
 
-    Args:
+    Attributes:
         forward: returns the network's output `[N, ...]` for observations `[N, ...]`, such as a `HostForward`.
         head: the head, bound to the action space.
-        explorer: the policy or the noise; None for a head that samples from its own distribution.
+        explorer: the policy or the noise, or an `Explorer` whose generator the head samples with.
         generators: the agent's generators; exploration uses "exploration", random actions use "random_actions".
         dtype: dtype of the observations that networks receive.
         normalizers: normalizes observations before the forward pass; None for no normalization.
         learning_starts: number of environment steps at the start whose actions are uniformly random.
-
-    Attributes:
-        explorer: the policy, the noise, or the generator that the head samples with.
     """
 
-    def __init__(
-        self,
-        forward: Any,
-        head: Head,
-        explorer: Explorer | None,
-        *,
-        generators: Generators,
-        dtype: Any,
-        normalizers: Any = None,
-        learning_starts: int = 0,
-    ) -> None:
-        self.forward, self.head, self.generators = forward, head, generators
-        self.explorer = Explorer() if explorer is None else explorer
-        self.explorer.generator = generators("exploration")
-        self._dtype, self._normalizers, self._learning_starts = dtype, normalizers, learning_starts
-        self._reset_noise: Callable[[int], None] | None = getattr(explorer, "reset", None)
+    forward: Any
+    head: Head
+    explorer: Explorer
+    generators: Generators
+    dtype: Any
+    normalizers: Any = None
+    learning_starts: int = 0
+
+    def __post_init__(self) -> None:
+        self.explorer.generator = self.generators("exploration")
+        self._reset_noise: Callable[[int], None] | None = getattr(self.explorer, "reset", None)
 
     def choose_actions(self, observations: np.ndarray, step: int, waiting: np.ndarray | None = None) -> np.ndarray:
         """Return the actions `[N, ...]` of one step in N lanes; before `learning_starts` they are uniformly random.
@@ -53,7 +47,7 @@ class Actor:
             step: environment steps so far.
             waiting: bool `[N]`, True for lanes whose step does not count; None if all count.
         """
-        remaining = self._learning_starts - step
+        remaining = self.learning_starts - step
         if remaining <= 0:
             return self._select(observations, step, self.explorer)
         count = len(observations)
@@ -78,10 +72,10 @@ class Actor:
 
     def _select(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
         """Return the actions that the head chooses, before `Head.executed`; arguments as in `act`."""
-        if self._normalizers is not None:
-            observations = self._normalizers.normalize_observation(observations)
-        if observations.dtype != self._dtype:
-            observations = observations.astype(self._dtype)
+        if self.normalizers is not None:
+            observations = self.normalizers.normalize_observation(observations)
+        if observations.dtype != self.dtype:
+            observations = observations.astype(self.dtype)
         values = self.forward(observations)
         if explorer is None:
             return self.head.deterministic(values)

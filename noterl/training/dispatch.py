@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from noterl.callback import Callback, Events, Every, Handlers
+from noterl.callback import EVENTS, Callback, Events, Every, Handlers
 
 # For each value of `Every.at`, the events that check whether a callback is due.
 _CHECKED = {"episode": ("on_episode_end",), "step": ("on_step_end",), "both": ("on_episode_end", "on_step_end")}
@@ -36,13 +36,14 @@ class CallbackList:
 
     def bind(self) -> Events:
         """Return, for each event, the bound methods of the callbacks that handle it; `Every` counts from here."""
-        bound: dict[str, Handlers] = {}
         for callback in self.callbacks:
             if _every_of(callback) is not None:
                 callback.start_counting()
-        for name in Events._fields:
-            bound[name] = tuple(handler for callback in self.callbacks for handler in _handlers(callback, name))
-        return Events(**bound)
+
+        def handlers(event: str) -> Handlers:
+            return tuple(handler for callback in self.callbacks for handler in _handlers(callback, event))
+
+        return Events(*map(handlers, EVENTS))
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of each callback by its key, with the count that its `Every` counts from."""

@@ -28,20 +28,21 @@ class Player(NamedTuple):
         actor: chooses the actions.
         source: where environments come from.
         encoder: from observations to what networks receive.
-        configure: called with each environment that is made.
+        team_reward: what several agents learn from; None for one agent.
         step: environment steps of training so far; exploration may depend on it.
     """
 
     actor: Actor
     source: EnvSource
     encoder: ObservationEncoder
-    configure: Callable[[Any], None]
+    team_reward: Callable[..., Any] | None
     step: int
 
     def make_environment(self, render_mode: str | None = None) -> Any:
         """Return an environment to play in; the caller closes it."""
-        environment = self.source.make_evaluation(render_mode=render_mode)
-        self.configure(environment)
+        environment: Any = self.source.make_evaluation(render_mode=render_mode)
+        if self.team_reward is not None:
+            environment.team_reward = self.team_reward
         return environment
 
     def act(self, observations: list[Any], explorer: Explorer | None = None) -> list[Any]:

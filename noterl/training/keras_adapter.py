@@ -45,7 +45,6 @@ class KerasCallback(Callback):
         kind = {base.__name__ for base in type(callback).__mro__}
         self.order = CHECKPOINT if kind & set(_SAVERS) else LOGGER if kind & set(_LOGGERS) else USER
         self.stops_training = "EarlyStopping" in kind
-        self._epoch, self._epoch_open, self._failed = 0, False, False
         self._keeps_backup = "BackupAndRestore" in kind
         for event, hooks in _BATCH_HOOKS.items():
             overridden = [hook for hook in hooks if overrides(callback, hook, keras.callbacks.Callback)]

@@ -49,7 +49,7 @@ class Session:
     def __init__(
         self, env: Any, source: envs.EnvSource, generators: Generators, team_reward: Callable[..., Any] | None = None
     ) -> None:
-        self._env, self._source, self._generators, self._team_reward = env, source, generators, team_reward
+        self._env, self._source, self._generators, self.team_reward = env, source, generators, team_reward
         self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit, if another than `env`
         self.lanes: Lanes | TeamLanes | VectorLanes | None = None
         self.callbacks, self.events = CallbackList(), Events()
@@ -99,7 +99,7 @@ class Session:
         if self.lanes is not None:
             self.lanes.claim()
             return self.lanes
-        self.lanes = open_lanes(source, count, self._generators, self._team_reward)
+        self.lanes = open_lanes(source, count, self._generators, self.team_reward)
         saved, of_source = self._saved_lanes, self._saved_source
         self._saved_lanes = self._saved_source = None
         if saved and not restart and of_source in (None, source):

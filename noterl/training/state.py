@@ -214,10 +214,8 @@ def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> None:
     expected = get_weights(algorithm)
     check(dict(arrays), {name: Array(shape=array.shape) for name, array in expected.items()}, "weights")
     if algorithm._normalizers is not None:
-        statistics = {name: array for name, array in arrays.items() if name.startswith(_NORMALIZERS)}
-        algorithm._normalizers.set_arrays(
-            {name.removeprefix(_NORMALIZERS): array for name, array in statistics.items()}
-        )
+        statistics = {name: arrays[name] for name in expected if name.startswith(_NORMALIZERS)}
+        algorithm._normalizers.set_arrays({name[len(_NORMALIZERS) :]: array for name, array in statistics.items()})
     for name, network in algorithm.networks().items():
         networks.set_weights(network, [arrays[key] for key in expected if key.rpartition("/")[0] == name])
 

@@ -45,10 +45,14 @@ def animate(player: Player, path: str | Path, *, max_steps: int | None, fps: int
         check_positive("max_steps", max_steps)
     check_seed(seed)
     saving.check_writable(path)
-    write = _write_gif if path.suffix.lower() == ".gif" else _mp4_writer()
+    ffmpeg = None if path.suffix.lower() == ".gif" else _find_ffmpeg()
     episode = Episode(int(Generators(seed)("animation").integers(2**31)))
     with contextlib.closing(player.make_environment("rgb_array")) as environment:
-        write(path, _frames(player, environment, episode, max_steps), fps)
+        frames = _frames(player, environment, episode, max_steps)
+        if ffmpeg is None:
+            _write_gif(path, frames, fps)
+        else:
+            _write_mp4(ffmpeg, path, frames, fps)
     return episode.reward
 
 
@@ -80,21 +84,21 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
         next(images).save(file, "GIF", save_all=True, append_images=images, duration=duration, loop=0, optimize=True)
 
 
-def _mp4_writer() -> Any:
+def _find_ffmpeg() -> str:
     try:
         import imageio_ffmpeg
     except ImportError as error:
         raise ImportError('writing .mp4 needs an extra: pip install "noterl[mp4]"; a .gif needs none') from error
+    return str(imageio_ffmpeg.get_ffmpeg_exe())
 
-    def write(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
-        # The encoder writes a file of its own, which replaces an older file only when it is complete.
-        with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
-            made = Path(directory, "animation.mp4")
-            _encode(imageio_ffmpeg.get_ffmpeg_exe(), made, frames, fps)
-            with open(made, "rb") as file:
-                shutil.copyfileobj(file, target)
 
-    return write
+def _write_mp4(ffmpeg: str, path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
+    # The encoder writes a file of its own, which replaces an older file only when it is complete.
+    with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
+        made = Path(directory, "animation.mp4")
+        _encode(ffmpeg, made, frames, fps)
+        with open(made, "rb") as file:
+            shutil.copyfileobj(file, target)
 
 
 def _encode(program: str, made: Path, frames: Iterator[np.ndarray], fps: int) -> None:

@@ -314,6 +314,11 @@ class Callback:
         """Called with the error that ends training; `on_train_end` follows."""
 
 
+def overrides(callback: Any, name: str, base: type = Callback) -> bool:
+    """Return whether the callback's class overrides a method of `base`, or the instance has its own."""
+    return name in vars(callback) or getattr(type(callback), name, None) is not getattr(base, name)
+
+
 class LambdaCallback(Callback):
     """A callback made of functions, one for each event named.
 

@@ -49,14 +49,14 @@ class Actor:
         """
         remaining = self.learning_starts - step
         if remaining <= 0:
-            return self._select(observations, step, self.explorer)
+            return self.select(observations, step, self.explorer)
         count = len(observations)
         num_random = min(remaining, count)
         if waiting is not None:
             num_random = int(np.searchsorted(np.cumsum(~waiting), num_random, side="right"))
         if num_random == count:
             return self.random_actions(count)
-        actions = self._select(observations, step, self.explorer)
+        actions = self.select(observations, step, self.explorer)
         actions[:num_random] = self.random_actions(num_random)
         return actions
 
@@ -68,9 +68,9 @@ class Actor:
             step: environment steps so far; exploration may depend on it.
             explorer: the policy or the noise to explore with; None to act without exploration.
         """
-        return self.head.executed(self._select(observations, step, explorer))
+        return self.head.executed(self.select(observations, step, explorer))
 
-    def _select(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
+    def select(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
         """Return the actions that the head chooses, before `Head.executed`; arguments as in `act`."""
         if self.normalizers is not None:
             observations = self.normalizers.normalize_observation(observations)

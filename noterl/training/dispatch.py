@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from noterl.callback import EVENTS, Callback, Events, Every, Handlers
+from noterl.callback import EVENTS, Callback, Events, Every, Handlers, overrides
 
 # For each value of `Every.at`, the events that check whether a callback is due.
 _CHECKED = {"episode": ("on_episode_end",), "step": ("on_step_end",), "both": ("on_episode_end", "on_step_end")}
@@ -78,11 +78,6 @@ class CallbackList:
                 )
             keyed.append((key if counts[key] == 1 else f"{key}#{counts[key]}", callback))
         return keyed
-
-
-def overrides(callback: Any, name: str, base: type = Callback) -> bool:
-    """Return whether the callback's class overrides a method of `base`, or the instance has its own."""
-    return name in vars(callback) or getattr(type(callback), name, None) is not getattr(base, name)
 
 
 def _every_of(callback: Callback) -> Every | None:

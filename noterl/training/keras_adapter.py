@@ -17,8 +17,7 @@ import numpy as np
 
 from noterl import backends, networks
 from noterl.backends import keras
-from noterl.callback import CHECKPOINT, LOGGER, USER, AgentView, Callback
-from noterl.training.dispatch import overrides
+from noterl.callback import CHECKPOINT, LOGGER, USER, AgentView, Callback, overrides
 from noterl.types import Logs
 
 _LOGGERS = ("CSVLogger", "TensorBoard", "RemoteMonitor", "ProgbarLogger", "History")

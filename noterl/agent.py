@@ -16,23 +16,23 @@ from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
 from noterl.callback import Callback
 from noterl.envs import EnvSource
+from noterl.explorer import Explorer
 from noterl.heads import one_of
 from noterl.history import History
 from noterl.learning import optimizers
 from noterl.learning.dry_run import naming_network
 from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.learner import Learner
-from noterl.learning.schedule import LossMean
 from noterl.learning.settings import Settings
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.random import Generators, check_seed
 from noterl.training import state as agent_state
 from noterl.training.dispatch import CallbackList
-from noterl.training.evaluation import Evaluation
+from noterl.training.evaluation import Player, evaluate
 from noterl.training.fit_arguments import budget_of, check_fit_arguments, progress_callbacks
-from noterl.training.loop import Loop, StopRequest
-from noterl.training.session import Session, matching_source
+from noterl.training.loop import Loop
+from noterl.training.session import Session, StopRequest, matching_source
 from noterl.utils import console
 from noterl.utils.checks import check_bool
 
@@ -88,11 +88,7 @@ class Agent(Algorithm):
     _settings: Settings | None
     _actor: Actor | None
     _session: Session
-    _stop: StopRequest
-    _history: History | None
-    _loss_mean: LossMean
     _act_generator: np.random.Generator
-    _fits: int
 
     def __init__(
         self, env: Any, *, seed: int | None = None, normalize_observation: bool = False, normalize_reward: bool = False
@@ -102,11 +98,7 @@ class Agent(Algorithm):
             _settings=None,
             _actor=None,
             _session=self._new_session(),
-            _stop=StopRequest(),
-            _history=None,
-            _loss_mean=LossMean(),
             _act_generator=Generators(self.generators.seed)("act"),  # used by `act`; not saved
-            _fits=0,
         )
 
     def compile(
@@ -211,41 +203,29 @@ class Agent(Algorithm):
         for callback in user_callbacks.callbacks:
             callback.before_fit(self, budget)
         learner, actor = self._build()  # a callback may have restored or compiled the agent
-        self._set(_fits=self._fits + 1)
+        session.fits += 1
         restart = seed is not None and not budget.resumed
         learner.attach(source)
         lanes = session.open(source, num_envs, restart=restart)
         learner.open(lanes.num_envs)
         if restart:
             self._reseed(seed)
-        history = History()
-        self._set(_history=history, _stop=StopRequest())
+        session.history = history = History()
+        session.stop = StopRequest()
         progress = progress_callbacks(verbose, log_every, episodes, steps)
         session.verbose, session.callbacks = verbose, CallbackList([*user_callbacks.callbacks, history, *progress])
         session.callbacks.set_agent(self)
         session.restore_callbacks()
         session.events = session.callbacks.bind()
-        loop = Loop(
-            learner,
-            actor,
-            lanes,
-            session.events,
-            self._counters,
-            budget,
-            history,
-            stop=self._stop,
-            loss_mean=self._loss_mean,
-            live=session.callbacks.needs_live_updates,
-        )
         with session.training():
-            loop.run()
+            Loop(learner, actor, session, self._counters, budget, history).run()
         return history
 
     def stop(self, reason: str) -> None:
         """End training after the transition in progress; `stop_reason` and `History` keep the reason."""
         if not isinstance(reason, str):
             raise ValueError(f"reason must be a str, got {reason!r}")
-        self._stop.is_set, self._stop.reason = True, reason
+        self._session.stop.is_set, self._session.stop.reason = True, reason
 
     def evaluate(
         self,
@@ -273,20 +253,9 @@ class Agent(Algorithm):
         Raises:
             ValueError: if an argument is not one of the allowed values.
         """
-        _, actor = self._build()
-        source = self._evaluation_source(env)
-        evaluation = Evaluation(actor, source, self._encoder, configure=self._configure_env, step=self._counters.steps)
-        try:
-            return evaluation.run(
-                episodes,
-                seed=self.generators.seed if seed is None else seed,
-                deterministic=deterministic,
-                num_envs=num_envs,
-                events=self._session.events,
-            )
-        finally:
-            if source not in (self._source, env):
-                source.close()
+        seed = self.generators.seed if seed is None else seed
+        with self._player(env) as player:
+            return evaluate(player, self._session.events, episodes, seed, deterministic, num_envs)
 
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
@@ -322,7 +291,6 @@ class Agent(Algorithm):
             noterl.saving.FileError: if the file is damaged or noterl did not write it; the agent is then unchanged.
             ValueError: if the file does not fit this agent; the agent is then unchanged.
         """
-        self._refuse_while_training("restore")
         self.set_document(saving.read(path))
 
     def get_document(self, *, replay: bool = True) -> dict[str, Any]:
@@ -335,7 +303,7 @@ class Agent(Algorithm):
         agent_state.check_document(document)
         if document["class"] != type(self).__name__:
             raise ValueError(f"the file holds an agent of the class {document['class']}, not {type(self).__name__}")
-        agent_state.set_state(self._parts(), document["state"], malformed=saving.FileError)
+        agent_state.set_state(self._parts(), document["state"])
 
     def save_weights(self, path: str | Path) -> None:
         """Write the weights and the normalization statistics as a `.safetensors` file in Keras's layout."""
@@ -386,18 +354,11 @@ class Agent(Algorithm):
         self, path: str | Path, env: Any = None, max_steps: int | None = None, fps: int = 30, *, seed: int | None = None
     ) -> float:
         """Play an episode and write it as a `.gif` or `.mp4`; return its reward."""
-        from noterl.training.video import Player, animate
+        from noterl.training.video import animate
 
-        _, actor = self._build()
-        return animate(
-            Player(actor, self._encoder, self.action_space, self._configure_env, self._counters.steps),
-            path,
-            lambda: self._evaluation_source(env),
-            keep_open=(self._source, env),
-            max_steps=max_steps,
-            fps=fps,
-            seed=self.generators.seed if seed is None else seed,
-        )
+        seed = self.generators.seed if seed is None else seed
+        with self._player(env) as player:
+            return animate(player, path, max_steps=max_steps, fps=fps, seed=seed)
 
     def close(self) -> None:
         """Close the environments; a later `fit` opens them again and continues their episodes."""
@@ -472,8 +433,7 @@ class Agent(Algorithm):
     @property
     def optimizers(self) -> dict[str, Any]:
         """The optimizers by name."""
-        by_name: dict[str, Any] = self._compiled().optimizers
-        return by_name
+        return self._compiled().optimizers
 
     @property
     def optimizer(self) -> Any:
@@ -523,28 +483,28 @@ class Agent(Algorithm):
     @property
     def history(self) -> History | None:
         """The `History` of the last `fit`; None before the first."""
-        return self._history
+        return self._session.history
 
     @property
     def fits(self) -> int:
         """Number of `fit` calls in this process that started training."""
-        return self._fits
+        return self._session.fits
 
     @property
     def stop_training(self) -> bool:
         """Whether `stop` was called, or this was set to True."""
-        return self._stop.is_set
+        return self._session.stop.is_set
 
     @stop_training.setter
     def stop_training(self, value: bool) -> None:
-        self._stop.is_set = check_bool("stop_training", value)
+        self._session.stop.is_set = check_bool("stop_training", value)
         if not value:
-            self._stop.reason = None
+            self._session.stop.reason = None
 
     @property
     def stop_reason(self) -> str | None:
         """The reason passed to `stop`, or None."""
-        return self._stop.reason
+        return self._session.stop.reason
 
     def _new_session(self) -> Session:
         team_reward = getattr(self, "team_reward", None)
@@ -579,25 +539,14 @@ class Agent(Algorithm):
             jit_compile=settings.jit_compile,
             on_trace=learner.trace_counter("forward"),
         )
+        networks, hyperparameters, trained = self.networks(), self.hyperparameters, self.trained_variables()
+        shape, dtype = self._encoder.space.shape, self.observation_dtype
         forward = HostForward(
-            compiled,
-            self.networks(),
-            hyperparameters=self.hyperparameters.values(),
-            trained=self.trained_variables(),
-            shape=self._encoder.space.shape,
-            dtype=self.observation_dtype,
-            joint=self._joint(),
+            compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint()
         )
         self.head.check(forward(forward.probe(1)).shape, self.action_space)
-        return Actor(
-            forward,
-            self.head,
-            settings.policy if settings.policy is not None else settings.noise,
-            generators=self.generators,
-            dtype=self.observation_dtype,
-            normalizers=self._normalizers,
-            learning_starts=settings.schedule.learning_starts,
-        )
+        explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
+        return Actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts)
 
     def _joint(self) -> Joint | None:
         """Return the layout of a forward pass that several agents share; None for one agent."""
@@ -606,7 +555,7 @@ class Agent(Algorithm):
     def _parts(self) -> agent_state.Parts:
         learner, actor = self._build()
         assert self._settings is not None
-        return agent_state.Parts(self, self._settings, learner, actor, self._session, self._counters, self._loss_mean)
+        return agent_state.Parts(self, self._settings, learner, actor, self._session, self._counters)
 
     def _reseed(self, seed: int | None) -> None:
         """Restart every generator from a seed: the agent's own, and those of Keras layers."""
@@ -623,11 +572,18 @@ class Agent(Algorithm):
         _, actor = self._build()
         actor.mark_stale()
         explorer = None if deterministic else actor.explorer.copy_with_generator(self._act_generator)
-        return actor.act(observations, self._counters.steps, deterministic=deterministic, explorer=explorer)
+        return actor.act(observations, self._counters.steps, explorer)
 
-    def _evaluation_source(self, env: Any) -> EnvSource:
-        """Return the source of environments for an evaluation."""
-        return self._source if env is None else matching_source(env, self._source)
+    @contextlib.contextmanager
+    def _player(self, env: Any) -> Iterator[Player]:
+        """Yield how the agent plays in an environment, by default that of training; close its source afterwards."""
+        _, actor = self._build()
+        source = self._source if env is None else matching_source(env, self._source)
+        try:
+            yield Player(actor, source, self._encoder, self._session.team_reward, self._counters.steps)
+        finally:
+            if source not in (self._source, env):
+                source.close()
 
     def _refuse_while_training(self, method: str) -> None:
         if self._session.is_training:
@@ -646,35 +602,25 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
         ValueError: if the file names an unregistered class, or an argument that cannot be stored in a file.
     """
     document = saving.read(path)
-    agent = _agent_of(document, custom_objects)
-    try:
-        agent.set_document(document)
-    except BaseException:
-        agent.close()
-        raise
-    return agent
-
-
-def _agent_of(file: dict[str, Any], custom_objects: dict[str, type] | None) -> Agent:
-    """Return the agent that a document describes, whose class is in `custom_objects` or in the registry.
-
-    Raises:
-        ValueError: if `custom_objects` is not a dict, or the document does not describe an agent.
-    """
     if not isinstance(custom_objects, Mapping | None):
         raise ValueError(f"custom_objects must be a dict of classes by their names, or None, got {custom_objects!r}")
-    agent_state.check_document(file)
-    agent_class = registry.lookup(file["class"], custom_objects)
+    agent_state.check_document(document)
+    agent_class = registry.lookup(document["class"], custom_objects)
     if not (isinstance(agent_class, type) and issubclass(agent_class, Agent)):
-        raise ValueError(f"the file names {file['class']!r} as its agent, which is not a noterl.Agent")
-    config, arguments = (saving.build(file[name], custom_objects) for name in ("config", "compile"))
+        raise ValueError(f"the file names {document['class']!r} as its agent, which is not a noterl.Agent")
+    config, arguments = (saving.build(document[name], custom_objects) for name in ("config", "compile"))
     if "env" in config:  # otherwise the constructor creates the environment
-        config["env"] = EnvSource.from_description(file["environment"])
+        config["env"] = EnvSource.from_description(document["environment"])
     try:
         agent: Agent = agent_class.from_config(config)
         agent.compile(**arguments)
     except (ImportError, ValueError):
         raise
     except Exception as error:  # arguments from a file may make a constructor fail in any way
-        raise saving.FileError(f"the file's arguments do not fit the class {file['class']}: {error!r}") from error
+        raise saving.FileError(f"the file's arguments do not fit the class {document['class']}: {error!r}") from error
+    try:
+        agent.set_document(document)
+    except BaseException:
+        agent.close()
+        raise
     return agent

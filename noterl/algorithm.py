@@ -266,9 +266,6 @@ class Algorithm(Configurable):
         """Finished episodes so far."""
         return self._counters.episodes
 
-    def _configure_env(self, environment: Any) -> None:
-        """Configure an environment that is made for an evaluation."""
-
     def _joint_forward(self, observation: Any) -> Any:
         """Return the output of `forward` for observations `[B, ...]`; with several agents, all outputs side by side."""
         return self.forward(observation)

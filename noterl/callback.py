@@ -40,72 +40,49 @@ USER, HISTORY, LOGGER, CHECKPOINT = range(4)
 
 
 class AgentView(Protocol):
-    """What a callback may use of the agent that it is attached to."""
+    """What a callback may use of the agent that it is attached to; only `stop_training` may be assigned.
+
+    Attributes:
+        memory: the kind of memory that the agent learns from, "replay" or "rollout".
+        optimizer_names: the names of the optimizers, in order.
+        generators: returns the random generator of a name.
+        stop_training: whether `stop` was called; True ends training.
+        stop_reason: the reason passed to `stop`, or None.
+        steps: environment steps so far.
+        updates: gradient updates so far.
+        episodes: finished episodes so far.
+        fits: number of `fit` calls in this process that started training.
+        history: the `History` of the `fit` in progress, or of the last one.
+        callbacks: those of the `fit` in progress, or of the last one, in the order in which they run.
+        replay: the replay memory, or None.
+        policy: the exploration policy, or None.
+        schedule: when updates are due, with `batch_size`, `update_every` and `updates`, which may be set.
+        optimizer: the first optimizer.
+        optimizers: the optimizers by name.
+        hyperparameters: the hyperparameters by name.
+        learning_rate: that of the first optimizer.
+        update_batch_size: transitions of one gradient update.
+    """
 
     memory: str
     optimizer_names: tuple[str, ...]
     generators: Callable[[str], np.random.Generator]
     stop_training: bool
-
-    @property
-    def steps(self) -> int:
-        """Environment steps so far."""
-
-    @property
-    def updates(self) -> int:
-        """Gradient updates so far."""
-
-    @property
-    def episodes(self) -> int:
-        """Finished episodes so far."""
-
-    @property
-    def fits(self) -> int:
-        """Number of `fit` calls in this process that started training."""
-
-    @property
-    def stop_reason(self) -> str | None:
-        """The reason passed to `stop`, or None."""
-
-    @property
-    def history(self) -> Any:
-        """The `History` of the `fit` in progress, or of the last one."""
-
-    @property
-    def callbacks(self) -> Sequence[Callback]:
-        """The callbacks of the `fit` in progress, or of the last one, in the order in which they run."""
-
-    @property
-    def replay(self) -> Any:
-        """The replay memory, or None."""
-
-    @property
-    def policy(self) -> Any:
-        """The exploration policy, or None."""
-
-    @property
-    def schedule(self) -> Any:
-        """When updates are due, with `batch_size`, `update_every` and `updates`, which may be set."""
-
-    @property
-    def optimizer(self) -> Any:
-        """The first optimizer."""
-
-    @property
-    def optimizers(self) -> Mapping[str, Any]:
-        """The optimizers by name."""
-
-    @property
-    def hyperparameters(self) -> Mapping[str, Any]:
-        """The hyperparameters by name."""
-
-    @property
-    def learning_rate(self) -> float:
-        """The learning rate of the first optimizer."""
-
-    @property
-    def update_batch_size(self) -> int:
-        """Transitions of one gradient update."""
+    stop_reason: str | None
+    steps: int
+    updates: int
+    episodes: int
+    fits: int
+    history: Any
+    callbacks: Sequence[Callback]
+    replay: Any
+    policy: Any
+    schedule: Any
+    optimizer: Any
+    optimizers: Mapping[str, Any]
+    hyperparameters: Mapping[str, Any]
+    learning_rate: float
+    update_batch_size: int
 
     def get_rule(self, rule: str, optimizer: str | None = None) -> float:
         """Return a rule of one optimizer, by default of the first, such as `learning_rate`."""
@@ -335,6 +312,11 @@ class Callback:
 
     def on_exception(self, error: BaseException) -> None:
         """Called with the error that ends training; `on_train_end` follows."""
+
+
+def overrides(callback: Any, name: str, base: type = Callback) -> bool:
+    """Return whether the callback's class overrides a method of `base`, or the instance has its own."""
+    return name in vars(callback) or getattr(type(callback), name, None) is not getattr(base, name)
 
 
 class LambdaCallback(Callback):

@@ -135,8 +135,5 @@ class MultiAgent(Agent):
             extra=extra,
         )
 
-    def _configure_env(self, environment: Any) -> None:
-        environment.team_reward = self.team_reward
-
     def _columns(self, values: Any) -> tuple[Any, ...]:
         return tuple(values[:, agent] for agent in range(len(self.names)))

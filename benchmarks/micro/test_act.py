@@ -37,7 +37,7 @@ def test_forward_in_numpy(benchmark: Any, agents: dict[str, noterl.Agent], layer
 def test_forward_compiled(benchmark: Any, agents: dict[str, noterl.Agent], layers: str, rows: int) -> None:
     agent, batch = agents[layers], observations(rows)
     agent.act(batch)
-    forward = actor_of(agent).forward._compiled
+    forward = actor_of(agent).forward.compiled
     forward(batch)
     benchmark(forward, batch)
 

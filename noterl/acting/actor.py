@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,38 +13,31 @@ from noterl.heads import Head
 from noterl.random import Generators
 
 
+@dataclass(eq=False)
 class Actor:
     """Chooses the actions of an agent; created by `Agent.build`.
 
-    Args:
+    Attributes:
         forward: returns the network's output `[N, ...]` for observations `[N, ...]`, such as a `HostForward`.
         head: the head, bound to the action space.
-        explorer: the policy or the noise; None for a head that samples from its own distribution.
+        explorer: the policy or the noise, or an `Explorer` whose generator the head samples with.
         generators: the agent's generators; exploration uses "exploration", random actions use "random_actions".
         dtype: dtype of the observations that networks receive.
         normalizers: normalizes observations before the forward pass; None for no normalization.
         learning_starts: number of environment steps at the start whose actions are uniformly random.
-
-    Attributes:
-        explorer: the policy, the noise, or the generator that the head samples with.
     """
 
-    def __init__(
-        self,
-        forward: Any,
-        head: Head,
-        explorer: Explorer | None,
-        *,
-        generators: Generators,
-        dtype: Any,
-        normalizers: Any = None,
-        learning_starts: int = 0,
-    ) -> None:
-        self.forward, self.head, self.generators = forward, head, generators
-        self.explorer = Explorer() if explorer is None else explorer
-        self.explorer.generator = generators("exploration")
-        self._dtype, self._normalizers, self._learning_starts = dtype, normalizers, learning_starts
-        self._reset_noise: Callable[[int], None] | None = getattr(explorer, "reset", None)
+    forward: Any
+    head: Head
+    explorer: Explorer
+    generators: Generators
+    dtype: Any
+    normalizers: Any = None
+    learning_starts: int = 0
+
+    def __post_init__(self) -> None:
+        self.explorer.generator = self.generators("exploration")
+        self._reset_noise: Callable[[int], None] | None = getattr(self.explorer, "reset", None)
 
     def choose_actions(self, observations: np.ndarray, step: int, waiting: np.ndarray | None = None) -> np.ndarray:
         """Return the actions `[N, ...]` of one step in N lanes; before `learning_starts` they are uniformly random.
@@ -53,44 +47,39 @@ class Actor:
             step: environment steps so far.
             waiting: bool `[N]`, True for lanes whose step does not count; None if all count.
         """
-        remaining = self._learning_starts - step
+        remaining = self.learning_starts - step
         if remaining <= 0:
-            return self.select(observations, step)
+            return self.select(observations, step, self.explorer)
         count = len(observations)
         num_random = min(remaining, count)
         if waiting is not None:
             num_random = int(np.searchsorted(np.cumsum(~waiting), num_random, side="right"))
         if num_random == count:
             return self.random_actions(count)
-        actions = self.select(observations, step)
+        actions = self.select(observations, step, self.explorer)
         actions[:num_random] = self.random_actions(num_random)
         return actions
 
-    def select(
-        self, observations: np.ndarray, step: int, *, deterministic: bool = False, explorer: Explorer | None = None
-    ) -> np.ndarray:
-        """Return the actions that the head chooses, before `Head.executed`.
+    def act(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
+        """Return the actions `[N, ...]` that environments receive.
 
         Args:
             observations: encoded observations, `[N, ...]`.
             step: environment steps so far; exploration may depend on it.
-            deterministic: whether to choose without exploration.
-            explorer: replaces the actor's own explorer; None to keep it.
+            explorer: the policy or the noise to explore with; None to act without exploration.
         """
-        if self._normalizers is not None:
-            observations = self._normalizers.normalize_observation(observations)
-        if observations.dtype != self._dtype:
-            observations = observations.astype(self._dtype)
-        values = self.forward(observations)
-        if deterministic:
-            return self.head.deterministic(values)
-        return self.head.explore(values, self.explorer if explorer is None else explorer, step)
+        return self.head.executed(self.select(observations, step, explorer))
 
-    def act(
-        self, observations: np.ndarray, step: int, *, deterministic: bool = False, explorer: Explorer | None = None
-    ) -> np.ndarray:
-        """Return the actions `[N, ...]` that environments receive; arguments as in `select`."""
-        return self.head.executed(self.select(observations, step, deterministic=deterministic, explorer=explorer))
+    def select(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
+        """Return the actions that the head chooses, before `Head.executed`; arguments as in `act`."""
+        if self.normalizers is not None:
+            observations = self.normalizers.normalize_observation(observations)
+        if observations.dtype != self.dtype:
+            observations = observations.astype(self.dtype)
+        values = self.forward(observations)
+        if explorer is None:
+            return self.head.deterministic(values)
+        return self.head.explore(values, explorer, step)
 
     def random_actions(self, count: int) -> np.ndarray:
         """Return uniformly random actions `[count, ...]`, before `Head.executed`."""

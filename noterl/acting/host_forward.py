@@ -6,7 +6,8 @@ For one observation a compiled call takes 22 to 146 µs, an eager call up to 940
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -36,51 +37,46 @@ class Joint(NamedTuple):
     widths: Sequence[int]
 
 
+@dataclass(eq=False)
 class HostForward:
     """The network's output `[N, ...]` for observations `[N, ...]`, in NumPy where possible.
 
-    Args:
+    Attributes:
         compiled: the compiled forward pass, for anything that NumPy cannot express.
-        networks: the agent's networks by name; the copy is of one of them.
+        networks: the agent's networks; the copy is of one of them.
         hyperparameters: the agent's hyperparameters, which the forward pass might use.
         trained: the variables that updates train.
         shape: of one observation as networks receive it.
         dtype: of observations as networks receive them.
         joint: for several agents that act together.
-
-    Attributes:
         stale: whether weights may have changed outside an update; they are then fetched at the next call.
         in_numpy: whether the NumPy copy is used.
         report: the variables whose weights an update should return as one array; empty if they are large.
     """
 
-    def __init__(
-        self,
-        compiled: Callable[[Any], np.ndarray],
-        networks: Mapping[str, Any],
-        *,
-        hyperparameters: Iterable[Any],
-        trained: Iterable[Any],
-        shape: tuple[int, ...],
-        dtype: Any,
-        joint: Joint | None = None,
-    ) -> None:
+    compiled: Callable[[Any], np.ndarray]
+    networks: Collection[Any]
+    hyperparameters: Collection[Any]
+    trained: Collection[Any]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    joint: Joint | None = None
+
+    def __post_init__(self) -> None:
         from noterl import backends
 
         self._backend = backends.current()
-        self._compiled, self._networks, self._joint = compiled, list(networks.values()), joint
-        self._hyperparameters = list(hyperparameters)
-        self._shape, self._dtype = tuple(shape), np.dtype(dtype)
         self.stale = True
         self.report: list[Any] = []
         self._reported: Any = None
         self._variables: list[Any] = []
-        self._program = self._find_program() if joint is None else self._find_joint(joint)
+        self._program = self._find_program(self.joint)
         self.in_numpy = self._program is not None
         if self.in_numpy:
-            self._prepare_weights({id(variable) for variable in trained})
+            self._prepare_weights()
 
-    def _prepare_weights(self, trained: set[int]) -> None:
+    def _prepare_weights(self) -> None:
+        trained = {id(variable) for variable in self.trained}
         self._fetch = self._backend.weights_reader(self._variables)
         self._uses_target = not all(id(variable) in trained for variable in self._variables)
         ends = list(accumulate(math.prod(variable.shape) for variable in self._variables))
@@ -94,12 +90,13 @@ class HostForward:
     def __call__(self, observations: Any) -> np.ndarray:
         """Return the network's output for observations `[N, ...]`."""
         if self._program is None:
-            return self._compiled(observations)
+            return self.compiled(observations)
         if self.stale:
             self._weights = self._fetch()
             self.stale, self._reported = False, None
         elif self._reported is not None:
-            self._weights, self._reported = self._unpack(self._backend.fetch(self._reported)), None
+            flat, self._reported = self._backend.fetch(self._reported), None
+            self._weights = [flat[start:stop].reshape(shape) for start, stop, shape in self._places]
         if len(observations) == 1 and observations.ndim == 2:
             # A vector times a matrix takes half the time of a matrix with one row.
             return self._program(observations[0], self._weights)[None]
@@ -121,30 +118,20 @@ class HostForward:
 
     def probe(self, count: int) -> np.ndarray:
         """Return random observations `[count, ...]`."""
-        rng, shape = np.random.default_rng(0), (count, *self._shape)
-        if self._dtype == np.uint8:
+        rng, shape = np.random.default_rng(0), (count, *self.shape)
+        if self.dtype == np.uint8:
             return rng.integers(256, size=shape, dtype=np.uint8)
         return rng.normal(size=shape).astype(np.float32)
 
-    def _unpack(self, weights: np.ndarray) -> list[np.ndarray]:
-        return [weights[start:stop].reshape(shape) for start, stop, shape in self._places]
+    def _find_program(self, joint: Joint | None) -> Step | None:
+        """Return a NumPy function that gives the outputs of the compiled call; None if there is none.
 
-    def _find_program(self) -> Step | None:
-        """Return the NumPy copy of the network that gives the outputs of the compiled call; None if there is none."""
-        for network in self._networks:
-            described = describe(network)
-            if described is not None and sum(np.prod(v.shape) for v in described[1]) <= NUMPY_WEIGHTS_LIMIT:
-                program, self._variables = described
-                if self._agrees(program):
-                    return program
-        return None
-
-    def _find_joint(self, joint: Joint) -> Step | None:
-        """Find the network of each agent, one after another; None if one of them has no NumPy copy."""
+        With several agents, the network of each is found one after another, and `joint_program` runs them all.
+        """
         parts: list[tuple[Step, int, int]] = []  # each agent's program, and the range of its variables
-        found: list[Any] = []
 
-        def program(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+        def joint_program(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+            assert joint is not None
             observations = joint.split(np.atleast_2d(x))
             outputs = [
                 part(own, weights[start:stop]) for (part, start, stop), own in zip(parts, observations, strict=False)
@@ -152,20 +139,23 @@ class HostForward:
             whole: np.ndarray = np.concatenate(outputs, axis=-1)
             return whole[0] if x.ndim == 1 else whole
 
-        for width in np.cumsum(joint.widths).tolist():
-            for network in self._networks:
+        program: Step = joint_program
+        for width in (None,) if joint is None else np.cumsum(joint.widths).tolist():
+            found = self._variables
+            for network in self.networks:
                 described = describe(network)
                 if described is None:
                     continue
-                parts.append((described[0], len(found), len(found) + len(described[1])))
                 self._variables = [*found, *described[1]]
-                if self._agrees(program, width):
+                parts.append((described[0], len(found), len(self._variables)))
+                program = joint_program if joint else described[0]
+                size = sum(math.prod(variable.shape) for variable in self._variables)
+                if size <= NUMPY_WEIGHTS_LIMIT and self._agrees(program, width):
                     break
                 parts.pop()
             else:
                 return None
-            found = self._variables
-        return program if sum(np.prod(v.shape) for v in found) <= NUMPY_WEIGHTS_LIMIT else None
+        return program
 
     def _agrees(self, program: Step, width: int | None = None) -> bool:
         """Return whether the copy gives the outputs of the compiled call, also after the agent's variables change.
@@ -174,17 +164,15 @@ class HostForward:
         operations of `forward` outside of the network that have no effect yet, such as a scale of 1 or a bias of 0.
         `width` limits the comparison to the first outputs.
         """
-        return self._agrees_at_all_scales(program, width) and self._agrees_for_other_values(program, width)
-
-    def _agrees_for_other_values(self, program: Step, width: int | None) -> bool:
-        """Compare under other values of the agent's networks and hyperparameters."""
+        if not self._agrees_at_all_scales(program, width):
+            return False
         from noterl import networks
         from noterl.backends import keras
 
         rng, fetch = np.random.default_rng(1), self._backend.fetch
-        found = networks.unique(part for one in self._networks for part in networks.variables(one))
+        found = networks.unique(part for one in self.networks for part in networks.variables(one))
         saved = [(variable, fetch(variable)) for variable in found if keras.backend.is_float_dtype(variable.dtype)]
-        before = [(number, float(number)) for number in self._hyperparameters]
+        before = [(number, float(number)) for number in self.hyperparameters]
         try:
             for variable, value in saved:
                 variable.assign(value + rng.normal(size=value.shape).astype(value.dtype))
@@ -204,7 +192,7 @@ class HostForward:
         return all(self._agrees_on(program, probe * probe.dtype.type(scale), weights, width) for scale in scales)
 
     def _agrees_on(self, program: Step, probe: np.ndarray, weights: list[np.ndarray], width: int | None) -> bool:
-        expected = self._compiled(probe)[:, :width] if width else self._compiled(probe)
+        expected = self.compiled(probe)[..., :width]
         try:
             result = program(probe, weights)
         except ValueError:  # a network with other inputs, such as a critic

@@ -73,6 +73,8 @@ def _dueling(trunk: Step, value: Step, advantage: Step) -> Step:
 
 def _layer(layer: Any, variables: list[Any]) -> list[Step] | None:
     """Return one layer as steps and append the variables that it reads; None for a layer without a NumPy form."""
+    from noterl import networks
+
     if not type(layer).__module__.startswith(("keras.", "torch.nn.", "noterl.")):
         return None
     kind = type(layer).__name__
@@ -83,7 +85,9 @@ def _layer(layer: Any, variables: list[Any]) -> list[Step] | None:
     if kind in ("Dense", "Linear"):
         return _dense(layer, variables)
     if kind == "LogStd":
-        return _log_std(layer, variables)
+        position = len(variables)
+        variables += networks.variables(layer)
+        return [lambda x, weights: np.concatenate([x, np.broadcast_to(weights[position], x.shape)], axis=-1)]
     if kind == "Activation":
         kind = layer.activation.__name__
     parameters = [getattr(layer, name, default) for name, default in (("negative_slope", 0.0), ("max_value", None))]
@@ -109,14 +113,6 @@ def _dense(layer: Any, variables: list[Any]) -> list[Step] | None:
         return None
     apply = _ACTIVATIONS[activation]
     return [lambda x, weights: apply(_affine(x, weights[first], weights[first + 1]))]
-
-
-def _log_std(layer: Any, variables: list[Any]) -> list[Step]:
-    from noterl import networks
-
-    position = len(variables)
-    variables += networks.variables(layer)
-    return [lambda x, weights: np.concatenate([x, np.broadcast_to(weights[position], x.shape)], axis=-1)]
 
 
 def _affine(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:

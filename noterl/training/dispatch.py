@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from noterl.callback import Callback, Events, Every, Handlers
+from noterl.callback import EVENTS, Callback, Events, Every, Handlers, overrides
 
 # For each value of `Every.at`, the events that check whether a callback is due.
 _CHECKED = {"episode": ("on_episode_end",), "step": ("on_step_end",), "both": ("on_episode_end", "on_step_end")}
@@ -36,23 +36,14 @@ class CallbackList:
 
     def bind(self) -> Events:
         """Return, for each event, the bound methods of the callbacks that handle it; `Every` counts from here."""
-        bound: dict[str, Handlers] = {}
         for callback in self.callbacks:
             if _every_of(callback) is not None:
                 callback.start_counting()
-        for name in Events._fields:
-            bound[name] = tuple(handler for callback in self.callbacks for handler in _handlers(callback, name))
-        return Events(**bound)
 
-    @property
-    def needs_live_updates(self) -> bool:
-        """Whether a callback must act between two gradient updates."""
-        return any(callback.needs_live_updates for callback in self.callbacks)
+        def handlers(event: str) -> Handlers:
+            return tuple(handler for callback in self.callbacks for handler in _handlers(callback, event))
 
-    @property
-    def stops_training(self) -> bool:
-        """Whether a callback can end training."""
-        return any(callback.stops_training for callback in self.callbacks)
+        return Events(*map(handlers, EVENTS))
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of each callback by its key, with the count that its `Every` counts from."""
@@ -80,7 +71,7 @@ class CallbackList:
         for callback in self.callbacks:
             key = callback.state_key
             counts[key] = counts.get(key, 0) + 1
-            if counts[key] > 1 and key != type(callback).__name__ and _overrides(callback, "get_state"):
+            if counts[key] > 1 and key != type(callback).__name__ and overrides(callback, "get_state"):
                 raise ValueError(
                     f"callbacks: two of them have the state_key {key!r}, the second is a {type(callback).__name__}; "
                     "give one of them another state_key, so that a file can keep both states"
@@ -89,18 +80,13 @@ class CallbackList:
         return keyed
 
 
-def _overrides(callback: Callback, name: str) -> bool:
-    """Return whether the class overrides the method, or the instance has its own."""
-    return name in vars(callback) or getattr(type(callback), name) is not getattr(Callback, name)
-
-
 def _every_of(callback: Callback) -> Every | None:
     """Return how often `on_due` is called; None if the callback does not override it.
 
     Raises:
         ValueError: if the callback overrides `on_due` and its `every` is not an `Every`.
     """
-    every = callback.every if _overrides(callback, "on_due") else None
+    every = callback.every if overrides(callback, "on_due") else None
     if not isinstance(every, Every | None):
         raise ValueError(
             f"every of {type(callback).__name__} must be an Every, such as Every(10, 'steps'), got {every!r}"
@@ -110,7 +96,7 @@ def _every_of(callback: Callback) -> Every | None:
 
 def _handlers(callback: Callback, event: str) -> Iterator[Callable[..., None]]:
     """Return the bound methods of a callback that handle an event."""
-    if _overrides(callback, event):
+    if overrides(callback, event):
         yield getattr(callback, event)
     every = _every_of(callback)
     if every is not None and event in _CHECKED[every.at]:

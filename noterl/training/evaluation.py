@@ -4,125 +4,163 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from noterl.acting.actor import Actor
 from noterl.callback import Events
 from noterl.envs import EnvSource
+from noterl.envs.multi_agent.team import Team
+from noterl.envs.observation import ObservationEncoder
+from noterl.explorer import Explorer
 from noterl.heads import one_of
 from noterl.random import Generators
 from noterl.training.dispatch import call_handlers, run_all
 from noterl.utils.checks import check_bool, check_positive
 
 
-class Evaluation:
-    """Episodes in fresh environments; episode `i` has the same seed for every number of environments.
+class Player(NamedTuple):
+    """How an agent plays outside of training.
 
-    Args:
+    Attributes:
         actor: chooses the actions.
         source: where environments come from.
         encoder: from observations to what networks receive.
-        configure: called with each environment that is made.
+        team_reward: what several agents learn from; None for one agent.
         step: environment steps of training so far; exploration may depend on it.
-
-    Raises:
-        ValueError: if an argument of `run` is not one of the allowed values.
     """
 
-    def __init__(
-        self, actor: Actor, source: EnvSource, encoder: Any, *, configure: Callable[[Any], None], step: int
-    ) -> None:
-        self._actor, self._source, self._encoder = actor, source, encoder
-        self._configure, self._step = configure, step
+    actor: Actor
+    source: EnvSource
+    encoder: ObservationEncoder
+    team_reward: Callable[..., Any] | None
+    step: int
 
-    def run(
-        self, episodes: int, *, seed: int, deterministic: bool, num_envs: int, events: Events | None = None
-    ) -> dict[str, Any]:
-        """Play the episodes and return the statistics that `Agent.evaluate` documents."""
-        for name, value in (("episodes", episodes), ("num_envs", num_envs)):
-            check_positive(name, value)
-        self._deterministic = check_bool("deterministic", deterministic)
-        generators = Generators(seed)
-        self._seeds = generators("evaluation").integers(2**31, size=int(episodes))
-        self._explorer = self._actor.explorer
-        if not deterministic:
-            self._explorer = self._actor.explorer.copy_with_generator(generators("exploration of evaluation"))
-        self._returns, self._lengths = np.zeros(int(episodes)), np.zeros(int(episodes), np.int64)
-        team = self._source.team
-        self._by_agent = None if team is None else np.zeros((int(episodes), len(team)))
-        self._successes: list[float] = []
-        self._next = 0
-        result: dict[str, Any] = {}
-        events = Events() if events is None else events
+    def make_environment(self, render_mode: str | None = None) -> Any:
+        """Return an environment to play in; the caller closes it."""
+        environment: Any = self.source.make_evaluation(render_mode=render_mode)
+        if self.team_reward is not None:
+            environment.team_reward = self.team_reward
+        return environment
 
-        def play() -> None:
-            call_handlers(events.on_evaluate_begin, {})
-            self._play(min(num_envs, episodes))
-            result.update(self._statistics())
+    def act(self, observations: list[Any], explorer: Explorer | None = None) -> list[Any]:
+        """Return an action for each observation, without exploration if `explorer` is None."""
+        actions = self.actor.act(self.encoder.stack(observations), self.step, explorer)
+        return [one_of(actions, row, self.source.action_space) for row in range(len(observations))]
 
-        run_all(play, lambda: call_handlers(events.on_evaluate_end, dict(result)))
-        return result
+    def play_step(self, episode: Episode, environment: Any, action: Any) -> bool:
+        """Step the environment, record the step in `episode` and return whether the episode is over."""
+        episode.observation, reward, terminated, truncated, info = environment.step(action)
+        episode.reward += float(reward)
+        episode.length += 1
+        if self.source.team is not None:
+            episode.earned = episode.earned + environment.outcome.earned
+        if not (terminated or truncated):
+            return False
+        episode.success = float(info["is_success"]) if "is_success" in info else None
+        return True
 
-    def _play(self, num_envs: int) -> None:
-        self._actor.mark_stale()
-        self._environments: list[Any] = []
-        with contextlib.ExitStack() as closing:
-            for _ in range(num_envs):
-                environment = self._source.make_evaluation()
-                closing.callback(environment.close)
-                self._configure(environment)
-                self._environments.append(environment)
-            playing = [self._begin(environment) for environment in self._environments]
-            while any(lane is not None for lane in playing):
-                playing = self._round(playing)
 
-    def _begin(self, environment: Any) -> tuple[int, Any] | None:
-        """Start the next episode; return its number and first observation, or None if all have started."""
-        if self._next == len(self._seeds):
-            return None
-        number = self._next
-        self._next += 1
-        observation, _ = environment.reset(seed=int(self._seeds[number]))
-        return number, observation
+@dataclass
+class Episode:
+    """One episode as far as it was played.
 
-    def _round(self, playing: list[tuple[int, Any] | None]) -> list[tuple[int, Any] | None]:
-        lanes = [lane for lane, episode in enumerate(playing) if episode is not None]
-        observations = self._encoder.stack([playing[lane][1] for lane in lanes])  # type: ignore[index]
-        actions = self._actor.act(observations, self._step, deterministic=self._deterministic, explorer=self._explorer)
-        for row, lane in enumerate(lanes):
-            number = playing[lane][0]  # type: ignore[index]
-            observation, reward, terminated, truncated, info = self._environments[lane].step(
-                one_of(actions, row, self._source.action_space)
-            )
-            self._returns[number] += float(reward)
-            if self._by_agent is not None:
-                self._by_agent[number] += self._environments[lane].outcome.earned
-            self._lengths[number] += 1
-            playing[lane] = (number, observation)
-            if terminated or truncated:
-                if "is_success" in info:
-                    self._successes.append(float(info["is_success"]))
-                playing[lane] = self._begin(self._environments[lane])
-        return playing
+    Attributes:
+        seed: of the environment.
+        reward: the return.
+        length: steps so far.
+        observation: the newest one.
+        earned: the return of each of several agents, `[agents]`; 0 for one agent.
+        success: `is_success` at the end; None if the environment does not report it.
+    """
 
-    def _statistics(self) -> dict[str, Any]:
-        statistics = {
-            "returns": self._returns,
-            "lengths": self._lengths,
-            "reward_mean": float(self._returns.mean()),
-            "reward_std": float(self._returns.std()),
-            "reward_iqm": interquartile_mean(self._returns),
-            "length_mean": float(self._lengths.mean()),
-        }
-        if self._by_agent is not None and self._source.team is not None:
-            means = self._by_agent.mean(axis=0).tolist()
-            names = (f"reward_mean/{name}" for name in self._source.team.names)
-            statistics.update(zip(names, means, strict=True))
-        if self._successes:
-            statistics["success_rate"] = float(np.mean(self._successes))
-        return statistics
+    seed: int
+    reward: float = 0.0
+    length: int = 0
+    observation: Any = None
+    earned: Any = 0.0
+    success: float | None = None
+
+    def begin(self, environment: Any) -> None:
+        """Reset the environment."""
+        self.observation, _ = environment.reset(seed=self.seed)
+
+
+def evaluate(
+    player: Player, events: Events, episodes: int, seed: int, deterministic: bool, num_envs: int
+) -> dict[str, Any]:
+    """Play episodes and return the statistics that `Agent.evaluate` documents.
+
+    Episode `i` has the same seed for every number of environments.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values.
+    """
+    check_positive("episodes", episodes)
+    check_positive("num_envs", num_envs)
+    check_bool("deterministic", deterministic)
+    generators = Generators(seed)
+    seeds = generators("evaluation").integers(2**31, size=int(episodes)).tolist()
+    explorer = None
+    if not deterministic:
+        explorer = player.actor.explorer.copy_with_generator(generators("exploration of evaluation"))
+    result: dict[str, Any] = {}
+
+    def play() -> None:
+        call_handlers(events.on_evaluate_begin, {})
+        result.update(_statistics(_play(player, seeds, min(num_envs, episodes), explorer), player.source.team))
+
+    run_all(play, lambda: call_handlers(events.on_evaluate_end, dict(result)))
+    return result
+
+
+def _play(player: Player, seeds: list[int], num_envs: int, explorer: Explorer | None) -> list[Episode]:
+    """Play an episode for each seed, in environments that are stepped together."""
+    player.actor.mark_stale()
+    episodes = [Episode(seed) for seed in seeds]
+    waiting = iter(episodes)
+    with contextlib.ExitStack() as closing:
+        environments = [closing.enter_context(contextlib.closing(player.make_environment())) for _ in range(num_envs)]
+        playing: dict[int, Episode] = {}
+
+        def begin_next(lane: int) -> None:
+            episode = next(waiting, None)
+            if episode is None:
+                del playing[lane]
+            else:
+                episode.begin(environments[lane])
+                playing[lane] = episode
+
+        for lane in range(num_envs):
+            begin_next(lane)
+        while playing:
+            actions = player.act([episode.observation for episode in playing.values()], explorer)
+            for (lane, episode), action in zip(list(playing.items()), actions, strict=True):
+                if player.play_step(episode, environments[lane], action):
+                    begin_next(lane)
+    return episodes
+
+
+def _statistics(episodes: list[Episode], team: Team | None) -> dict[str, Any]:
+    returns = np.array([episode.reward for episode in episodes])
+    lengths = np.array([episode.length for episode in episodes])
+    statistics = {
+        "returns": returns,
+        "lengths": lengths,
+        "reward_mean": float(returns.mean()),
+        "reward_std": float(returns.std()),
+        "reward_iqm": interquartile_mean(returns),
+        "length_mean": float(lengths.mean()),
+    }
+    if team is not None:
+        means = np.mean([episode.earned for episode in episodes], axis=0).tolist()
+        statistics.update(zip((f"reward_mean/{name}" for name in team.names), means, strict=True))
+    successes = [episode.success for episode in episodes if episode.success is not None]
+    if successes:
+        statistics["success_rate"] = float(np.mean(successes))
+    return statistics
 
 
 def interquartile_mean(values: np.ndarray) -> float:

@@ -28,7 +28,7 @@ def check_fit_arguments(
     for name, value in (("episodes", episodes), ("steps", steps), ("num_envs", num_envs), ("log_every", log_every)):
         if value is not None:
             check_positive(name, value)
-    if episodes is None and steps is None and not callbacks.stops_training:
+    if episodes is None and steps is None and not any(each.stops_training for each in callbacks.callbacks):
         raise ValueError("episodes or steps must be given, or a callback that stops training, such as EarlyStopping")
     if isinstance(verbose, str) and verbose == "auto":
         return 1 if can_show_progress_bar() else 2

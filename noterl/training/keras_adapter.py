@@ -10,13 +10,14 @@ import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from noterl import backends, networks
 from noterl.backends import keras
-from noterl.callback import CHECKPOINT, LOGGER, USER, AgentView, Callback
+from noterl.callback import CHECKPOINT, LOGGER, USER, AgentView, Callback, overrides
 from noterl.types import Logs
 
 _LOGGERS = ("CSVLogger", "TensorBoard", "RemoteMonitor", "ProgbarLogger", "History")
@@ -43,11 +44,9 @@ class KerasCallback(Callback):
         kind = {base.__name__ for base in type(callback).__mro__}
         self.order = CHECKPOINT if kind & set(_SAVERS) else LOGGER if kind & set(_LOGGERS) else USER
         self.stops_training = "EarlyStopping" in kind
-        self.needs_live_updates = False
-        self._epoch, self._epoch_open, self._failed = 0, False, False
         self._keeps_backup = "BackupAndRestore" in kind
         for event, hooks in _BATCH_HOOKS.items():
-            overridden = [hook for hook in hooks if _overrides(callback, hook)]
+            overridden = [hook for hook in hooks if overrides(callback, hook, keras.callbacks.Callback)]
             if overridden:
                 setattr(self, event, self._batch_hook(overridden[0]))
         if self._keeps_backup:
@@ -127,12 +126,6 @@ class KerasCallback(Callback):
         return forward
 
 
-def _overrides(callback: Any, hook: str) -> bool:
-    """Return whether the class overrides the hook, or the instance has its own, as in Keras's LambdaCallback."""
-    own = getattr(type(callback), hook, None) is not getattr(keras.callbacks.Callback, hook)
-    return own or hook in vars(callback)
-
-
 class Facade:
     """The model of a Keras callback, with the attributes that Keras's own callbacks use.
 
@@ -141,22 +134,19 @@ class Facade:
     """
 
     built = True
-    _is_graph_network = False
     train_function = None
 
     def __init__(self, agent: AgentView) -> None:
-        self.agent = agent
-        self.name = type(agent).__name__
-        self._history: Any = None
+        self.agent, self.name = agent, type(agent).__name__
+        self.history = agent.history  # a Keras callback may assign another one
 
     @property
     def optimizer(self) -> Any:
         """The agent's optimizer; if there are several, an object with the attribute `optimizers`."""
-        if len(self.agent.optimizer_names) > 1:
-            return _Optimizers(self.agent)
-        optimizer = self.agent.optimizer
-        is_keras = isinstance(optimizer, keras.optimizers.Optimizer)
-        return optimizer if is_keras else _Optimizer(self.agent, self.agent.optimizer_names[0])
+        if len(self.agent.optimizer_names) == 1 and isinstance(self.agent.optimizer, keras.optimizers.Optimizer):
+            return self.agent.optimizer
+        found = [_Optimizer(self.agent, name) for name in self.agent.optimizer_names]
+        return found[0] if len(found) == 1 else SimpleNamespace(built=True, optimizers=found)
 
     @property
     def stop_training(self) -> bool:
@@ -169,15 +159,6 @@ class Facade:
             self.agent.stop("a Keras callback set stop_training")
         else:
             self.agent.stop_training = False
-
-    @property
-    def history(self) -> Any:
-        """The `History` of the running fit, or what a Keras callback assigned; the agent keeps its own."""
-        return self.agent.history if self._history is None else self._history
-
-    @history.setter
-    def history(self, history: Any) -> None:
-        self._history = history
 
     @property
     def layers(self) -> list[Any]:
@@ -198,14 +179,6 @@ class Facade:
     def trainable_variables(self) -> list[keras.Variable]:
         """The variables that are trained."""
         return self.agent.trained_variables()
-
-    trainable_weights = trainable_variables
-
-    @property
-    def non_trainable_variables(self) -> list[keras.Variable]:
-        """The variables that are not trained."""
-        trained = {id(variable) for variable in self.trainable_variables}
-        return [variable for variable in self.variables if id(variable) not in trained]
 
     def get_weights(self) -> list[np.ndarray]:
         """Return the weights of all networks as arrays."""
@@ -230,10 +203,6 @@ class Facade:
         """Load the file of `save_weights`."""
         self.agent.load_weights(filepath)
 
-    def summary(self, *args: Any, **kwargs: Any) -> None:
-        """Print the agent's summary."""
-        self.agent.summary()
-
     def _refuse_existing(self, filepath: str | Path, overwrite: bool) -> None:
         if not overwrite and Path(filepath).exists():
             raise FileExistsError(f"{filepath} exists and overwrite is False")
@@ -257,12 +226,3 @@ class _Optimizer:
         self._agent.set_rule("learning_rate", float(value), self.name)
 
     lr = learning_rate
-
-
-class _Optimizers:
-    """Several optimizers, in the form that Keras's callbacks expect of a model."""
-
-    built = True
-
-    def __init__(self, agent: AgentView) -> None:
-        self.optimizers = [_Optimizer(agent, name) for name in agent.optimizer_names]

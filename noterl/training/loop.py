@@ -15,59 +15,44 @@ from typing import Any
 from noterl import backends
 from noterl.acting.actor import Actor
 from noterl.backends.common import GroupResult, NonFiniteError
-from noterl.callback import Budget, Events, Handlers
+from noterl.callback import Budget, Handlers
 from noterl.history import History
 from noterl.learning.learner import Learner
-from noterl.learning.schedule import LossMean
 from noterl.training.dispatch import add_source, call_handlers, keep_first_error, run_all
 from noterl.training.interrupts import InterruptGuard
+from noterl.training.session import Session
 from noterl.types import Counters, Logs, Transition
 
 CLOCK = ("environment", "act", "store", "sample", "learn", "callbacks")
 
 
-@dataclass(slots=True)
-class StopRequest:
-    """Whether `Agent.stop` was called, and the reason."""
-
-    is_set: bool = False
-    reason: str | None = None
-
-
+@dataclass(eq=False)
 class Loop:
     """One `fit`.
 
-    Args:
+    Attributes:
         learner: built.
         actor: built.
-        lanes: the open environments.
-        events: the bound callbacks.
+        session: with open environments and bound callbacks.
         counters: of the agent; the loop advances them.
         budget: where the fit ends.
         history: receives the reason of the end and the time split.
-        stop: ends training after the transition in progress when it is set.
-        loss_mean: the mean loss for the logs of episodes.
-        live: whether each update runs as a call of its own.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        actor: Actor,
-        lanes: Any,
-        events: Events,
-        counters: Counters,
-        budget: Budget,
-        history: History,
-        *,
-        stop: StopRequest,
-        loss_mean: LossMean,
-        live: bool = False,
-    ) -> None:
-        self.learner, self.actor, self.lanes, self.events = learner, actor, lanes, events
-        self.counters, self.budget, self.history = counters, budget, history
-        self.stop, self.loss_mean, self.live = stop, loss_mean, live
-        self.clock = history.time_split = dict.fromkeys(CLOCK, 0.0)
+    learner: Learner
+    actor: Actor
+    session: Session
+    counters: Counters
+    budget: Budget
+    history: History
+
+    def __post_init__(self) -> None:
+        session, lanes = self.session, self.session.lanes
+        assert lanes is not None
+        self.lanes: Any = lanes
+        self.events, self.stop, self.loss_mean = session.events, session.stop, session.loss_mean
+        self.live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
+        self.clock = self.history.time_split = dict.fromkeys(CLOCK, 0.0)
         self.guard = InterruptGuard()
         self._open: list[int] = []  # lanes with an episode whose begin was reported and whose end was not
         self._over = lanes.ledger.over  # those of them whose episode is over
@@ -163,10 +148,15 @@ class Loop:
         self.clock["callbacks"] += perf_counter() - started
 
     def _store(self, transitions: tuple[Transition, ...]) -> None:
-        """Store the transitions of a tick, up to the budget, and record which episodes are over."""
+        """Store the transitions of a tick, and record which episodes are over.
+
+        The steps that a vector environment made beyond the budget are discarded.
+        """
         for position, transition in enumerate(transitions):
             if position and self._is_spent():
-                self._discard(transitions[position:])
+                for surplus in transitions[position:]:
+                    self.learner.interrupt(surplus.lane)
+                self.lanes.discard(transitions[position:])
                 break
             self.learner.add(transition)
             self.counters.steps += 1
@@ -178,12 +168,6 @@ class Loop:
         """Return whether the budget is spent in the middle of a tick."""
         counters, budget = self.counters, self.budget
         return counters.steps >= budget.last_step or counters.episodes + len(self._over) >= budget.last_episode
-
-    def _discard(self, surplus: tuple[Transition, ...]) -> None:
-        """Discard the steps that a vector environment made beyond the budget."""
-        for transition in surplus:
-            self.learner.interrupt(transition.lane)
-        self.lanes.discard(surplus)
 
     def _learn(self, updates: int) -> None:
         """Run a group of updates: one sample, as few calls as possible, one feedback."""

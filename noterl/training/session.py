@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from noterl import envs
 from noterl.callback import Events
 from noterl.collect import Lanes, TeamLanes, VectorLanes, open_lanes
+from noterl.history import History
+from noterl.learning.schedule import LossMean
 from noterl.random import Generators
 from noterl.training.dispatch import CallbackList
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """Whether `Agent.stop` was called, and the reason."""
+
+    is_set: bool = False
+    reason: str | None = None
 
 
 class Session:
@@ -26,6 +37,10 @@ class Session:
         lanes: the open environments; None if they are closed.
         callbacks: those of the last `fit`.
         events: the bound callbacks during a `fit`; empty otherwise.
+        history: the record of the last `fit`; None before the first.
+        stop: of the last `fit`; it ends after the transition in progress when it is set.
+        loss_mean: the mean loss for the logs of episodes.
+        fits: number of `fit` calls that started training.
         is_training: whether a `fit` is running.
         verbose: the verbosity of the last `fit`.
         restored_callbacks: states of callbacks that wait for a `fit` with these callbacks.
@@ -34,11 +49,13 @@ class Session:
     def __init__(
         self, env: Any, source: envs.EnvSource, generators: Generators, team_reward: Callable[..., Any] | None = None
     ) -> None:
-        self._env, self._source, self._generators, self._team_reward = env, source, generators, team_reward
+        self._env, self._source, self._generators, self.team_reward = env, source, generators, team_reward
         self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit, if another than `env`
         self.lanes: Lanes | TeamLanes | VectorLanes | None = None
         self.callbacks, self.events = CallbackList(), Events()
-        self.is_training, self.verbose = False, 1
+        self.history: History | None = None
+        self.stop, self.loss_mean = StopRequest(), LossMean()
+        self.fits, self.is_training, self.verbose = 0, False, 1
         self.restored_callbacks: dict[str, Any] = {}
         self._saved_lanes: Any = None  # the state of closed lanes, restored when they are opened again
         self._saved_source: envs.EnvSource | None = None  # the source of that state; None if it fits any
@@ -82,7 +99,7 @@ class Session:
         if self.lanes is not None:
             self.lanes.claim()
             return self.lanes
-        self.lanes = open_lanes(source, count, self._generators, self._team_reward)
+        self.lanes = open_lanes(source, count, self._generators, self.team_reward)
         saved, of_source = self._saved_lanes, self._saved_source
         self._saved_lanes = self._saved_source = None
         if saved and not restart and of_source in (None, source):

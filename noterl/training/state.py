@@ -5,7 +5,7 @@ Weights and optimizer slots lie in Keras's layout, so a file does not depend on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +17,11 @@ from noterl.backends import keras
 from noterl.collect.checks import check_state as check_lanes
 from noterl.learning import optimizers
 from noterl.learning.learner import Learner
-from noterl.learning.schedule import LossMean
 from noterl.learning.settings import Settings
 from noterl.training.session import Session
 from noterl.types import Counters
 from noterl.utils.checks import check_bool
-from noterl.utils.schema import DictOf, Int, check
+from noterl.utils.schema import Array, DictOf, Int, check
 
 _NORMALIZERS = "normalizers/"
 _COUNTERS = ("steps", "updates", "episodes", "episodes_begun")
@@ -37,7 +36,6 @@ class Parts(NamedTuple):
     actor: Actor
     session: Session
     counters: Counters
-    loss_mean: LossMean
 
 
 def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def _core_state(parts: Parts) -> dict[str, Any]:
         "hyperparameters": {name: float(value) for name, value in algorithm.hyperparameters.items()},
         "optimizers": {name: optimizers.get_state(one, layout) for name, one in learner.optimizers.items()},
         "counters": {name: getattr(parts.counters, name) for name in _COUNTERS},
-        "loss": parts.loss_mean.get_state(),
+        "loss": parts.session.loss_mean.get_state(),
         "generators": algorithm.generators.get_state(),
         "explorer": parts.actor.explorer.get_state(),
         "normalizers": None if normalizers is None else normalizers.get_state(),
@@ -74,62 +72,51 @@ def _core_state(parts: Parts) -> dict[str, Any]:
     }
 
 
-def set_state(parts: Parts, state: Any, *, malformed: type[ValueError] = ValueError) -> None:
+def set_state(parts: Parts, state: Any) -> None:
     """Restore what `get_state` returned.
 
     Raises:
-        ValueError: if the state does not fit this agent; the agent is then unchanged.
-        malformed: if the value is not the state of an agent; the agent is then unchanged.
+        ValueError: if the state is malformed or does not fit this agent; the agent is then unchanged.
     """
-    try:
-        _check(parts, state)
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
-        raise malformed(f"the state of the agent is malformed: {error!r}") from error
     before = _core_state(parts)
     try:
+        _check(parts, state)
         _set_core_state(parts, state)
         _set_memory_state(parts.learner, state)
     except BaseException as error:
         _set_core_state(parts, before)
         if isinstance(error, ValueError) or not isinstance(error, Exception):
             raise
-        raise malformed(f"the state of the agent is malformed: {error!r}") from error
+        raise ValueError(f"the state of the agent is malformed: {error!r}") from error
     parts.session.restore(state["lanes"], state["callbacks"])
     parts.actor.mark_stale()
 
 
 def _check(parts: Parts, state: Any) -> None:
-    """Check a state as far as possible before anything changes.
-
-    Raises:
-        ValueError: if it does not fit.
-        TypeError, KeyError, IndexError, AttributeError: if it is malformed.
-    """
+    """Raise unless the state fits, as far as this can be checked before anything changes."""
     algorithm, learner = parts.algorithm, parts.learner
-    _check_weights(algorithm.networks(), state["variables"])
-    _check_names("hyperparameters", state["hyperparameters"], algorithm.hyperparameters)
-    _check_names("optimizers", state["optimizers"], learner.optimizers)
+    schema = {
+        "variables": {
+            name: [Array(shape=weight.shape) for weight in networks.get_weights(network)]
+            for name, network in algorithm.networks().items()
+        },
+        "hyperparameters": dict.fromkeys(algorithm.hyperparameters, float),
+        "optimizers": dict.fromkeys(learner.optimizers, dict),
+        "counters": dict.fromkeys(_COUNTERS, Int(0)),
+        "loss": {"last": (float, None), "sum": float, "count": Int(0)},
+        "generators": dict,
+        "explorer": dict,
+        "normalizers": None if algorithm._normalizers is None else dict,
+        "polyak": bool,
+        "replay": (dict, None),
+        "rollout": None if learner.rollout is None else dict,
+        "lanes": (dict, None),
+        "callbacks": DictOf(dict),
+    }
+    check(state, schema)
     layout = _layout(algorithm)
     for name, optimizer in learner.optimizers.items():
         optimizers.check_state(optimizer, state["optimizers"][name], layout)
-    schema = {
-        "hyperparameters": dict.fromkeys(algorithm.hyperparameters, float),
-        "counters": dict.fromkeys(_COUNTERS, Int(0)),
-        "loss": {"last": (float, None), "sum": float, "count": Int(0)},
-        "polyak": bool,
-        "replay": (dict, None),
-        "rollout": (dict, None),
-        "callbacks": DictOf(dict),
-    }
-    try:
-        for name, expected in schema.items():
-            check(state[name], expected, name)
-    except ValueError as error:
-        raise TypeError(str(error)) from error
-    if (state["normalizers"] is None) != (algorithm._normalizers is None):
-        raise ValueError("either the state or the agent normalises observations or rewards, but not both")
-    if (state["rollout"] is None) != (learner.rollout is None):
-        raise TypeError(f"the state of the rollout is {type(state['rollout']).__name__}")
     if state["lanes"] is not None:
         check_lanes(state["lanes"], algorithm._source)
 
@@ -148,7 +135,7 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
             algorithm.hyperparameters[name].restore(value)
     for name in _COUNTERS:
         setattr(parts.counters, name, state["counters"][name])
-    parts.loss_mean.set_state(state["loss"])
+    parts.session.loss_mean.set_state(state["loss"])
     parts.actor.explorer.set_state(state["explorer"])
     if algorithm._normalizers is not None:
         algorithm._normalizers.set_state(state["normalizers"])
@@ -200,16 +187,14 @@ def check_document(file: Any) -> None:
     Raises:
         noterl.saving.FileError: if it is not the document of an agent.
     """
-    kinds = {"class": str, "environment": dict, "config": dict, "compile": dict, "state": dict}
-    if not isinstance(file, dict) or file.keys() != kinds.keys():
-        raise saving.FileError("the file is one of noterl's, but does not hold an agent")
-    for name, kind in kinds.items():
-        if not isinstance(file[name], kind):
-            raise saving.FileError(f"the file's description of its agent is malformed: {name} is not a {kind.__name__}")
+    try:
+        check(file, {"class": str, "environment": dict, "config": dict, "compile": dict, "state": dict}, "the agent")
+    except ValueError as error:
+        raise saving.FileError(f"the file does not hold an agent of noterl: {error}") from error
 
 
 def get_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
-    """Return the weights by "<network>/<position>", and the statistics of normalisers by "normalizers/..."."""
+    """Return the weights by "<network>/<position>", and the statistics of normalizers by "normalizers/..."."""
     found = {
         f"{name}/{position:03d}": weight
         for name, network in algorithm.networks().items()
@@ -227,20 +212,12 @@ def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> None:
         ValueError: if the arrays do not fit; the agent is then unchanged.
     """
     expected = get_weights(algorithm)
-    received = {name: np.shape(array) for name, array in arrays.items()}
-    if received != {name: array.shape for name, array in expected.items()}:
-        raise ValueError(f"weights do not fit the agent: expected {_shapes(expected)}, got {_shapes(arrays)}")
+    check(dict(arrays), {name: Array(shape=array.shape) for name, array in expected.items()}, "weights")
     if algorithm._normalizers is not None:
-        statistics = {name: array for name, array in arrays.items() if name.startswith(_NORMALIZERS)}
-        algorithm._normalizers.set_arrays(
-            {name.removeprefix(_NORMALIZERS): array for name, array in statistics.items()}
-        )
+        statistics = {name: arrays[name] for name in expected if name.startswith(_NORMALIZERS)}
+        algorithm._normalizers.set_arrays({name[len(_NORMALIZERS) :]: array for name, array in statistics.items()})
     for name, network in algorithm.networks().items():
         networks.set_weights(network, [arrays[key] for key in expected if key.rpartition("/")[0] == name])
-
-
-def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {name: np.shape(array) for name, array in arrays.items()}
 
 
 def summary(parts: Parts) -> str:
@@ -273,17 +250,3 @@ def _layout(algorithm: Algorithm) -> optimizers.Layout:
         return [None] * len(variables) if convert is None else convert(variables, found)
 
     return layout
-
-
-def _check_names(what: str, saved: Any, expected: Iterable[str]) -> None:
-    if sorted(saved) != sorted(expected):
-        raise ValueError(f"the state holds the {what} {sorted(saved)}, the agent has {sorted(expected)}")
-
-
-def _check_weights(found: dict[str, Any], saved: dict[str, Any]) -> None:
-    _check_names("networks", saved, found)
-    for name, network in found.items():
-        expected = [weight.shape for weight in networks.get_weights(network)]
-        received = [weight.shape for weight in saved[name]]
-        if expected != received:
-            raise ValueError(f"the network {name!r} has weights of the shapes {expected}, the state holds {received}")

@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from noterl import saving
-from noterl.acting.actor import Actor
-from noterl.envs import EnvSource
-from noterl.envs.observation import ObservationEncoder
-from noterl.heads import one_of
 from noterl.random import Generators, check_seed
+from noterl.training.evaluation import Episode, Player
 from noterl.utils.checks import check_positive
 from noterl.utils.files import checked_path, replacing
 
 
-def animate(
-    player: Player,
-    path: str | Path,
-    open_source: Callable[[], EnvSource],
-    *,
-    keep_open: Sequence[Any] = (),
-    max_steps: int | None = None,
-    fps: int = 30,
-    seed: int,
-) -> float:
+def animate(player: Player, path: str | Path, *, max_steps: int | None, fps: int, seed: int) -> float:
     """Play an episode, acting deterministically, and write it.
 
     Args:
-        player: acts in the environment.
+        player: plays in an environment that must be able to render "rgb_array".
         path: a `.gif`, or a `.mp4` (which needs the extra `mp4`).
-        open_source: returns the source of the environment, which must be able to render "rgb_array".
-        keep_open: sources that are not closed afterwards.
         max_steps: the episode is cut off there.
         fps: frames per second of the result.
         seed: of the environment.
@@ -58,58 +45,26 @@ def animate(
         check_positive("max_steps", max_steps)
     check_seed(seed)
     saving.check_writable(path)
-    write = _write_gif if path.suffix.lower() == ".gif" else _mp4_writer()
-    source = open_source()
-    environment = source.make_evaluation(render_mode="rgb_array")
-    player.configure(environment)
-    episode = _Episode(player, environment, max_steps, seed)
-    try:
-        write(path, iter(episode), fps)
-    finally:
-        environment.close()
-        if source not in keep_open:
-            source.close()
+    ffmpeg = None if path.suffix.lower() == ".gif" else _find_ffmpeg()
+    episode = Episode(int(Generators(seed)("animation").integers(2**31)))
+    with contextlib.closing(player.make_environment("rgb_array")) as environment:
+        frames = _frames(player, environment, episode, max_steps)
+        if ffmpeg is None:
+            _write_gif(path, frames, fps)
+        else:
+            _write_mp4(ffmpeg, path, frames, fps)
     return episode.reward
 
 
-class Player(NamedTuple):
-    """How an agent acts in an environment that is shown.
-
-    Attributes:
-        actor: chooses the actions.
-        encoder: from observations to what networks receive.
-        action_space: of one agent.
-        configure: called with the environment.
-        step: environment steps of training so far.
-    """
-
-    actor: Actor
-    encoder: ObservationEncoder
-    action_space: Any
-    configure: Callable[[Any], None]
-    step: int
-
-
-class _Episode:
-    """One episode, played as its frames are requested."""
-
-    def __init__(self, player: Player, environment: Any, max_steps: int | None, seed: int) -> None:
-        self._player, self._environment, self._max_steps = player, environment, max_steps
-        self._seed = int(Generators(seed)("animation").integers(2**31))
-        self.reward = 0.0
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        player, environment = self._player, self._environment
-        player.actor.mark_stale()
-        observation, _ = environment.reset(seed=self._seed)
+def _frames(player: Player, environment: Any, episode: Episode, max_steps: int | None) -> Iterator[np.ndarray]:
+    """Play the episode and return its frames, each when it is requested."""
+    player.actor.mark_stale()
+    episode.begin(environment)
+    yield _frame(environment)
+    over = False
+    while not over and episode.length != max_steps:
+        over = player.play_step(episode, environment, *player.act([episode.observation]))
         yield _frame(environment)
-        for _ in range(self._max_steps) if self._max_steps is not None else itertools.count():
-            actions = player.actor.act(player.encoder(observation)[None], player.step, deterministic=True)
-            observation, reward, terminated, truncated, _ = environment.step(one_of(actions, 0, player.action_space))
-            self.reward += float(reward)
-            yield _frame(environment)
-            if terminated or truncated:
-                return
 
 
 def _frame(environment: Any) -> np.ndarray:
@@ -129,21 +84,21 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
         next(images).save(file, "GIF", save_all=True, append_images=images, duration=duration, loop=0, optimize=True)
 
 
-def _mp4_writer() -> Any:
+def _find_ffmpeg() -> str:
     try:
         import imageio_ffmpeg
     except ImportError as error:
         raise ImportError('writing .mp4 needs an extra: pip install "noterl[mp4]"; a .gif needs none') from error
+    return str(imageio_ffmpeg.get_ffmpeg_exe())
 
-    def write(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
-        # The encoder writes a file of its own, which replaces an older file only when it is complete.
-        with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
-            made = Path(directory, "animation.mp4")
-            _encode(imageio_ffmpeg.get_ffmpeg_exe(), made, frames, fps)
-            with open(made, "rb") as file:
-                shutil.copyfileobj(file, target)
 
-    return write
+def _write_mp4(ffmpeg: str, path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
+    # The encoder writes a file of its own, which replaces an older file only when it is complete.
+    with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
+        made = Path(directory, "animation.mp4")
+        _encode(ffmpeg, made, frames, fps)
+        with open(made, "rb") as file:
+            shutil.copyfileobj(file, target)
 
 
 def _encode(program: str, made: Path, frames: Iterator[np.ndarray], fps: int) -> None:

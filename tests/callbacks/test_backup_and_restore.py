@@ -255,7 +255,7 @@ class TestErrors:
         path = tmp_path / "b.noterl"
         small().fit(steps=5, callbacks=[BackupAndRestore(path)], verbose=0)
         other = noterl.DQN("CartPole-v1", hidden=(5,), seed=3)
-        with pytest.raises(ValueError, match="weights of the shapes"):
+        with pytest.raises(ValueError, match=r"\['variables'\]\['q'\]"):
             other.fit(steps=5, callbacks=[BackupAndRestore(path)], verbose=0)
         assert other.steps == 0
 

@@ -43,13 +43,15 @@ class Undisturbed:
     def __enter__(self) -> None:
         self.state, self.attributes = self.agent.get_state(), dict(vars(self.agent))
         self.lanes, self.actor_generators = lanes_of(self.agent), self.agent._actor.generators
+        self.history, self.stop = self.agent.history, self.agent._session.stop
 
     def __exit__(self, *_: Any) -> None:
         assert_same_state(self.agent.get_state(), self.state)
         after = dict(vars(self.agent))
         assert after.keys() == self.attributes.keys()
-        for name in ("_session", "_history", "_learner", "_actor", "_settings", "_stop", "generators", "head"):
+        for name in ("_session", "_learner", "_actor", "_settings", "generators", "head"):
             assert after[name] is self.attributes[name], name
+        assert self.agent.history is self.history and self.agent._session.stop is self.stop
         assert lanes_of(self.agent) is self.lanes
         assert self.agent._actor.generators is self.actor_generators is self.agent.generators
 

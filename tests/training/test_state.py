@@ -265,10 +265,10 @@ def test_restore_without_memory_keeps_the_memory(trained: Any, tmp_path: Path) -
 
 MISFITS = {
     "class": (lambda: ScriptAgent("CartPole-v1", hidden=(8,), double=True), r"class DQN, not ScriptAgent"),
-    "sizes": (lambda: small(hidden=(16,)), r"network 'q' has weights of the shapes"),
-    "layers": (lambda: small(hidden=(8, 8)), r"network 'q' has weights of the shapes"),
-    "dueling": (lambda: small(hidden=(8,), dueling=True), r"network 'q' has weights of the shapes"),
-    "observations": (lambda: small("Acrobot-v1", hidden=(8,)), r"network 'q' has weights of the shapes"),
+    "sizes": (lambda: small(hidden=(16,)), r"\['variables'\]\['q'\]"),
+    "layers": (lambda: small(hidden=(8, 8)), r"\['variables'\]\['q'\]"),
+    "dueling": (lambda: small(hidden=(8,), dueling=True), r"\['variables'\]\['q'\]"),
+    "observations": (lambda: small("Acrobot-v1", hidden=(8,)), r"\['variables'\]\['q'\]"),
     "optimizer": (lambda: one_lane(optimizer=keras.optimizers.SGD(0.1)), "'Adam'.* SGD"),
     "related optimizer": (lambda: one_lane(optimizer=keras.optimizers.AdamW(0.1)), "'Adam'.* AdamW"),
     "rules": (lambda: one_lane(optimizer=keras.optimizers.Adam(weight_decay=0.1)), r"rules.*weight_decay"),

@@ -13,10 +13,11 @@ from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.learning.rollout_learner import ReplayedRolloutLearner, RolloutLearner
 from noterl.learning.schedule import UpdateSchedule
+from noterl.learning.update import DISTRIBUTIONS
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay
-from noterl.utils.checks import check_int_or_word
+from noterl.utils.checks import check_int, check_int_or_word
 
 
 class Settings:
@@ -108,6 +109,23 @@ def _check_declared(algorithm: Algorithm) -> None:
         raise ValueError(f"extra_spec of {name} must be a dict of name -> (shape, dtype), got {algorithm.extra_spec!r}")
     if not isinstance(spec, Mapping):
         raise ValueError(f"random_spec of {name} must be a dict of name -> (shape, distribution), got {spec!r}")
+    for field, entry in spec.items():
+        if not isinstance(entry, tuple) or len(entry) != 2 or entry[1] not in DISTRIBUTIONS:
+            raise ValueError(
+                f"random_spec of {name} must be name -> (shape, distribution), with a distribution of "
+                f"{', '.join(DISTRIBUTIONS)}; {field!r} is {entry!r}"
+            )
+    period = check_int(f"update_period of {name}", algorithm.update_period)
+    if period % check_int(f"target_period of {name}", algorithm.target_period):
+        raise ValueError(
+            f"target_period of {name} must be an int that divides update_period, {period}, got "
+            f"{algorithm.target_period!r}"
+        )
+    if algorithm.memory == "rollout" and (period != 1 or spec):
+        raise ValueError(
+            f"update_period and random_spec are not supported for agents that learn from rollouts; {name} has "
+            f"{period!r} and {spec!r}"
+        )
 
 
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update")

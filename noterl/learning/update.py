@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from noterl.backends import keras
-from noterl.types import Batch
+from noterl.types import Batch, map_arrays
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
@@ -29,27 +29,6 @@ class Returned(NamedTuple):
 
     logs: frozenset[str]
     feedback: frozenset[str]
-
-
-def check_declarations(algorithm: Algorithm) -> None:
-    """Check `random_spec`, `update_period` and `target_period`.
-
-    Raises:
-        ValueError: if one of them is not allowed.
-    """
-    name, period, target_period = type(algorithm).__name__, algorithm.update_period, algorithm.target_period
-    if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-        raise ValueError(f"update_period of {name} must be a positive int, got {period!r}")
-    if isinstance(target_period, bool) or target_period not in range(1, period + 1) or period % target_period:
-        raise ValueError(
-            f"target_period of {name} must be an int that divides update_period, {period}, got {target_period!r}"
-        )
-    for field, spec in algorithm.random_spec.items():
-        if not isinstance(spec, tuple) or len(spec) != 2 or spec[1] not in DISTRIBUTIONS:
-            raise ValueError(
-                f"random_spec of {name} must be name -> (shape, distribution), with a distribution of "
-                f"{', '.join(DISTRIBUTIONS)}; {field!r} is {spec!r}"
-            )
 
 
 def add_random_numbers(algorithm: Algorithm, batch: Batch, count: int) -> Batch:
@@ -125,10 +104,5 @@ def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
             f"prepare must return a dict of fields [T, N, ...], {type(algorithm).__name__} returned {fields!r}"
         )
     whole = rollout._replace(extra={**rollout.extra, **fields})
-
-    def flatten(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: flatten(part) for name, part in value.items()}
-        return keras.ops.reshape(value, (-1, *value.shape[2:]))
-
-    return Batch(*map(flatten, whole))
+    flat: Batch = map_arrays(lambda array: keras.ops.reshape(array, (-1, *array.shape[2:])), whole)
+    return flat

@@ -5,7 +5,7 @@ Weights and optimizer slots lie in Keras's layout, so a file does not depend on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -266,13 +266,8 @@ def summary(parts: Parts) -> str:
 
 
 def _layout(algorithm: Algorithm) -> optimizers.Layout:
-    convert = getattr(backends.current(), "to_keras_layout", None)
-    found = list(algorithm.networks().values())
-
-    def layout(variables: Sequence[Any]) -> list[tuple[int, ...] | None]:
-        return [None] * len(variables) if convert is None else convert(variables, found)
-
-    return layout
+    convert = getattr(backends.current(), "keras_layout", None)
+    return {} if convert is None else convert(algorithm.networks().values())
 
 
 def _check_names(what: str, saved: Any, expected: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -87,18 +88,13 @@ def read_values(variables: Sequence[keras.Variable]) -> list[Any]:
 def dry_run(
     function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
 ) -> None:
-    """Call `function` for its side effects in Python, with `variables` as known variables.
+    """Call `function` for its side effects in Python, and discard what it assigns to `variables`.
 
     Unless `jit_compile` is False, nothing is computed: that would compile each operation.
     """
-
-    def run() -> tuple:
-        with Scope(variables, read_values(variables)):
-            function()
-        return ()
-
+    run = partial(isolated, function, variables)
     if jit_compile is False:
-        function()
+        run()
     else:
         jax.eval_shape(run)
 

@@ -65,9 +65,11 @@ def _hard_copy(sources: Sequence[keras.Variable], targets: Sequence[keras.Variab
     return _hard_copies[key][0]
 
 
-def dry_run(function: Callable[[], None], *unused: Any) -> None:
-    """Call `function` for its side effects in Python; `unused` are arguments of the other backends."""
-    function()
+def dry_run(
+    function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
+) -> None:
+    """Call `function` for its side effects in Python, and undo what it assigns to `variables`."""
+    isolated(function, variables)
 
 
 def compile_updates(step: Step, variables: Sequence[keras.Variable], **options: Any) -> UpdateProgram:

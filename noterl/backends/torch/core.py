@@ -15,10 +15,10 @@ from noterl.backends.torch.modules import (
     adopt,
     build_module,
     clone_module,
+    keras_layout,
     module_weights,
     modules_with,
     set_module_weights,
-    to_keras_layout,
 )
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import SeededCalls
@@ -50,9 +50,11 @@ def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Va
             torch._foreach_copy_([target for _, target in rest], [source for source, _ in rest])
 
 
-def dry_run(function: Callable[[], None], *unused: Any) -> None:
-    """Call `function` for its side effects in Python; `unused` are arguments of the other backends."""
-    function()
+def dry_run(
+    function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
+) -> None:
+    """Call `function` for its side effects in Python, and undo what it assigns to `variables`."""
+    isolated(function, variables)
 
 
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import backends, networks
-from noterl.backends.common import GroupResult, bucket, split_loss
+from noterl.backends.common import GroupResult, split_loss
 from noterl.hyperparameters import discount_factor
 from noterl.learning import dry_run, optimizers
 from noterl.learning.schedule import Due, UpdateSchedule
@@ -116,7 +116,7 @@ class Learner(ABC):
         self._scheduled: list[Callable[[int], None]] = [
             each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
         ]
-        self._scheduled += [part for one in self.optimizers.values() for part in optimizers.scheduled(one)]
+        self._scheduled += [partial(optimizers.update_rules, one) for one in self.optimizers.values()]
         self.is_built = True
 
     @abstractmethod
@@ -242,7 +242,8 @@ class Learner(ABC):
         """
         if self.steps_per_execution != "auto":
             return int(self.steps_per_execution)
-        return min(updates if updates == self.schedule.updates else bucket(updates), LARGEST_CALL)
+        is_usual = updates == self.schedule.updates
+        return min(updates if is_usual else 1 << (updates - 1).bit_length(), LARGEST_CALL)
 
     def update_schedules(self, step: int) -> None:
         """Set everything that has a schedule to its value at this step."""

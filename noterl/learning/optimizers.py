@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,14 @@ from noterl import backends
 from noterl.backends import keras
 from noterl.hyperparameters import Hyperparameter
 from noterl.schedules import Schedule
+from noterl.utils.checks import check_number
 from noterl.utils.schema import Array, Constant, check
 
 # By the id of a variable: the axes that transpose it to Keras's layout. Variables with that layout may be absent.
 Layout = Mapping[int, Sequence[int]]
 
 # Rules of Keras optimizers that callbacks may change, with their bounds; the learning rate is a variable of Keras.
-_RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, None)}
+_RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, math.inf)}
 
 
 def resolve(optimizer: Any, names: Sequence[str], learning_rate: float) -> dict[str, Any]:
@@ -79,10 +79,10 @@ def copy_without_state(optimizer: keras.optimizers.Optimizer) -> keras.optimizer
     schedule.
     """
     config, schedule = optimizer.get_config(), schedule_of(optimizer)
+    if schedule is not None:
+        config["learning_rate"] = schedule(0)
     numbers = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}
-    if schedule is None:
-        return type(optimizer).from_config(numbers)
-    new = type(optimizer).from_config({**numbers, "learning_rate": schedule(0)})
+    new = type(optimizer).from_config(numbers)
     new.noterl_schedule = schedule
     return new
 
@@ -91,20 +91,6 @@ def schedule_of(optimizer: Any) -> Schedule | None:
     """Return the schedule of the learning rate, of `noterl.schedules`; None if it has none."""
     learning_rate = getattr(optimizer, "_learning_rate", None)
     return learning_rate if isinstance(learning_rate, Schedule) else getattr(optimizer, "noterl_schedule", None)
-
-
-def update_schedule(optimizer: Any, step: int) -> None:
-    """Set the learning rate to the value of its schedule after `step` environment steps.
-
-    Raises:
-        ValueError: if the value is negative or not finite.
-    """
-    schedule = schedule_of(optimizer)
-    if schedule is not None:
-        rate = schedule(step)
-        if not (math.isfinite(rate) and rate >= 0.0):
-            raise ValueError(f"learning_rate must be finite and at least 0, but {schedule!r} gives {rate!r} at {step}")
-        optimizer.learning_rate = rate
 
 
 def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
@@ -152,17 +138,22 @@ def _make_variables_of_rules(optimizer: keras.optimizers.Optimizer) -> None:
     optimizer.noterl_rules = {}
     for rule, (minimum, maximum) in _RULES.items():
         value = getattr(optimizer, rule, None)
-        if isinstance(value, float | int) and not isinstance(value, bool):
+        if value is not None:
             variable = Hyperparameter(value, rule, minimum=minimum, maximum=maximum)
             optimizer.noterl_rules[rule] = variable
             setattr(optimizer, rule, variable)
 
 
-def scheduled(optimizer: Any) -> list[Callable[[int], None]]:
-    """Return the functions that the learner calls with the steps so far, before each group of updates."""
-    schedules = [partial(update_schedule, optimizer)] if schedule_of(optimizer) is not None else []
-    rules = [lambda step: assign_rules(optimizer)] if getattr(optimizer, "noterl_rules", None) else []
-    return [*schedules, *rules]
+def update_rules(optimizer: Any, step: int) -> None:
+    """Set the learning rate to the value of its schedule after `step` environment steps; call `assign_rules`.
+
+    Raises:
+        ValueError: if the value is negative or not finite, or a rule is out of bounds.
+    """
+    schedule = schedule_of(optimizer)
+    if schedule is not None:
+        optimizer.learning_rate = check_number(f"learning_rate of {schedule!r} at step {step}", schedule(step), low=0)
+    assign_rules(optimizer)
 
 
 def assign_rules(optimizer: Any) -> None:
@@ -194,16 +185,15 @@ def get_rule(optimizer: Any, rule: str) -> float:
     """
     if _is_torch(optimizer):
         group = optimizer.param_groups[0]
-        if rule in ("beta_1", "beta_2") and "betas" in group:
-            return float(group["betas"][rule == "beta_2"])
-        key = "lr" if rule == "learning_rate" else rule
-        if key in group:
-            return float(group[key])
-    elif rule == "learning_rate" and hasattr(optimizer, rule):
-        return float(backends.current().fetch(optimizer.learning_rate))
-    elif getattr(optimizer, rule, None) is not None:
-        return float(getattr(optimizer, rule))
-    raise ValueError(f"the optimizer {type(optimizer).__name__} has no rule {rule!r}")
+        beta_1, beta_2 = group.get("betas", (None, None))
+        value = {**group, "beta_1": beta_1, "beta_2": beta_2, "learning_rate": group.get("lr")}.get(rule)
+    elif rule == "learning_rate":
+        value = backends.current().fetch(optimizer.learning_rate)
+    else:
+        value = getattr(optimizer, rule, None)
+    if value is None:
+        raise ValueError(f"the optimizer {type(optimizer).__name__} has no rule {rule!r}")
+    return float(value)
 
 
 def set_rule(optimizer: Any, rule: str, value: float) -> None:
@@ -215,9 +205,8 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
     get_rule(optimizer, rule)
     if rule == "learning_rate" and schedule_of(optimizer) is not None:
         raise ValueError(f"{rule} has the schedule {schedule_of(optimizer)!r}, which would overwrite {value!r}")
-    low, high = _RULES.get(rule, (0.0, None))
-    if not math.isfinite(value) or not low <= value <= (math.inf if high is None else high):
-        raise ValueError(f"{rule} must be a finite number from {low} to {high or 'infinity'}, got {value!r}")
+    low, high = _RULES.get(rule, (0.0, math.inf))
+    value = check_number(rule, value, low=low, high=high)
     if _is_torch(optimizer):
         for group in optimizer.param_groups:
             if rule in ("beta_1", "beta_2"):

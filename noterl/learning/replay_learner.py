@@ -11,7 +11,7 @@ import numpy as np
 from noterl.backends.common import GroupResult
 from noterl.learning.learner import Learner, pad
 from noterl.learning.schedule import Due
-from noterl.learning.update import DISTRIBUTIONS, add_random_numbers
+from noterl.learning.update import add_random_numbers
 from noterl.replay import Replay, Sample
 from noterl.types import Batch, Transition
 
@@ -105,12 +105,7 @@ class ReplayLearner(Learner):
             return None
         sample = self.replay.sample(samples, size, generator=generator)
         sample.gamma = self.gamma
-        batch = self.gather(sample)
-        extra = {
-            name: DISTRIBUTIONS[distribution](generator, (samples, size, *shape))
-            for name, (shape, distribution) in self.algorithm.random_spec.items()
-        }
-        return batch._replace(extra={**batch.extra, **extra})
+        return add_random_numbers(self.algorithm, self.gather(sample), samples, lambda name: generator)
 
     @property
     def description(self) -> str:

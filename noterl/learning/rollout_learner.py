@@ -82,15 +82,11 @@ class RolloutLearner(Learner):
             for name, field in fields.items()
             if name not in ("continues", "ended")
         }
+        shapes = {name: shape for name, (shape, _) in found.items()}
         for name, (shape, _) in self.algorithm.extra_spec.items():
-            if name not in found:
+            if shapes.get(name) != shape:
                 raise ValueError(
-                    f"extra_spec declares {name!r}, which prepare does not return; it returns "
-                    f"{', '.join(found) or 'nothing'}"
-                )
-            if tuple(shape) != found[name][0]:
-                raise ValueError(
-                    f"extra_spec declares {name!r} with the shape {shape}, but prepare returns {found[name][0]}"
+                    f"extra_spec declares {name!r} with the shape {shape}, but prepare returns the shapes {shapes}"
                 )
         return found
 

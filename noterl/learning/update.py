@@ -31,7 +31,9 @@ class Returned(NamedTuple):
     feedback: frozenset[str]
 
 
-def add_random_numbers(algorithm: Algorithm, batch: Batch, count: int) -> Batch:
+def add_random_numbers(
+    algorithm: Algorithm, batch: Batch, count: int, generators: Callable[[str], np.random.Generator] | None = None
+) -> Batch:
     """Return the batches `[K, B, ...]` with the random numbers of `random_spec` in `extra`.
 
     Each name has a generator that yields one number after another, so the grouping of updates does not matter.
@@ -40,15 +42,16 @@ def add_random_numbers(algorithm: Algorithm, batch: Batch, count: int) -> Batch:
         algorithm: the algorithm that is updated.
         batch: K batches; fields that exist already stay.
         count: how many batches are used; the numbers of the others are 0.
+        generators: returns the generator of a name; by default those of the algorithm.
     """
     missing = [name for name in algorithm.random_spec if name not in batch.extra]
     if not missing:
         return batch
-    extra = dict(batch.extra)
+    extra, generators = dict(batch.extra), generators or algorithm.generators
     updates, size = batch.reward.shape[:2]
     for name in missing:
         shape, distribution = algorithm.random_spec[name]
-        numbers = DISTRIBUTIONS[distribution](algorithm.generators(f"update/{name}"), (count, size, *shape))
+        numbers = DISTRIBUTIONS[distribution](generators(f"update/{name}"), (count, size, *shape))
         if count < updates:
             numbers = np.concatenate([numbers, np.zeros((updates - count, *numbers.shape[1:]), np.float32)])
         extra[name] = numbers

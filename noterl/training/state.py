@@ -266,8 +266,8 @@ def summary(parts: Parts) -> str:
 
 
 def _layout(algorithm: Algorithm) -> optimizers.Layout:
-    convert = getattr(backends.current(), "keras_layout", None)
-    return {} if convert is None else convert(algorithm.networks().values())
+    modules = getattr(backends.current(), "modules", None)
+    return {} if modules is None else modules.keras_layout(algorithm.networks().values())
 
 
 def _check_names(what: str, saved: Any, expected: Iterable[str]) -> None:

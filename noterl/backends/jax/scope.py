@@ -154,7 +154,11 @@ def minimize(
         unused: options of the other backends.
     """
     if not _scopes:
-        return _with_write_back(lambda: minimize(loss_fn, trained, optimizer, args), known)
+        with Scope(known, read_values(known)) as scope:
+            result = minimize(loss_fn, trained, optimizer, args)
+        for variable, value in zip(known, scope.values(), strict=True):
+            variable._value = value
+        return result
     loss, aux, found = _gradients(loss_fn, trained, args)
     outer = _scopes[-1]
     outer.finite_losses &= jnp.isfinite(loss)
@@ -163,12 +167,3 @@ def minimize(
         outer.finite &= jnp.isfinite(gradient).all()
     optimizer.apply(found, list(trained))
     return loss, aux
-
-
-def _with_write_back(function: Callable[[], T], known: Sequence[keras.Variable]) -> T:
-    """Return `function()`, called in a scope whose final values are written to the variables."""
-    with Scope(known, read_values(known)) as scope:
-        result = function()
-    for variable, value in zip(known, scope.values(), strict=True):
-        variable._value = value
-    return result

@@ -66,7 +66,7 @@ def _adopt(tensor: torch.Tensor, name: str) -> keras.Variable:
     return variable
 
 
-def clone_module(module: nn.Module) -> nn.Module:
+def clone(module: nn.Module) -> nn.Module:
     """Return a deep copy that is not trainable and in evaluation mode, as Keras layers that are not trainable are."""
     return python_copy.deepcopy(module).requires_grad_(False).eval()
 
@@ -138,7 +138,7 @@ class LogStd(nn.Module):
         return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
 
 
-def build_module(plan: tuple, shape: tuple[int, ...]) -> nn.Module:
+def build(plan: tuple, shape: tuple[int, ...]) -> nn.Module:
     """Build the native module of a plan of `noterl.networks`; the caller sets its initial weights."""
     first = plan[1][:1]
     layers = plan[1] if first and first[0][0] == "scale" else [("float",), *plan[1]]
@@ -179,7 +179,7 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
     return nn.Sequential(*modules), shape
 
 
-def module_weights(module: nn.Module) -> list[np.ndarray]:
+def get_weights(module: nn.Module) -> list[np.ndarray]:
     """Return the weights in Keras's layout and the order of `adopt`."""
     return [
         np.array(tensor.detach().cpu().numpy().transpose(axes), order="C")
@@ -187,8 +187,8 @@ def module_weights(module: nn.Module) -> list[np.ndarray]:
     ]
 
 
-def set_module_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None:
-    """Set what `module_weights` returned."""
+def set_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None:
+    """Set what `get_weights` returned."""
     with torch.no_grad():
         for (_, tensor), axes, weight in zip(_tensors(module), _keras_axes(module), weights, strict=True):
             tensor.copy_(torch.as_tensor(np.array(weight).transpose(np.argsort(axes))))

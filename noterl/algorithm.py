@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -65,7 +66,7 @@ class Algorithm(Configurable):
     generators: Generators
     hyperparameters: dict[str, Hyperparameter]
     tau: Hyperparameter
-    trace_counts: dict[str, int]
+    trace_counts: Counter[str]
     _source: envs.EnvSource
     _encoder: ObservationEncoder
     _counters: Counters
@@ -89,7 +90,7 @@ class Algorithm(Configurable):
             _counters=Counters(),
             _learner=None,
             hyperparameters={},
-            trace_counts={"update": 0, "forward": 0},
+            trace_counts=Counter(),
         )
         self._set_normalizers(
             check_bool("normalize_observation", normalize_observation), check_bool("normalize_reward", normalize_reward)

@@ -6,7 +6,7 @@ updates in one compiled call, B transitions of a batch, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,6 +39,15 @@ class Batch(NamedTuple):
     weight: Any
     index: Any
     extra: Mapping[str, Any]
+
+
+def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return a `Batch`, a dict or one array, with `function` applied to each array in it."""
+    if isinstance(value, Batch):
+        return Batch(*(map_arrays(function, part) for part in value))
+    if isinstance(value, dict):
+        return {name: map_arrays(function, part) for name, part in value.items()}
+    return function(value)
 
 
 class Transition(NamedTuple):

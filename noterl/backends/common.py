@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 from noterl.types import Batch
@@ -56,6 +57,7 @@ class GroupResult(NamedTuple):
 Rows = Batch | GatheredRows
 
 
+@dataclass(eq=False)
 class UpdateProgram:
     """Compiled gradient updates, called as `program(rows, count, first=0)`.
 
@@ -80,25 +82,53 @@ class UpdateProgram:
             False before an update, and with True after an update that sampled random numbers.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        variables: Sequence[Any],
-        *,
-        period: int = 1,
-        stop: Callable[[dict[str, Any]], Any] | None = None,
-        report: Sequence[Any] = (),
-        jit_compile: bool | str = "auto",
-        on_trace: Callable[[], None] = lambda: None,
-        log_names: Collection[str] = ("loss",),
-        torch_seed: Callable[[bool], int] | None = None,
-    ) -> None:
-        self._step, self._variables, self._period, self._stop, self._report = step, variables, period, stop, report
-        self._jit_compile, self._on_trace = jit_compile, on_trace
-        self._log_names, self._torch_seed = log_names, torch_seed
+    step: Step
+    variables: Sequence[Any]
+    _: KW_ONLY
+    period: int = 1
+    stop: Callable[[dict[str, Any]], Any] | None = None
+    report: Sequence[Any] = ()
+    jit_compile: bool | str = "auto"
+    on_trace: Callable[[], None] = lambda: None
+    log_names: Collection[str] = ("loss",)
+    torch_seed: Callable[[bool], int] | None = None
+
+    def __post_init__(self) -> None:
+        """Prepare the programs, after `__init__` has set the arguments."""
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Run `count` updates; the first one has the number `first`."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class CallProgram:
+    """A compiled function, called with a host array or a `Batch` of host arrays. Assigned variables are written back.
+
+    Args:
+        function: takes and returns tensors.
+        variables: all variables that `function` may read or assign.
+        acting: whether it is a forward pass for observations `[N, ...]`. It is then not retraced for another N on
+            TensorFlow, torch modules are in evaluation mode, and the result is copied to the host. Otherwise the result
+            stays on the device.
+        jit_compile: False runs it operation by operation.
+        on_trace: called for each program that is traced, or on torch for each loss that is minimized inside.
+        torch_seed: as for `UpdateProgram`. Not used for acting.
+    """
+
+    function: Callable[[Any], Any]
+    variables: Sequence[Any]
+    _: KW_ONLY
+    acting: bool = False
+    jit_compile: bool | str = "auto"
+    on_trace: Callable[[], None] = lambda: None
+    torch_seed: Callable[[bool], int] | None = None
+
+    def __post_init__(self) -> None:
+        """Prepare the program, after `__init__` has set the arguments."""
+
+    def __call__(self, inputs: Any) -> Any:
+        """Return the result of the function."""
         raise NotImplementedError
 
 
@@ -122,11 +152,6 @@ def split_loss(result: Any) -> tuple[Any, Any]:
     return pair
 
 
-def bucket(count: int) -> int:
-    """Return the smallest power of two that is at least `count`, so that varying group sizes compile few shapes."""
-    return 1 << (count - 1).bit_length()
-
-
 def apply_finite(
     apply: Callable[[int], GroupResult | None], find_non_finite: Callable[[], tuple[Any, tuple[dict, dict]]], count: int
 ) -> GroupResult:
@@ -148,10 +173,11 @@ def apply_finite(
     return GroupResult(logs, feedback, applied)
 
 
-def must_loop(variables: Sequence[Any]) -> bool:
-    """Return whether even a single update must run inside a compiled loop.
+def is_single(rows: Rows, variables: Sequence[Any]) -> bool:
+    """Return whether the rows are one batch, and its update needs no compiled loop.
 
     Splitting a group into calls must not change a bit of the result. XLA computes convolutions differently outside of
     loops. Dense layers give the same bits, so they skip the loop, which takes as long as a small update.
     """
-    return any(len(variable.shape) > 2 for variable in variables)
+    is_dense = all(len(variable.shape) <= 2 for variable in variables)
+    return is_dense and isinstance(rows, Batch) and num_updates(rows) == 1

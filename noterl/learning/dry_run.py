@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,13 +16,6 @@ from noterl.learning import optimizers
 from noterl.learning.update import Returned, call_update, flatten_prepared
 from noterl.replay.columns import action_layout
 from noterl.types import Batch
-
-
-@dataclass
-class Trace:
-    """What a dry run of `update` shows: the variables that each optimizer trains, by its name."""
-
-    trained: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def uses_default_update(algorithm: Algorithm) -> bool:
@@ -52,15 +44,12 @@ def build_default_optimizer(algorithm: Algorithm, built: dict[str, Any]) -> list
     return trained
 
 
-def run_update(
-    algorithm: Algorithm, variables: Sequence[Any], *, is_rollout: bool, jit_compile: bool | str
-) -> Sequence[Returned]:
+def run_update(algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool | str) -> Sequence[Returned]:
     """Run `update` on zeros for each index within `update_period`; weights stay as they are.
 
     Args:
         algorithm: the agent; its learner notes what `minimize` receives.
         variables: everything that `update` may read or assign.
-        is_rollout: whether batches are rows of a rollout.
         jit_compile: as `Agent.compile` takes it.
 
     Returns:
@@ -69,48 +58,17 @@ def run_update(
     Raises:
         ValueError: if `update` returns something else than logs and feedback.
     """
-    found = networks.unique(
-        variable for network in algorithm.networks().values() for variable in networks.variables(network)
-    )
-    saved = [backends.current().fetch(variable) for variable in found]
     returned: list[Returned] = []
-    try:
-        with naming_network(algorithm):
-            backends.current().dry_run(partial(_call_updates, algorithm, is_rollout, returned), variables, jit_compile)
-    finally:
-        for variable, value in zip(found, saved, strict=True):
-            variable.assign(value)
+    with naming_network(algorithm):
+        backends.current().dry_run(partial(_call_updates, algorithm, returned), variables, jit_compile)
     return returned[-algorithm.update_period :]  # backends may call the function more than once
 
 
-def build_optimizers(algorithm: Algorithm, trace: Trace, built: dict[str, Any]) -> None:
-    """Build each optimizer for the variables that a dry run found.
-
-    Args:
-        algorithm: the agent.
-        trace: of the dry run.
-        built: the optimizers by name; replaced by built ones.
-
-    Raises:
-        ValueError: if `update` never uses one of the optimizers.
-    """
-    unused = [name for name in algorithm.optimizer_names if name not in trace.trained]
-    if unused:
-        raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")
-    for name, trained in trace.trained.items():
-        built[name] = optimizers.build(built[name], networks.unique(trained))
-
-
-def _call_updates(algorithm: Algorithm, is_rollout: bool, returned: list[Returned]) -> None:
-    observations = _zeros(is_rollout, algorithm._encoder.space.shape, algorithm.observation_dtype)
-    if is_rollout:
-        observations = observations[:, 0]
+def _call_updates(algorithm: Algorithm, returned: list[Returned]) -> None:
+    observations = _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
     algorithm.head.check(tuple(algorithm._joint_forward(observations).shape), algorithm.action_space)
     for index in range(algorithm.update_period):
-        logs, feedback = call_update(algorithm, example_batch(algorithm, is_rollout=is_rollout), index)
-        bad = [name for name in logs if not isinstance(name, str)]
-        if bad:
-            raise ValueError(f"update must return logs whose names are str, {type(algorithm).__name__} returns {bad!r}")
+        logs, feedback = call_update(algorithm, example_batch(algorithm), index)
         returned.append(Returned(frozenset({*logs, "loss"}), frozenset(feedback)))
 
 
@@ -126,15 +84,17 @@ def naming_network(algorithm: Algorithm) -> Iterator[None]:
         raise ValueError(f"network does not fit {name} on {algorithm.observation_space}: {error}") from error
 
 
-def _zeros(is_rollout: bool, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return a tensor of zeros with two rows; for rollouts, two steps of one lane."""
-    rows = (2, 1) if is_rollout else (2,)
-    return keras.ops.convert_to_tensor(np.zeros((*rows, *shape), dtype))
+def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
+    return keras.ops.convert_to_tensor(np.zeros(shape, dtype))
 
 
-def example_batch(algorithm: Algorithm, *, is_rollout: bool) -> Batch:
-    """Return a batch of zeros as tensors with two rows; for rollouts, a prepared one."""
-    zeros = partial(_zeros, is_rollout)
+def example_batch(algorithm: Algorithm) -> Batch:
+    """Return a batch of zeros as tensors with two rows; for rollouts, two prepared steps of one lane."""
+    is_rollout = algorithm.memory == "rollout"
+
+    def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
+        return _zeros((2, 1, *shape) if is_rollout else (2, *shape), dtype)
+
     observation, number = zeros(algorithm._encoder.space.shape, algorithm.observation_dtype), zeros((), np.float32)
     layout = action_layout(algorithm._source.action_space)
     action = zeros(layout.shape, layout.batch_dtype)

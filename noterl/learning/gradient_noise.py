@@ -75,7 +75,13 @@ class GradientNoise:
                 f"rollouts of {learner.num_rows} transitions: compile with a smaller batch_size"
             )
         self.generator = Generators(learner.algorithm.generators.seed)("gradient_noise")
-        self._compiled: Any = None
+        self._spread = backends.current().compile_call(
+            partial(_spread, learner),
+            learner.variables,
+            jit_compile=learner.jit_compile,
+            on_trace=learner.trace_counter("noise"),
+            torch_seed=lambda advance: learner.algorithm.updates,
+        )
 
     @property
     def batch_size(self) -> int:
@@ -87,23 +93,11 @@ class GradientNoise:
         batch = self._learner.noise_batch(self._samples, self.generator)
         if batch is None:
             return None
-        if self._compiled is None:
-            self._compiled = self._compile()
         try:
-            squares, mean_square, size = self._compiled(batch)
+            squares, mean_square, size = self._spread(batch)
         except NonFiniteError:
             return None
         return Spread(self._samples, int(size), float(squares), float(mean_square))
-
-    def _compile(self) -> Any:
-        learner = self._learner
-        return backends.current().compile_call(
-            partial(_spread, learner),
-            learner.variables,
-            jit_compile=learner.jit_compile,
-            on_trace=learner.trace_counter("noise"),
-            torch_seed=lambda advance: learner.algorithm.updates,
-        )
 
 
 class Recorder:

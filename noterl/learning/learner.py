@@ -9,18 +9,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from noterl import backends, networks
-from noterl.backends.common import GroupResult, bucket, split_loss
+from noterl.backends.common import GroupResult, split_loss
 from noterl.hyperparameters import discount_factor
 from noterl.learning import dry_run, optimizers
 from noterl.learning.schedule import Due, UpdateSchedule
-from noterl.learning.update import Returned, call_update, check_declarations, fill_missing, log_names
-from noterl.random import Generators
-from noterl.types import Batch, Transition
+from noterl.learning.update import Returned, call_update, fill_missing, log_names
+from noterl.types import Batch, Transition, map_arrays
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
@@ -48,11 +49,13 @@ class Learner(ABC):
         optimizers: optimizers by name; they are built after `build`.
         trained: the variables that the default `update` trains.
         variables: every variable of networks, hyperparameters and optimizers, without duplicates.
-        trace: records of a dry run while it is in progress, otherwise None.
+        memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
+        dry_run_variables: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
     """
 
     replay: Replay | None = None
     rollout: Rollout | None = None
+    memory: Any
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Learner(ABC):
         self.jit_compile, self.steps_per_execution = jit_compile, steps_per_execution
         self.trained: list[Any] = []
         self.variables: list[Any] = []
-        self.trace: dry_run.Trace | None = None
+        self.dry_run_variables: dict[str, list[Any]] | None = None
         self.is_built = False
         self._returned: Sequence[Returned] = ()
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
@@ -78,26 +81,30 @@ class Learner(ABC):
 
     def build(self) -> None:
         """Allocate the memory and build the optimizers."""
-        check_declarations(self.algorithm)
         self.build_memory()
         if dry_run.uses_default_update(self.algorithm):
             self.trained = dry_run.build_default_optimizer(self.algorithm, self.optimizers)
         else:
-            self._find_trained()
+            self._build_optimizers()
         self.variables = self.find_variables()
 
-    def _find_trained(self) -> None:
-        self.trace = trace = dry_run.Trace()
+    def _build_optimizers(self) -> None:
+        """Build each optimizer for the variables that it trains in a dry run of `update`.
+
+        Raises:
+            ValueError: if `update` never uses one of the optimizers.
+        """
+        trained: dict[str, list[Any]] = {}
+        self.dry_run_variables = trained
         try:
-            self._returned = dry_run.run_update(
-                self.algorithm,
-                self.find_variables(),
-                is_rollout=self.rollout is not None,
-                jit_compile=self.jit_compile,
-            )
+            self._returned = dry_run.run_update(self.algorithm, self.find_variables(), self.jit_compile)
         finally:
-            self.trace = None
-        dry_run.build_optimizers(self.algorithm, trace, self.optimizers)
+            self.dry_run_variables = None
+        unused = [name for name in self.optimizers if name not in trained]
+        if unused:
+            raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")
+        for name, found in trained.items():
+            self.optimizers[name] = optimizers.build(self.optimizers[name], networks.unique(found))
 
     def compile(self, report: Sequence[Any]) -> None:
         """Compile the updates.
@@ -109,16 +116,16 @@ class Learner(ABC):
         self._scheduled: list[Callable[[int], None]] = [
             each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
         ]
-        self._scheduled += [part for one in self.optimizers.values() for part in optimizers.scheduled(one)]
+        self._scheduled += [partial(optimizers.update_rules, one) for one in self.optimizers.values()]
         self.is_built = True
 
     @abstractmethod
     def build_memory(self) -> None:
         """Allocate the memory for the algorithm's spaces."""
 
-    @abstractmethod
     def compile_programs(self, report: Sequence[Any]) -> None:
         """Compile what `update` runs."""
+        self._update = self.program(report)
 
     def find_variables(self) -> list[Any]:
         """Return every variable of networks, hyperparameters and optimizers, each once."""
@@ -144,20 +151,11 @@ class Learner(ABC):
 
     def trace_counter(self, name: str) -> Callable[[], None]:
         """Return a function that counts a trace of the program `name` in the agent's `trace_counts`."""
-        counts = self.algorithm.trace_counts
-
-        def count() -> None:
-            counts[name] = counts.get(name, 0) + 1
-
-        return count
+        return partial(self.algorithm.trace_counts.update, [name])
 
     def torch_seed(self, advance: bool) -> int:
         """Return the seed of torch's global generator for the next update; `advance` moves on to the one after it."""
-        generators = self.algorithm.generators
-        if not advance:
-            state = generators.get_state()
-            generators = Generators(generators.seed)
-            generators.set_state(state)
+        generators = self.algorithm.generators if advance else deepcopy(self.algorithm.generators)
         return int(generators("torch").integers(2**63))
 
     # The protocol of the loop
@@ -173,14 +171,9 @@ class Learner(ABC):
         """Prepare for a `fit` with this number of lanes."""
 
     @property
-    @abstractmethod
-    def memory(self) -> Any:
-        """The memory that batches are sampled from, and that receives feedback."""
-
-    @property
-    @abstractmethod
     def batch_size(self) -> int:
         """Transitions of one gradient update."""
+        return int(self.schedule.batch_size)
 
     def begin_round(self, observations: np.ndarray, actions: np.ndarray) -> None:  # noqa: B027  (optional)
         """Called with the observations and actions `[N, ...]` of all lanes before they step."""
@@ -214,9 +207,10 @@ class Learner(ABC):
     def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
         """Return an iterator over what `update` needs for each part of a sample, padded to `size` updates."""
 
-    @abstractmethod
     def update(self, batch: Any, count: int) -> GroupResult:
         """Make the first `count` updates of `batch` in one compiled call."""
+        result: GroupResult = self._update(batch, count, self.algorithm.updates)
+        return result
 
     def feed_back(self, sample: Any, results: Sequence[GroupResult]) -> None:
         """Give the memory the feedback of a group of updates, as one.
@@ -248,7 +242,8 @@ class Learner(ABC):
         """
         if self.steps_per_execution != "auto":
             return int(self.steps_per_execution)
-        return min(updates if updates == self.schedule.updates else bucket(updates), LARGEST_CALL)
+        is_usual = updates == self.schedule.updates
+        return min(updates if is_usual else 1 << (updates - 1).bit_length(), LARGEST_CALL)
 
     def update_schedules(self, step: int) -> None:
         """Set everything that has a schedule to its value at this step."""
@@ -302,8 +297,8 @@ class Learner(ABC):
         variables = self._variables_of(trained if isinstance(trained, list | tuple) else [trained])
         if not variables:
             raise ValueError(f"trained must hold something trainable, in minimize with the optimizer {optimizer!r}")
-        if self.trace is not None:
-            self.trace.trained.setdefault(optimizer, []).extend(variables)
+        if self.dry_run_variables is not None:
+            self.dry_run_variables.setdefault(optimizer, []).extend(variables)
             return split_loss(loss_fn(*args))
         loss, aux = backends.current().minimize(
             loss_fn,
@@ -343,10 +338,11 @@ class Learner(ABC):
         return discount_factor(self.algorithm)
 
 
-def pad(value: Any, size: int) -> Any:
-    """Return batches `[K, B, ...]` filled up with zeros to `size` of them, so that few shapes are compiled."""
-    if isinstance(value, Batch):
-        return value if len(value.reward) == size else Batch(*(pad(part, size) for part in value))
-    if isinstance(value, dict):
-        return {name: pad(part, size) for name, part in value.items()}
-    return np.concatenate([value, np.zeros((size - len(value), *value.shape[1:]), value.dtype)])
+def pad(rows: Any, size: int) -> Any:
+    """Return a `Batch` or array `[K, B, ...]`, filled up with zeros to `size` batches: few shapes are compiled."""
+
+    def extend(array: np.ndarray) -> np.ndarray:
+        return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])
+
+    length = len(rows.reward if isinstance(rows, Batch) else rows)
+    return rows if length == size else map_arrays(extend, rows)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,14 @@ from noterl import backends
 from noterl.backends import keras
 from noterl.hyperparameters import Hyperparameter
 from noterl.schedules import Schedule
+from noterl.utils.checks import check_number
 from noterl.utils.schema import Array, Constant, check
 
-# Returns for each variable the axes that transpose it to Keras's layout, or None if it has that layout.
-Layout = Callable[[Sequence[keras.Variable]], list[tuple[int, ...] | None]]
+# By the id of a variable: the axes that transpose it to Keras's layout. Variables with that layout may be absent.
+Layout = Mapping[int, Sequence[int]]
 
 # Rules of Keras optimizers that callbacks may change, with their bounds; the learning rate is a variable of Keras.
-_RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, None)}
+_RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, math.inf)}
 
 
 def resolve(optimizer: Any, names: Sequence[str], learning_rate: float) -> dict[str, Any]:
@@ -36,21 +36,17 @@ def resolve(optimizer: Any, names: Sequence[str], learning_rate: float) -> dict[
     """
     if optimizer is None:
         optimizer = keras.optimizers.Adam(learning_rate)
-    if isinstance(optimizer, Mapping):
-        if set(optimizer) != set(names):
-            raise ValueError(f"optimizer must have the keys {sorted(names)}, got {sorted(map(str, optimizer))}")
-        by_name = dict(optimizer)
-    elif isinstance(optimizer, list | tuple):
+    if isinstance(optimizer, list | tuple):
         if len(optimizer) != len(names):
-            raise ValueError(
-                f"optimizer must list {len(names)} optimizers, for {', '.join(names)}; got {len(optimizer)}"
-            )
-        by_name = dict(zip(names, optimizer, strict=True))
-    else:
+            raise ValueError(f"optimizer must list one optimizer for each of {', '.join(names)}, got {len(optimizer)}")
+        optimizer = dict(zip(names, optimizer, strict=True))
+    elif not isinstance(optimizer, Mapping):
         if _is_torch(optimizer) and len(names) > 1:
             raise ValueError(f"optimizer: a torch optimizer cannot be shared by {', '.join(names)}; pass a dict")
-        by_name = dict.fromkeys(names, optimizer)
-    return {name: _resolve_one(each, name) for name, each in by_name.items()}
+        optimizer = dict.fromkeys(names, optimizer)
+    if set(optimizer) != set(names):
+        raise ValueError(f"optimizer must have the keys {sorted(names)}, got {sorted(map(str, optimizer))}")
+    return {name: _resolve_one(each, name) for name, each in optimizer.items()}
 
 
 def _resolve_one(optimizer: Any, name: str) -> Any:
@@ -62,14 +58,13 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
             raise ValueError(f"optimizer: Keras has no optimizer named {optimizer!r}") from error
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return copy_without_state(optimizer)
-    if _is_torch(optimizer) or _makes_torch(optimizer):
+    makes_torch = callable(optimizer) and (not isinstance(optimizer, type) or _is_torch_class(optimizer))
+    if makes_torch or _is_torch(optimizer):
         if backends.name() != "torch":
-            kind = type(optimizer).__name__ if _is_torch(optimizer) else "a function of parameters"
             raise ValueError(
-                f"optimizer: {kind} needs the torch backend, but this process runs on {backends.name()}: set "
+                f"optimizer: {optimizer!r} needs the torch backend, but this process runs on {backends.name()}: set "
                 "KERAS_BACKEND=torch before Keras is imported, or pass a keras.optimizers.Optimizer"
             )
-        _check_closure(optimizer)
         return optimizer
     raise ValueError(
         f"optimizer for {name!r} must be a keras.optimizers.Optimizer, its name, or with KERAS_BACKEND=torch a "
@@ -84,10 +79,10 @@ def copy_without_state(optimizer: keras.optimizers.Optimizer) -> keras.optimizer
     schedule.
     """
     config, schedule = optimizer.get_config(), schedule_of(optimizer)
+    if schedule is not None:
+        config["learning_rate"] = schedule(0)
     numbers = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}
-    if schedule is None:
-        return type(optimizer).from_config(numbers)
-    new = type(optimizer).from_config({**numbers, "learning_rate": schedule(0)})
+    new = type(optimizer).from_config(numbers)
     new.noterl_schedule = schedule
     return new
 
@@ -96,20 +91,6 @@ def schedule_of(optimizer: Any) -> Schedule | None:
     """Return the schedule of the learning rate, of `noterl.schedules`; None if it has none."""
     learning_rate = getattr(optimizer, "_learning_rate", None)
     return learning_rate if isinstance(learning_rate, Schedule) else getattr(optimizer, "noterl_schedule", None)
-
-
-def update_schedule(optimizer: Any, step: int) -> None:
-    """Set the learning rate to the value of its schedule after `step` environment steps.
-
-    Raises:
-        ValueError: if the value is negative or not finite.
-    """
-    schedule = schedule_of(optimizer)
-    if schedule is not None:
-        rate = schedule(step)
-        if not (math.isfinite(rate) and rate >= 0.0):
-            raise ValueError(f"learning_rate must be finite and at least 0, but {schedule!r} gives {rate!r} at {step}")
-        optimizer.learning_rate = rate
 
 
 def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
@@ -127,7 +108,12 @@ def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
         optimizer = optimizer([variable.value for variable in variables])
         if not _is_torch(optimizer):
             raise ValueError(f"optimizer: the function must return a torch.optim.Optimizer, got {optimizer!r}")
-        _check_closure(optimizer)
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(
+            f"optimizer must use one gradient per step, got torch's {type(optimizer).__name__}, whose step requires a "
+            "closure that evaluates the loss again"
+        )
     found = {id(variable) for variable in variables_in(optimizer, variables)}
     missing = [variable.name for variable in variables if id(variable) not in found]
     if missing:
@@ -152,17 +138,22 @@ def _make_variables_of_rules(optimizer: keras.optimizers.Optimizer) -> None:
     optimizer.noterl_rules = {}
     for rule, (minimum, maximum) in _RULES.items():
         value = getattr(optimizer, rule, None)
-        if isinstance(value, float | int) and not isinstance(value, bool):
+        if value is not None:
             variable = Hyperparameter(value, rule, minimum=minimum, maximum=maximum)
             optimizer.noterl_rules[rule] = variable
             setattr(optimizer, rule, variable)
 
 
-def scheduled(optimizer: Any) -> list[Callable[[int], None]]:
-    """Return the functions that the learner calls with the steps so far, before each group of updates."""
-    schedules = [partial(update_schedule, optimizer)] if schedule_of(optimizer) is not None else []
-    rules = [lambda step: assign_rules(optimizer)] if getattr(optimizer, "noterl_rules", None) else []
-    return [*schedules, *rules]
+def update_rules(optimizer: Any, step: int) -> None:
+    """Set the learning rate to the value of its schedule after `step` environment steps; call `assign_rules`.
+
+    Raises:
+        ValueError: if the value is negative or not finite, or a rule is out of bounds.
+    """
+    schedule = schedule_of(optimizer)
+    if schedule is not None:
+        optimizer.learning_rate = check_number(f"learning_rate of {schedule!r} at step {step}", schedule(step), low=0)
+    assign_rules(optimizer)
 
 
 def assign_rules(optimizer: Any) -> None:
@@ -179,30 +170,11 @@ def assign_rules(optimizer: Any) -> None:
 
 
 def _is_torch(optimizer: Any) -> bool:
-    return any(base.__module__.startswith("torch.optim") for base in type(optimizer).__mro__)
+    return _is_torch_class(type(optimizer))
 
 
-def _makes_torch(optimizer: Any) -> bool:
-    """Return whether it is a function of parameters, or a class of torch optimizers."""
-    if isinstance(optimizer, type):
-        return any(base.__module__.startswith("torch.optim") for base in optimizer.__mro__)
-    return callable(optimizer)
-
-
-def _check_closure(optimizer: Any) -> None:
-    """Check that a torch optimizer, or a class of them, evaluates the loss once in a step.
-
-    Raises:
-        ValueError: if its `step` requires a closure.
-    """
-    step = getattr(optimizer, "step", None)
-    closure = inspect.signature(step).parameters.get("closure") if callable(step) else None
-    if closure is not None and closure.default is closure.empty:
-        name = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
-        raise ValueError(
-            f"optimizer must use one gradient per step, got torch's {name}, whose step requires a closure that "
-            "evaluates the loss again"
-        )
+def _is_torch_class(kind: type) -> bool:
+    return any(base.__module__.startswith("torch.optim") for base in kind.__mro__)
 
 
 def get_rule(optimizer: Any, rule: str) -> float:
@@ -213,16 +185,15 @@ def get_rule(optimizer: Any, rule: str) -> float:
     """
     if _is_torch(optimizer):
         group = optimizer.param_groups[0]
-        if rule in ("beta_1", "beta_2") and "betas" in group:
-            return float(group["betas"][rule == "beta_2"])
-        key = "lr" if rule == "learning_rate" else rule
-        if key in group:
-            return float(group[key])
-    elif rule == "learning_rate" and hasattr(optimizer, rule):
-        return float(backends.current().fetch(optimizer.learning_rate))
-    elif getattr(optimizer, rule, None) is not None:
-        return float(getattr(optimizer, rule))
-    raise ValueError(f"the optimizer {type(optimizer).__name__} has no rule {rule!r}")
+        beta_1, beta_2 = group.get("betas", (None, None))
+        value = {**group, "beta_1": beta_1, "beta_2": beta_2, "learning_rate": group.get("lr")}.get(rule)
+    elif rule == "learning_rate":
+        value = backends.current().fetch(optimizer.learning_rate)
+    else:
+        value = getattr(optimizer, rule, None)
+    if value is None:
+        raise ValueError(f"the optimizer {type(optimizer).__name__} has no rule {rule!r}")
+    return float(value)
 
 
 def set_rule(optimizer: Any, rule: str, value: float) -> None:
@@ -234,9 +205,8 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
     get_rule(optimizer, rule)
     if rule == "learning_rate" and schedule_of(optimizer) is not None:
         raise ValueError(f"{rule} has the schedule {schedule_of(optimizer)!r}, which would overwrite {value!r}")
-    low, high = _RULES.get(rule, (0.0, None))
-    if not math.isfinite(value) or not low <= value <= (math.inf if high is None else high):
-        raise ValueError(f"{rule} must be a finite number from {low} to {high or 'infinity'}, got {value!r}")
+    low, high = _RULES.get(rule, (0.0, math.inf))
+    value = check_number(rule, value, low=low, high=high)
     if _is_torch(optimizer):
         for group in optimizer.param_groups:
             if rule in ("beta_1", "beta_2"):
@@ -257,20 +227,17 @@ def get_state(optimizer: Any, layout: Layout) -> dict[str, Any]:
 
     Args:
         optimizer: a built optimizer.
-        layout: returns for each variable the axes that transpose it to Keras's layout, or None.
+        layout: the layout of the variables in memory.
     """
     if _is_torch(optimizer):
         return _torch_state(optimizer)
     assign_rules(optimizer)
     fetch = backends.current().fetch
-    axes = layout(optimizer._trainable_variables)
     slots = {
-        name: [fetch(v) if order is None else fetch(v).transpose(order) for v, order in zip(found, axes, strict=True)]
-        for name, found in _slots(optimizer).items()
+        name: [fetch(slot).transpose(axes) for slot, axes in found] for name, found in _slots(optimizer, layout).items()
     }
-    rules = {rule: float(getattr(optimizer, rule)) for rule in _RULES if getattr(optimizer, rule, None) is not None}
-    scalars = [fetch(v) for v in _scalars(optimizer)]
-    return {"class": type(optimizer).__name__, "scalars": scalars, "slots": slots, "rules": rules}
+    scalars = [fetch(variable) for variable in _scalars(optimizer)]
+    return {"class": type(optimizer).__name__, "scalars": scalars, "slots": slots, "rules": _rules(optimizer)}
 
 
 def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
@@ -286,16 +253,14 @@ def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
         raise ValueError(f"the state belongs to the optimizer {saved!r}, but the agent has {kind}")
     if _is_torch(optimizer):
         return
-    axes = layout(optimizer._trainable_variables)
-    slots = {
-        name: [Array(shape=v.shape if order is None else [v.shape[axis] for axis in order]) for v, order in pairs]
-        for name, pairs in ((name, zip(found, axes, strict=True)) for name, found in _slots(optimizer).items())
-    }
     schema = {
         "class": Constant(kind),
-        "scalars": [Array(shape=v.shape) for v in _scalars(optimizer)],
-        "slots": slots,
-        "rules": {rule: float for rule in _RULES if getattr(optimizer, rule, None) is not None},
+        "scalars": [Array(shape=variable.shape) for variable in _scalars(optimizer)],
+        "slots": {
+            name: [Array(shape=[slot.shape[axis] for axis in axes]) for slot, axes in found]
+            for name, found in _slots(optimizer, layout).items()
+        },
+        "rules": dict.fromkeys(_rules(optimizer), float),
     }
     check(state, schema, f"the state of the optimizer {kind}")
 
@@ -306,10 +271,9 @@ def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
         _set_torch_state(optimizer, state)
         return
     assign_rules(optimizer)
-    axes = layout(optimizer._trainable_variables)
-    for name, found in _slots(optimizer).items():
-        for variable, value, order in zip(found, state["slots"][name], axes, strict=True):
-            variable.assign(value if order is None else np.transpose(value, np.argsort(order)))
+    for name, found in _slots(optimizer, layout).items():
+        for (slot, axes), value in zip(found, state["slots"][name], strict=True):
+            slot.assign(np.transpose(value, np.argsort(axes)))
     for variable, value in zip(_scalars(optimizer), state["scalars"], strict=True):
         variable.assign(value)
     for rule, value in state["rules"].items():
@@ -324,43 +288,45 @@ def variables(optimizer: Any) -> list[keras.Variable]:
     return [*optimizer.variables, *(rule for rule in rules if isinstance(rule, Hyperparameter))]
 
 
-def _slots(optimizer: keras.optimizers.Optimizer) -> dict[str, list[keras.Variable]]:
-    """Return the optimizer's lists of one variable per trained variable, by name (momentums, velocities ...)."""
-    count = len(optimizer._trainable_variables)
+def _rules(optimizer: keras.optimizers.Optimizer) -> dict[str, float]:
+    """Return the rules that this optimizer has, except its learning rate."""
+    return {rule: float(getattr(optimizer, rule)) for rule in _RULES if getattr(optimizer, rule, None) is not None}
+
+
+def _slots(
+    optimizer: keras.optimizers.Optimizer, layout: Layout
+) -> dict[str, list[tuple[keras.Variable, Sequence[int]]]]:
+    """Return the slots by name (momentums, velocities ...): one variable, with its axes, per trained variable."""
+    trained = optimizer._trainable_variables
+    shapes = [variable.shape for variable in trained]
+    axes = [layout.get(id(variable), range(len(variable.shape))) for variable in trained]
     slots = {}
     for name, value in vars(optimizer).items():
-        if name == "_trainable_variables" or not isinstance(value, list) or len(value) != count or not count:
+        if name == "_trainable_variables" or not isinstance(value, list) or not trained:
             continue
-        if all(
-            isinstance(slot, keras.Variable) and slot.shape == variable.shape
-            for slot, variable in zip(value, optimizer._trainable_variables, strict=True)
-        ):
-            slots[name.strip("_")] = value
+        if all(isinstance(slot, keras.Variable) for slot in value) and [slot.shape for slot in value] == shapes:
+            slots[name.strip("_")] = list(zip(value, axes, strict=True))
     return dict(sorted(slots.items()))
 
 
 def _scalars(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """Return the variables that are not slots: iterations, learning rate and others."""
-    excluded = {id(variable) for slot in _slots(optimizer).values() for variable in slot}
+    excluded = {id(slot) for found in _slots(optimizer, {}).values() for slot, _ in found}
     # Rules are variables on only two of the backends, so they are saved by name.
     excluded |= {id(value) for value in vars(optimizer).values() if isinstance(value, Hyperparameter)}
     return [variable for variable in optimizer.variables if id(variable) not in excluded]
 
 
 def _torch_state(optimizer: Any) -> dict[str, Any]:
-    state = optimizer.state_dict()
-
-    def array_or_number(value: Any) -> Any:
+    def plain(value: Any) -> Any:
         if hasattr(value, "detach"):
             return backends.current().fetch(value)
-        return list(value) if isinstance(value, tuple) else value
+        if isinstance(value, Mapping):
+            return {str(key): plain(part) for key, part in value.items()}
+        return [plain(part) for part in value] if isinstance(value, list | tuple) else value
 
-    def arrays_and_numbers(values: Mapping[Any, Any]) -> dict[str, Any]:
-        return {str(key): array_or_number(value) for key, value in values.items()}
-
-    slots = {str(index): arrays_and_numbers(values) for index, values in state["state"].items()}
-    groups = [arrays_and_numbers(group) for group in state["param_groups"]]
-    return {"torch": {"class": type(optimizer).__name__, "state": slots, "groups": groups}}
+    state = plain(optimizer.state_dict())
+    return {"torch": {"class": type(optimizer).__name__, "state": state["state"], "groups": state["param_groups"]}}
 
 
 def _set_torch_state(optimizer: Any, state: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from noterl.backends.common import GroupResult
 from noterl.learning.learner import Learner, pad
 from noterl.learning.schedule import Due
-from noterl.learning.update import DISTRIBUTIONS, add_random_numbers
+from noterl.learning.update import add_random_numbers
 from noterl.replay import Replay, Sample
 from noterl.types import Batch, Transition
 
@@ -33,7 +33,7 @@ class ReplayLearner(Learner):
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
-        self.replay = replay
+        self.replay = self.memory = replay
 
     def build_memory(self) -> None:
         """Allocate the replay memory."""
@@ -41,25 +41,10 @@ class ReplayLearner(Learner):
         agents = 0 if source.team is None else len(source.team)
         self.replay.build(source.observation_space, source.action_space, agents=agents)
 
-    def compile_programs(self, report: Sequence[Any]) -> None:
-        """Compile the updates on sampled batches."""
-        self._update = self.program(report)
-
     def attach(self, source: EnvSource) -> None:
         """Give the memory's relabelling what it needs of the agent and the environments."""
         if self.replay.relabel is not None:
             self.replay.relabel.attach(self.algorithm, source)
-
-    @property
-    def memory(self) -> Replay:
-        """The replay memory."""
-        return self.replay
-
-    @property
-    def batch_size(self) -> int:
-        """Transitions of one gradient update."""
-        size: int = self.schedule.batch_size
-        return size
 
     def add(self, transition: Transition) -> None:
         """Store a transition, and update the statistics of the normalisers with it."""
@@ -111,9 +96,7 @@ class ReplayLearner(Learner):
 
     def update(self, batch: Batch, count: int) -> GroupResult:
         """Make the first `count` updates on batches `[K, B, ...]` in one compiled call."""
-        batch = add_random_numbers(self.algorithm, batch, count)
-        result: GroupResult = self._update(batch, count, self.algorithm.updates)
-        return result
+        return super().update(add_random_numbers(self.algorithm, batch, count), count)
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return batches that are sampled like those of updates, with a generator of their own."""
@@ -122,12 +105,7 @@ class ReplayLearner(Learner):
             return None
         sample = self.replay.sample(samples, size, generator=generator)
         sample.gamma = self.gamma
-        batch = self.gather(sample)
-        extra = {
-            name: DISTRIBUTIONS[distribution](generator, (samples, size, *shape))
-            for name, (shape, distribution) in self.algorithm.random_spec.items()
-        }
-        return batch._replace(extra={**batch.extra, **extra})
+        return add_random_numbers(self.algorithm, self.gather(sample), samples, lambda name: generator)
 
     @property
     def description(self) -> str:

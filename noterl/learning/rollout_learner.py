@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
-from noterl.backends.common import GatheredRows, GroupResult
+from noterl.backends.common import GatheredRows
 from noterl.learning.dry_run import example_batch
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
 from noterl.learning.replay_learner import describe_replay
@@ -21,7 +21,7 @@ from noterl.learning.schedule import Due
 from noterl.learning.update import flatten_prepared
 from noterl.replay import Replay, Sample
 from noterl.replay.rollout import Rollout
-from noterl.types import Batch, Transition
+from noterl.types import Batch, Transition, map_arrays
 from noterl.utils.checks import check_positive
 
 if TYPE_CHECKING:
@@ -38,21 +38,15 @@ class RolloutLearner(Learner):
         **settings: see `Learner`.
 
     Raises:
-        ValueError: if `rollout_steps` or `epochs` is not a positive int, or the agent declares something that only a
-            replay memory supports.
+        ValueError: if `rollout_steps` or `epochs` is not a positive int.
     """
 
     rollout: Rollout
 
     def __init__(self, algorithm: Algorithm, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
-        self.rollout = Rollout(algorithm.rollout_steps)
+        self.rollout = self.memory = Rollout(algorithm.rollout_steps)
         check_positive("epochs", algorithm.epochs)
-        if algorithm.update_period != 1 or algorithm.random_spec:
-            raise ValueError(
-                f"update_period and random_spec are not supported for agents that learn from rollouts; "
-                f"{type(algorithm).__name__} has {algorithm.update_period!r} and {algorithm.random_spec!r}"
-            )
         self._data: Any = None  # the prepared rows [T N, ...] of the last rollout, on the device
 
     def build_memory(self) -> None:
@@ -68,7 +62,6 @@ class RolloutLearner(Learner):
         self._update = self.program(report, self.algorithm.stop_epochs if may_stop else None)
 
     def _compile_prepare(self) -> None:
-        self.algorithm.trace_counts.setdefault("prepare", 0)
         self._prepare = backends.current().compile_call(
             partial(flatten_prepared, self.algorithm),
             self.variables,
@@ -83,32 +76,23 @@ class RolloutLearner(Learner):
         Raises:
             ValueError: if `extra_spec` declares other fields.
         """
-        fields = example_batch(self.algorithm, is_rollout=True).extra
+        fields = example_batch(self.algorithm).extra
         found: FieldSpec = {
             name: (tuple(field.shape[1:]), np.float32)
             for name, field in fields.items()
             if name not in ("continues", "ended")
         }
+        shapes = {name: shape for name, (shape, _) in found.items()}
         for name, (shape, _) in self.algorithm.extra_spec.items():
-            if name not in found:
+            if shapes.get(name) != shape:
                 raise ValueError(
-                    f"extra_spec declares {name!r}, which prepare does not return; it returns "
-                    f"{', '.join(found) or 'nothing'}"
-                )
-            if tuple(shape) != found[name][0]:
-                raise ValueError(
-                    f"extra_spec declares {name!r} with the shape {shape}, but prepare returns {found[name][0]}"
+                    f"extra_spec declares {name!r} with the shape {shape}, but prepare returns the shapes {shapes}"
                 )
         return found
 
     def open(self, num_envs: int) -> None:
         """Allocate the rollout for this number of lanes."""
         self.rollout.open(num_envs)
-
-    @property
-    def memory(self) -> Any:
-        """The rollout."""
-        return self.rollout
 
     @property
     def num_rows(self) -> int:
@@ -174,24 +158,14 @@ class RolloutLearner(Learner):
         """Return an iterator over the prepared rows, which are on the device already, and the indices of each part."""
         return nullcontext(GatheredRows(self._data, pad(part, size)) for part in samples)
 
-    def update(self, batch: GatheredRows, count: int) -> GroupResult:
-        """Make the first `count` updates in one compiled call."""
-        result: GroupResult = self._update(batch, count)
-        return result
-
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return minibatches of the rollout that was learned from at this step; None at other steps."""
         if self._data is None or not self.rollout.is_full:
             return None
         fetch = backends.current().fetch
         indices = np.stack([generator.permutation(self.num_rows)[: self.batch_size] for _ in range(samples)])
-
-        def take(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {name: take(part) for name, part in value.items()}
-            return fetch(value)[indices]
-
-        return Batch(*map(take, self._data))
+        batch: Batch = map_arrays(lambda array: fetch(array)[indices], self._data)
+        return batch
 
     @property
     def description(self) -> str:
@@ -224,7 +198,7 @@ class ReplayedRolloutLearner(RolloutLearner):
             raise ValueError(f"replay must have n_step=1, because returns are prepared already, got {replay!r}")
         if algorithm.stop_epochs(defaultdict(float)) is not None:
             raise ValueError("replay is not supported for an agent that may stop epochs early (`target_kl`)")
-        self.replay = replay
+        self.replay = self.memory = replay
 
     def compile_programs(self, report: Sequence[Any]) -> None:
         """Allocate the replay memory, and compile `prepare` and the updates on sampled batches."""
@@ -237,11 +211,6 @@ class ReplayedRolloutLearner(RolloutLearner):
         self.replay.build(space, algorithm.action_space, extra_spec=spec)
         self._compile_prepare()
         self._update = self.program(report)
-
-    @property
-    def memory(self) -> Any:
-        """The replay memory."""
-        return self.replay
 
     def call_size(self, updates: int) -> int:
         """Return how many updates run in one compiled call."""

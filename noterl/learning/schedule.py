@@ -50,14 +50,6 @@ class UpdateSchedule:
         """Whether the target moves after every gradient update."""
         return self.tau is not None
 
-    def groups(self, before: int, after: int, ended: int) -> int:
-        """Return how many groups of updates are due if the memory holds enough transitions; arguments as in `due`."""
-        if after <= self.learning_starts:
-            return 0
-        if isinstance(self.update_every, str):
-            return ended
-        return after // self.update_every - max(before, self.learning_starts) // self.update_every
-
     def due(self, before: int, after: int, ended: int, num_sampleable: Callable[[], int]) -> Due:
         """Return what is due as the environment steps go from `before` to `after`.
 
@@ -70,7 +62,12 @@ class UpdateSchedule:
         """
         every = self.hard_copy_every
         target = bool(every) and after // every > before // every
-        times = self.groups(before, after, ended)
+        if after <= self.learning_starts:
+            times = 0
+        elif isinstance(self.update_every, str):
+            times = ended
+        else:
+            times = after // self.update_every - max(before, self.learning_starts) // self.update_every
         count = num_sampleable() if times else 0
         if not times or count < self.batch_size:
             return Due(0, target) if target else _NOTHING
@@ -127,10 +124,9 @@ def _target(target_update: Any) -> tuple[int, float | None]:
     """Return `(environment steps between hard copies, Polyak coefficient)`; one of them is 0 or None."""
     if target_update is None:
         return 0, None
-    number = isinstance(target_update, int | float | np.number) and not isinstance(target_update, bool)
-    if number and 0 < target_update < 1:
+    if isinstance(target_update, float | np.floating) and 0 < target_update < 1:
         return 0, float(target_update)
-    if number and isinstance(target_update, int | np.integer) and target_update >= 1:
+    if isinstance(target_update, int | np.integer) and not isinstance(target_update, bool) and target_update >= 1:
         return int(target_update), None
     raise ValueError(
         "target_update must be an int (environment steps between hard copies) or a float between 0 and 1 (Polyak's "

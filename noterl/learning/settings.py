@@ -13,10 +13,11 @@ from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.learning.rollout_learner import ReplayedRolloutLearner, RolloutLearner
 from noterl.learning.schedule import UpdateSchedule
+from noterl.learning.update import DISTRIBUTIONS
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay
-from noterl.utils.checks import check_int_or_word
+from noterl.utils.checks import check_int, check_int_or_word
 
 
 class Settings:
@@ -39,14 +40,16 @@ class Settings:
         _check_declared(algorithm)
         defaults = algorithm.defaults()
         self.arguments, self.head = arguments, head
-        self.policy = _policy(arguments, defaults.policy, head)
-        self.noise = _noise(arguments, defaults.noise, head)
+        self.policy: Policy | None = _explorer("policy", arguments.get("policy", defaults.policy), Policy, head)
+        self.noise: NoiseProcess | None = _explorer("noise", arguments.get("noise", defaults.noise), NoiseProcess, head)
         _check_explores(head, self.policy, self.noise)
-        self.replay: Replay | None = None
+        self.replay: Replay | None = arguments.get("replay")
+        if self.replay is not None and not isinstance(self.replay, Replay):
+            raise ValueError(f"replay must be a noterl.Replay, got {self.replay!r}")
         if algorithm.memory == "replay":
             self.replay, self.schedule = _from_replay(arguments, defaults)
         else:
-            self.replay, self.schedule = _from_rollouts(arguments, defaults, algorithm.supports_replay)
+            self.schedule = _from_rollouts(arguments, defaults, algorithm.supports_replay)
         self.jit_compile = arguments.get("jit_compile", "auto")
         if not isinstance(self.jit_compile, bool | str) or self.jit_compile not in ("auto", True, False):
             raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
@@ -100,23 +103,38 @@ def _check_declared(algorithm: Algorithm) -> None:
             f"extra_spec of {name} declares fields of rollouts, which `prepare` returns, but the agent learns from a "
             f"replay memory; declare random numbers of an update in random_spec; got {algorithm.extra_spec!r}"
         )
-    are_pairs = isinstance(algorithm.extra_spec, Mapping) and all(
-        isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], tuple)
-        for each in algorithm.extra_spec.values()
-    )
-    if not are_pairs:
+    if not _is_spec(algorithm.extra_spec):
         raise ValueError(f"extra_spec of {name} must be a dict of name -> (shape, dtype), got {algorithm.extra_spec!r}")
-    if not isinstance(spec, Mapping):
-        raise ValueError(f"random_spec of {name} must be a dict of name -> (shape, distribution), got {spec!r}")
+    if not _is_spec(spec) or any(distribution not in DISTRIBUTIONS for _, distribution in spec.values()):
+        raise ValueError(
+            f"random_spec of {name} must be a dict of name -> (shape, distribution), with the distribution "
+            f"{' or '.join(DISTRIBUTIONS)}, got {spec!r}"
+        )
+    period = check_int(f"update_period of {name}", algorithm.update_period)
+    if period % check_int(f"target_period of {name}", algorithm.target_period):
+        raise ValueError(
+            f"target_period of {name} must be an int that divides update_period, {period}, got "
+            f"{algorithm.target_period!r}"
+        )
+    if algorithm.memory == "rollout" and (period != 1 or spec):
+        raise ValueError(
+            f"update_period and random_spec are not supported for agents that learn from rollouts; {name} has "
+            f"{period!r} and {spec!r}"
+        )
+
+
+def _is_spec(value: Any) -> bool:
+    """Return whether a value is a dict of name -> (shape, anything)."""
+    return isinstance(value, Mapping) and all(
+        isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], tuple) for each in value.values()
+    )
 
 
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
 
 
 def _from_replay(arguments: dict[str, Any], defaults: Defaults) -> tuple[Replay, UpdateSchedule]:
-    replay = arguments["replay"] if "replay" in arguments else Replay(defaults.capacity)
-    if not isinstance(replay, Replay):
-        raise ValueError(f"replay must be a noterl.Replay, got {replay!r}")
+    replay: Replay = arguments["replay"] if "replay" in arguments else Replay(defaults.capacity)
     schedule = UpdateSchedule(**{name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED})
     if isinstance(schedule.batch_size, str):
         raise ValueError("batch_size must be an int for an agent that learns from a replay memory, got 'rollout'")
@@ -128,60 +146,50 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults) -> tuple[Replay,
     return replay, schedule
 
 
-def _from_rollouts(
-    arguments: dict[str, Any], defaults: Defaults, supports_replay: bool
-) -> tuple[Replay | None, UpdateSchedule]:
-    replay = arguments.get("replay")
-    if replay is not None and supports_replay and not isinstance(replay, Replay):
-        raise ValueError(f"replay must be a noterl.Replay, got {replay!r}")
-    for name in ("replay", *_SCHEDULED[1:]):
-        if name in arguments and not (name == "replay" and supports_replay):
+def _from_rollouts(arguments: dict[str, Any], defaults: Defaults, supports_replay: bool) -> UpdateSchedule:
+    for name in _SCHEDULED[1:] if supports_replay else ("replay", *_SCHEDULED[1:]):
+        if name in arguments:
             raise ValueError(
                 f"{name} is not supported for an agent that learns from rollouts: it learns from each complete rollout "
                 f"in `epochs` passes and then discards it (a class with `supports_replay` accepts a replay memory); "
                 f"got {arguments[name]!r}"
             )
     size = arguments.get("batch_size", defaults.batch_size)
-    return replay, UpdateSchedule(batch_size=size, learning_starts=0, update_every=1, updates=1, target_update=None)
+    return UpdateSchedule(batch_size=size, learning_starts=0, update_every=1, updates=1, target_update=None)
 
 
-def _policy(arguments: dict[str, Any], default: Policy | None, head: Head) -> Policy | None:
-    policy = arguments.get("policy", default)
-    if policy is None:
-        return None
-    if not isinstance(policy, Policy):
-        raise ValueError(f"policy must be one of noterl.policies, got {policy!r}")
-    if not head.acts_on:
-        raise ValueError(
-            f"policy is not supported: the head {type(head).__name__} {_exploration(head)}; got {policy!r}"
-        )
-    if policy.acts_on not in head.acts_on:
+def _explorer(name: str, value: Any, kind: type, head: Head) -> Any:
+    """Return the policy or noise of `compile`.
+
+    Raises:
+        ValueError: if it is of another kind, or the head does not explore by this kind.
+    """
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(f"{name} must be one of {kind.__module__}, got {value!r}")
+    if value is not None and not (head.acts_on if kind is Policy else head.takes_noise):
+        raise ValueError(f"{name} is not supported: the head {type(head).__name__} {_exploration(head)}; got {value!r}")
+    return value
+
+
+def _check_explores(head: Head, policy: Policy | None, noise: NoiseProcess | None) -> None:
+    """Check that the policy or noise fits the head, and that there is one if the head needs it.
+
+    Raises:
+        ValueError: if not.
+    """
+    if policy is not None and policy.acts_on not in head.acts_on:
         raise ValueError(
             f"policy {type(policy).__name__} acts on {policy.acts_on}, but the head {type(head).__name__} returns "
             f"{' or '.join(head.acts_on)}"
         )
-    return policy
-
-
-def _noise(arguments: dict[str, Any], default: NoiseProcess | None, head: Head) -> NoiseProcess | None:
-    noise = arguments.get("noise", default)
-    if noise is None:
-        return None
-    if not isinstance(noise, NoiseProcess):
-        raise ValueError(f"noise must be one of noterl.noise, got {noise!r}")
-    if not head.takes_noise:
-        raise ValueError(f"noise is not supported: the head {type(head).__name__} {_exploration(head)}; got {noise!r}")
-    size = head.noise_size
-    if noise.size != size:
-        raise ValueError(f"noise must have the size of an action, {size}, got {noise!r} of size {noise.size}")
-    return noise
-
-
-def _check_explores(head: Head, policy: Policy | None, noise: NoiseProcess | None) -> None:
-    if policy is None and noise is None and not head.samples:
-        name, module = ("noise", "noise") if head.takes_noise else ("policy", "policies")
+    if noise is not None and noise.size != head.noise_size:
         raise ValueError(
-            f"{name} must be one of noterl.{module}: the head {type(head).__name__} {_exploration(head)}, and {name} "
+            f"noise must have the size of an action, {head.noise_size}, got {noise!r} of size {noise.size}"
+        )
+    if policy is None and noise is None and not head.samples:
+        name, kind = ("noise", NoiseProcess) if head.takes_noise else ("policy", Policy)
+        raise ValueError(
+            f"{name} must be one of {kind.__module__}: the head {type(head).__name__} {_exploration(head)}, and {name} "
             "is None"
         )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from noterl.backends import keras
-from noterl.types import Batch
+from noterl.types import Batch, map_arrays
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
@@ -31,28 +31,9 @@ class Returned(NamedTuple):
     feedback: frozenset[str]
 
 
-def check_declarations(algorithm: Algorithm) -> None:
-    """Check `random_spec`, `update_period` and `target_period`.
-
-    Raises:
-        ValueError: if one of them is not allowed.
-    """
-    name, period, target_period = type(algorithm).__name__, algorithm.update_period, algorithm.target_period
-    if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-        raise ValueError(f"update_period of {name} must be a positive int, got {period!r}")
-    if isinstance(target_period, bool) or target_period not in range(1, period + 1) or period % target_period:
-        raise ValueError(
-            f"target_period of {name} must be an int that divides update_period, {period}, got {target_period!r}"
-        )
-    for field, spec in algorithm.random_spec.items():
-        if not isinstance(spec, tuple) or len(spec) != 2 or spec[1] not in DISTRIBUTIONS:
-            raise ValueError(
-                f"random_spec of {name} must be name -> (shape, distribution), with a distribution of "
-                f"{', '.join(DISTRIBUTIONS)}; {field!r} is {spec!r}"
-            )
-
-
-def add_random_numbers(algorithm: Algorithm, batch: Batch, count: int) -> Batch:
+def add_random_numbers(
+    algorithm: Algorithm, batch: Batch, count: int, generators: Callable[[str], np.random.Generator] | None = None
+) -> Batch:
     """Return the batches `[K, B, ...]` with the random numbers of `random_spec` in `extra`.
 
     Each name has a generator that yields one number after another, so the grouping of updates does not matter.
@@ -61,15 +42,16 @@ def add_random_numbers(algorithm: Algorithm, batch: Batch, count: int) -> Batch:
         algorithm: the algorithm that is updated.
         batch: K batches; fields that exist already stay.
         count: how many batches are used; the numbers of the others are 0.
+        generators: returns the generator of a name; by default those of the algorithm.
     """
     missing = [name for name in algorithm.random_spec if name not in batch.extra]
     if not missing:
         return batch
-    extra = dict(batch.extra)
+    extra, generators = dict(batch.extra), generators or algorithm.generators
     updates, size = batch.reward.shape[:2]
     for name in missing:
         shape, distribution = algorithm.random_spec[name]
-        numbers = DISTRIBUTIONS[distribution](algorithm.generators(f"update/{name}"), (count, size, *shape))
+        numbers = DISTRIBUTIONS[distribution](generators(f"update/{name}"), (count, size, *shape))
         if count < updates:
             numbers = np.concatenate([numbers, np.zeros((updates - count, *numbers.shape[1:]), np.float32)])
         extra[name] = numbers
@@ -125,10 +107,5 @@ def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
             f"prepare must return a dict of fields [T, N, ...], {type(algorithm).__name__} returned {fields!r}"
         )
     whole = rollout._replace(extra={**rollout.extra, **fields})
-
-    def flatten(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: flatten(part) for name, part in value.items()}
-        return keras.ops.reshape(value, (-1, *value.shape[2:]))
-
-    return Batch(*map(flatten, whole))
+    flat: Batch = map_arrays(lambda array: keras.ops.reshape(array, (-1, *array.shape[2:])), whole)
+    return flat

@@ -112,7 +112,7 @@ def clone(network: Network) -> Network:
     """
     variables(network)  # raises unless it is a built network
     if is_module(network):
-        return _modules().clone_module(network)
+        return _modules().clone(network)
     recipe = getattr(network, "noterl_recipe", None)
     if recipe is not None:
         # Uses no random numbers, so networks that are built later have the same weights on every backend.
@@ -158,7 +158,7 @@ def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
 def get_weights(network: Network) -> list[np.ndarray]:
     """Return the weights as arrays in Keras's layout: kernels `[in, out]`, convolutions `[H, W, in, out]`."""
     if is_module(network):
-        return _modules().module_weights(network)
+        return _modules().get_weights(network)
     return [backends.current().fetch(variable) for variable in variables(network)]
 
 
@@ -173,20 +173,20 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
     if expected != received:
         raise ValueError(f"weights do not fit the network: expected the shapes {expected}, got {received}")
     if is_module(network):
-        _modules().set_module_weights(network, weights)
+        _modules().set_weights(network, weights)
     else:
         for variable, weight in zip(variables(network), weights, strict=True):
             variable.assign(weight)
 
 
 def _modules() -> Any:
-    """Return the torch backend, which handles torch modules."""
+    """Return the part of the torch backend that handles torch modules."""
     if backends.name() != "torch":
         raise ValueError(
             f"network: a torch.nn.Module needs the torch backend, but this process runs on {backends.name()}: set "
             "KERAS_BACKEND=torch before Keras is imported, or use a Keras model"
         )
-    return backends.current()
+    return backends.current().modules
 
 
 def _rebuilt(network: keras.Model) -> keras.Model:

@@ -167,8 +167,8 @@ def _kind(layer: Any) -> str:
 
 def _build(plan: tuple, shape: tuple[int, ...]) -> Network:
     """Build the network of a plan on this backend, with weights from the agent's generator."""
-    native = getattr(backends.current(), "build_module", None)
-    network = keras_network(plan, shape) if native is None else native(plan, shape)
+    native = getattr(backends.current(), "modules", None)
+    network = keras_network(plan, shape) if native is None else native.build(plan, shape)
     set_weights(network, initial_weights(plan, get_weights(network), network_generator()))
     if native is None:
         network.noterl_recipe = (plan, shape)

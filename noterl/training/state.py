@@ -5,7 +5,7 @@ Weights and optimizer slots lie in Keras's layout, so a file does not depend on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -243,10 +243,5 @@ def summary(parts: Parts) -> str:
 
 
 def _layout(algorithm: Algorithm) -> optimizers.Layout:
-    convert = getattr(backends.current(), "to_keras_layout", None)
-    found = list(algorithm.networks().values())
-
-    def layout(variables: Sequence[Any]) -> list[tuple[int, ...] | None]:
-        return [None] * len(variables) if convert is None else convert(variables, found)
-
-    return layout
+    modules = getattr(backends.current(), "modules", None)
+    return {} if modules is None else modules.keras_layout(algorithm.networks().values())

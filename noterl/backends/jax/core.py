@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from noterl.backends.common import Step, UpdateProgram
+from noterl.backends.common import CallProgram
 from noterl.backends.jax.scope import Scope, compiler, dry_run, is_tracing, isolated, minimize, read_values
 from noterl.backends.jax.updates import Updates
 
@@ -31,23 +31,14 @@ def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.
 
 
 def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Variable], tau: Any) -> None:
-    """Move the targets towards the sources by `tau`: one compiled call, or inside one a part of its trace."""
-    if is_tracing():
-        coefficient = keras.ops.convert_to_tensor(tau)
+    """Move the targets towards the sources by `tau`; a hard copy outside of compiled calls shares the arrays."""
+    if not is_tracing() and float(tau) == 1.0:
         for source, target in zip(sources, targets, strict=True):
-            target.assign(_polyak(source.value, target.value, coefficient))
+            target._value = source._value  # arrays never change, and none is donated
         return
-    coefficient = float(tau)
-    moved = read_values(sources)  # shared, not copied: arrays never change, and none is donated
-    if coefficient != 1.0:
-        moved = _moved(moved, read_values(targets), coefficient)
-    for target, value in zip(targets, moved, strict=True):
-        target._value = value
-
-
-@jax.jit
-def _moved(sources: list[jax.Array], targets: list[jax.Array], tau: float) -> list[jax.Array]:
-    return [_polyak(source, target, tau) for source, target in zip(sources, targets, strict=True)]
+    coefficient = keras.ops.convert_to_tensor(tau)
+    for source, target in zip(sources, targets, strict=True):
+        target.assign(_polyak(source.value, target.value, coefficient))
 
 
 def _polyak(source: Any, target: Any, tau: Any) -> Any:
@@ -56,44 +47,24 @@ def _polyak(source: Any, target: Any, tau: Any) -> Any:
     return jnp.where(tau == 1.0, source, target + tau * (source - target))
 
 
-def compile_updates(step: Step, variables: Sequence[keras.Variable], **options: Any) -> UpdateProgram:
-    """Compile gradient updates; the arguments are those of `UpdateProgram`."""
-    return Updates(step, variables, **options)
+class Call(CallProgram):
+    """A jitted pure function; see `CallProgram`."""
 
+    def __post_init__(self) -> None:
+        self._compiled = compiler(self.jit_compile)(self._traced)
 
-def compile_call(
-    function: Callable[[Any], Any],
-    variables: Sequence[keras.Variable],
-    *,
-    acting: bool = False,
-    jit_compile: bool | str = "auto",
-    on_trace: Callable[[], None] = lambda: None,
-    torch_seed: Callable[[bool], int] | None = None,
-) -> Callable[[Any], Any]:
-    """Compile a function of a host array, or of a `Batch` of host arrays. Assigned variables are written back.
+    def __call__(self, inputs: Any) -> Any:
+        """Return the result of the function."""
+        result, assigned = self._compiled(read_values(self.variables), inputs)
+        for k, value in assigned.items():
+            self.variables[k]._value = value
+        return np.asarray(result) if self.acting else result
 
-    Args:
-        function: takes and returns tensors.
-        variables: all variables that `function` may read or assign.
-        acting: whether it is a forward pass for observations `[N, ...]`; the result is then copied to the host.
-            Otherwise the result stays on the device.
-        jit_compile: False runs it operation by operation.
-        on_trace: called for each program that is traced.
-        torch_seed: used on torch only.
-    """
-
-    def traced(state: list[Any], inputs: Any) -> tuple[Any, dict[int, Any]]:
-        on_trace()
-        with Scope(variables, state) as scope:
-            result = function(inputs)
+    def _traced(self, state: list[Any], inputs: Any) -> tuple[Any, dict[int, Any]]:
+        self.on_trace()
+        with Scope(self.variables, state) as scope:
+            result = self.function(inputs)
         return result, {k: value for k, value in enumerate(scope.values()) if value is not state[k]}
 
-    compiled = compiler(jit_compile)(traced)
 
-    def call(inputs: Any) -> Any:
-        result, assigned = compiled(read_values(variables), inputs)
-        for k, value in assigned.items():
-            variables[k]._value = value
-        return np.asarray(result) if acting else result
-
-    return call
+compile_updates, compile_call = Updates, Call

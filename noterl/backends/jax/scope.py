@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -87,18 +88,13 @@ def read_values(variables: Sequence[keras.Variable]) -> list[Any]:
 def dry_run(
     function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
 ) -> None:
-    """Call `function` for its side effects in Python, with `variables` as known variables.
+    """Call `function` for its side effects in Python, and discard what it assigns to `variables`.
 
     Unless `jit_compile` is False, nothing is computed: that would compile each operation.
     """
-
-    def run() -> tuple:
-        with Scope(variables, read_values(variables)):
-            function()
-        return ()
-
+    run = partial(isolated, function, variables)
     if jit_compile is False:
-        function()
+        run()
     else:
         jax.eval_shape(run)
 
@@ -158,7 +154,11 @@ def minimize(
         unused: options of the other backends.
     """
     if not _scopes:
-        return _with_write_back(lambda: minimize(loss_fn, trained, optimizer, args), known)
+        with Scope(known, read_values(known)) as scope:
+            result = minimize(loss_fn, trained, optimizer, args)
+        for variable, value in zip(known, scope.values(), strict=True):
+            variable._value = value
+        return result
     loss, aux, found = _gradients(loss_fn, trained, args)
     outer = _scopes[-1]
     outer.finite_losses &= jnp.isfinite(loss)
@@ -167,12 +167,3 @@ def minimize(
         outer.finite &= jnp.isfinite(gradient).all()
     optimizer.apply(found, list(trained))
     return loss, aux
-
-
-def _with_write_back(function: Callable[[], T], known: Sequence[keras.Variable]) -> T:
-    """Return `function()`, called in a scope whose final values are written to the variables."""
-    with Scope(known, read_values(known)) as scope:
-        result = function()
-    for variable, value in zip(known, scope.values(), strict=True):
-        variable._value = value
-    return result

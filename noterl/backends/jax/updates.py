@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, must_loop, num_updates
+from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, is_single, num_updates
 from noterl.backends.finite import finiteness_probes
 from noterl.backends.jax.scope import Scope, compiler, read_values
 from noterl.backends.transfer import HostReport
@@ -32,28 +32,27 @@ class Updates(UpdateProgram):
     update, so a second program does it only to find the first update that failed.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        positions = {id(variable): position for position, variable in enumerate(self._variables)}
-        self._reported = [positions[id(variable)] for variable in self._report]
+    def __post_init__(self) -> None:
+        positions = {id(variable): position for position, variable in enumerate(self.variables)}
+        self._reported = [positions[id(variable)] for variable in self.report]
         self._assigned: list[int] | None = None  # positions of the variables that updates assign
         self._host_report = HostReport(jnp.concatenate)
-        compiled = compiler(self._jit_compile)
+        compiled = compiler(self.jit_compile)
         self._run_all, self._run_until_non_finite = compiled(self._all), compiled(self._until_non_finite)
         self._run_until_stop = compiled(self._until_stop)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
-        start = np.int32(first % self._period)
-        if self._stop is not None:
+        start = np.int32(first % self.period)
+        if self.stop is not None:
             return self._apply_until_stop(rows, count, start)
-        arguments = read_values(self._variables), rows, np.int32(count), start
+        arguments = read_values(self.variables), rows, np.int32(count), start
         find = partial(self._run_until_non_finite, *arguments)
         return apply_finite(lambda fewer: self._apply(rows, fewer, start), find, count)
 
     def _apply(self, rows: Rows, count: int, start: np.int32) -> GroupResult | None:
         """Run `count` updates; if one of them is not finite, change nothing and return None."""
-        state = read_values(self._variables)
+        state = read_values(self.variables)
         if self._assigned is None:
             self._assigned = self._find_assigned(state, rows)
         vector, assigned, (logs, feedback) = self._run_all(state, rows, np.int32(count), start)
@@ -61,14 +60,14 @@ class Updates(UpdateProgram):
         if not finite:
             return None
         for position, value in zip(self._assigned, assigned, strict=True):
-            self._variables[position]._value = value
+            self.variables[position]._value = value
         return GroupResult(logs, feedback, count, weights=weights)
 
     def _apply_until_stop(self, rows: Rows, count: int, start: np.int32) -> GroupResult:
         """Make updates until one is not finite or `stop` is true; that one is undone."""
-        state = read_values(self._variables)
+        state = read_values(self.variables)
         state, applied, stopped, (logs, feedback) = self._run_until_stop(state, rows, np.int32(count), start)
-        for variable, value in zip(self._variables, state, strict=True):
+        for variable, value in zip(self.variables, state, strict=True):
             variable._value = value
         return GroupResult(logs, feedback, int(applied), bool(stopped))
 
@@ -79,7 +78,7 @@ class Updates(UpdateProgram):
         assigned: set[int] = set()
 
         def trace(state: list[Any], rows: Rows) -> None:
-            for index in range(self._period):
+            for index in range(self.period):
                 values = self._once(state, _row(rows, 0), index)[0].values()
                 assigned.update(k for k, value in enumerate(values) if value is not state[k])
 
@@ -87,13 +86,13 @@ class Updates(UpdateProgram):
         return sorted(assigned)
 
     def _once(self, state: list[Any], batch: Batch, index: int) -> tuple[Scope, tuple[dict, dict]]:
-        with Scope(self._variables, state) as scope:
-            result = self._step(batch, index)
+        with Scope(self.variables, state) as scope:
+            result = self.step(batch, index)
         return scope, result
 
     def _all(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[Any, list[Any], tuple]:
         """Make all updates; return the report for the host, the assigned values and the remaining results."""
-        self._on_trace()
+        self.on_trace()
         positions = self._assigned or []
 
         def once(assigned: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
@@ -102,7 +101,7 @@ class Updates(UpdateProgram):
             return [values[k] for k in positions], jnp.asarray(scope.finite_losses), result
 
         assigned = [state[k] for k in positions]
-        if self._is_single(rows):
+        if is_single(rows, self.variables) and not rows.extra:  # type: ignore[union-attr]
             assigned, finite, result = self._switched(once)(assigned, _row(rows, 0), start)
             result = jax.tree.map(lambda value: value[None], result)
         else:
@@ -125,12 +124,12 @@ class Updates(UpdateProgram):
 
     def _until_stop(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[list[Any], Any, Any, tuple]:
         """Make updates until one fails; return the state, the number applied, whether `stop` was true, the results."""
-        self._on_trace()
+        self.on_trace()
 
         def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple]:
-            with Scope(self._variables, state) as scope:
-                result = self._step(batch, index)
-                stop = self._stop(result[0])  # type: ignore[misc]
+            with Scope(self.variables, state) as scope:
+                result = self.step(batch, index)
+                stop = self.stop(result[0])  # type: ignore[misc]
             values = scope.values()
             finite, stop = scope.finite & _all_finite(values), jnp.asarray(stop)
             applied = finite & ~stop
@@ -166,16 +165,11 @@ class Updates(UpdateProgram):
 
     def _switched(self, once: _Once) -> _Once:
         """Return `once` for the number of an update, with one branch for each index within the period."""
-        period = self._period
+        period = self.period
         if period == 1:
             return lambda state, batch, number: once(state, batch)
         branches = [partial(once, index=index) for index in range(period)]
         return lambda state, batch, number: jax.lax.switch(number % period, branches, state, batch)
-
-    def _is_single(self, rows: Rows) -> bool:
-        """Whether the rows are one batch, which needs no loop."""
-        stacked = isinstance(rows, Batch) and num_updates(rows) == 1
-        return stacked and not rows.extra and not must_loop(self._variables)  # type: ignore[union-attr]
 
 
 def _all_finite(values: Sequence[Any]) -> Any:

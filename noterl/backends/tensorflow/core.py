@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import Step, UpdateProgram
+from noterl.backends.common import CallProgram, UpdateProgram
 from noterl.backends.tensorflow.gradients import isolated, minimize
 from noterl.backends.tensorflow.updates import EagerUpdates, Updates
 
@@ -65,61 +65,48 @@ def _hard_copy(sources: Sequence[keras.Variable], targets: Sequence[keras.Variab
     return _hard_copies[key][0]
 
 
-def dry_run(function: Callable[[], None], *unused: Any) -> None:
-    """Call `function` for its side effects in Python; `unused` are arguments of the other backends."""
-    function()
+def dry_run(
+    function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
+) -> None:
+    """Call `function` for its side effects in Python, and undo what it assigns to `variables`."""
+    isolated(function, variables)
 
 
-def compile_updates(step: Step, variables: Sequence[keras.Variable], **options: Any) -> UpdateProgram:
+def compile_updates(*args: Any, **options: Any) -> UpdateProgram:
     """Compile gradient updates; the arguments are those of `UpdateProgram`."""
-    kind = EagerUpdates if options.get("jit_compile") is False else Updates
-    return kind(step, variables, **options)
+    return (EagerUpdates if options.get("jit_compile") is False else Updates)(*args, **options)
 
 
-def compile_call(
-    function: Callable[[Any], Any],
-    variables: Sequence[keras.Variable],
-    *,
-    acting: bool = False,
-    jit_compile: bool | str = "auto",
-    on_trace: Callable[[], None] = lambda: None,
-    torch_seed: Callable[[bool], int] | None = None,
-) -> Callable[[Any], Any]:
-    """Compile a function of a host array, or of a `Batch` of host arrays.
+class Call(CallProgram):
+    """A `tf.function`, compiled by XLA unless it is for acting; see `CallProgram`."""
 
-    Args:
-        function: takes and returns tensors.
-        variables: all variables that `function` may read or assign.
-        acting: whether it is a forward pass for observations `[N, ...]`. It is then traced once for all N, and the
-            result is copied to the host. Otherwise it is compiled by XLA, and the result stays on the device.
-        jit_compile: False runs it eagerly.
-        on_trace: called for each program that is traced.
-        torch_seed: used on torch only.
-    """
-    programs: dict[tuple, Any] = {}
+    def __post_init__(self) -> None:
+        self._programs: dict[tuple, Any] = {}
 
-    def call(inputs: Any) -> Any:
-        flat = [tf.convert_to_tensor(array) for array in tf.nest.flatten(inputs)]
-        # TensorFlow traces without a signature twice, and warns users who create several agents.
-        shapes = [(None, *tensor.shape[1:]) if acting else tuple(tensor.shape) for tensor in flat]
-        key = tuple(shapes), tuple(tensor.dtype for tensor in flat)
-        if key not in programs:
-            programs[key] = compiled(inputs, map(tf.TensorSpec, *key))
-        result = programs[key](*flat)
-        return np.asarray(result) if acting else result
+    def __call__(self, inputs: Any) -> Any:
+        """Return the result of the function."""
+        if self.jit_compile is False:
+            self.on_trace()
+            result = self.function(tf.nest.map_structure(tf.convert_to_tensor, inputs))
+        else:
+            flat = [tf.convert_to_tensor(array) for array in tf.nest.flatten(inputs)]
+            # TensorFlow traces without a signature twice, and warns users who create several agents.
+            shapes = [(None, *tensor.shape[1:]) if self.acting else tuple(tensor.shape) for tensor in flat]
+            key = tuple(shapes), tuple(tensor.dtype for tensor in flat)
+            if key not in self._programs:
+                self._programs[key] = self._program(inputs, map(tf.TensorSpec, *key))
+            result = self._programs[key](*flat)
+        return np.asarray(result) if self.acting else result
 
-    def compiled(inputs: Any, specs: Iterable[tf.TensorSpec]) -> Callable[..., Any]:
+    def _program(self, inputs: Any, specs: Iterable[tf.TensorSpec]) -> Callable[..., Any]:
         structure = tf.nest.map_structure(lambda _: 0, inputs)  # keeps no array in memory
 
         def traced(*flat: Any) -> Any:
-            on_trace()
-            return function(tf.nest.pack_sequence_as(structure, flat))
+            self.on_trace()
+            return self.function(tf.nest.pack_sequence_as(structure, flat))
 
-        return tf.function(traced, jit_compile=None if acting else True, autograph=False).get_concrete_function(*specs)
+        jit_compile = None if self.acting else True
+        return tf.function(traced, jit_compile=jit_compile, autograph=False).get_concrete_function(*specs)
 
-    def call_eagerly(inputs: Any) -> Any:
-        on_trace()
-        result = function(tf.nest.map_structure(tf.convert_to_tensor, inputs))
-        return np.asarray(result) if acting else result
 
-    return call_eagerly if jit_compile is False else call
+compile_call = Call

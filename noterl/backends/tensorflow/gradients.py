@@ -63,7 +63,8 @@ def minimize(
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
     """Return `function()`, and undo what it assigns to `variables`; also inside a compiled call."""
     old = [variable.value.read_value() for variable in variables]
-    result = function()
-    for variable, value in zip(variables, old, strict=True):
-        variable.value.assign(value)
-    return result
+    try:
+        return function()
+    finally:
+        for variable, value in zip(variables, old, strict=True):
+            variable.value.assign(value)

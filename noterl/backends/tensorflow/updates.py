@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, must_loop, num_updates
+from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, is_single, num_updates
 from noterl.backends.finite import finiteness_probes
 from noterl.backends.tensorflow.gradients import FiniteFlag
 from noterl.backends.transfer import HostReport, pack, unpack
@@ -22,9 +22,8 @@ _Once = Callable[..., tuple[Any, Any]]
 class EagerUpdates(UpdateProgram):
     """Updates one by one, without compilation; see `UpdateProgram`."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._state = [variable.value for variable in self._variables]
+    def __post_init__(self) -> None:
+        self._state = [variable.value for variable in self.variables]
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
@@ -33,7 +32,7 @@ class EagerUpdates(UpdateProgram):
         while applied and len(results) < count:
             k = len(results)
             batch = tf.nest.map_structure(tf.convert_to_tensor, _row(rows, k))
-            applied, (result, stopped) = self._once_or_undone(batch, (first + k) % self._period)
+            applied, (result, stopped) = self._once_or_undone(batch, (first + k) % self.period)
             results.append(result)
         logs, feedback = tf.nest.map_structure(lambda *values: tf.stack(values), *results)
         return GroupResult(logs, feedback, len(results) - (not applied), bool(stopped))
@@ -46,9 +45,9 @@ class EagerUpdates(UpdateProgram):
         """
         old = self._read_state()
         with FiniteFlag(losses_only=False) as flag:
-            result = self._step(batch, index)
+            result = self.step(batch, index)
         finite = flag.value & _all_finite(self._state)
-        stop = finite & (False if self._stop is None else self._stop(result[0]))
+        stop = finite & (False if self.stop is None else self.stop(result[0]))
         applied = finite & ~stop
         self._write_state(old, keep=applied)
         return applied, (result, stop)
@@ -70,16 +69,16 @@ class Updates(EagerUpdates):
     update, so a second program does it only to find the first update that failed.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._host_report = HostReport(lambda parts: tf.concat(parts, 0))
         self._run_all, self._run_until_non_finite = _Compiled(self._all), _Compiled(self._until_non_finite)
         self._run_until_stop = _Compiled(self._until_stop)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
-        start = first % self._period
-        if self._stop is not None:
+        start = first % self.period
+        if self.stop is not None:
             applied, stopped, (logs, feedback) = self._run_until_stop(rows, count, start)
             return GroupResult(logs, feedback, int(applied), bool(stopped))
         find = partial(self._run_until_non_finite, rows, count, start)
@@ -93,16 +92,16 @@ class Updates(EagerUpdates):
 
     def _all(self, rows: Rows, count: Any, start: Any) -> tuple[Any, dict, dict]:
         """Make all updates, or none if one is not finite; return the report for the host and the other results."""
-        self._on_trace()
+        self.on_trace()
         old, once = self._read_state(), partial(self._once, losses_only=True)
-        if self._is_single(rows):
+        if is_single(rows, self.variables):
             finite, result = self._switched(once)(_row(rows, 0), start)
             result = tf.nest.map_structure(lambda value: value[None], result)
         else:
             _, finite, result = self._repeat(once, rows, count, start, until_false=False)
         finite &= _all_finite(self._state)
         self._write_state(old, keep=finite)
-        weights = [tf.reshape(variable.value, [-1]) for variable in self._report]
+        weights = [tf.reshape(variable.value, [-1]) for variable in self.report]
         vector, logs = self._host_report.write(tf.cast(finite, tf.float32)[None], result[0], weights)
         return vector, logs, result[1]
 
@@ -115,14 +114,14 @@ class Updates(EagerUpdates):
 
     def _until_stop(self, rows: Rows, count: Any, start: Any) -> tuple[Any, Any, tuple[dict, dict]]:
         """Make updates until one is undone; return the number applied, whether `stop` was true, and the results."""
-        self._on_trace()
+        self.on_trace()
         ran, applied, (result, stopped) = self._repeat(self._once_or_undone, rows, count, start, until_false=True)
         return tf.where(applied, ran, ran - 1), tf.reduce_any(stopped), result
 
     def _once(self, batch: Batch, index: int = 0, *, losses_only: bool) -> tuple[Any, tuple[dict, dict]]:
         """Make one update; return whether its numbers are finite, and its result."""
         with FiniteFlag(losses_only=losses_only) as flag:
-            result = self._step(batch, index)
+            result = self.step(batch, index)
         return flag.value, result
 
     def _repeat(self, once: _Once, rows: Rows, count: Any, start: Any, *, until_false: bool) -> tuple[Any, Any, Any]:
@@ -152,16 +151,12 @@ class Updates(EagerUpdates):
 
     def _switched(self, once: _Once) -> Callable[[Batch, Any], tuple[Any, Any]]:
         """Return `once` for the number of an update, with one branch for each index within the period."""
-        period = self._period
+        period = self.period
         if period == 1:
             return lambda batch, number: once(batch)
         return lambda batch, number: tf.switch_case(
             number % period, [partial(once, batch, index) for index in range(period)]
         )
-
-    def _is_single(self, rows: Rows) -> bool:
-        """Whether the rows are one batch, which needs no loop."""
-        return isinstance(rows, Batch) and num_updates(rows) == 1 and not must_loop(self._variables)
 
 
 class _Compiled:
@@ -174,7 +169,6 @@ class _Compiled:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._programs: dict[tuple, Any] = {}
-        self._numbers: dict[int, Any] = {}
 
     def __call__(self, rows: Rows, count: int, start: int) -> Any:
         if isinstance(rows, GatheredRows):
@@ -182,17 +176,12 @@ class _Compiled:
             key: tuple = tuple((tuple(array.shape), str(array.dtype)) for array in arrays)
         else:
             arrays, key = pack(rows)
-        tensors = [self._number(count), self._number(start), *map(tf.convert_to_tensor, arrays)]
+        tensors = [_number(count), _number(start), *map(tf.convert_to_tensor, arrays)]
         if key not in self._programs:
             self._programs[key] = self._program(rows, key, tensors)
         program, captured = self._programs[key]
         # Skips binding arguments by name and type, which takes longer than a small update.
         return program._call_flat(tensors, captured)
-
-    def _number(self, value: int) -> Any:
-        if value not in self._numbers:
-            self._numbers[value] = tf.constant(value, tf.int32)
-        return self._numbers[value]
 
     def _program(self, rows: Rows, key: tuple, tensors: list[Any]) -> Any:
         structure = tf.nest.map_structure(lambda _: 0, rows)  # keeps no array in memory
@@ -205,6 +194,11 @@ class _Compiled:
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
         program = tf.function(run, jit_compile=True, autograph=False).get_concrete_function(*specs)
         return program, program.captured_inputs
+
+
+@cache
+def _number(value: int) -> Any:
+    return tf.constant(value, tf.int32)
 
 
 def _cast(words: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:

@@ -9,21 +9,13 @@ import keras
 import numpy as np
 import torch
 
-from noterl.backends.common import Step, UpdateProgram
+from noterl.backends.common import CallProgram
+from noterl.backends.torch import modules
 from noterl.backends.torch.gradients import calling, minimize
-from noterl.backends.torch.modules import (
-    adopt,
-    build_module,
-    clone_module,
-    module_weights,
-    modules_with,
-    set_module_weights,
-    to_keras_layout,
-)
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import SeededCalls
 from noterl.backends.torch.tensors import device_name, fetch, to_device
-from noterl.backends.torch.tracing import is_tracing, traced_gradients
+from noterl.backends.torch.tracing import TracedGradients, is_tracing
 from noterl.backends.torch.updates import Updates
 
 T = TypeVar("T")
@@ -50,9 +42,11 @@ def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Va
             torch._foreach_copy_([target for _, target in rest], [source for source, _ in rest])
 
 
-def dry_run(function: Callable[[], None], *unused: Any) -> None:
-    """Call `function` for its side effects in Python; `unused` are arguments of the other backends."""
-    function()
+def dry_run(
+    function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
+) -> None:
+    """Call `function` for its side effects in Python, and undo what it assigns to `variables`."""
+    isolated(function, variables)
 
 
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
@@ -61,59 +55,33 @@ def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> 
         return function()
 
 
-def compile_updates(step: Step, variables: Sequence[keras.Variable], **options: Any) -> UpdateProgram:
-    """Compile gradient updates; the arguments are those of `UpdateProgram`."""
-    return Updates(step, variables, **options)
+class Call(CallProgram):
+    """A function that records no gradients; see `CallProgram`."""
 
+    def __post_init__(self) -> None:
+        self._device, self._seeded = device_name(), SeededCalls(self.torch_seed)
+        self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace)
+        self._modules = [part for module in modules.modules_with(self.variables) for part in module.modules()]
 
-def compile_call(
-    function: Callable[[Any], Any],
-    variables: Sequence[keras.Variable],
-    *,
-    acting: bool = False,
-    jit_compile: bool | str = "auto",
-    on_trace: Callable[[], None] = lambda: None,
-    torch_seed: Callable[[bool], int] | None = None,
-) -> Callable[[Any], Any]:
-    """Return the call of a function of a host array, or of a `Batch` of host arrays. Gradients are not recorded.
+    def __call__(self, inputs: Any) -> Any:
+        """Return the result of the function."""
+        if self.acting:
+            return self._act(inputs)
+        with torch.no_grad(), calling(self._traces):
+            return self._seeded(self.function, to_device(inputs, self._device))
 
-    Args:
-        function: takes and returns tensors.
-        variables: all variables that `function` may read or assign.
-        acting: whether it is a forward pass for observations `[N, ...]`. Modules are then in evaluation mode, as Keras
-            layers are: acting updates no running means and drops nothing out. The result is copied to the host.
-            Otherwise the result stays on the device.
-        jit_compile: False traces no loss that is minimized inside.
-        on_trace: called for each loss that is traced.
-        torch_seed: the seed of torch's global generator during a call; see `SeededCalls`. Not used for acting.
-    """
-    if acting:
-        return _compile_acting(function, variables)
-    device, seeded = device_name(), SeededCalls(torch_seed)
-    traces = traced_gradients(variables, jit_compile, on_trace)
-
-    def call(inputs: Any) -> Any:
-        with torch.no_grad(), calling(traces):
-            return seeded(function, to_device(inputs, device))
-
-    return call
-
-
-def _compile_acting(
-    function: Callable[[torch.Tensor], torch.Tensor], variables: Sequence[keras.Variable]
-) -> Callable[[np.ndarray], np.ndarray]:
-    device = device_name()
-    modules = [part for module in modules_with(variables) for part in module.modules()]
-
-    def call(observations: np.ndarray) -> np.ndarray:
-        modes = [module.training for module in modules]
+    def _act(self, observations: np.ndarray) -> np.ndarray:
+        """Return the result in evaluation mode: acting updates no running means and drops nothing out."""
+        modes = [module.training for module in self._modules]
         try:
-            for module in modules:
+            for module in self._modules:
                 module.__dict__["training"] = False  # `module.eval()` would traverse every tree again
             with torch.no_grad():
-                return function(torch.from_numpy(np.ascontiguousarray(observations)).to(device)).cpu().numpy()
+                result = self.function(torch.from_numpy(np.ascontiguousarray(observations)).to(self._device))
+                return result.cpu().numpy()
         finally:
-            for module, mode in zip(modules, modes, strict=True):
+            for module, mode in zip(self._modules, modes, strict=True):
                 module.__dict__["training"] = mode
 
-    return call
+
+compile_updates, compile_call = Updates, Call

@@ -17,7 +17,7 @@ from noterl.backends.torch.tracing import TracedGradients, eager_gradients
 class _Call(NamedTuple):
     """What the compiled call in progress provides to `minimize`."""
 
-    traces: TracedGradients | None
+    traces: TracedGradients
     rollback: Rollback | None
 
 
@@ -25,7 +25,7 @@ _calls: list[_Call] = []
 
 
 @contextmanager
-def calling(traces: TracedGradients | None, rollback: Rollback | None = None) -> Iterator[None]:
+def calling(traces: TracedGradients, rollback: Rollback | None = None) -> Iterator[None]:
     """Make `minimize` use these traces and this rollback inside the context."""
     _calls.append(_Call(traces, rollback))
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy as python_copy
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -30,6 +30,9 @@ _ACTIVATIONS = {
     "gelu": nn.GELU,
     "linear": nn.Identity,
 }
+
+# Transpose a kernel of torch to the layout of Keras.
+_KERNEL_AXES = {nn.Linear: (1, 0), nn.Conv1d: (2, 1, 0), nn.Conv2d: (2, 3, 1, 0)}
 
 
 def adopt(module: nn.Module) -> list[keras.Variable]:
@@ -63,7 +66,7 @@ def _adopt(tensor: torch.Tensor, name: str) -> keras.Variable:
     return variable
 
 
-def clone_module(module: nn.Module) -> nn.Module:
+def clone(module: nn.Module) -> nn.Module:
     """Return a deep copy that is not trainable and in evaluation mode, as Keras layers that are not trainable are."""
     return python_copy.deepcopy(module).requires_grad_(False).eval()
 
@@ -135,7 +138,7 @@ class LogStd(nn.Module):
         return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
 
 
-def build_module(plan: tuple, shape: tuple[int, ...]) -> nn.Module:
+def build(plan: tuple, shape: tuple[int, ...]) -> nn.Module:
     """Build the native module of a plan of `noterl.networks`; the caller sets its initial weights."""
     first = plan[1][:1]
     layers = plan[1] if first and first[0][0] == "scale" else [("float",), *plan[1]]
@@ -176,45 +179,36 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
     return nn.Sequential(*modules), shape
 
 
-def module_weights(module: nn.Module) -> list[np.ndarray]:
+def get_weights(module: nn.Module) -> list[np.ndarray]:
     """Return the weights in Keras's layout and the order of `adopt`."""
-    transposed = _layouts(module)
     return [
-        np.array(tensor.detach().cpu().numpy().transpose(transposed.get(name, range(tensor.ndim))), order="C")
-        for name, tensor in _tensors(module)
+        np.array(tensor.detach().cpu().numpy().transpose(axes), order="C")
+        for (_, tensor), axes in zip(_tensors(module), _keras_axes(module), strict=True)
     ]
 
 
-def set_module_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None:
-    """Set what `module_weights` returned."""
-    transposed = _layouts(module)
+def set_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None:
+    """Set what `get_weights` returned."""
     with torch.no_grad():
-        for (name, tensor), weight in zip(_tensors(module), weights, strict=True):
-            axes = transposed.get(name, range(tensor.ndim))
-            tensor.copy_(torch.as_tensor(np.array(weight).transpose(np.argsort(list(axes)))))
+        for (_, tensor), axes, weight in zip(_tensors(module), _keras_axes(module), weights, strict=True):
+            tensor.copy_(torch.as_tensor(np.array(weight).transpose(np.argsort(axes))))
 
 
-def to_keras_layout(variables: Sequence[keras.Variable], networks: Sequence[Any]) -> list[tuple[int, ...] | None]:
-    """Return for each variable the axes that transpose it to Keras's layout, or None if the layouts are equal."""
-    axes: dict[int, tuple[int, ...]] = {}
-    for network in networks:
-        if isinstance(network, nn.Module) and not isinstance(network, keras.layers.Layer):
-            layouts = _layouts(network)
-            for (name, _), variable in zip(_tensors(network), adopt(network), strict=True):
-                if name in layouts:
-                    axes[id(variable)] = layouts[name]
-    return [axes.get(id(variable)) for variable in variables]
+def keras_layout(networks: Iterable[Any]) -> dict[int, Sequence[int]]:
+    """Return the axes that transpose each variable of native modules to Keras's layout, by the variable's id."""
+    return {
+        id(variable): axes
+        for network in networks
+        if isinstance(network, nn.Module) and not isinstance(network, keras.layers.Layer)
+        for variable, axes in zip(adopt(network), _keras_axes(network), strict=True)
+    }
 
 
-def _layouts(module: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Return, for the weights whose layout differs from Keras's, the axes that transpose them to it."""
-    layouts: dict[str, tuple[int, ...]] = {}
-    for prefix, layer in module.named_modules():
-        name = f"{prefix}.weight" if prefix else "weight"
-        if isinstance(layer, nn.Linear):
-            layouts[name] = (1, 0)
-        elif isinstance(layer, nn.Conv1d):
-            layouts[name] = (2, 1, 0)
-        elif isinstance(layer, nn.Conv2d):
-            layouts[name] = (2, 3, 1, 0)
-    return layouts
+def _keras_axes(module: nn.Module) -> list[Sequence[int]]:
+    """Return for each parameter and buffer the axes that transpose it to Keras's layout."""
+    kernels = {}
+    for layer in module.modules():
+        for kind, axes in _KERNEL_AXES.items():
+            if isinstance(layer, kind):
+                kernels[id(layer.weight)] = axes
+    return [kernels.get(id(tensor), range(tensor.ndim)) for _, tensor in _tensors(module)]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import torch
 
-from noterl.types import Batch
+from noterl.types import Batch, map_arrays
 
 
 def fetch(value: Any) -> np.ndarray:
@@ -25,7 +25,7 @@ def device_name() -> str:
 
 def to_device(value: Any, device: str) -> Any:
     """Return a host array, or a batch or dict of them, as tensors on the device."""
-    return _map(lambda array: torch.from_numpy(array).to(device), value)
+    return map_arrays(lambda array: torch.from_numpy(array).to(device), value)
 
 
 def unbind(batch: Batch, count: int) -> list[Batch]:
@@ -42,15 +42,7 @@ def unbind(batch: Batch, count: int) -> list[Batch]:
 
 def take(value: Any, indices: torch.Tensor) -> Any:
     """Return these rows of a tensor, or of each tensor in a batch or dict."""
-    return _map(lambda tensor: tensor.index_select(0, indices), value)
-
-
-def _map(function: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, Batch):
-        return Batch(*(_map(function, part) for part in value))
-    if isinstance(value, dict):
-        return {name: _map(function, part) for name, part in value.items()}
-    return function(value)
+    return map_arrays(lambda tensor: tensor.index_select(0, indices), value)
 
 
 def stack(dicts: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import torch
@@ -23,6 +23,9 @@ from noterl.backends.torch.rollback import restoring
 
 _traces_in_progress: list[Callable[..., Any]] = []
 
+# The holder and the name of a tensor: a parameter or buffer of a module, or the value of a Keras variable.
+_Slot = tuple[dict[str, Any], str]
+
 # (leaves of the arguments of a loss) -> (loss, aux, gradients)
 Gradient = Callable[[list[torch.Tensor]], tuple[torch.Tensor, Any, list[torch.Tensor | None]]]
 
@@ -32,32 +35,23 @@ def is_tracing() -> bool:
     return bool(_traces_in_progress)
 
 
-def traced_gradients(
-    variables: Sequence[keras.Variable], jit_compile: bool | str, on_trace: Callable[[], None]
-) -> TracedGradients | None:
-    """Return a new store of traces, or None if losses must run eagerly.
-
-    Losses run eagerly if `jit_compile` is False or there is a Keras seed generator. Keras generates its seeds in
-    Python, and a trace would turn them into constants.
-    """
-    if jit_compile is False or any("seed_generator" in variable.path for variable in variables):
-        return None
-    return TracedGradients(variables, inductor=jit_compile is True, on_trace=on_trace)
-
-
 class TracedGradients:
     """Traces of loss functions, made when they are first needed.
 
+    Losses run eagerly if `jit_compile` is False or there is a Keras seed generator. Keras generates its seeds in
+    Python, and a trace would turn them into constants.
+
     Args:
         variables: all variables that the loss functions read or assign.
-        inductor: whether to compile the traces.
+        jit_compile: False to run eagerly, True to compile the traces with inductor.
         on_trace: called for each loss that is traced.
     """
 
     def __init__(
-        self, variables: Sequence[keras.Variable], *, inductor: bool, on_trace: Callable[[], None] = lambda: None
+        self, variables: Sequence[keras.Variable], jit_compile: bool | str, on_trace: Callable[[], None]
     ) -> None:
-        self._inductor = inductor and any(map(shutil.which, ("g++", "clang++", "c++")))
+        self._is_eager = jit_compile is False or any("seed_generator" in variable.path for variable in variables)
+        self._inductor = jit_compile is True and any(map(shutil.which, ("g++", "clang++", "c++")))
         self._on_trace = on_trace
         self._slots = _slots(variables)
         self._known: dict[tuple, Gradient | None] = {}  # None for a loss that must run eagerly
@@ -72,28 +66,26 @@ class TracedGradients:
             variables: the variables to differentiate with respect to.
             args: the arguments.
         """
+        if self._is_eager:
+            return None
         leaves, structure = pytree.tree_flatten(args)
         key = (loss_fn, tuple(map(id, variables)), structure, tuple(map(_signature, leaves)))
         if key not in self._known:
-            self._known[key] = self._traced(loss_fn, variables, args, leaves, structure)
+            self._known[key] = self._traced(loss_fn, variables, args)
         gradient = self._known[key]
         return None if gradient is None else partial(gradient, leaves)
 
-    def _traced(
-        self,
-        loss_fn: Callable[..., Any],
-        variables: Sequence[keras.Variable],
-        args: tuple,
-        leaves: list,
-        structure: Any,
-    ) -> Gradient | None:
+    def _traced(self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], args: tuple) -> Gradient | None:
+        leaves, structure = pytree.tree_flatten(args)
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return None
-        state = [slot.read().detach() for slot in self._slots]
-        trained = _positions(self._slots, variables)
-        if trained is None or len({tensor.data_ptr() for tensor in state if tensor.numel()}) < sum(
-            t.numel() > 0 for t in state
-        ):
+        positions = {id(holder[name]): position for position, (holder, name) in enumerate(self._slots)}
+        if any(id(variable.value) not in positions for variable in variables):
+            return None
+        trained = [positions[id(variable.value)] for variable in variables]
+        state = [holder[name].detach() for holder, name in self._slots]
+        pointers = [tensor.data_ptr() for tensor in state if tensor.numel()]
+        if len(set(pointers)) < len(pointers):
             return None  # tracing would silently merge tensors that share storage
         # The function runs eagerly first, so that its own errors are not reported as errors of tracing.
         eager = _with_rollback(lambda: eager_gradients(loss_fn, variables, args), state)
@@ -219,13 +211,11 @@ def _with_rollback(run: Callable[[], Any], state: list[torch.Tensor]) -> tuple[A
 def _same(traced: Any, eager: Any) -> bool:
     """Whether the numbers are equal up to the order of additions."""
     ours, theirs = pytree.tree_leaves(traced), pytree.tree_leaves(eager)
-    if len(ours) != len(theirs):
+    try:
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5, equal_nan=True)
+    except AssertionError:
         return False
-    return all(
-        a is b
-        or (a is not None and b is not None and torch.allclose(a, b.detach(), rtol=1e-3, atol=1e-5, equal_nan=True))
-        for a, b in zip(ours, theirs, strict=True)
-    )
+    return True
 
 
 def _warn(function: Any, why: str) -> None:
@@ -236,46 +226,29 @@ def _signature(leaf: Any) -> Any:
     return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf)
 
 
-class _Slot(NamedTuple):
-    """The place of a tensor of the state: a parameter or buffer of a module, or the value of a Keras variable."""
-
-    holder: dict[str, Any]
-    name: str
-
-    def read(self) -> torch.Tensor:
-        return self.holder[self.name]
-
-
 def _slots(variables: Sequence[keras.Variable]) -> list[_Slot]:
+    """Return the places of all tensors of the state, each tensor once."""
     slots = [
-        _Slot(holder, name)
+        (holder, name)
         for root in modules_with(variables)
         for module in root.modules()
         for holder in (module._parameters, module._buffers)
         for name, tensor in holder.items()
         if tensor is not None
     ]
-    slots += [_Slot(variable.__dict__, "_value") for variable in variables]
-    return list({id(slot.read()): slot for slot in reversed(slots)}.values())[::-1]  # the first slot of each tensor
-
-
-def _positions(slots: list[_Slot], variables: Sequence[keras.Variable]) -> list[int] | None:
-    places = {id(slot.read()): position for position, slot in enumerate(slots)}
-    found = [places.get(id(variable.value)) for variable in variables]
-    return None if None in found else found  # type: ignore[return-value]
+    slots += [(variable.__dict__, "_value") for variable in variables]
+    # The first slot of each tensor.
+    return list({id(holder[name]): (holder, name) for holder, name in reversed(slots)}.values())[::-1]
 
 
 @contextmanager
 def _swapped(slots: list[_Slot], tensors: list[torch.Tensor]) -> Iterator[None]:
     """Replace the tensors in the slots inside the context."""
-    before = [slot.read() for slot in slots]
-    _write(slots, tensors)
+    before = [holder[name] for holder, name in slots]
+    for (holder, name), tensor in zip(slots, tensors, strict=True):
+        holder[name] = tensor
     try:
         yield
     finally:
-        _write(slots, before)
-
-
-def _write(slots: list[_Slot], tensors: list[torch.Tensor]) -> None:
-    for slot, tensor in zip(slots, tensors, strict=True):
-        slot.holder[slot.name] = tensor
+        for (holder, name), tensor in zip(slots, before, strict=True):
+            holder[name] = tensor

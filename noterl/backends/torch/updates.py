@@ -14,7 +14,7 @@ from noterl.backends.torch.gradients import calling
 from noterl.backends.torch.rollback import Rollback
 from noterl.backends.torch.seeding import SeededCalls
 from noterl.backends.torch.tensors import device_name, stack, take, to_device, unbind
-from noterl.backends.torch.tracing import traced_gradients
+from noterl.backends.torch.tracing import TracedGradients
 from noterl.types import Batch
 
 
@@ -25,11 +25,10 @@ class Updates(UpdateProgram):
         rollback: undoes an update.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._device, self._seeded = device_name(), SeededCalls(self._torch_seed)
-        self._traces = traced_gradients(self._variables, self._jit_compile, self._on_trace)
-        self.rollback = Rollback(self._variables)
+    def __post_init__(self) -> None:
+        self._device, self._seeded = device_name(), SeededCalls(self.torch_seed)
+        self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace)
+        self.rollback = Rollback(self.variables)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
@@ -38,24 +37,24 @@ class Updates(UpdateProgram):
         feedback: list[dict[str, Any]] = []
         with calling(self._traces, rollback):
             for k in range(count):
-                index = (first + k) % self._period
+                index = (first + k) % self.period
                 rollback.begin(index)
                 try:
-                    result = self._seeded(self._step, batch(k), index)
+                    result = self._seeded(self.step, batch(k), index)
                 except NonFiniteError as error:
                     rollback.restore()
                     return GroupResult(stack([*logs, self._logs_of_failed(error)]), {}, k)
                 logs.append(result[0])
                 feedback.append(result[1])
-                rollback.end(may_restore=self._stop is not None)
-                if self._stop is not None and bool(self._stop(result[0])):
+                rollback.end(may_restore=self.stop is not None)
+                if self.stop is not None and bool(self.stop(result[0])):
                     rollback.restore()
                     return GroupResult(stack(logs), {}, k, stopped_early=True)
         return GroupResult(stack(logs), stack(feedback), count)
 
     def _logs_of_failed(self, error: NonFiniteError) -> dict[str, torch.Tensor]:
         """Return the logs of an update that was undone: only its loss is known."""
-        values = dict.fromkeys(self._log_names, math.nan) | {"loss": error.loss}
+        values = dict.fromkeys(self.log_names, math.nan) | {"loss": error.loss}
         return {name: torch.tensor(value, device=self._device) for name, value in values.items()}
 
     def _batches(self, rows: Rows, count: int) -> Callable[[int], Batch]:

@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import envs
-from noterl.collect.checks import Checker
 from noterl.collect.ledger import Ledger, is_owner, restore_episode, set_owner, warn_restarted
+from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, current_observations
 from noterl.types import Transition
 

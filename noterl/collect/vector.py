@@ -17,8 +17,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from noterl import envs
-from noterl.collect.checks import MAX_HISTORY, Checker
+from noterl.collect.checks import MAX_HISTORY
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
+from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.types import Transition
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from noterl.collect.checks import Checker, InvalidStepError
 from noterl.envs import BitFlip
+from noterl.envs.checking.checker import Checker, InvalidStepError
 from noterl.envs.observation import CurrentObservations, ObservationEncoder, at, copy_observation, has_layout, zeros
 
 pytestmark = pytest.mark.backend_free

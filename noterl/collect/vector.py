@@ -12,12 +12,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from noterl import envs
-from noterl.collect.checks import MAX_HISTORY
+from noterl.collect.action_log import ActionLog
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
@@ -62,8 +61,7 @@ class VectorLanes:
         self._checker = Checker(source.observation_space)
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
-        space = source.action_space
-        self._action_type: Any = np.min_scalar_type(space.n - 1) if isinstance(space, spaces.Discrete) else space.dtype
+        self._log = ActionLog(source.action_space, self.num_envs)
         self._forget()
         set_owner(self._env, self)
 
@@ -88,7 +86,6 @@ class VectorLanes:
         self.waiting = np.zeros(self.num_envs, bool)
         self._discarded = False  # whether transitions of the last tick were
         self._seed = 0
-        self._history: bytearray | None = None  # all actions since the reset, one after the other
 
     def observations(self) -> np.ndarray:
         """Return the current observations as networks see them, `[N, ...]`."""
@@ -113,7 +110,8 @@ class VectorLanes:
         self.ledger.begin(lane, number)
 
     def _reset_all(self, seed: int) -> None:
-        self._seed, self._history = seed, bytearray()
+        self._seed = seed
+        self._log.restart()
         observations, _ = self._env.reset(seed=seed)
         self._observations = copy_observation(self._batch_space, observations)
 
@@ -162,10 +160,7 @@ class VectorLanes:
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Step the environment; return rewards, both kinds of ends, and the info."""
         observations, rewards, terminated, truncated, info = self._env.step(actions.copy())  # it may change them
-        if self._history is not None:
-            self._history += actions.astype(self._action_type).tobytes()
-            if len(self._history) > MAX_HISTORY:
-                self._history = None
+        self._log.append(actions)
         over = ~self.waiting & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
         self._observations = copy_observation(self._batch_space, observations)
         if self._mode is AutoresetMode.NEXT_STEP:
@@ -201,9 +196,7 @@ class VectorLanes:
         """Return the seed of the reset, the actions since and the current observations; None before a reset."""
         if self._observations is None:
             return None
-        space, shape = self.source.observation_space, (-1, self.num_envs, *(self.source.action_space.shape or ()))
-        history: Any = None if self._history is None else np.array(self._history, np.uint8)
-        history = None if history is None else history.view(self._action_type)
+        space = self.source.observation_space
         return {
             "ledger": self.ledger.get_state(),
             "lanes": [
@@ -212,7 +205,7 @@ class VectorLanes:
             "vector": {
                 "mode": self._mode.value,
                 "seed": self._seed,
-                "actions": None if history is None else history.reshape(shape),
+                "actions": self._log.actions(),
                 "unreset": self._unreset.copy(),
                 "discarded": self._discarded,
             },
@@ -243,7 +236,7 @@ class VectorLanes:
         if (len(lanes), saved["mode"]) != (self.num_envs, self._mode.value):
             return f"the state is of {len(lanes)} environments in the mode {saved['mode']}"
         if saved["actions"] is None:
-            return f"the actions since its reset exceed {MAX_HISTORY} bytes"
+            return "the actions since its reset exceed 64 MiB"
         try:
             self._reset_all(saved["seed"])
             for actions in saved["actions"]:

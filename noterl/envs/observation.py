@@ -159,14 +159,6 @@ def copy_observation(space: Space[Any], observation: Any) -> Any:
     return np.array(observation, space.dtype)
 
 
-def has_layout(space: Space[Any], value: Any) -> bool:
-    """Return whether a value has the shapes and types that `copy_observation` returns; values are not checked."""
-    if isinstance(space, spaces.Dict):
-        same = isinstance(value, Mapping) and value.keys() == space.spaces.keys()
-        return same and all(has_layout(part, value[name]) for name, part in space.spaces.items())
-    return isinstance(value, np.ndarray) and value.shape == space.shape and value.dtype == space.dtype
-
-
 def at(observations: Any, index: int) -> Any:
     """Return one observation of a batch."""
     if isinstance(observations, Mapping):

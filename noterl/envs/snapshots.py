@@ -113,11 +113,10 @@ def has_state_methods(env: gymnasium.Env[Any, Any]) -> bool:
     return _stateful(list(layers(env))) is not None
 
 
-def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any]) -> Any:
+def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any], *, over: bool = False) -> Any:
     """Reset with `seed`, take `actions`, and return the last observation.
 
-    Return None if the episode ended before the last action. It is not the same episode then, because only episodes in
-    flight are replayed.
+    Return None if the episode ended before the last action or, unless `over`, with it: it is another episode then.
 
     Example:
     >>> env = gymnasium.make("CartPole-v1")
@@ -125,11 +124,13 @@ def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any
     True
     """
     observation, _ = env.reset(seed=seed)
+    ended = False
     for action in actions:
-        observation, _, terminated, truncated, _ = env.step(action)
-        if terminated or truncated:
+        if ended:
             return None
-    return observation
+        observation, _, terminated, truncated, _ = env.step(action)
+        ended = bool(terminated or truncated)
+    return observation if over or not ended else None
 
 
 def equal(first: Any, second: Any) -> bool:

@@ -15,7 +15,7 @@ from noterl import envs
 from noterl.collect.action_log import ActionLog
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
 from noterl.envs.checking.checker import Checker
-from noterl.envs.observation import ObservationEncoder, current_observations
+from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.heads import one_of
 from noterl.types import Transition
 
@@ -51,7 +51,10 @@ class Lanes:
         self._steps = [environment.step for environment in self._environments]
         self._checker = Checker(source.observation_space)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
-        self._observations, self._encoded = current_observations(ObservationEncoder(source.observation_space), num_envs)
+        self._space, self._encoder = source.observation_space, ObservationEncoder(source.observation_space)
+        # The current observations, which are replaced but never changed in place, and all of them encoded
+        self._observations = [zeros(self._space)] * num_envs
+        self._encoded = np.zeros((num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
         self._seeds: list[int] = [0] * num_envs
         self._logs = [ActionLog(source.action_space) for _ in range(num_envs)]
         self.claim()
@@ -85,7 +88,7 @@ class Lanes:
         seed = int(self._generators(f"environment/{lane}").integers(2**31))
         observation, _ = self._environments[lane].reset(seed=seed)
         self._checker.observation(observation, lane, step)
-        self._observations[lane] = observation
+        self._set_observation(lane, observation)
         self._seeds[lane] = seed
         self._logs[lane].restart()
         self.ledger.begin(lane, number)
@@ -123,9 +126,13 @@ class Lanes:
         gained = float(reward)
         ledger.returns[lane] += gained
         ledger.lengths[lane] += 1
-        before = self._observations[lane].copy()
-        self._observations[lane] = observation
+        before = self._observations[lane]
+        self._set_observation(lane, observation)
         return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated)),)
+
+    def _set_observation(self, lane: int, observation: Any) -> None:
+        self._observations[lane] = copy_observation(self._space, observation)
+        self._encoder.write(observation, self._encoded[lane])
 
     def discard(self, transitions: tuple[Transition, ...]) -> None:
         """Drop the surplus transitions of a tick; there are none, since a tick steps one lane."""
@@ -145,7 +152,7 @@ class Lanes:
                 "seed": self._seeds[lane],
                 "actions": self._logs[lane].actions(),
                 "environment": self._environment_state(lane),
-                "observation": self._observations[lane].copy(),
+                "observation": self._observations[lane],
             }
             for lane in range(self.num_envs)
         ]
@@ -175,7 +182,7 @@ class Lanes:
                 self._restore_lane(lane, saved)
 
     def _restore_lane(self, lane: int, saved: dict[str, Any]) -> None:
-        self._observations[lane] = saved["observation"]
+        self._set_observation(lane, saved["observation"])
         self._seeds[lane] = saved["seed"]
         self._logs[lane].restart(saved["actions"])
         if self.ledger.numbers[lane] < 0:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from noterl.envs.spaces import as_exact_class, kind, show
+from noterl.envs.spaces import kind, show
 
 # With shimmy installed, these make an environment of classic gym from an id among their arguments, and gym imports.
 _IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
@@ -32,10 +32,7 @@ def describe(
     spec: EnvSpec | None, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> dict[str, Any]:
     """Return a description that a file can hold: the spaces, and the id and arguments if they are sufficient."""
-    description: dict[str, Any] = {
-        "observation_space": as_exact_class(observation_space),
-        "action_space": as_exact_class(action_space),
-    }
+    description: dict[str, Any] = {"observation_space": observation_space, "action_space": action_space}
     # A spec names wrappers by import path; an id without them would be another environment.
     registered = None if spec is None or spec.additional_wrappers else gymnasium.registry.get(spec.id)
     if spec is None or registered is None or registered.entry_point != spec.entry_point:

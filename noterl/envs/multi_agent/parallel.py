@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.spaces import is_space, parts_of, show
-from noterl.envs.wrappers.classic import ClassicEnv
+from noterl.envs.wrappers.classic import ClassicEnv, accepted_keywords
 
 Array = np.ndarray[Any, Any]
 
@@ -225,7 +225,7 @@ class _Classic(ClassicEnv):
 
     def __init__(self, env: Any, team: Team) -> None:
         self.env, self.observation_space = env, team.observation_space
-        self._refused: set[str] = set()
+        self._accepted = accepted_keywords(env)
 
 
 def as_team(env: Any) -> TeamEnv | None:

@@ -134,10 +134,6 @@ class Lanes:
         self._observations[lane] = copy_observation(self._space, observation)
         self._encoder.write(observation, self._encoded[lane])
 
-    def discard(self, transitions: tuple[Transition, ...]) -> None:
-        """Drop the surplus transitions of a tick; there are none, since a tick steps one lane."""
-        assert not transitions, "a tick of scalar lanes has one transition"
-
     def logs(self, lane: int) -> dict[str, float]:
         """Return the logs of a lane's episode besides its return and length."""
         return {}
@@ -204,7 +200,3 @@ class Lanes:
         actions = (one_of(saved["actions"], k, self.source.action_space) for k in range(len(saved["actions"])))
         observation = envs.replay(environment, saved["seed"], actions, over=not self.ledger.running[lane])
         return None if envs.equal(observation, saved["observation"]) else "observations differ"
-
-    def close(self) -> None:
-        """Close the environments that the source made."""
-        self.source.close()

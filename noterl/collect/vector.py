@@ -50,11 +50,7 @@ class VectorLanes:
     def __init__(self, source: EnvSource, generators: Generators) -> None:
         self.source, self._env = source, source.open_vector()
         self.num_envs = int(self._env.num_envs)
-        mode = self._env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        try:
-            self._mode = AutoresetMode(mode)
-        except ValueError as error:
-            raise ValueError(f"env: metadata['autoreset_mode'] must be one of gymnasium's, got {mode!r}") from error
+        self._mode = AutoresetMode(envs.autoreset_mode(self._env))
         self.ledger = Ledger(self.num_envs)
         self._before = (self.ledger.returns, self.ledger.lengths)  # as they were before the last tick
         self._generators = generators
@@ -119,7 +115,7 @@ class VectorLanes:
         """Reset lanes one after another, in DISABLED."""
         for lane in lanes:
             observations, _ = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
-            _put(self._observations, lane, observations)
+            self._observations = copy_observation(self._batch_space, observations)
             self._unreset[lane] = False
 
     def begin_round(self, actions: np.ndarray) -> None:
@@ -248,16 +244,3 @@ class VectorLanes:
         self._discarded = saved["discarded"]
         same = (envs.equal(at(self._observations, lane), one["observation"]) for lane, one in enumerate(lanes))
         return None if all(same) else "observations differ"
-
-    def close(self) -> None:
-        """Close the environment if the source made it."""
-        self.source.close()
-
-
-def _put(observations: Any, lane: int, source: Any) -> None:
-    """Copy one lane's observation from `source`; both are arrays `[N, ...]`, or dicts of them."""
-    if isinstance(observations, dict):
-        for name, part in observations.items():
-            _put(part, lane, source[name])
-    else:
-        observations[lane] = source[lane]

@@ -68,7 +68,10 @@ def read(description: Any) -> Described:
     for space in spaces:
         if not isinstance(space, gymnasium.Space) or kind(space) is None:
             raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
-    env_id, agents = description.get("id"), _agents(description, *spaces)
+    env_id, agents = description.get("id"), description.get("agents")
+    named = isinstance(agents, list) and all(isinstance(name, str) for name in agents)
+    if agents is not None and not (named and all(kind(space) == "Tuple" for space in spaces)):
+        raise ValueError(f"description: agents are malformed: {show(description)}")
     if env_id is None:
         return Described(*spaces, None, {}, "the file holds only the spaces of its environment", agents)
     kwargs, limit = description.get("kwargs", {}), description.get("max_episode_steps")
@@ -82,16 +85,3 @@ def read(description: Any) -> Described:
         return Described(*spaces, None, {}, absent, agents)
     # For gymnasium, -1 means no time limit even if the registered id has one.
     return Described(*spaces, env_id, {**kwargs, "max_episode_steps": -1 if limit is None else limit}, "", agents)
-
-
-def _agents(
-    description: dict[str, Any], observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
-) -> list[str] | None:
-    """Return the names of an environment's agents; None for one agent."""
-    names = description.get("agents")
-    if names is None:
-        return None
-    tuples = isinstance(observation_space, gymnasium.spaces.Tuple) and isinstance(action_space, gymnasium.spaces.Tuple)
-    if not tuples or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"description: agents are malformed: {show(description)}")
-    return names

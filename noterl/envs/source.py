@@ -67,7 +67,7 @@ class EnvSource:
         if isinstance(env, TeamEnv):
             team = env.team
         elif env is None and team is None and kind(observation_space) == kind(action_space) == "Tuple":
-            team = Team(range(len(observation_space)), list(observation_space), list(action_space))
+            team = Team([str(k) for k in range(len(observation_space))], list(observation_space), list(action_space))
         self.team = team
         if team is not None:
             observation_space, action_space = team.joined_observation_space, team.joined_action_space
@@ -148,7 +148,7 @@ class EnvSource:
             ValueError: if no environment, or no further one, can be made.
         """
         if type(self._env) is SyncVectorEnv:
-            return self._opened().envs[index]
+            return self.open_vector().envs[index]
         if self.num_envs is not None:
             raise ValueError("env: a vector environment steps its lanes together and has no single lane")
         if index == 0 and self._env is not None and not self._owned:
@@ -158,17 +158,8 @@ class EnvSource:
         self._lanes.append(env)
         return env
 
-    def open_vector(self) -> VectorEnv[Any, Any, Any]:
-        """Return the vector environment; if it was made here and has been closed, make it again.
-
-        Raises:
-            ValueError: if there is none.
-        """
-        if self.vector is None:
-            raise ValueError(f"env: {name_of(self._env)} is not a vector environment that steps its lanes together")
-        return self._opened()
-
-    def _opened(self) -> Any:
+    def open_vector(self) -> Any:
+        """Return the vector environment; if it was made here and has been closed, make it again."""
         if not self._is_open and self._build is not None:
             self._env, self._is_open = self._build(None), True
         return self._env

@@ -17,7 +17,6 @@ KINDS: dict[str, type[Space[Any]]] = {
     "Dict": spaces.Dict,
     "Tuple": spaces.Tuple,
 }
-_KIND_LIST = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
 
 
 def kind(space: Any) -> str | None:
@@ -55,7 +54,7 @@ def convert(space: Any, name: str) -> Space[Any]:
     """
     which = kind(space)
     if which is None:
-        raise ValueError(f"env: {name} must be a {_KIND_LIST} space, got {show(space)} ({type(space).__name__})")
+        raise ValueError(f"env: {name} must be a {', '.join(KINDS)} space, got {show(space)} ({type(space).__name__})")
     if which in ("Discrete", "MultiDiscrete") and np.any(getattr(space, "start", 0)):
         raise ValueError(f"env: {name} must start at zero, got {show(space)}; {_start_hint(space, name)}")
     try:

@@ -223,8 +223,8 @@ class _Examiner:
         state = get_state(self._env)
         if state is None:
             return report.warn(
-                "the state, or that of a wrapper, has other values than numbers, text, arrays, generators, lists and "
-                "dicts: it cannot be saved, so episodes are not restored exactly"
+                "the state cannot be saved, so episodes are not restored exactly: it has values other than numbers, "
+                "text, arrays, generators, lists and dicts, or a wrapper around it has no get_state and set_state"
             )
         expected = self._steps(self._env, actions[half:], "the rest of an episode")
         report.place = "get_state or set_state"

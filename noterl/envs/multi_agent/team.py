@@ -119,9 +119,8 @@ class Team:
 
     def actions(self, vector: Array) -> tuple[Any, ...]:
         """Return the agents' actions, each a member of its space, from one vector `[W]`."""
-        return tuple(
-            _action(vector[place], space) for place, space in zip(self._action_columns, self.action_space, strict=True)
-        )
+        actions = zip(self.batched_actions(vector[None]), self.action_space, strict=True)
+        return tuple(int(one[0]) if isinstance(space, spaces.Discrete) else one[0] for one, space in actions)
 
     def batched_actions(self, vectors: Array) -> tuple[Array, ...]:
         """Return each agent's actions `[N, *shape]`, in the type of its space, from vectors `[N, W]`."""
@@ -166,12 +165,6 @@ def _bound(space: Space[Any], side: int) -> Any:
         return np.full(space.shape, side)
     sizes: Any = space
     return side * ((sizes.nvec if isinstance(space, spaces.MultiDiscrete) else sizes.n) - 1)
-
-
-def _action(numbers: Array, space: Space[Any]) -> Any:
-    if isinstance(space, spaces.Discrete):
-        return int(numbers[0])
-    return _cast(numbers.reshape(space.shape or ()), space)
 
 
 def _cast(actions: Array, space: Space[Any]) -> Array:

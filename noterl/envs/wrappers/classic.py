@@ -60,7 +60,10 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         self.observation_space = convert(env.observation_space, "observation_space")
         self.action_space = convert(env.action_space, "action_space")
         self.metadata = dict(getattr(env, "metadata", None) or {})
-        self.render_mode = getattr(env, "render_mode", None) or self._old_render_mode()
+        # In gym 0.21, `render` has an argument `mode`.
+        self._renders_by_mode = "mode" in inspect.signature(getattr(env, "render", lambda: None)).parameters
+        in_arrays = self._renders_by_mode and "rgb_array" in self.metadata.get("render.modes", self.metadata.get("render_modes", ()))
+        self.render_mode = getattr(env, "render_mode", None) or ("rgb_array" if in_arrays else None)
         self._accepted = accepted_keywords(env)
         _silence_checkers(env)
 
@@ -101,18 +104,9 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         count = f"{len(result)} values" if isinstance(result, tuple | list) else type(result).__name__
         raise ValueError(f"env: {type(self.env).__name__}.step must return 4 or 5 values, got {count}")
 
-    def _old_render_mode(self) -> str | None:
-        modes = self.metadata.get("render.modes", self.metadata.get("render_modes", ()))
-        return "rgb_array" if "rgb_array" in modes and self.render_takes_mode() else None
-
-    def render_takes_mode(self) -> bool:
-        """Return whether `render` has an argument `mode`, as in gym 0.21."""
-        render = getattr(self.env, "render", None)
-        return callable(render) and "mode" in inspect.signature(render).parameters
-
     def render(self) -> Any:
         """Render the environment, as an array if it can."""
-        return self.env.render(mode="rgb_array") if self.render_takes_mode() else self.env.render()
+        return self.env.render(mode="rgb_array") if self._renders_by_mode else self.env.render()
 
     def close(self) -> None:
         """Close the environment if it has a method for that."""

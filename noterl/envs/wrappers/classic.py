@@ -62,8 +62,9 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         self.metadata = dict(getattr(env, "metadata", None) or {})
         # In gym 0.21, `render` has an argument `mode`.
         self._renders_by_mode = "mode" in inspect.signature(getattr(env, "render", lambda: None)).parameters
-        in_arrays = self._renders_by_mode and "rgb_array" in self.metadata.get("render.modes", self.metadata.get("render_modes", ()))
-        self.render_mode = getattr(env, "render_mode", None) or ("rgb_array" if in_arrays else None)
+        modes: Any = self.metadata.get("render.modes", self.metadata.get("render_modes", ()))
+        old_mode = "rgb_array" if self._renders_by_mode and "rgb_array" in modes else None
+        self.render_mode = getattr(env, "render_mode", None) or old_mode
         self._accepted = accepted_keywords(env)
         _silence_checkers(env)
 

@@ -31,5 +31,4 @@ def open_lanes(
         return VectorLanes(source, generators)
     if source.team is None:
         return Lanes(source, num_envs, generators)
-    assert team_reward is not None, "several agents need a team_reward"
     return TeamLanes(source, num_envs, generators, team_reward)

@@ -12,9 +12,11 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import envs
-from noterl.collect.checks import Checker
-from noterl.collect.ledger import Ledger, is_owner, restore_episode, set_owner, warn_restarted
-from noterl.envs.observation import ObservationEncoder, current_observations
+from noterl.collect.action_log import ActionLog
+from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
+from noterl.envs.checking.checker import Checker
+from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
+from noterl.heads import one_of
 from noterl.types import Transition
 
 if TYPE_CHECKING:
@@ -49,9 +51,12 @@ class Lanes:
         self._steps = [environment.step for environment in self._environments]
         self._checker = Checker(source.observation_space)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
-        self._observations, self._encoded = current_observations(ObservationEncoder(source.observation_space), num_envs)
+        self._space, self._encoder = source.observation_space, ObservationEncoder(source.observation_space)
+        # The current observations, which are replaced but never changed in place, and all of them encoded
+        self._observations = [zeros(self._space)] * num_envs
+        self._encoded = np.zeros((num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
         self._seeds: list[int] = [0] * num_envs
-        self._past: list[list[Any]] = [[] for _ in range(num_envs)]
+        self._logs = [ActionLog(source.action_space) for _ in range(num_envs)]
         self.claim()
 
     def claim(self) -> None:
@@ -83,17 +88,17 @@ class Lanes:
         seed = int(self._generators(f"environment/{lane}").integers(2**31))
         observation, _ = self._environments[lane].reset(seed=seed)
         self._checker.observation(observation, lane, step)
-        self._observations[lane] = observation
+        self._set_observation(lane, observation)
         self._seeds[lane] = seed
-        self._past[lane].clear()
+        self._logs[lane].restart()
         self.ledger.begin(lane, number)
 
     def begin_round(self, actions: np.ndarray) -> None:
         """Set the next action of every lane."""
-        self.actions = self._single(actions)
+        self.actions = self._members(actions)
         self.cursor = 0
 
-    def _single(self, actions: np.ndarray) -> Any:
+    def _members(self, actions: np.ndarray) -> Any:
         """Return actions `[N, ...]` as a sequence of members of the action space; see `noterl.heads.one_of`."""
         if self._discrete:
             return actions.tolist()
@@ -117,17 +122,17 @@ class Lanes:
         self._checker.observation(observation, lane, step)
         self._checker.reward(reward, lane, step)
         ledger.running[lane] = True
-        self._past[lane].append(action)
+        self._logs[lane].append(action)
         gained = float(reward)
         ledger.returns[lane] += gained
         ledger.lengths[lane] += 1
-        before = self._observations[lane].copy()
-        self._observations[lane] = observation
+        before = self._observations[lane]
+        self._set_observation(lane, observation)
         return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated)),)
 
-    def discard(self, transitions: tuple[Transition, ...]) -> None:
-        """Drop the surplus transitions of a tick; there are none, since a tick steps one lane."""
-        assert not transitions, "a tick of scalar lanes has one transition"
+    def _set_observation(self, lane: int, observation: Any) -> None:
+        self._observations[lane] = copy_observation(self._space, observation)
+        self._encoder.write(observation, self._encoded[lane])
 
     def logs(self, lane: int) -> dict[str, float]:
         """Return the logs of a lane's episode besides its return and length."""
@@ -141,9 +146,9 @@ class Lanes:
         lanes = [
             {
                 "seed": self._seeds[lane],
-                "actions": np.array(self._past[lane]),
+                "actions": self._logs[lane].actions(),
                 "environment": self._environment_state(lane),
-                "observation": self._observations[lane].copy(),
+                "observation": self._observations[lane],
             }
             for lane in range(self.num_envs)
         ]
@@ -162,34 +167,36 @@ class Lanes:
         A state of another number of lanes is ignored without a warning if the user chose that number (`num_envs`).
         """
         lanes = state["lanes"]
-        if "vector" in state:
-            reason = "the state is of a vector environment"
-            return warn_restarted("the environments", reason, "Their episodes restart")
-        if len(lanes) != self.num_envs:
-            if self.source.num_envs is not None:
-                reason = f"the state is of {len(lanes)} environments"
-                warn_restarted("the environments", reason, "Their episodes restart")
-            return None
-        self.ledger.set_state(state["ledger"])
-        actions = state["actions"]
-        self.actions = None if actions is None else self._single(actions)
-        self.cursor = state["cursor"]
-        for lane, saved in enumerate(lanes):
-            self._restore_lane(lane, saved)
-        return None
+        if "vector" in state or (len(lanes) != self.num_envs and self.source.num_envs is not None):
+            kind = "a vector environment" if "vector" in state else f"{len(lanes)} environments"
+            warn_restarted("the environments", f"the state is of {kind}", "Their episodes restart")
+        elif len(lanes) == self.num_envs:
+            self.ledger.set_state(state["ledger"])
+            self.actions = None if state["actions"] is None else self._members(state["actions"])
+            self.cursor = state["cursor"]
+            for lane, saved in enumerate(lanes):
+                self._restore_lane(lane, saved)
 
     def _restore_lane(self, lane: int, saved: dict[str, Any]) -> None:
-        self._observations[lane] = saved["observation"]
+        self._set_observation(lane, saved["observation"])
         self._seeds[lane] = saved["seed"]
-        past = self._past[lane] = list(self._single(saved["actions"]))
+        self._logs[lane].restart(saved["actions"])
         if self.ledger.numbers[lane] < 0:
             return
-        over = not self.ledger.running[lane] and bool(past)  # the last action ended the episode
-        reason = restore_episode(self._environments[lane], saved, past, over=over)
+        try:
+            reason = self._restore_environment(lane, saved)
+        except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
+            reason = f"{type(error).__name__}: {error}"
         if reason is not None:
             self.ledger.running[lane] = False
             warn_restarted(f"environment {lane}", reason)
 
-    def close(self) -> None:
-        """Close the environments that the source made."""
-        self.source.close()
+    def _restore_environment(self, lane: int, saved: dict[str, Any]) -> str | None:
+        """Restore the state, or repeat the actions; return the reason if that failed, else None."""
+        environment = self._environments[lane]
+        if saved["environment"] is not None:
+            envs.set_state(environment, saved["environment"])
+            return None
+        actions = (one_of(saved["actions"], k, self.source.action_space) for k in range(len(saved["actions"])))
+        observation = envs.replay(environment, saved["seed"], actions, over=not self.ledger.running[lane])
+        return None if envs.equal(observation, saved["observation"]) else "observations differ"

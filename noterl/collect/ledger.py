@@ -1,4 +1,4 @@
-"""The episodes in flight: their returns and lengths, their restoration, and the lanes that step an environment."""
+"""The episodes in flight: their returns and lengths, and the lanes that step an environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 from weakref import WeakValueDictionary
 
-from noterl import envs
 from noterl.envs.wrappers.classic import layers
 
 
@@ -45,27 +44,6 @@ class Ledger:
         """Restore a state that `get_state` returned."""
         for name in vars(self):
             setattr(self, name, list(state[name]))
-
-
-def restore_episode(environment: Any, saved: dict[str, Any], actions: list[Any], *, over: bool) -> str | None:
-    """Restore one environment; return the reason if that failed, else None.
-
-    Args:
-        environment: the environment.
-        saved: the "seed" of its last reset, its "observation", and its own state as "environment", or None.
-        actions: the actions since the reset.
-        over: whether the last action ended the episode.
-    """
-    try:
-        if saved["environment"] is not None:
-            envs.set_state(environment, saved["environment"])
-            return None
-        observation = envs.replay(environment, saved["seed"], actions[:-1] if over else actions)
-        if over and observation is not None:
-            observation = environment.step(actions[-1])[0]
-    except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
-        return f"{type(error).__name__}: {error}"
-    return None if envs.equal(observation, saved["observation"]) else "observations differ"
 
 
 def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts") -> None:

@@ -25,9 +25,11 @@ class TeamLanes(Lanes):
         team_reward: see `noterl.envs.multi_agent.parallel.TeamEnv`.
     """
 
-    def __init__(self, source: EnvSource, num_envs: int, generators: Generators, team_reward: TeamReward) -> None:
+    def __init__(
+        self, source: EnvSource, num_envs: int, generators: Generators, team_reward: TeamReward | None
+    ) -> None:
         super().__init__(source, num_envs, generators)
-        assert source.team is not None, "one agent needs Lanes"
+        assert source.team is not None and team_reward is not None, "several agents need a team_reward"
         self._names = source.team.names
         self._earned = np.zeros((num_envs, len(self._names)))
         for environment in self._environments:

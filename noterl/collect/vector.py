@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from noterl import envs
-from noterl.collect.checks import MAX_HISTORY, Checker
+from noterl.collect.action_log import ActionLog
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
+from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.types import Transition
 
@@ -50,19 +50,14 @@ class VectorLanes:
     def __init__(self, source: EnvSource, generators: Generators) -> None:
         self.source, self._env = source, source.open_vector()
         self.num_envs = int(self._env.num_envs)
-        mode = self._env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        try:
-            self._mode = AutoresetMode(mode)
-        except ValueError as error:
-            raise ValueError(f"env: metadata['autoreset_mode'] must be one of gymnasium's, got {mode!r}") from error
+        self._mode = AutoresetMode(envs.autoreset_mode(self._env))
         self.ledger = Ledger(self.num_envs)
         self._before = (self.ledger.returns, self.ledger.lengths)  # as they were before the last tick
         self._generators = generators
         self._checker = Checker(source.observation_space)
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
-        space = source.action_space
-        self._action_type: Any = np.min_scalar_type(space.n - 1) if isinstance(space, spaces.Discrete) else space.dtype
+        self._log = ActionLog(source.action_space, self.num_envs)
         self._forget()
         set_owner(self._env, self)
 
@@ -87,7 +82,6 @@ class VectorLanes:
         self.waiting = np.zeros(self.num_envs, bool)
         self._discarded = False  # whether transitions of the last tick were
         self._seed = 0
-        self._history: bytearray | None = None  # all actions since the reset, one after the other
 
     def observations(self) -> np.ndarray:
         """Return the current observations as networks see them, `[N, ...]`."""
@@ -112,7 +106,8 @@ class VectorLanes:
         self.ledger.begin(lane, number)
 
     def _reset_all(self, seed: int) -> None:
-        self._seed, self._history = seed, bytearray()
+        self._seed = seed
+        self._log.restart()
         observations, _ = self._env.reset(seed=seed)
         self._observations = copy_observation(self._batch_space, observations)
 
@@ -120,7 +115,7 @@ class VectorLanes:
         """Reset lanes one after another, in DISABLED."""
         for lane in lanes:
             observations, _ = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
-            _put(self._observations, lane, observations)
+            self._observations = copy_observation(self._batch_space, observations)
             self._unreset[lane] = False
 
     def begin_round(self, actions: np.ndarray) -> None:
@@ -161,10 +156,7 @@ class VectorLanes:
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Step the environment; return rewards, both kinds of ends, and the info."""
         observations, rewards, terminated, truncated, info = self._env.step(actions.copy())  # it may change them
-        if self._history is not None:
-            self._history += actions.astype(self._action_type).tobytes()
-            if len(self._history) > MAX_HISTORY:
-                self._history = None
+        self._log.append(actions)
         over = ~self.waiting & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
         self._observations = copy_observation(self._batch_space, observations)
         if self._mode is AutoresetMode.NEXT_STEP:
@@ -200,9 +192,7 @@ class VectorLanes:
         """Return the seed of the reset, the actions since and the current observations; None before a reset."""
         if self._observations is None:
             return None
-        space, shape = self.source.observation_space, (-1, self.num_envs, *(self.source.action_space.shape or ()))
-        history: Any = None if self._history is None else np.array(self._history, np.uint8)
-        history = None if history is None else history.view(self._action_type)
+        space = self.source.observation_space
         return {
             "ledger": self.ledger.get_state(),
             "lanes": [
@@ -211,7 +201,7 @@ class VectorLanes:
             "vector": {
                 "mode": self._mode.value,
                 "seed": self._seed,
-                "actions": None if history is None else history.reshape(shape),
+                "actions": self._log.actions(),
                 "unreset": self._unreset.copy(),
                 "discarded": self._discarded,
             },
@@ -242,7 +232,7 @@ class VectorLanes:
         if (len(lanes), saved["mode"]) != (self.num_envs, self._mode.value):
             return f"the state is of {len(lanes)} environments in the mode {saved['mode']}"
         if saved["actions"] is None:
-            return f"the actions since its reset exceed {MAX_HISTORY} bytes"
+            return "the actions since its reset exceed 64 MiB"
         try:
             self._reset_all(saved["seed"])
             for actions in saved["actions"]:
@@ -254,16 +244,3 @@ class VectorLanes:
         self._discarded = saved["discarded"]
         same = (envs.equal(at(self._observations, lane), one["observation"]) for lane, one in enumerate(lanes))
         return None if all(same) else "observations differ"
-
-    def close(self) -> None:
-        """Close the environment if the source made it."""
-        self.source.close()
-
-
-def _put(observations: Any, lane: int, source: Any) -> None:
-    """Copy one lane's observation from `source`; both are arrays `[N, ...]`, or dicts of them."""
-    if isinstance(observations, dict):
-        for name, part in observations.items():
-            _put(part, lane, source[name])
-    else:
-        observations[lane] = source[lane]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from noterl.envs.spaces import as_exact_class, kind, show
+from noterl.envs.spaces import kind, show
 
 # With shimmy installed, these make an environment of classic gym from an id among their arguments, and gym imports.
 _IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
@@ -32,10 +32,7 @@ def describe(
     spec: EnvSpec | None, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> dict[str, Any]:
     """Return a description that a file can hold: the spaces, and the id and arguments if they are sufficient."""
-    description: dict[str, Any] = {
-        "observation_space": as_exact_class(observation_space),
-        "action_space": as_exact_class(action_space),
-    }
+    description: dict[str, Any] = {"observation_space": observation_space, "action_space": action_space}
     # A spec names wrappers by import path; an id without them would be another environment.
     registered = None if spec is None or spec.additional_wrappers else gymnasium.registry.get(spec.id)
     if spec is None or registered is None or registered.entry_point != spec.entry_point:
@@ -71,7 +68,10 @@ def read(description: Any) -> Described:
     for space in spaces:
         if not isinstance(space, gymnasium.Space) or kind(space) is None:
             raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
-    env_id, agents = description.get("id"), _agents(description, *spaces)
+    env_id, agents = description.get("id"), description.get("agents")
+    named = isinstance(agents, list) and all(isinstance(name, str) for name in agents)
+    if agents is not None and not (named and all(kind(space) == "Tuple" for space in spaces)):
+        raise ValueError(f"description: agents are malformed: {show(description)}")
     if env_id is None:
         return Described(*spaces, None, {}, "the file holds only the spaces of its environment", agents)
     kwargs, limit = description.get("kwargs", {}), description.get("max_episode_steps")
@@ -85,16 +85,3 @@ def read(description: Any) -> Described:
         return Described(*spaces, None, {}, absent, agents)
     # For gymnasium, -1 means no time limit even if the registered id has one.
     return Described(*spaces, env_id, {**kwargs, "max_episode_steps": -1 if limit is None else limit}, "", agents)
-
-
-def _agents(
-    description: dict[str, Any], observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
-) -> list[str] | None:
-    """Return the names of an environment's agents; None for one agent."""
-    names = description.get("agents")
-    if names is None:
-        return None
-    tuples = isinstance(observation_space, gymnasium.spaces.Tuple) and isinstance(action_space, gymnasium.spaces.Tuple)
-    if not tuples or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"description: agents are malformed: {show(description)}")
-    return names

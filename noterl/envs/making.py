@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,9 +26,6 @@ MAY_BE = (
 
 # gymnasium.make_vec adds these to the arguments of the environment.
 _VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
-
-# gymnasium imports the module of an id "module:id"; it fails with an unclear error on other ids with a colon.
-_ID_WITH_MODULE = re.compile(r"\w+(\.\w+)*:[^:]+")
 
 
 class NotRemade(Exception):
@@ -85,22 +81,16 @@ def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: 
 
     Raises:
         ValueError: if the id is not known; the message has gymnasium's suggestion.
-        ImportError: if the environment needs a package that is not installed.
+        ImportError: if the environment, or the module of the id, is not installed.
     """
-    if isinstance(env_id, str) and ":" in env_id and not _ID_WITH_MODULE.fullmatch(env_id):
-        raise ValueError(f"env: an id is [module:][namespace/]name[-v0], got {env_id!r}")
     if render_mode is not None:
         keywords["render_mode"] = render_mode
     try:
         made = gymnasium.make(env_id, disable_env_checker=True, **keywords)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ImportError(f"env: {show(env_id)} cannot be made: {error}") from error
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ValueError) as error:
         raise ValueError(f"env: {error}") from error
-    except ModuleNotFoundError as error:
-        if isinstance(env_id, str) and error.name is None and ":" in env_id:
-            raise ValueError(f"env: {error}") from error
-        raise
     return as_team(made) or made
 
 

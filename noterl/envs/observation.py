@@ -82,7 +82,9 @@ class ObservationEncoder:
         return encoded
 
     def write(self, observation: Any, encoded: Array) -> None:
-        """Encode observations into `encoded [..., D]`; not for `is_identity`."""
+        """Encode observations into `encoded [..., *shape]`."""
+        if self.is_identity:
+            encoded[...] = observation
         for path, space, columns in self.parts:
             value = np.asarray(_get(observation, path))
             if isinstance(space, spaces.Discrete):
@@ -111,40 +113,6 @@ class ObservationEncoder:
         return axes
 
 
-class CurrentObservations:
-    """The current observations of N lanes whose encoding is not the identity: a copy of each, and all encoded.
-
-    Args:
-        encoder: of the space.
-        lanes: N.
-
-    Attributes:
-        encoded: what networks see, `[N, ...]`.
-    """
-
-    def __init__(self, encoder: ObservationEncoder, lanes: int) -> None:
-        self._encoder = encoder
-        self._observations = [zeros(encoder.original_space)] * lanes
-        self.encoded = encoder.stack(self._observations)
-
-    def __getitem__(self, lane: int) -> Any:
-        """Return a lane's observation, which is replaced but never changed in place."""
-        return self._observations[lane]
-
-    def __setitem__(self, lane: int, observation: Any) -> None:
-        self._observations[lane] = copy_observation(self._encoder.original_space, observation)
-        self._encoder.write(observation, self.encoded[lane])
-
-
-def current_observations(encoder: ObservationEncoder, lanes: int) -> tuple[Any, Array]:
-    """Return storage for the current observations of N lanes, by lane, and its encoded view `[N, ...]`."""
-    if not encoder.is_identity:
-        stored = CurrentObservations(encoder, lanes)
-        return stored, stored.encoded
-    array = np.zeros((lanes, *encoder.space.shape), encoder.space.dtype)
-    return array, array
-
-
 def zeros(space: Space[Any]) -> Any:
     """Return an observation of zeros."""
     if isinstance(space, spaces.Dict):
@@ -157,14 +125,6 @@ def copy_observation(space: Space[Any], observation: Any) -> Any:
     if isinstance(space, spaces.Dict):
         return {name: copy_observation(part, observation[name]) for name, part in space.spaces.items()}
     return np.array(observation, space.dtype)
-
-
-def has_layout(space: Space[Any], value: Any) -> bool:
-    """Return whether a value has the shapes and types that `copy_observation` returns; values are not checked."""
-    if isinstance(space, spaces.Dict):
-        same = isinstance(value, Mapping) and value.keys() == space.spaces.keys()
-        return same and all(has_layout(part, value[name]) for name, part in space.spaces.items())
-    return isinstance(value, np.ndarray) and value.shape == space.shape and value.dtype == space.dtype
 
 
 def at(observations: Any, index: int) -> Any:

@@ -2,8 +2,9 @@
 
 An environment with `get_state()` and `set_state(state)` is restored by these; they cover everything that it wraps. The
 state may hold numbers, text, bytes, None, NumPy arrays, scalars and generators, and lists, tuples, deques and dicts of
-these. The generator that gymnasium gives every environment is always included. Any other environment is replayed: it is
-reset with the same seed, and the actions since are repeated.
+these. The generator that gymnasium gives every environment is always included, and so are the wrappers of gymnasium and
+noterl; another wrapper needs the two methods itself. Any other environment is replayed: it is reset with the same seed,
+and the actions since are repeated.
 """
 
 from __future__ import annotations
@@ -41,18 +42,6 @@ _STATELESS = {"ClassicEnv", "HumanRendering", "MaxAndSkipObservation", "PassiveE
 _STATELESS |= {"RenderCollection", "RepeatAction"}
 _STATELESS_MODULES = ("transform_observation", "transform_action", "transform_reward", "array_conversion")
 
-# Attributes of the base class of wrappers that are not state.
-_BASE_FIELDS = {
-    "env",
-    "_action_space",
-    "_observation_space",
-    "_metadata",
-    "_cached_spec",
-    "_saved_kwargs",
-    "_np_random",
-    "_np_random_seed",
-}
-
 
 def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
     """Return the state of an environment and of the wrappers around it.
@@ -61,19 +50,23 @@ def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
         env: an environment whose own class, or one of its wrappers, has `get_state()` and `set_state(state)`.
 
     Returns:
-        A dict of values that a file can hold. None if no such methods exist, or if a file cannot hold their state or
-        an attribute of a wrapper that is not gymnasium's own.
+        A dict of values that a file can hold. None if no such methods exist, if a file cannot hold their state, or if
+        there is a wrapper around them that is neither gymnasium's nor noterl's.
     """
     stack = list(layers(env))
     stateful = _stateful(stack)
-    if stateful is None:
+    fields = [_fields(layer) for layer in stack[:stateful]]
+    if stateful is None or None in fields:
         return None
     random = vars(stack[-1]).get("_np_random") if hasattr(stack[-1], "__dict__") else None
     own = stack[stateful].get_state()
     try:
         return {
             "layers": [type(layer).__name__ for layer in stack],
-            "wrappers": [_wrapper_state(layer) for layer in stack[:stateful]],
+            "wrappers": [
+                {path: codec.copy(attrgetter(path)(layer)) for path in paths or () if path.split(".")[0] in vars(layer)}
+                for layer, paths in zip(stack, fields, strict=False)
+            ],
             "env": codec.copy(own),
             "random": codec.copy(random).bit_generator.state if isinstance(random, np.random.Generator) else None,
         }
@@ -95,10 +88,13 @@ def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
         raise ValueError(f"state must be a result of get_state, got {type(state).__name__}")
     names = [type(layer).__name__ for layer in stack]
     if stateful is None or state["layers"] != names or len(state["wrappers"]) != stateful:
-        raise ValueError(f"state is of the environment {_chain(state['layers'])}, but this one is {_chain(names)}")
+        saved, own = ("<".join(map(str, each)) for each in (state["layers"], names))
+        raise ValueError(f"state is of the environment {saved}, but this one is {own}")
     own, wrappers, random = (codec.copy(state[name]) for name in ("env", "wrappers", "random"))
     for layer, fields in zip(stack[:stateful], wrappers, strict=True):
-        _check_fields(layer, fields)
+        for path in fields:  # a file must not replace methods or the wrapped environment
+            if path not in (_fields(layer) or ()):
+                raise ValueError(f"state: {type(layer).__name__} has no state named {path!r}")
     env.reset(seed=0)
     stack[stateful].set_state(own)
     for layer, fields in zip(stack[:stateful], wrappers, strict=True):
@@ -113,11 +109,10 @@ def has_state_methods(env: gymnasium.Env[Any, Any]) -> bool:
     return _stateful(list(layers(env))) is not None
 
 
-def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any]) -> Any:
+def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any], *, over: bool = False) -> Any:
     """Reset with `seed`, take `actions`, and return the last observation.
 
-    Return None if the episode ended before the last action. It is not the same episode then, because only episodes in
-    flight are replayed.
+    Return None if the episode ended before the last action or, unless `over`, with it: it is another episode then.
 
     Example:
     >>> env = gymnasium.make("CartPole-v1")
@@ -125,11 +120,13 @@ def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any
     True
     """
     observation, _ = env.reset(seed=seed)
+    ended = False
     for action in actions:
-        observation, _, terminated, truncated, _ = env.step(action)
-        if terminated or truncated:
+        if ended:
             return None
-    return observation
+        observation, _, terminated, truncated, _ = env.step(action)
+        ended = bool(terminated or truncated)
+    return observation if over or not ended else None
 
 
 def equal(first: Any, second: Any) -> bool:
@@ -145,10 +142,6 @@ def equal(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(equal(a, b) for a, b in zip(first, second, strict=True))
     ours, theirs = np.asarray(first), np.asarray(second)
     return np.array_equal(ours, theirs, equal_nan=ours.dtype.kind in "fc" and theirs.dtype.kind in "fc")
-
-
-def _chain(names: Any) -> str:
-    return "<".join(str(name) for name in names) if isinstance(names, list) else "no environment"
 
 
 def _stateful(stack: list[Any]) -> int | None:
@@ -172,35 +165,13 @@ def _defines(layer: Any, name: str, arguments: int) -> bool:
     return True
 
 
-def _known_fields(layer: Any) -> tuple[str, ...] | None:
+def _fields(layer: Any) -> tuple[str, ...] | None:
     """Return the attributes that are a wrapper's state; None for a wrapper of another package."""
     package, *_, module = type(layer).__module__.split(".")
     if package not in ("gymnasium", "noterl"):
         return None
     name = type(layer).__name__
     return () if name in _STATELESS or module in _STATELESS_MODULES else _WRAPPER_FIELDS.get(name)
-
-
-def _wrapper_state(layer: Any) -> dict[str, Any]:
-    fields = _known_fields(layer)
-    if fields is not None:
-        return {path: codec.copy(attrgetter(path)(layer)) for path in fields if path.split(".")[0] in vars(layer)}
-    # Any attribute of a user's wrapper may be state, except those that cannot change.
-    held = {name: value for name, value in vars(layer).items() if name not in _BASE_FIELDS and not _is_fixed(value)}
-    return {name: codec.copy(value) for name, value in held.items()}
-
-
-def _is_fixed(value: Any) -> bool:
-    return callable(value) or isinstance(value, gymnasium.Space) or inspect.ismodule(value)
-
-
-def _check_fields(layer: Any, fields: dict[str, Any]) -> None:
-    """Raise for names that are not state: a file must not replace methods or the wrapped environment."""
-    known = _known_fields(layer)
-    for path in fields:
-        own = path.isidentifier() and path not in _BASE_FIELDS and not callable(getattr(type(layer), path, None))
-        if path not in known if known is not None else not own:
-            raise ValueError(f"state: {type(layer).__name__} has no state named {path!r}")
 
 
 def _set_random(base: Any, state: dict[str, Any] | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from typing import Any
-from weakref import WeakValueDictionary
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -65,20 +64,21 @@ class EnvSource:
             absent: the reason if there is no environment.
             team: the agents if there are several. Two Tuple spaces are those of several agents, too.
         """
-        if team is None and isinstance(env, TeamEnv | None):
-            team = _team_of(env, observation_space, action_space)
+        if isinstance(env, TeamEnv):
+            team = env.team
+        elif env is None and team is None and kind(observation_space) == kind(action_space) == "Tuple":
+            team = Team([str(k) for k in range(len(observation_space))], list(observation_space), list(action_space))
         self.team = team
         if team is not None:
             observation_space, action_space = team.joined_observation_space, team.joined_action_space
         self.observation_space = convert(observation_space, "observation_space")
         self.action_space = convert(action_space, "action_space")
         self._env: Any = env
-        self._build, self._owned, self._absent, self._closed = build, owned, absent, False
+        self._build, self._owned, self._absent = build, owned, absent
         self.num_envs: int | None = env.num_envs if isinstance(env, VectorEnv) else None
-        self._first_is_free = owned  # whether `env` is not a lane yet
+        self._is_open, self._is_free = True, owned  # `_env`: it is not closed; it was made here and is not a lane yet
         self._description: dict[str, Any] | None = None
-        # The environments made here, by id, as some have no hash. Only lanes and callers keep them alive.
-        self._made: WeakValueDictionary[int, Env] = WeakValueDictionary()
+        self._lanes: list[Env] = []  # those made here
 
     @classmethod
     def from_description(cls, described: Any) -> EnvSource:
@@ -92,11 +92,9 @@ class EnvSource:
         """
         read = description.read(described)
         build = None if read.env_id is None else functools.partial(make_registered, read.env_id, **read.keywords)
-        team = None
-        if read.agents is not None:
-            tuples: Any = (read.observation_space, read.action_space)  # `read` has checked that they are Tuples
-            team = Team(read.agents, *map(list, tuples))
-        source = cls(read.observation_space, read.action_space, build=build, absent=read.absent, team=team)
+        pair: tuple[Any, Any] = read.observation_space, read.action_space
+        team = None if read.agents is None else Team(read.agents, *map(list, pair))
+        source = cls(*pair, build=build, absent=read.absent, team=team)
         source._description = described
         return source
 
@@ -135,43 +133,35 @@ class EnvSource:
 
         The attribute is about the task, such as `compute_reward`; the returned object is never stepped.
         """
-        environments: list[Any] = [] if self._env is None else [self._env]
+        env = self._env
         if self.num_envs is not None:
-            environments += list(getattr(self._env.unwrapped, "envs", ()))[:1]
-        if not (hasattr(self._env, name) or any(isinstance(env, gymnasium.Env) for env in environments)):
-            environments.append(self.make_evaluation())
-        return next((layer for env in environments for layer in layers(env) if hasattr(layer, name)), None)
+            env = next(iter(getattr(env.unwrapped, "envs", ())), None)
+        env = self.make_evaluation() if env is None else env
+        return next((layer for layer in layers(env) if hasattr(layer, name)), None)
 
     def make(self, index: int = 0) -> Env:
         """Return a scalar environment for lane `index`, with gymnasium's interface.
 
-        If the user passed an environment object, lane 0 is that object. `close` closes every environment made here.
+        If the user passed an environment object, lane 0 is that object. `close` closes the others.
 
         Raises:
             ValueError: if no environment, or no further one, can be made.
         """
         if type(self._env) is SyncVectorEnv:
-            return self._opened().envs[index]
+            return self.open_vector().envs[index]
         if self.num_envs is not None:
             raise ValueError("env: a vector environment steps its lanes together and has no single lane")
-        if self._env is None or not (self._first_is_free or (index == 0 and not self._owned)):
-            return self._make_another()
-        self._first_is_free = False
-        return self._env
+        if index == 0 and self._env is not None and not self._owned:
+            return self._env
+        env = self._env if self._is_free else self._make_another()
+        self._is_free = False
+        self._lanes.append(env)
+        return env
 
-    def open_vector(self) -> VectorEnv[Any, Any, Any]:
-        """Return the vector environment; if it was made here and has been closed, make it again.
-
-        Raises:
-            ValueError: if there is none.
-        """
-        if self.vector is None:
-            raise ValueError(f"env: {name_of(self._env)} is not a vector environment that steps its lanes together")
-        return self._opened()
-
-    def _opened(self) -> Any:
-        if self._closed and self._build is not None:
-            self._env, self._closed = self._build(None), False
+    def open_vector(self) -> Any:
+        """Return the vector environment; if it was made here and has been closed, make it again."""
+        if not self._is_open and self._build is not None:
+            self._env, self._is_open = self._build(None), True
         return self._env
 
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
@@ -215,7 +205,7 @@ class EnvSource:
         env = as_env(product)
         if not isinstance(env, gymnasium.Env):
             raise ValueError(f"env: the factory must return environments, but this time it returned {show(product)}")
-        used = {id(layer) for other in self._living() for layer in layers(other)}
+        used = {id(layer) for other in (self._env, *self._lanes) for layer in layers(other)}
         if any(id(layer) in used for layer in layers(env)):
             raise ValueError(
                 f"env: the factory returned the same {name_of(env)} again; it must make a new one each time"
@@ -226,19 +216,14 @@ class EnvSource:
             env.close()
             ours = self.observation_space, self.action_space
             raise NotRemade(f"it has other spaces: {show(spaces)}, not {show(ours)}")
-        self._made[id(env)] = env
         return env
 
-    def _living(self) -> list[Env]:
-        return [env for env in (self._env, *self._made.values()) if env is not None]
-
     def close(self) -> None:
-        """Close every environment that was made here; the user's own object stays open."""
-        for env in self._living():
-            if env is not self._env or self._owned:
-                env.close()
-        self._made.clear()
-        self._first_is_free, self._closed = False, True
+        """Close the lanes that were made here; the user's own object stays open."""
+        for env in {id(env): env for env in (*self._lanes, *[self._env] * self._owned)}.values():
+            env.close()
+        self._lanes.clear()
+        self._is_open = self._is_free = False
 
 
 def resolve(env: Any) -> EnvSource:
@@ -289,12 +274,3 @@ def source_of(env: Env | VectorEnv[Any, Any, Any], *, build: Builder | None, own
     # An environment whose author forgot the spaces does not have these attributes.
     spaces = (getattr(env, f"{prefix}{name}_space", None) for name in ("observation", "action"))
     return EnvSource(*spaces, env=env, build=build, owned=owned)
-
-
-def _team_of(env: TeamEnv | None, observation_space: Any, action_space: Any) -> Team | None:
-    """Return the agents of an environment or, numbered, of two Tuple spaces; None for one agent."""
-    if env is not None:
-        return env.team
-    if not kind(observation_space) == kind(action_space) == "Tuple":
-        return None
-    return Team([str(number) for number in range(len(observation_space))], list(observation_space), list(action_space))

@@ -17,7 +17,6 @@ KINDS: dict[str, type[Space[Any]]] = {
     "Dict": spaces.Dict,
     "Tuple": spaces.Tuple,
 }
-_KIND_LIST = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
 
 
 def kind(space: Any) -> str | None:
@@ -43,10 +42,10 @@ def show(value: Any) -> str:
 
 
 def convert(space: Any, name: str) -> Space[Any]:
-    """Return `space` as one of gymnasium's; gymnasium's own are returned unchanged.
+    """Return `space` as one of gymnasium's own classes, which a file can hold; such a space is returned unchanged.
 
     Args:
-        space: a space of gymnasium, or of classic gym (recognized by class name and attributes).
+        space: a space of gymnasium, of a subclass, or of classic gym (recognized by class name and attributes).
         name: its name in error messages, such as "observation_space".
 
     Raises:
@@ -55,15 +54,14 @@ def convert(space: Any, name: str) -> Space[Any]:
     """
     which = kind(space)
     if which is None:
-        raise ValueError(f"env: {name} must be a {_KIND_LIST} space, got {show(space)} ({type(space).__name__})")
+        raise ValueError(f"env: {name} must be a {', '.join(KINDS)} space, got {show(space)} ({type(space).__name__})")
     if which in ("Discrete", "MultiDiscrete") and np.any(getattr(space, "start", 0)):
         raise ValueError(f"env: {name} must start at zero, got {show(space)}; {_start_hint(space, name)}")
     try:
         parts = parts_of(space)
         converted = {key: convert(part, f"{name}[{key!r}]") for key, part in parts.items()}
-        if isinstance(space, Space):
-            return space
-        return _CONVERTERS[which](space, converted)
+        same = type(space) is KINDS[which] and all(part is converted[key] for key, part in parts.items())
+        return space if same else _CONVERTERS[which](space, converted)
     except (AttributeError, TypeError, AssertionError) as error:
         raise ValueError(f"env: {name} looks like a {which} space but cannot be read as one: {error}") from error
 
@@ -87,13 +85,6 @@ def parts_of(space: Any) -> dict[Any, Any]:
     if which == "Dict":
         return dict(space.spaces.items())
     return dict(enumerate(space.spaces)) if which == "Tuple" else {}
-
-
-def as_exact_class(space: Space[Any]) -> Space[Any]:
-    """Return a space of gymnasium's own class instead of one of a subclass, which a file cannot hold."""
-    which, parts = kind(space), {key: as_exact_class(part) for key, part in parts_of(space).items()}
-    same = all(part is parts[key] for key, part in parts_of(space).items())
-    return space if which is None or (same and type(space) is KINDS[which]) else _CONVERTERS[which](space, parts)
 
 
 _CONVERTERS: dict[str, Callable[[Any, dict[Any, Space[Any]]], Space[Any]]] = {

@@ -127,7 +127,7 @@ class Session:
     def close(self) -> None:
         """Close the environments without keeping their state."""
         if self.lanes is not None:
-            self.lanes.close()
+            self.lanes.source.close()
         self.lanes = self._saved_lanes = None
 
     def close_other(self) -> None:

@@ -45,15 +45,11 @@ class TestEveryGoalEnvironment:
                 goals = observation["achieved_goal"], observation["desired_goal"]
                 assert reward == env.compute_reward(*goals, info) and type(reward) is float
                 assert terminated is env.compute_terminated(*goals, info) is info["is_success"]
-                assert truncated is env.compute_truncated(*goals, info)
-                steps_taken.append((*goals, reward, terminated, truncated, info))
+                steps_taken.append((*goals, reward, terminated, info))
                 over = terminated or truncated
-        achieved, desired, rewards, terminated, truncated, infos = (
-            np.array(column) for column in zip(*steps_taken, strict=True)
-        )
+        achieved, desired, rewards, terminated, infos = (np.array(column) for column in zip(*steps_taken, strict=True))
         assert np.array_equal(env.compute_reward(achieved, desired, infos), rewards)
         assert np.array_equal(env.compute_terminated(achieved, desired, infos), terminated)
-        assert np.array_equal(env.compute_truncated(achieved, desired, infos), truncated)
 
     def test_observations_do_not_change_later(self, make: Any) -> None:
         env = make()

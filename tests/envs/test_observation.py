@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from noterl.collect.checks import Checker, InvalidStepError
-from noterl.envs import BitFlip
-from noterl.envs.observation import CurrentObservations, ObservationEncoder, at, copy_observation, has_layout, zeros
+from noterl.collect import Lanes
+from noterl.envs import BitFlip, resolve
+from noterl.envs.checking.checker import Checker, InvalidStepError
+from noterl.envs.observation import ObservationEncoder, at, copy_observation
+from noterl.random import Generators
+from tests.support.doubles import CountingEnv
 
 pytestmark = pytest.mark.backend_free
 
@@ -93,27 +96,32 @@ class TestObservationEncoder:
             ObservationEncoder(space)
 
 
-class TestCurrentObservations:
-    def test_observations_are_copied_and_encoded(self) -> None:
-        encoder = ObservationEncoder(NESTED)
-        current, sample = CurrentObservations(encoder, 2), NESTED.sample()
-        current[1] = sample
-        kept, expected = current[1], encoder(sample)
-        sample["inner"]["on"][:] = 7
-        assert np.array_equal(encoder(kept), expected) and np.array_equal(current.encoded[1], expected)
-        current[1] = zeros(NESTED)
-        assert np.array_equal(encoder(kept), expected)
-        assert np.array_equal(current.encoded, encoder(batched([zeros(NESTED)] * 2)))
+class TestCopies:
+    def test_lanes_keep_a_copy_and_its_encoding(self) -> None:
+        class Nested(CountingEnv):
+            observation_space = NESTED
 
-    def test_copy_has_the_layout_of_the_space(self) -> None:
-        sample = NESTED.sample()
-        mine = copy_observation(NESTED, {**sample, "gear": 2})
+            def __init__(self) -> None:
+                self.sample = NESTED.sample()
+                super().__init__()
+                self.observation_space = NESTED
+
+            def _observation(self) -> Any:
+                return self.sample
+
+        lanes = Lanes(resolve(Nested), 1, Generators(0))
+        lanes.reset(0, 0, 0)
+        environment: Any = lanes._environments[0]
+        expected = ObservationEncoder(NESTED)(environment.sample)
+        assert np.array_equal(lanes.observations(), expected[None])
+        before = lanes.get_state()["lanes"][0]["observation"]
+        environment.sample["inner"]["on"][:] = 7
+        assert np.array_equal(ObservationEncoder(NESTED)(before), expected)
+        assert np.array_equal(lanes.observations(), expected[None])
+
+    def test_copy_has_the_types_of_the_space(self) -> None:
+        mine = copy_observation(NESTED, {**NESTED.sample(), "gear": 2})
         assert mine["gear"].dtype == np.int64 and mine["inner"]["grid"].dtype == np.float64
-        assert has_layout(NESTED, mine) and has_layout(NESTED, zeros(NESTED))
-        assert not has_layout(NESTED, {**mine, "pair": mine["pair"][:1]}) and not has_layout(
-            NESTED, {"gear": mine["gear"]}
-        )
-        assert not has_layout(NESTED, None) and not has_layout(NESTED, {**mine, "gear": mine["gear"].astype(np.int32)})
 
     def test_at_returns_one_of_a_batch(self) -> None:
         samples = [copy_observation(NESTED, NESTED.sample()) for _ in range(3)]

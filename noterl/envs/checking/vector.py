@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from noterl.envs.checking.checker import Checker, InvalidStepError
 from noterl.envs.checking.report import Report
+from noterl.envs.observation import at
 from noterl.envs.snapshots import equal
 from noterl.envs.spaces import show
 
 MODES = ("NextStep", "SameStep", "Disabled")
+DIFFERS = "two runs with the same seed and actions differ"
 _REPEATED_STEPS = 200
 
 
@@ -32,95 +35,59 @@ def autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> str:
 
 
 def check_vector(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, seed: int) -> None:
-    """Step a vector environment at random and report what is wrong with it."""
-    try:
-        report.autoreset_mode = autoreset_mode(vector)
-    except ValueError as error:
-        return report.error(str(error).removeprefix("env: "))
+    """Step a vector environment at random, twice, and report what is wrong with it."""
+    report.autoreset_mode = autoreset_mode(vector)
     # A copy: sampling from the environment's own space would advance its generator.
     space = copy.deepcopy(vector.action_space)
     space.seed(seed)
     actions = [space.sample() for _ in range(max(1, steps // vector.num_envs))]
-    try:
-        _examine(vector, report, actions, seed)
-        first, again = (_observations(vector, actions[:_REPEATED_STEPS], seed) for _ in range(2))
-    except Exception as error:
-        return report.error(f"step or reset raised {type(error).__name__}: {error}")
-    step = next((step for step, pair in enumerate(zip(first, again, strict=True)) if not equal(*pair)), None)
+    first, report.episodes = _play(vector, report, actions, seed)
+    report.steps = len(actions) * vector.num_envs
+    again, _ = _play(vector, report, actions[:_REPEATED_STEPS], seed)
+    step, report.place = difference(first, again), ""
     if step is None:
         report.resumable = "replay"
-        return None
-    return report.warn(f"two runs with the same seed and actions differ from step {step} on")
+    else:
+        report.warn(f"{DIFFERS} from step {step} on (0 is the reset)")
 
 
-def _examine(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], seed: int) -> None:
-    observations, _ = vector.reset(seed=seed)
-    _check_observations(vector, report, observations, "reset")
-    ended, times = np.zeros(vector.num_envs, bool), []
+def difference(first: list[Any], second: list[Any]) -> int | None:
+    """Return the first index at which two runs differ, or None."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((index for index, pair in pairs if not equal(*pair)), None)
+
+
+def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], seed: int) -> tuple[list[Any], int]:
+    """Return copies of all observations, and the number of episodes that ended."""
+    checker, lanes = Checker(vector.single_observation_space), range(vector.num_envs)
+    report.place = "reset"
+    moments, ended, episodes, times = [copy.deepcopy(vector.reset(seed=seed)[0])], np.zeros(len(lanes), bool), 0, []
     for step, action in enumerate(actions, 1):
-        start = time.perf_counter()
+        report.place, start = f"step {step}", time.perf_counter()
         observations, rewards, terminations, truncations, infos = vector.step(action)
         times.append(time.perf_counter() - start)
-        _check_observations(vector, report, observations, f"step {step}")
-        if not _check_signals(vector, report, rewards, terminations, truncations, f"step {step}"):
-            break
-        _check_mode(report, ended, rewards, terminations | truncations, infos, f"step {step}")
-        ended = terminations | truncations
-        report.steps += vector.num_envs
-        report.episodes += int(ended.sum())
-        observations = _reset_ended(vector, ended)
-        if observations is not None:
-            _check_observations(vector, report, observations, f"the reset after step {step}")
+        for name, values in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations)):
+            if np.shape(values) != (len(lanes),):
+                raise InvalidStepError(f"{name} must be an array of shape ({len(lanes)},), got {show(values)}")
+        for lane in lanes:
+            checker.observation(at(observations, lane), lane, step)
+            checker.reward(rewards[lane], lane, step)
+        moments.append(copy.deepcopy(observations))
+        before, ended = ended, np.asarray(terminations, bool) | np.asarray(truncations, bool)
+        _check_mode(report, before, rewards, ended, infos)
+        episodes += int(ended.sum())
+        if report.autoreset_mode == "Disabled" and ended.any():
+            vector.reset(options={"reset_mask": ended.copy()})
     report.step_microseconds = statistics.median(times) * 1e6
+    return moments, episodes
 
 
-def _observations(vector: VectorEnv[Any, Any, Any], actions: list[Any], seed: int) -> list[Any]:
-    """Return all observations of a run."""
-    found = [copy.deepcopy(vector.reset(seed=seed)[0])]
-    for action in actions:
-        observations, _, terminations, truncations, _ = vector.step(action)
-        found.append(copy.deepcopy(observations))
-        _reset_ended(vector, terminations | truncations)
-    return found
-
-
-def _reset_ended(vector: VectorEnv[Any, Any, Any], ended: np.ndarray) -> Any:
-    """Reset the lanes that ended if the mode leaves that to the caller; return the observations."""
-    if autoreset_mode(vector) != "Disabled" or not ended.any():
-        return None
-    return vector.reset(options={"reset_mask": ended.copy()})[0]
-
-
-def _check_observations(vector: VectorEnv[Any, Any, Any], report: Report, observations: Any, place: str) -> None:
-    if observations not in vector.observation_space:
-        space = show(vector.observation_space)
-        report.error("the observations are not in observation_space", f"{place}: {show(observations)}, not in {space}")
-
-
-def _check_signals(
-    vector: VectorEnv[Any, Any, Any], report: Report, rewards: Any, terminations: Any, truncations: Any, place: str
-) -> bool:
-    """Return whether rewards and flags are arrays of the right kind."""
-    shape = (vector.num_envs,)
-    named = {"rewards": (rewards, "biuf"), "terminations": (terminations, "b"), "truncations": (truncations, "b")}
-    valid = True
-    for name, (values, kinds) in named.items():
-        array = np.asarray(values)
-        if array.shape != shape or array.dtype.kind not in kinds:
-            what = "numbers" if name == "rewards" else "booleans"
-            report.error(f"{name} must be an array of {what} of shape {shape}, got {array.dtype} {array.shape}", place)
-            valid = False
-    if valid and not np.isfinite(rewards).all():
-        report.error("rewards must be finite", f"{place}: {rewards}")
-    return valid
-
-
-def _check_mode(report: Report, before: np.ndarray, rewards: Any, ends: np.ndarray, infos: Any, place: str) -> None:
+def _check_mode(report: Report, before: np.ndarray, rewards: Any, ends: np.ndarray, infos: Any) -> None:
     """Compare one step with the autoreset mode; `before` are the lanes that ended in the previous step."""
     mode = report.autoreset_mode
     if mode == "NextStep" and (ends[before].any() or np.asarray(rewards)[before].any()):
-        report.error("in the mode NextStep, the step after an end must be a reset without reward", place)
+        raise InvalidStepError("in the mode NextStep, the step after an end must be a reset without reward")
     if mode == "SameStep" and ends.any():
         final = infos.get("final_obs")
         if final is None or any(final[lane] is None for lane in np.flatnonzero(ends)):
-            report.error("in the mode SameStep, infos['final_obs'] must hold the last observation of an episode", place)
+            raise InvalidStepError("in the mode SameStep, infos['final_obs'] must hold an episode's last observation")

@@ -15,12 +15,16 @@ from gymnasium import spaces
 
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.spaces import is_space, parts_of, show
-from noterl.envs.wrappers.classic import ClassicEnv
+from noterl.envs.wrappers.classic import ClassicEnv, accepted_keywords
 
 Array = np.ndarray[Any, Any]
 
-# The result of a reset: observations by index, which agents are present [agents], and the info
+# The result of a reset: observations by agent index, which agents are present [agents], and the info
 _Reset = tuple[Mapping[int, Any], Array, dict[str, Any]]
+
+# The result of a step: observations by agent index; rewards, terminations, and which agents act in the next step, each
+# [agents]; and the info
+_Step = tuple[Mapping[int, Any], Array, Array, Array, dict[str, Any]]
 
 # (rewards [agents], terminations [agents]) -> the rewards to learn from: one for all, or one for each agent
 TeamReward = Callable[[Array, Array], Any]
@@ -43,16 +47,6 @@ class Outcome(NamedTuple):
     terminated: Array
     present: Array
     remaining: Array
-
-
-class _Step(NamedTuple):
-    """The result of a step, by agent index or as arrays `[agents]`; `active` agents act in the next step."""
-
-    observations: Mapping[int, Any]
-    rewards: Array
-    terminations: Array
-    active: Array
-    info: dict[str, Any]
 
 
 class TeamEnv(gymnasium.Env[Any, Any]):
@@ -86,17 +80,17 @@ class TeamEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Step with the actions of the present agents; the episode ends when none is left."""
-        step = self._advance(self.team.actions(action))
-        present, self._present = self._present, step.active
-        over = not step.active.any()
-        self._terminated = self._terminated & ~step.active | present & step.terminations
-        earned = np.where(present, step.rewards, 0.0)
+        observations, rewards, terminations, active, info = self._advance(self.team.actions(action))
+        present, self._present = self._present, active
+        over = not active.any()
+        self._terminated = self._terminated & ~active | present & terminations
+        earned = np.where(present, rewards, 0.0)
         reward = self._rewards(earned)
-        remaining = present & ~self._terminated | step.active
+        remaining = present & ~self._terminated | active
         self.outcome = Outcome(earned, reward, self._terminated, present, remaining)
         ended = over and not remaining.any()
-        observation = self._write(self._observations.copy(), step.observations)
-        return observation, float(reward.mean()), ended, over and not ended, step.info
+        observation = self._write(self._observations.copy(), observations)
+        return observation, float(reward.mean()), ended, over and not ended, info
 
     def _rewards(self, earned: Array) -> Array:
         reward = np.asarray(self.team_reward(earned, self._terminated), np.float64)
@@ -144,7 +138,6 @@ class ParallelEnv(TeamEnv):
         names = list(env.possible_agents)
         team = Team(names, *([space(name) for name in names] for space in (env.observation_space, env.action_space)))
         super().__init__(env, team)
-        self._names = names
         self._index = {name: index for index, name in enumerate(names)}
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> _Reset:
@@ -154,13 +147,9 @@ class ParallelEnv(TeamEnv):
     def _advance(self, actions: tuple[Any, ...]) -> _Step:
         present = {name: actions[index] for name, index in self._index.items() if self._present[index]}
         observations, rewards, terminations, _, infos = self.env.step(present)
-        return _Step(
-            self._by_index(observations),
-            np.array([rewards.get(name, 0.0) for name in self._names], np.float64),
-            np.array([terminations.get(name, False) for name in self._names], np.bool_),
-            self._active(),
-            {"agents": infos},
-        )
+        earned = np.array([rewards.get(name, 0.0) for name in self._index], np.float64)
+        terminated = np.array([terminations.get(name, False) for name in self._index], np.bool_)
+        return self._by_index(observations), earned, terminated, self._active(), {"agents": infos}
 
     def _by_index(self, observations: Mapping[Any, Any]) -> dict[int, Any]:
         return {self._index[name]: observation for name, observation in observations.items()}
@@ -209,7 +198,7 @@ class ListEnv(TeamEnv):
         active = self._present & ~terminations & ~truncations
         earned = np.broadcast_to(np.asarray(rewards, np.float64), (len(self.team),))
         named = info if isinstance(info, dict) else {"agents": info}
-        return _Step(self._by_index(observations), earned, terminations, active, named)
+        return self._by_index(observations), earned, terminations, active, named
 
     def _all(self, flags: Any) -> Array:
         return np.broadcast_to(np.asarray(flags, np.bool_), (len(self.team),))
@@ -225,7 +214,7 @@ class _Classic(ClassicEnv):
 
     def __init__(self, env: Any, team: Team) -> None:
         self.env, self.observation_space = env, team.observation_space
-        self._refused: set[str] = set()
+        self._accepted = accepted_keywords(env)
 
 
 def as_team(env: Any) -> TeamEnv | None:

@@ -68,8 +68,13 @@ class Team:
         self.network_shapes = tuple(tuple(encoder.space.shape) for encoder in self._encoders)
         self._observation_columns = columns([int(np.prod(shape)) for shape in self.network_shapes])
         self._action_columns = columns([int(np.prod(space.shape or ())) for space in self.action_space])
-        self.joined_observation_space = self._joined_observation_space()
-        self.joined_action_space = self._joined_action_space()
+        in_bytes = all(encoder.dtype == np.uint8 for encoder in self._encoders)
+        low, high, dtype = (0, 255, np.uint8) if in_bytes else (-np.inf, np.inf, np.float32)
+        self.joined_observation_space = spaces.Box(low, high, (self._observation_columns[-1].stop,), dtype)
+        lows, highs = (
+            np.concatenate([np.reshape(_bound(space, side), -1) for space in self.action_space]) for side in (0, 1)
+        )
+        self.joined_action_space = spaces.Box(lows.astype(np.float32), highs.astype(np.float32), dtype=np.float32)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -119,26 +124,13 @@ class Team:
 
     def actions(self, vector: Array) -> tuple[Any, ...]:
         """Return the agents' actions, each a member of its space, from one vector `[W]`."""
-        return tuple(
-            _action(vector[place], space) for place, space in zip(self._action_columns, self.action_space, strict=True)
-        )
+        actions = zip(self.batched_actions(vector[None]), self.action_space, strict=True)
+        return tuple(int(one[0]) if isinstance(space, spaces.Discrete) else one[0] for one, space in actions)
 
     def batched_actions(self, vectors: Array) -> tuple[Array, ...]:
         """Return each agent's actions `[N, *shape]`, in the type of its space, from vectors `[N, W]`."""
         parts = zip(self.split_actions(vectors), self.action_space, strict=True)
         return tuple(_cast(part, space) for part, space in parts)
-
-    def _joined_observation_space(self) -> spaces.Box:
-        size = self._observation_columns[-1].stop
-        if all(encoder.dtype == np.uint8 for encoder in self._encoders):
-            return spaces.Box(0, 255, (size,), np.uint8)
-        return spaces.Box(-np.inf, np.inf, (size,), np.float32)
-
-    def _joined_action_space(self) -> spaces.Box:
-        low, high = (
-            np.concatenate([np.reshape(_bound(space, side), -1) for space in self.action_space]) for side in (0, 1)
-        )
-        return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
 
 
 def columns(sizes: Sequence[int]) -> list[slice]:
@@ -166,12 +158,6 @@ def _bound(space: Space[Any], side: int) -> Any:
         return np.full(space.shape, side)
     sizes: Any = space
     return side * ((sizes.nvec if isinstance(space, spaces.MultiDiscrete) else sizes.n) - 1)
-
-
-def _action(numbers: Array, space: Space[Any]) -> Any:
-    if isinstance(space, spaces.Discrete):
-        return int(numbers[0])
-    return _cast(numbers.reshape(space.shape or ()), space)
 
 
 def _cast(actions: Array, space: Space[Any]) -> Array:

@@ -53,8 +53,8 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
         self._move(action)
         self.step_number += 1
         reached = self._reached(self.state, self.goal)
-        info = {"is_success": reached, "step": self.step_number}
-        return self._observe(), float(reached) - 1.0, reached, self.step_number >= self.max_steps, info
+        is_late = self.step_number >= self.max_steps
+        return self._observe(), float(reached) - 1.0, reached, is_late, {"is_success": reached}
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         """Return 0 if the goal is reached, else -1: a float, or float64 `[n]` for goals `[n, ...]`."""
@@ -64,12 +64,6 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
     def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         """Return whether the goal is reached: a bool, or `[n]` for goals `[n, ...]`."""
         return self._reached(np.asarray(achieved_goal), np.asarray(desired_goal))
-
-    def compute_truncated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """Return whether `info["step"]` has reached the limit, for one info or a sequence; goals do not matter."""
-        if isinstance(info, dict):
-            return bool(info.get("step", 0) >= self.max_steps)
-        return np.array([one.get("step", 0) >= self.max_steps for one in info], bool)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the episode."""

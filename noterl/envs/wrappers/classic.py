@@ -1,14 +1,13 @@
 """Environments of classic gym behind gymnasium's interface.
 
 gym 0.21 has `seed()`, `reset()` -> observation and `step()` -> 4 values; gym 0.26 has `reset(seed=)` -> 2 values and
-`step()` -> 5 values. Neither is imported. The adapter looks at what each call returns or raises, so objects that mix
-both interfaces (gym 0.22 to 0.25, or a user's own) work, too.
+`step()` -> 5 values. Neither is imported. The adapter looks at the signature of `reset` and at what calls return, so
+objects that mix both interfaces (gym 0.22 to 0.25, or a user's own) work.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,9 +16,6 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.envs.spaces import convert
-
-# How Python refuses a keyword of `reset` itself; errors from inside `reset` are raised to the user.
-_REFUSAL = re.compile(r"(?:^|\.)(?:reset|<lambda>)\(\) (?:got an unexpected keyword argument '(\w+)'|takes no keyword)")
 
 # Old environments pass the seed to RandomState, which accepts 32 bits, or to C code, which may accept 31.
 _SEED_LIMIT = 2**31
@@ -64,8 +60,12 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         self.observation_space = convert(env.observation_space, "observation_space")
         self.action_space = convert(env.action_space, "action_space")
         self.metadata = dict(getattr(env, "metadata", None) or {})
-        self.render_mode = getattr(env, "render_mode", None) or self._old_render_mode()
-        self._refused: set[str] = set()
+        # In gym 0.21, `render` has an argument `mode`.
+        self._renders_by_mode = "mode" in inspect.signature(getattr(env, "render", lambda: None)).parameters
+        modes: Any = self.metadata.get("render.modes", self.metadata.get("render_modes", ()))
+        old_mode = "rgb_array" if self._renders_by_mode and "rgb_array" in modes else None
+        self.render_mode = getattr(env, "render_mode", None) or old_mode
+        self._accepted = accepted_keywords(env)
         _silence_checkers(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -74,28 +74,17 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         Raises:
             ValueError: if `options` is set and the environment does not accept it.
         """
-        result = self._call_reset({"seed": seed, "options": options})
-        if options is not None and "options" in self._refused:
+        if options is not None and "options" not in self._accepted:
             raise ValueError(f"options must be None for {type(self.env).__name__}.reset, got {options!r}")
+        if seed is not None and "seed" not in self._accepted and callable(getattr(self.env, "seed", None)):
+            self.env.seed(int(seed) % _SEED_LIMIT)
+        keywords = {"seed": seed, "options": options}
+        result = self.env.reset(**{name: keywords[name] for name in self._accepted if keywords[name] is not None})
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             return result, {}
         # An observation may itself be a pair with a dict; then it is in the space.
         is_observation = isinstance(self.observation_space, spaces.Tuple) and result in self.observation_space
         return (result, {}) if is_observation else result
-
-    def _call_reset(self, keywords: dict[str, Any]) -> Any:
-        keywords = {name: value for name, value in keywords.items() if value is not None}
-        while True:
-            if "seed" in keywords and "seed" in self._refused and callable(getattr(self.env, "seed", None)):
-                self.env.seed(int(keywords["seed"]) % _SEED_LIMIT)
-            accepted = {name: value for name, value in keywords.items() if name not in self._refused}
-            try:
-                return self.env.reset(**accepted)
-            except TypeError as error:
-                refused = _refused_keywords(error, accepted)
-                if not refused:
-                    raise
-                self._refused |= refused
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step, and convert four values to five; see the class.
@@ -116,18 +105,9 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         count = f"{len(result)} values" if isinstance(result, tuple | list) else type(result).__name__
         raise ValueError(f"env: {type(self.env).__name__}.step must return 4 or 5 values, got {count}")
 
-    def _old_render_mode(self) -> str | None:
-        modes = self.metadata.get("render.modes", self.metadata.get("render_modes", ()))
-        return "rgb_array" if "rgb_array" in modes and self.render_takes_mode() else None
-
-    def render_takes_mode(self) -> bool:
-        """Return whether `render` has an argument `mode`, as in gym 0.21."""
-        render = getattr(self.env, "render", None)
-        return callable(render) and "mode" in inspect.signature(render).parameters
-
     def render(self) -> Any:
         """Render the environment, as an array if it can."""
-        return self.env.render(mode="rgb_array") if self.render_takes_mode() else self.env.render()
+        return self.env.render(mode="rgb_array") if self._renders_by_mode else self.env.render()
 
     def close(self) -> None:
         """Close the environment if it has a method for that."""
@@ -140,12 +120,13 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         return f"<{type(self).__name__}<{type(self.env).__name__} instance>>"
 
 
-def _refused_keywords(error: TypeError, keywords: dict[str, Any]) -> set[str]:
-    """Return the keywords that `reset` itself refused; an empty set for any other error."""
-    match = _REFUSAL.search(str(error))
-    if match is None:
-        return set()
-    return {match.group(1)} & set(keywords) if match.group(1) else set(keywords)
+def accepted_keywords(env: Any) -> set[str]:
+    """Return which of `seed` and `options` the method `reset` accepts; wrappers of gym pass any keyword on."""
+    for layer in layers(env):
+        parameters = inspect.signature(layer.reset).parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return {"seed", "options"} & parameters.keys()
+    return {"seed", "options"}
 
 
 def _silence_checkers(env: Any) -> None:

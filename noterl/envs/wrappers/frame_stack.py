@@ -39,10 +39,10 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         part = space.spaces.get("observation") if isinstance(space, spaces.Dict) else space
         if not isinstance(part, spaces.Box) or not part.shape:
             raise ValueError(f"env must have a Box of observations with axes, or a Dict with one, got {space}")
-        self._newest = slice(part.shape[-1], None) if len(part.shape) != 2 else slice(1, None)
-        self._flat = len(part.shape) != 2
-        stacked = spaces.Box(self._first(part.low), self._first(part.high), dtype=part.dtype.type)
         self._nested = isinstance(space, spaces.Dict)
+        low, high = self._with_channels(part.low), self._with_channels(part.high)
+        self._channels = low.shape[-1]
+        stacked = spaces.Box(np.tile(low, frames), np.tile(high, frames), dtype=part.dtype.type)
         self.observation_space = stacked
         if isinstance(space, spaces.Dict):
             self.observation_space = spaces.Dict({**space.spaces, "observation": stacked})
@@ -51,21 +51,20 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; the stack is its first frame, repeated."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._stack = self._first(self._frame(observation))
+        self._stack = np.tile(self._frame(observation), self._frames)
         return self._stacked(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step, and append the new frame to the stack."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        frame = self._frame(observation)
-        self._stack = np.concatenate([self._stack[..., self._newest], frame if self._flat else frame[..., None]], -1)
+        self._stack = np.concatenate([self._stack[..., self._channels :], self._frame(observation)], -1)
         return self._stacked(observation), reward, terminated, truncated, info
 
     def _frame(self, observation: Any) -> Any:
-        return np.asarray(observation["observation"] if self._nested else observation)
+        return self._with_channels(np.asarray(observation["observation"] if self._nested else observation))
+
+    def _with_channels(self, frame: Any) -> Any:
+        return frame[..., None] if frame.ndim == 2 else frame
 
     def _stacked(self, observation: Any) -> Any:
         return {**observation, "observation": self._stack} if self._nested else self._stack
-
-    def _first(self, frame: Any) -> Any:
-        return np.concatenate([frame if self._flat else frame[..., None]] * self._frames, -1)

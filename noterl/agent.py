@@ -588,7 +588,7 @@ class Agent(Algorithm):
             dtype=self.observation_dtype,
             joint=self._joint(),
         )
-        self.head.check(forward(forward.probe(1)).shape, self.action_space)
+        self.head.check(forward(forward.probe(1)).shape)
         return Actor(
             forward,
             self.head,

@@ -105,7 +105,7 @@ def _call_updates(algorithm: Algorithm, is_rollout: bool, returned: list[Returne
     observations = _zeros(is_rollout, algorithm._encoder.space.shape, algorithm.observation_dtype)
     if is_rollout:
         observations = observations[:, 0]
-    algorithm.head.check(tuple(algorithm._joint_forward(observations).shape), algorithm.action_space)
+    algorithm.head.check(tuple(algorithm._joint_forward(observations).shape))
     for index in range(algorithm.update_period):
         logs, feedback = call_update(algorithm, example_batch(algorithm, is_rollout=is_rollout), index)
         bad = [name for name in logs if not isinstance(name, str)]

@@ -42,6 +42,7 @@ class NoiseProcess(Explorer):
 
     Attributes:
         n: number of samples so far.
+        size: values in one action.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -68,14 +69,9 @@ class NoiseProcess(Explorer):
         self.sigma_min = sigma_min
         self.n_steps_annealing = n_steps_annealing
         self.n = 0
-        self._size = check_int("size", size)
+        self.size = check_int("size", size)
         if self.sigma_min is not None and self.sigma_min > self.sigma:
             raise ValueError(f"sigma_min must be at most sigma ({sigma!r}), got {sigma_min!r}")
-
-    @property
-    def size(self) -> int:
-        """Values in one action."""
-        return self._size
 
     @property
     def current_sigma(self) -> float:

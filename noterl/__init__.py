@@ -31,52 +31,33 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "A2C",
-    "DDPG",
-    "DQN",
-    "MADDPG",
-    "PPO",
-    "SAC",
-    "TD3",
-    "Agent",
-    "Batch",
-    "Callback",
-    "History",
-    "MultiAgent",
-    "Replay",
+_AGENTS = {name: f"noterl.agents.{name.lower()}" for name in ("A2C", "DDPG", "DQN", "MADDPG", "PPO", "SAC", "TD3")}
+_HOMES = {
+    **_AGENTS,
+    "Agent": "noterl.agent",
+    "Batch": "noterl.types",
+    "Callback": "noterl.callback",
+    "History": "noterl.history",
+    "MultiAgent": "noterl.multi_agent",
+    "Replay": "noterl.replay",
+    "load": "noterl.agent",
+    "register": "noterl.registry",
+}
+_MODULES = (
     "callbacks",
     "envs",
     "finders",
     "heads",
-    "load",
     "losses",
     "networks",
     "noise",
     "plotting",
     "policies",
-    "register",
     "replay",
     "schedules",
-]
+)
 
-_HOMES = {
-    "A2C": "noterl.agents.a2c",
-    "Agent": "noterl.agent",
-    "Batch": "noterl.types",
-    "Callback": "noterl.callback",
-    "DDPG": "noterl.agents.ddpg",
-    "DQN": "noterl.agents.dqn",
-    "History": "noterl.history",
-    "MADDPG": "noterl.agents.maddpg",
-    "MultiAgent": "noterl.multi_agent",
-    "PPO": "noterl.agents.ppo",
-    "Replay": "noterl.replay",
-    "SAC": "noterl.agents.sac",
-    "TD3": "noterl.agents.td3",
-    "load": "noterl.agent",
-    "register": "noterl.registry",
-}
+__all__ = [*_HOMES, *_MODULES]
 
 # Before Keras is imported, because it reads KERAS_BACKEND once.
 keras_backend.choose()
@@ -86,8 +67,6 @@ _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
-_agents = (home for home in _HOMES.values() if home.startswith("noterl.agents."))
-register_modules(*_agents, "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules")
+register_modules(*_AGENTS.values(), "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules")
 
-_modules = tuple(name for name in __all__ if name not in _HOMES)
-__getattr__, __dir__ = lazy_imports.attach(globals(), _HOMES, _modules)
+__getattr__, __dir__ = lazy_imports.attach(globals(), _HOMES, _MODULES)

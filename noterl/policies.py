@@ -165,10 +165,6 @@ class _ScheduledEpsGreedyPolicy(_EpsMixturePolicy):
         """Raise an AttributeError, because the schedule would overwrite `eps = ...`."""
         raise AttributeError(f"{type(self).__name__} has no eps: read epsilon(step), change {sorted(self.tunables)}")
 
-    @eps.setter
-    def eps(self, value: float) -> None:
-        raise AttributeError(f"{type(self).__name__} has no eps to set to {value!r}: change {sorted(self.tunables)}")
-
 
 @register
 class AdaptiveEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
@@ -346,7 +342,7 @@ class GumbelSoftmaxPolicy(Policy):
 
     With `U` uniform in [0, 1), the noise is `g = -log(-log(U + 1e-20) + 1e-20)`. The action is the argmax of
     `logits + g`, and `y = softmax((logits + g) / temperature)` is its relaxation. Jang et al., "Categorical
-    Reparameterization with Gumbel-Softmax", 2016. From the same generator state, `select_action`, `sample` and
+    Reparameterization with Gumbel-Softmax", 2016. From the same generator state, `select_action` and
     `relaxed_sample` use the same noise.
 
     Args:
@@ -358,9 +354,8 @@ class GumbelSoftmaxPolicy(Policy):
 
     Example:
     >>> from noterl.policies import GumbelSoftmaxPolicy
-    >>> GumbelSoftmaxPolicy(eps=0.0).sample([[0.0, 1000.0], [1000.0, 0.0]])
-    array([[0., 1.],
-           [1., 0.]], dtype=float32)
+    >>> GumbelSoftmaxPolicy(eps=0.0).select_action([[0.0, 1000.0], [1000.0, 0.0]])
+    array([1, 0])
     """
 
     acts_on = "logits"
@@ -378,13 +373,6 @@ class GumbelSoftmaxPolicy(Policy):
         if exploring.any():
             actions[exploring] = (uniform[exploring] / self.eps * values.shape[1]).astype(np.int64)
         return actions
-
-    def sample(self, logits: ArrayLike) -> NDArray[np.float32]:
-        """Return the actions of `select_action` as one-hot rows, float32, in the shape of `logits`."""
-        logits = np.asarray(logits)
-        one_hot = np.zeros(logits.shape, np.float32)
-        np.put_along_axis(one_hot, np.asarray(self.select_action(logits))[..., None], 1.0, axis=-1)
-        return one_hot
 
     def relaxed_sample(self, logits: ArrayLike) -> NDArray[np.float32]:
         """Return `y` (see the class), float32, in the shape of `logits`; `eps` is not used."""

@@ -97,13 +97,10 @@ class Categorical(Head):
             uniform: numbers in [0, 1), `[B, A]`.
             temperature: of the softmax, above 0.
         """
-        gumbel = -ops.log(-ops.log(ops.clip(uniform, _TINY, 1.0 - _TINY)))
-        samples = []
-        for part, count in zip(split(values + gumbel, self.counts), self.counts, strict=True):
-            soft = ops.softmax(part / temperature, axis=-1)
-            hard = _one_hot(ops.argmax(part, axis=-1), count)
-            samples.append(ops.stop_gradient(hard - soft) + soft)
-        return ops.concatenate(samples, axis=-1)
+        perturbed = values - ops.log(-ops.log(ops.clip(uniform, _TINY, 1.0 - _TINY)))
+        parts = split(perturbed, self.counts)
+        soft = ops.concatenate([ops.softmax(part / temperature, axis=-1) for part in parts], axis=-1)
+        return ops.stop_gradient(self.greedy(perturbed) - soft) + soft
 
     def _choices(self, action: Tensor) -> Tensor:
         return ops.reshape(ops.cast(action, "int32"), (-1, len(self.counts)))

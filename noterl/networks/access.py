@@ -203,21 +203,12 @@ def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the networks, variables and seed generators in attributes, lists, tuples and dicts, by name."""
     found: dict[str, Any] = {}
     for name, value in attributes.items():
-        _collect(name, value, found)
+        if isinstance(value, list | tuple | dict):
+            parts = value if isinstance(value, dict) else dict(enumerate(value))
+            found |= find_networks({f"{name}/{key}": part for key, part in parts.items()})
+        elif is_network(value) and not isinstance(value, Hyperparameter):
+            found[name] = value
     return found
-
-
-def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
-    if isinstance(value, Hyperparameter):
-        return
-    if is_network(value):
-        found[name] = value
-    elif isinstance(value, list | tuple):
-        for position, part in enumerate(value):
-            _collect(f"{name}/{position}", part, found)
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            _collect(f"{name}/{key}", part, found)
 
 
 def stacked_layers(network: Network) -> list[Any]:

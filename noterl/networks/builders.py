@@ -132,13 +132,13 @@ def share_trunk(network: Network, outputs: int, *, gain: float | None = None) ->
         ValueError: if `network` is not a stack of layers.
     """
     layers = stacked_layers(network)
-    while layers and _kind(layers[-1]) not in _DENSE:
+    while layers and type(layers[-1]).__name__ not in _DENSE:
         layers.pop()
     if not layers:
         raise ValueError(f"network must be a Sequential stack with a dense last layer, got {network!r}")
     kernel = get_weights(layers.pop())[0]
     last = mlp(kernel.shape[0], [], outputs, gain=gain)
-    layers += [layer for layer in stacked_layers(last) if _kind(layer) in _DENSE]
+    layers += [layer for layer in stacked_layers(last) if type(layer).__name__ in _DENSE]
     if is_module(last):
         return type(last)(*layers)
     return keras.Sequential([keras.Input(network.input_shape[1:]), *layers])
@@ -147,10 +147,6 @@ def share_trunk(network: Network, outputs: int, *, gain: float | None = None) ->
 def _hidden_gain(gain: float | None) -> float | None:
     """Return the gain of hidden layers (He et al., 2015), if the last layer has a gain."""
     return None if gain is None else 2**0.5
-
-
-def _kind(layer: Any) -> str:
-    return type(layer).__name__
 
 
 def _build(plan: tuple, shape: tuple[int, ...]) -> Network:

@@ -77,10 +77,9 @@ class ListOf:
     """A list whose items all fit one schema."""
 
     item: Any
-    length: int | None = None
 
     def __str__(self) -> str:
-        return "a list" if self.length is None else f"a list of {self.length} items"
+        return "a list"
 
 
 @dataclass(frozen=True)
@@ -141,8 +140,7 @@ def _fits(value: Any, schema: Any) -> bool:
         return isinstance(value, Mapping) and value.keys() == schema.keys()
     if isinstance(schema, DictOf):
         return isinstance(value, Mapping) and all(type(key) is str for key in value)
-    length = schema.length if isinstance(schema, ListOf) else len(schema)
-    return type(value) is list and length in (None, len(value))
+    return type(value) is list and (isinstance(schema, ListOf) or len(value) == len(schema))
 
 
 def _fits_array(value: Any, schema: Array) -> bool:

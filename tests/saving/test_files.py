@@ -276,7 +276,7 @@ def test_check_writable_leaves_only_directories(tmp_path: Path, path: Path) -> N
 
 
 def test_check_writable_raises_for_a_file_among_the_parents(path: Path) -> None:
-    with pytest.raises(OSError, match=r"cannot create the directory.*agent\.noterl"):
+    with pytest.raises(OSError, match=r"cannot be written.*agent\.noterl"):
         saving.check_writable(path / "dqn" / "a.noterl")
     with pytest.raises(IsADirectoryError, match="path must name a file"):
         saving.check_writable(path.parent)

@@ -104,13 +104,7 @@ class NoiseProcess(Explorer):
         raise NotImplementedError(f"{type(self).__name__} must define draw(lanes)")
 
     def reset(self, lane: int | None = None) -> None:
-        """Start an episode in `lane`, or in all lanes if it is None. The annealing continues.
-
-        Raises:
-            ValueError: if `lane` is neither None nor an int of at least 0.
-        """
-        if lane is not None:
-            check_int("lane", lane, least=0)
+        """Start an episode in `lane`, or in all lanes if it is None. The annealing continues."""
 
 
 @register
@@ -194,12 +188,7 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         return x
 
     def reset(self, lane: int | None = None) -> None:
-        """Sample `x_0` again for `lane`, or for all lanes if it is None.
-
-        Raises:
-            ValueError: if `lane` is neither None nor an int of at least 0.
-        """
-        super().reset(lane)
+        """Sample `x_0` again for `lane`, or for all lanes if it is None."""
         if lane is None:
             self.x[:] = self._start(len(self.x))
         elif lane < len(self.x):

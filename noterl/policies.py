@@ -6,6 +6,7 @@ action of a row. Among equally good actions, the first is selected.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -96,9 +97,7 @@ def _boltzmann(
 class _EpsMixturePolicy(Policy):
     """`explore` with probability `epsilon(step)`, else the greedy action; one uniform number per row."""
 
-    def epsilon(self, step: int = 0) -> float:
-        """Return the probability to explore after `step` environment steps."""
-        raise NotImplementedError(f"{type(self).__name__} must define epsilon(step)")
+    epsilon: Callable[..., float]
 
     def explore(self, values: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return exploring actions `[n]` for `values` `[n, A]` from numbers `uniform` `[n]` in [0, 1)."""

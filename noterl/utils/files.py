@@ -165,7 +165,10 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
             name = os.path.join(directory, f"{beginning}{secrets.token_hex(4)}.part")
             try:
                 with open(name, "xb") as file:
-                    locked = _lock(name, file)
+                    if sys.platform != "win32":
+                        with contextlib.suppress(OSError):  # Some network file systems have no locks.
+                            fcntl.flock(file, fcntl.LOCK_EX)
+                    locked = os.path.exists(name)  # Another process may have removed it before.
                     if locked:
                         yield target, file
             finally:
@@ -173,14 +176,6 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
                     os.unlink(name)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror or error}; {result}", os.fspath(path)) from error
-
-
-def _lock(name: str, file: BinaryIO) -> bool:
-    """Lock a new file. Return False if another process removed it before it was locked."""
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):  # Some network file systems have no locks.
-            fcntl.flock(file, fcntl.LOCK_EX)
-    return os.path.exists(name)
 
 
 def _remove_if_abandoned(name: str) -> None:

@@ -544,7 +544,7 @@ class Agent(Algorithm):
         forward = HostForward(
             compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint()
         )
-        self.head.check(forward(forward.probe(1)).shape, self.action_space)
+        self.head.check(forward(forward.probe(1)).shape)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
         return Actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts)
 

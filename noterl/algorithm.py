@@ -16,7 +16,7 @@ from noterl.envs.observation import ObservationEncoder
 from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
 from noterl.noise import NoiseProcess
-from noterl.normalization import Normalizers, TeamNormalizers
+from noterl.normalization import Normalizers
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
@@ -106,7 +106,7 @@ class Algorithm(Configurable):
         if observation:
             self._set(observation_dtype=np.dtype(np.float32))  # also for bytes
 
-    def _make_normalizers(self, observation: bool, reward: bool) -> Normalizers | TeamNormalizers:
+    def _make_normalizers(self, observation: bool, reward: bool) -> Normalizers:
         return Normalizers(self.observation_shape if observation else None, reward)
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -96,13 +97,10 @@ class Hyperparameter(Variable):
         return self._host
 
     def _check(self, value: Any, name: str) -> float:
-        if isinstance(value, bool | np.bool_ | str | bytes):  # `float` accepts them
-            raise ValueError(f"{name} must be a number, got {value!r}")
-        try:
-            number = float(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} must be a number, got {value!r}") from error
-        return check_number(name, number, low=self._bounds[0], high=self._bounds[1])
+        if not isinstance(value, bool | np.bool_ | str | bytes):  # `float` accepts them
+            with contextlib.suppress(TypeError, ValueError):
+                value = float(value)
+        return check_number(name, value, low=self._bounds[0], high=self._bounds[1])
 
 
 @cache

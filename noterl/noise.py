@@ -42,6 +42,7 @@ class NoiseProcess(Explorer):
 
     Attributes:
         n: number of samples so far.
+        size: values in one action.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -68,14 +69,9 @@ class NoiseProcess(Explorer):
         self.sigma_min = sigma_min
         self.n_steps_annealing = n_steps_annealing
         self.n = 0
-        self._size = check_int("size", size)
+        self.size = check_int("size", size)
         if self.sigma_min is not None and self.sigma_min > self.sigma:
             raise ValueError(f"sigma_min must be at most sigma ({sigma!r}), got {sigma_min!r}")
-
-    @property
-    def size(self) -> int:
-        """Values in one action."""
-        return self._size
 
     @property
     def current_sigma(self) -> float:
@@ -108,13 +104,7 @@ class NoiseProcess(Explorer):
         raise NotImplementedError(f"{type(self).__name__} must define draw(lanes)")
 
     def reset(self, lane: int | None = None) -> None:
-        """Start an episode in `lane`, or in all lanes if it is None. The annealing continues.
-
-        Raises:
-            ValueError: if `lane` is neither None nor an int of at least 0.
-        """
-        if lane is not None:
-            check_int("lane", lane, least=0)
+        """Start an episode in `lane`, or in all lanes if it is None. The annealing continues."""
 
 
 @register
@@ -198,12 +188,7 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         return x
 
     def reset(self, lane: int | None = None) -> None:
-        """Sample `x_0` again for `lane`, or for all lanes if it is None.
-
-        Raises:
-            ValueError: if `lane` is neither None nor an int of at least 0.
-        """
-        super().reset(lane)
+        """Sample `x_0` again for `lane`, or for all lanes if it is None."""
         if lane is None:
             self.x[:] = self._start(len(self.x))
         elif lane < len(self.x):

@@ -166,7 +166,7 @@ class Normalizers:
 
     def get_state(self) -> dict[str, Any]:
         """Return the statistics and the running returns."""
-        state = {name: None if statistics is None else statistics.get_state() for name, statistics in self._named()}
+        state = {name: statistics and statistics.get_state() for name, statistics in self._named()}
         return {**state, "returns": self._returns.copy()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ class Normalizers:
         self._returns = np.array(state["returns"], np.float64)
 
     def arrays(self) -> dict[str, Array]:
-        """Return the statistics by "observation/mean" and so on: the part that is saved with the weights."""
+        """Return the statistics by "observation/mean", or "0/observation/mean", which are saved with the weights."""
         states = {name: statistics.get_state() for name, statistics in self._named() if statistics is not None}
         return {f"{name}/{key}": np.asarray(value) for name, state in states.items() for key, value in state.items()}
 
@@ -202,7 +202,7 @@ class Normalizers:
         return [("observation", self.observation), ("reward", self.reward)]
 
 
-class TeamNormalizers:
+class TeamNormalizers(Normalizers):
     """The normalizers of several agents; each has its own statistics.
 
     Only steps in which an agent takes part update its statistics.
@@ -217,6 +217,7 @@ class TeamNormalizers:
     """
 
     def __init__(self, sizes: Sequence[int], observation: bool, reward: bool) -> None:
+        super().__init__(None, False)
         self.agents = [Normalizers((size,) if observation else None, reward) for size in sizes]
         self._parts = list(zip(self.agents, columns(sizes), strict=True))
 
@@ -225,14 +226,10 @@ class TeamNormalizers:
         parts = [own.normalize_observation(observations[..., place]) for own, place in self._parts]
         return np.concatenate(parts, axis=-1)
 
-    def normalize_batch(self, batch: Batch) -> Batch:
-        """Return normalized batches `[K, B, ...]` of a replay memory, with rewards `[K, B, agents]`."""
-        rewards = [own.normalize_reward(batch.reward[..., agent]) for agent, own in enumerate(self.agents)]
-        return batch._replace(
-            observation=self.normalize_observation(batch.observation),
-            next_observation=self.normalize_observation(batch.next_observation),
-            reward=np.stack(rewards, axis=-1),
-        )
+    def normalize_reward(self, rewards: Array) -> Array:
+        """Return normalized rewards `[..., agents]`, float32."""
+        parts = [own.normalize_reward(rewards[..., agent]) for agent, own in enumerate(self.agents)]
+        return np.stack(parts, axis=-1)
 
     def update(self, transition: Transition, gamma: float) -> None:
         """Update the statistics with a transition that is stored in the memory."""
@@ -262,16 +259,8 @@ class TeamNormalizers:
         for agent, own in enumerate(self.agents):
             own.set_state(state[str(agent)])
 
-    def arrays(self) -> dict[str, Array]:
-        """Return the statistics by "0/observation/mean" and so on: the part that is saved with the weights."""
-        return {
-            f"{agent}/{name}": array for agent, own in enumerate(self.agents) for name, array in own.arrays().items()
-        }
-
-    def set_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Restore arrays of `arrays`, with the same shapes."""
-        for agent, own in enumerate(self.agents):
-            own.set_arrays({name: arrays[f"{agent}/{name}"] for name in own.arrays()})
-
     def __str__(self) -> str:
         return f"{self.agents[0]} of each agent"
+
+    def _named(self) -> list[tuple[str, RunningMeanStd | None]]:
+        return [(f"{agent}/{name}", one) for agent, own in enumerate(self.agents) for name, one in own._named()]

@@ -6,6 +6,7 @@ action of a row. Among equally good actions, the first is selected.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -96,9 +97,7 @@ def _boltzmann(
 class _EpsMixturePolicy(Policy):
     """`explore` with probability `epsilon(step)`, else the greedy action; one uniform number per row."""
 
-    def epsilon(self, step: int = 0) -> float:
-        """Return the probability to explore after `step` environment steps."""
-        raise NotImplementedError(f"{type(self).__name__} must define epsilon(step)")
+    epsilon: Callable[..., float]
 
     def explore(self, values: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return exploring actions `[n]` for `values` `[n, A]` from numbers `uniform` `[n]` in [0, 1)."""
@@ -164,10 +163,6 @@ class _ScheduledEpsGreedyPolicy(_EpsMixturePolicy):
     def eps(self) -> float:
         """Raise an AttributeError, because the schedule would overwrite `eps = ...`."""
         raise AttributeError(f"{type(self).__name__} has no eps: read epsilon(step), change {sorted(self.tunables)}")
-
-    @eps.setter
-    def eps(self, value: float) -> None:
-        raise AttributeError(f"{type(self).__name__} has no eps to set to {value!r}: change {sorted(self.tunables)}")
 
 
 @register
@@ -346,7 +341,7 @@ class GumbelSoftmaxPolicy(Policy):
 
     With `U` uniform in [0, 1), the noise is `g = -log(-log(U + 1e-20) + 1e-20)`. The action is the argmax of
     `logits + g`, and `y = softmax((logits + g) / temperature)` is its relaxation. Jang et al., "Categorical
-    Reparameterization with Gumbel-Softmax", 2016. From the same generator state, `select_action`, `sample` and
+    Reparameterization with Gumbel-Softmax", 2016. From the same generator state, `select_action` and
     `relaxed_sample` use the same noise.
 
     Args:
@@ -358,9 +353,8 @@ class GumbelSoftmaxPolicy(Policy):
 
     Example:
     >>> from noterl.policies import GumbelSoftmaxPolicy
-    >>> GumbelSoftmaxPolicy(eps=0.0).sample([[0.0, 1000.0], [1000.0, 0.0]])
-    array([[0., 1.],
-           [1., 0.]], dtype=float32)
+    >>> GumbelSoftmaxPolicy(eps=0.0).select_action([[0.0, 1000.0], [1000.0, 0.0]])
+    array([1, 0])
     """
 
     acts_on = "logits"
@@ -378,13 +372,6 @@ class GumbelSoftmaxPolicy(Policy):
         if exploring.any():
             actions[exploring] = (uniform[exploring] / self.eps * values.shape[1]).astype(np.int64)
         return actions
-
-    def sample(self, logits: ArrayLike) -> NDArray[np.float32]:
-        """Return the actions of `select_action` as one-hot rows, float32, in the shape of `logits`."""
-        logits = np.asarray(logits)
-        one_hot = np.zeros(logits.shape, np.float32)
-        np.put_along_axis(one_hot, np.asarray(self.select_action(logits))[..., None], 1.0, axis=-1)
-        return one_hot
 
     def relaxed_sample(self, logits: ArrayLike) -> NDArray[np.float32]:
         """Return `y` (see the class), float32, in the shape of `logits`; `eps` is not used."""

@@ -113,22 +113,12 @@ class Exponential(Schedule):
 
 
 @register
-class Cosine(Schedule):
+class Cosine(Linear):
     """Half a cosine from `start` to `end` (Loshchilov and Hutter, 2017, equation 5, without restarts).
 
-    `end + (start - end) * (1 + cos(pi * step / steps)) / 2`, and `end` from step `steps` on.
-
-    Args:
-        start: the value at step 0.
-        end: the value from step `steps` on.
-        steps: environment steps, at least 1.
-
-    Raises:
-        ValueError: if an argument is outside its range.
+    `end + (start - end) * (1 + cos(pi * step / steps)) / 2`, and `end` from step `steps` on. The arguments are those
+    of `Linear`.
     """
-
-    def __init__(self, start: float, end: float, steps: int) -> None:
-        self.start, self.end, self.steps = finite("start", start), finite("end", end), check_int("steps", steps)
 
     def value(self, step: int) -> float:
         """Return the value on the curve."""

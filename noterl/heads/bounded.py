@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.heads.base import HALF_LOG_2_PI, Head, check_width, ops
+from noterl.heads.base import HALF_LOG_2_PI, Head, halves, ops
 
 Tensor = Any
 
@@ -23,11 +23,10 @@ _BELOW_ONE = 1.0 - float(np.finfo(np.float32).epsneg)
 class Bounded(Head):
     """Base of the heads for bounded actions."""
 
-    outputs = 1  # network outputs per value of an action
+    kinds = (spaces.Box,)
     center: np.ndarray
     half: np.ndarray
     divisor: np.ndarray
-    size: int
 
     def bind(self, action_space: spaces.Space[Any]) -> Head:
         """Return a copy of this head for a Box of floats with finite bounds.
@@ -35,27 +34,19 @@ class Bounded(Head):
         Raises:
             ValueError: for another space.
         """
-        name = type(self).__name__
-        if not isinstance(action_space, spaces.Box) or action_space.dtype.kind != "f":
-            raise ValueError(f"env: the head {name} takes a Box of floats as action space, got {action_space}")
-        if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+        bound: Any = super().bind(action_space)
+        space: Any = action_space
+        if not space.is_bounded():
             raise ValueError(
-                f"env: the head {name} takes actions within finite bounds, got {action_space}: give the action "
+                f"env: the head {type(self).__name__} takes actions within finite bounds, got {space}: give the action "
                 "space bounds, for example with gymnasium.wrappers.TransformAction"
             )
-        bound: Any = super().bind(action_space)
-        low, high = (np.asarray(side, np.float64).reshape(-1) for side in (action_space.low, action_space.high))
-        bound.size = len(low)
+        low, high = (np.asarray(side, np.float64).reshape(-1) for side in (space.low, space.high))
         bound.center = (0.5 * (low + high)).astype(np.float32)
         bound.half = (0.5 * (high - low)).astype(np.float32)
         # If the bounds of a dimension are equal, any divisor scales its only action to 0.
         bound.divisor = np.where(bound.half > 0, bound.half, np.float32(1))
         return bound
-
-    def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
-        """Raise a ValueError if the number of outputs does not fit the action space."""
-        count = self.outputs * int(np.prod(action_space.shape or ()))
-        check_width(shape, count, f"{count} numbers for each observation")
 
     def unscale(self, scaled: np.ndarray) -> np.ndarray:
         """Return the actions `[N, *shape]` of the space for scaled actions `[N, A]`."""
@@ -66,7 +57,7 @@ class Bounded(Head):
 
     def scale(self, action: Tensor) -> Tensor:
         """Return the scaled actions `[B, A]` of actions `[B, *shape]` of the space, for losses."""
-        flat = ops.reshape(ops.cast(action, "float32"), (-1, self.size))
+        flat = ops.reshape(ops.cast(action, "float32"), (-1, len(self.center)))
         return ops.divide(ops.subtract(flat, self.center), self.divisor)
 
 
@@ -102,19 +93,20 @@ class SquashedGaussian(Bounded):
     Haarnoja et al. (2018), appendix C. The log standard deviation is clipped to `[-20, 2]`.
     """
 
+    outputs = "the means and then the logarithms of the standard deviations"
+    width = 2
     samples = True
-    outputs = 2
     log_std_range = (-20.0, 2.0)
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the actions `[N, *shape]` of the mean."""
-        return self.unscale(np.tanh(values[:, : self.size]))
+        return self.unscale(np.tanh(halves(values)[0]))
 
     def explore(self, values: np.ndarray, explorer: Any, step: int) -> np.ndarray:
         """Return sampled actions `[N, *shape]`."""
-        std = np.exp(np.clip(values[:, self.size :], *self.log_std_range))
-        noise = explorer.generator.standard_normal(std.shape, dtype=np.float32)
-        return self.unscale(np.tanh(values[:, : self.size] + std * noise))
+        mean, log_std = halves(values)
+        noise = explorer.generator.standard_normal(mean.shape, dtype=np.float32)
+        return self.unscale(np.tanh(mean + np.exp(np.clip(log_std, *self.log_std_range)) * noise))
 
     def sample(self, values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return scaled actions `[B, A]` and their log-probabilities `[B]`, for losses.
@@ -138,11 +130,12 @@ class SquashedGaussian(Bounded):
             action: in [-1, 1].
         """
         mean, log_std = self._mean_and_log_std(values)
-        unsquashed = ops.arctanh(ops.clip(ops.reshape(action, (-1, self.size)), -_BELOW_ONE, _BELOW_ONE))
+        unsquashed = ops.arctanh(ops.clip(ops.reshape(action, (-1, len(self.center))), -_BELOW_ONE, _BELOW_ONE))
         return _squashed_log_density((unsquashed - mean) * ops.exp(-log_std), log_std, unsquashed)
 
     def _mean_and_log_std(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        return values[:, : self.size], ops.clip(values[:, self.size :], *self.log_std_range)
+        mean, log_std = halves(values)
+        return mean, ops.clip(log_std, *self.log_std_range)
 
 
 def _squashed_log_density(noise: Tensor, log_std: Tensor, unsquashed: Tensor) -> Tensor:

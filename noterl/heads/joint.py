@@ -24,6 +24,8 @@ class Joint(Head):
         parts: the head of each agent: `Categorical` for Discrete and MultiDiscrete, `Deterministic` for Box.
     """
 
+    kinds = (spaces.Tuple,)
+    outputs = "the numbers for the agents in turn"
     parts: tuple[Any, ...]
 
     def bind(self, action_space: spaces.Space[Any]) -> Head:
@@ -32,15 +34,14 @@ class Joint(Head):
         Raises:
             ValueError: for another space, or if an agent's head does not accept its space.
         """
-        if not isinstance(action_space, spaces.Tuple):
-            raise ValueError(f"env: the head Joint takes a Tuple of action spaces, got {action_space}")
         bound: Any = super().bind(action_space)
         bound.parts = tuple(
-            (Deterministic() if isinstance(space, spaces.Box) else Categorical()).bind(space) for space in action_space
+            (Deterministic() if isinstance(space, spaces.Box) else Categorical()).bind(space)
+            for space in bound.action_space
         )
         continuous = [isinstance(part, Deterministic) for part in bound.parts]
         bound.takes_noise, bound.samples = any(continuous), not any(continuous)
-        all_discrete = all(isinstance(space, spaces.Discrete) for space in action_space)
+        all_discrete = all(isinstance(space, spaces.Discrete) for space in bound.action_space)
         bound.acts_on = ("logits",) if all_discrete else ()
         return bound
 
@@ -48,12 +49,6 @@ class Joint(Head):
     def noise_size(self) -> int:
         """The number of continuous values in the actions of all agents."""
         return sum(part.size for part in self.parts if isinstance(part, Deterministic))
-
-    def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
-        """Raise a ValueError if the number of outputs does not fit the agents."""
-        sizes = [part.size for part in self.parts]
-        if shape[1:] != (sum(sizes),):
-            raise ValueError(f"forward must return {sizes} numbers for the agents in turn, their outputs are {shape}")
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return every agent's best actions `[N, W]`."""

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.explorer import Explorer
-from noterl.heads.base import HALF_LOG_2_PI, Head, check_width, ops, split
+from noterl.heads.base import HALF_LOG_2_PI, Head, halves, ops, split
 from noterl.policies import Policy, sample_indices
 
 Tensor = Any
@@ -27,6 +27,8 @@ class Categorical(Head):
         counts: the number of choices of each part.
     """
 
+    kinds = (spaces.Discrete, spaces.MultiDiscrete)
+    outputs = "a logit for each choice"
     acts_on: tuple[str, ...] = ("logits",)
     samples = True
     counts: tuple[int, ...]
@@ -37,25 +39,13 @@ class Categorical(Head):
         Raises:
             ValueError: for another space.
         """
-        if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
-            raise ValueError(
-                f"env: the head Categorical takes a Discrete or MultiDiscrete action space, got {action_space}"
-            )
         bound: Any = super().bind(action_space)
         if isinstance(action_space, spaces.Discrete):
             bound.counts = (int(action_space.n),)
         else:
-            bound.counts, bound.acts_on = tuple(map(int, action_space.nvec.reshape(-1))), ()
+            nvec = bound.action_space.nvec
+            bound.counts, bound.acts_on = tuple(map(int, nvec.reshape(-1))), ()
         return bound
-
-    @property
-    def size(self) -> int:
-        """The number of outputs per observation."""
-        return sum(self.counts)
-
-    def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
-        """Raise a ValueError if there is not one logit for each choice."""
-        check_width(shape, self.size, "a logit for each choice")
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the most probable actions; the first of equally probable ones."""
@@ -107,13 +97,10 @@ class Categorical(Head):
             uniform: numbers in [0, 1), `[B, A]`.
             temperature: of the softmax, above 0.
         """
-        gumbel = -ops.log(-ops.log(ops.clip(uniform, _TINY, 1.0 - _TINY)))
-        samples = []
-        for part, count in zip(split(values + gumbel, self.counts), self.counts, strict=True):
-            soft = ops.softmax(part / temperature, axis=-1)
-            hard = _one_hot(ops.argmax(part, axis=-1), count)
-            samples.append(ops.stop_gradient(hard - soft) + soft)
-        return ops.concatenate(samples, axis=-1)
+        perturbed = values - ops.log(-ops.log(ops.clip(uniform, _TINY, 1.0 - _TINY)))
+        parts = split(perturbed, self.counts)
+        soft = ops.concatenate([ops.softmax(part / temperature, axis=-1) for part in parts], axis=-1)
+        return ops.stop_gradient(self.greedy(perturbed) - soft) + soft
 
     def _choices(self, action: Tensor) -> Tensor:
         return ops.reshape(ops.cast(action, "int32"), (-1, len(self.counts)))
@@ -133,32 +120,18 @@ class Gaussian(Head):
     that are clipped to the bounds.
     """
 
+    kinds = (spaces.Box,)
+    outputs = "the means and then the logarithms of the standard deviations"
+    width = 2
     samples = True
-    size: int
-
-    def bind(self, action_space: spaces.Space[Any]) -> Head:
-        """Return a copy of this head for a Box of floats.
-
-        Raises:
-            ValueError: for another space.
-        """
-        if not isinstance(action_space, spaces.Box) or action_space.dtype.kind != "f":
-            raise ValueError(f"env: the head Gaussian takes a Box of floats as action space, got {action_space}")
-        bound: Any = super().bind(action_space)
-        bound.size = 2 * int(np.prod(action_space.shape))
-        return bound
-
-    def check(self, shape: tuple[int, ...], action_space: spaces.Space[Any]) -> None:
-        """Raise a ValueError if there are not a mean and a logarithm for each value of an action."""
-        check_width(shape, self.size, "the means and then the logarithms of the standard deviations")
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the means as actions `[N, ...]`."""
-        return self._reshape(values[:, : self.size // 2])
+        return self._reshape(halves(values)[0])
 
     def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
         """Return sampled actions `[N, ...]`, which may exceed the bounds."""
-        mean, log_std = values[:, : self.size // 2], values[:, self.size // 2 :]
+        mean, log_std = halves(values)
         return self._reshape(mean + np.exp(log_std) * explorer.generator.standard_normal(mean.shape, np.float32))
 
     def executed(self, actions: np.ndarray) -> np.ndarray:
@@ -168,13 +141,13 @@ class Gaussian(Head):
 
     def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the log-density `[B]` of sampled actions `[B, ...]` under outputs `[B, 2 A]`."""
-        mean, log_std = values[:, : self.size // 2], values[:, self.size // 2 :]
-        error = (ops.reshape(action, (-1, self.size // 2)) - mean) * ops.exp(-log_std)
+        mean, log_std = halves(values)
+        error = (ops.reshape(action, (-1, mean.shape[1])) - mean) * ops.exp(-log_std)
         return -ops.sum(0.5 * ops.square(error) + log_std + HALF_LOG_2_PI, axis=-1)
 
     def entropy(self, values: Tensor) -> Tensor:
         """Return the differential entropy `[B]` of outputs `[B, 2 A]`, in nats."""
-        return ops.sum(values[:, self.size // 2 :] + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+        return ops.sum(halves(values)[1] + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 
     def _reshape(self, actions: np.ndarray) -> np.ndarray:
         space: Any = self.action_space

@@ -66,7 +66,7 @@ def run_update(algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool
 
 def _call_updates(algorithm: Algorithm, returned: list[Returned]) -> None:
     observations = _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
-    algorithm.head.check(tuple(algorithm._joint_forward(observations).shape), algorithm.action_space)
+    algorithm.head.check(tuple(algorithm._joint_forward(observations).shape))
     for index in range(algorithm.update_period):
         logs, feedback = call_update(algorithm, example_batch(algorithm), index)
         returned.append(Returned(frozenset({*logs, "loss"}), frozenset(feedback)))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
-from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -20,9 +19,6 @@ Network = Any
 
 # The Polyak coefficient that `copy` uses if `tau` is 1.
 _coefficient: ContextVar[Any] = ContextVar("coefficient", default=1.0)
-
-# source network -> (target network, variables of the source, matching variables of the target)
-_matches: WeakKeyDictionary[keras.layers.Layer, tuple[ref[Any], list, list]] = WeakKeyDictionary()
 
 
 def variables(network: Network) -> list[keras.Variable]:
@@ -118,11 +114,15 @@ def clone(network: Network) -> Network:
         # Uses no random numbers, so networks that are built later have the same weights on every backend.
         copied = keras_network(*recipe)
         copied.noterl_recipe = recipe
-    elif isinstance(network, keras.Sequential) or type(network).__name__ == "Functional":
-        copied = keras.models.clone_model(network)
+        copied.set_weights(network.get_weights())
     else:
-        copied = _rebuilt(network)
-    copied.set_weights(network.get_weights())
+        try:
+            copied = keras.models.clone_model(network)
+            copied.set_weights(network.get_weights())
+        except (NotImplementedError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"network {network.name!r} cannot be copied: make it Sequential or Functional, or define get_config"
+            ) from error
     copied.trainable = False
     return copied
 
@@ -151,7 +151,12 @@ def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
         probability("tau", tau)
     if isinstance(tau, int | float) and tau == 1.0:
         tau = _coefficient.get()
-    sources, targets = matching_variables(source, target)
+    sources, targets = variables(check_network("source", source)), variables(check_network("target", target))
+    shapes = [[tuple(variable.shape) for variable in group] for group in (sources, targets)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"source and target must have the same architecture, but their weights have the shapes {shapes}"
+        )
     backends.current().copy_variables(sources, targets, tau)
 
 
@@ -189,40 +194,6 @@ def _modules() -> Any:
     return backends.current().modules
 
 
-def _rebuilt(network: keras.Model) -> keras.Model:
-    try:
-        copied = type(network).from_config(network.get_config())
-        copied.build_from_config(network.get_build_config())
-        if [weight.shape for weight in copied.weights] != [weight.shape for weight in network.weights]:
-            raise ValueError("get_config and get_build_config describe weights of other shapes")
-        copied.built = True  # Keras builds the layers but may not mark the model
-    except (NotImplementedError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(
-            f"network {network.name!r} cannot be copied: make it Sequential or Functional, or define get_config"
-        ) from error
-    return copied
-
-
-def matching_variables(source: Any, target: Any) -> tuple[list, list]:
-    """Return the variables of two networks of the same architecture, in the same order.
-
-    Raises:
-        ValueError: if an argument is not a network, or the weights have different shapes.
-    """
-    is_layer = isinstance(source, keras.layers.Layer)  # torch modules are not cached: their parameters may be replaced
-    if is_layer and source in _matches and _matches[source][0]() is target:
-        return _matches[source][1:]
-    sources, targets = variables(check_network("source", source)), variables(check_network("target", target))
-    shapes = [[tuple(variable.shape) for variable in group] for group in (sources, targets)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"source and target must have the same architecture, but their weights have the shapes {shapes}"
-        )
-    if is_layer:
-        _matches[source] = ref(target), sources, targets
-    return sources, targets
-
-
 def unique(variables: Iterable[Any]) -> list[Any]:
     """Return the variables in order, without duplicates."""
     return list({id(variable): variable for variable in variables}.values())
@@ -232,21 +203,12 @@ def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the networks, variables and seed generators in attributes, lists, tuples and dicts, by name."""
     found: dict[str, Any] = {}
     for name, value in attributes.items():
-        _collect(name, value, found)
+        if isinstance(value, list | tuple | dict):
+            parts = value if isinstance(value, dict) else dict(enumerate(value))
+            found |= find_networks({f"{name}/{key}": part for key, part in parts.items()})
+        elif is_network(value) and not isinstance(value, Hyperparameter):
+            found[name] = value
     return found
-
-
-def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
-    if isinstance(value, Hyperparameter):
-        return
-    if is_network(value):
-        found[name] = value
-    elif isinstance(value, list | tuple):
-        for position, part in enumerate(value):
-            _collect(f"{name}/{position}", part, found)
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            _collect(f"{name}/{key}", part, found)
 
 
 def stacked_layers(network: Network) -> list[Any]:

@@ -61,15 +61,8 @@ def mlp(
     >>> [weight.shape for weight in networks.get_weights(networks.mlp(4, [8], 2))]
     [(4, 8), (8,), (8, 2), (2,)]
     """
-    shape = _shape(inputs)
-    _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
-    check_word("activation", activation, ACTIVATIONS)
-    _check_last_layer(gain, log_std)
-    layers: list[tuple] = [("flatten",)] if len(shape) > 1 else []
-    layers += [("dense", int(units), activation, _hidden_gain(gain)) for units in hidden]
-    layers += [("dense", int(outputs), "linear", gain)]
-    layers += [] if log_std is None else [("log_std", float(log_std))]
-    return _build(("sequential", layers), shape)
+    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, _hidden_gain(gain))
+    return _build(("sequential", [*layers, *_last_layers(outputs, gain, log_std)]), shape)
 
 
 def dueling_mlp(
@@ -80,12 +73,8 @@ def dueling_mlp(
     `q = value + advantage - mean(advantage)`. All hidden layers but the last are shared. The value and the advantage
     stream have one hidden layer each, of the last size. Arguments, shapes and errors as in `mlp`.
     """
-    shape = _shape(inputs)
-    _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
-    check_word("activation", activation, ACTIVATIONS)
-    trunk: list[tuple] = [("flatten",)] if len(shape) > 1 else []
-    trunk += [("dense", int(units), activation) for units in hidden[:-1]]
-    stream = [("dense", int(units), activation) for units in hidden[-1:]]
+    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, None)
+    trunk, stream = (layers[:-1], layers[-1:]) if len(hidden) else (layers, [])
     return _build(("dueling", trunk, stream, int(outputs)), shape)
 
 
@@ -110,15 +99,14 @@ def nature_cnn(
     _check_sizes(shape=shape, outputs=(outputs,))
     if not is_image_shape(shape):
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
-    _check_last_layer(gain, log_std)
     trunk: list[tuple] = [("scale", 1 / 255)]
     trunk += [("channels_last",)] if shape[0] < LEAST_PIXELS else []
     trunk += [("convolution", *sizes, "relu", _hidden_gain(gain)) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
     trunk += [("flatten",)]
     if dueling:
         return _build(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
-    layers = [*trunk, ("dense", 512, "relu", _hidden_gain(gain)), ("dense", int(outputs), "linear", gain)]
-    return _build(("sequential", layers + ([] if log_std is None else [("log_std", float(log_std))])), tuple(shape))
+    layers = [*trunk, ("dense", 512, "relu", _hidden_gain(gain)), *_last_layers(outputs, gain, log_std)]
+    return _build(("sequential", layers), tuple(shape))
 
 
 def is_image_shape(shape: tuple[int, ...]) -> bool:
@@ -144,13 +132,13 @@ def share_trunk(network: Network, outputs: int, *, gain: float | None = None) ->
         ValueError: if `network` is not a stack of layers.
     """
     layers = stacked_layers(network)
-    while layers and _kind(layers[-1]) not in _DENSE:
+    while layers and type(layers[-1]).__name__ not in _DENSE:
         layers.pop()
     if not layers:
         raise ValueError(f"network must be a Sequential stack with a dense last layer, got {network!r}")
     kernel = get_weights(layers.pop())[0]
     last = mlp(kernel.shape[0], [], outputs, gain=gain)
-    layers += [layer for layer in stacked_layers(last) if _kind(layer) in _DENSE]
+    layers += [layer for layer in stacked_layers(last) if type(layer).__name__ in _DENSE]
     if is_module(last):
         return type(last)(*layers)
     return keras.Sequential([keras.Input(network.input_shape[1:]), *layers])
@@ -159,10 +147,6 @@ def share_trunk(network: Network, outputs: int, *, gain: float | None = None) ->
 def _hidden_gain(gain: float | None) -> float | None:
     """Return the gain of hidden layers (He et al., 2015), if the last layer has a gain."""
     return None if gain is None else 2**0.5
-
-
-def _kind(layer: Any) -> str:
-    return type(layer).__name__
 
 
 def _build(plan: tuple, shape: tuple[int, ...]) -> Network:
@@ -184,12 +168,18 @@ def _check_sizes(**sizes: Sequence[Any]) -> None:
                 raise ValueError(f"{name} must hold positive ints, got {value!r}")
 
 
-def _shape(inputs: Any) -> tuple[int, ...]:
-    return tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
+def _hidden_layers(
+    inputs: Any, hidden: Sequence[int], outputs: int, activation: str, gain: float | None
+) -> tuple[tuple[int, ...], list[tuple]]:
+    """Return the shape of the inputs, and the plan of the layers before the last."""
+    shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
+    _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
+    check_word("activation", activation, ACTIVATIONS)
+    flatten: list[tuple] = [("flatten",)] if len(shape) > 1 else []
+    return shape, flatten + [("dense", int(units), activation, gain) for units in hidden]
 
 
-def _check_last_layer(gain: Any, log_std: Any) -> None:
-    if gain is not None:
-        non_negative("gain", gain)
-    if log_std is not None:
-        finite("log_std", log_std)
+def _last_layers(outputs: int, gain: float | None, log_std: float | None) -> list[tuple]:
+    """Return the plan of the linear last layer, and of the log standard deviations if there are any."""
+    last: list[tuple] = [("dense", int(outputs), "linear", None if gain is None else non_negative("gain", gain))]
+    return last if log_std is None else [*last, ("log_std", finite("log_std", log_std))]

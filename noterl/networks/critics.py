@@ -42,7 +42,7 @@ def scalar_values(values: Tensor) -> Tensor:
     Raises:
         ValueError: if the outputs have another width.
     """
-    return _check_width(values, 1, "one number for each row, [B, 1]")[:, 0]
+    return action_values(values, 1)[:, 0]
 
 
 def action_values(values: Tensor, actions: int) -> Tensor:
@@ -51,12 +51,8 @@ def action_values(values: Tensor, actions: int) -> Tensor:
     Raises:
         ValueError: if the outputs have another width, because they would be broadcast.
     """
-    return _check_width(values, actions, f"a number for each action, [B, {actions}]")
-
-
-def _check_width(values: Tensor, width: int, expected: str) -> Tensor:
-    if len(values.shape) != 2 or values.shape[1] != width:
-        raise ValueError(f"a critic must return {expected}, got {tuple(values.shape)}")
+    if len(values.shape) != 2 or values.shape[1] != actions:
+        raise ValueError(f"a critic must return values [B, {actions}], got {tuple(values.shape)}")
     return values
 
 

@@ -4,15 +4,3 @@ from noterl.saving.archive import read, write
 from noterl.saving.arrays import read_weights, write_weights
 from noterl.saving.codec import Arguments, Description, build
 from noterl.utils.files import FileError, check_writable
-
-__all__ = [
-    "Arguments",
-    "Description",
-    "FileError",
-    "build",
-    "check_writable",
-    "read",
-    "read_weights",
-    "write",
-    "write_weights",
-]

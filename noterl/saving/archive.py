@@ -7,8 +7,6 @@ trees make equal bytes.
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import io
 import json
 import os
@@ -33,7 +31,7 @@ VERSION = 1
 _MAX_JSON = 2**26  # bytes; parsed JSON takes some twenty times the memory of its text
 _JSON, _TENSORS = "agent.json", "variables.safetensors"
 _ARRAY_NAME = re.compile(r"arrays/[A-Za-z0-9_]+\.npy")
-_LIBRARIES = ("gymnasium", "jax", "keras", "numpy", "tensorflow", "tensorflow-cpu", "torch")
+_LIBRARIES = ("noterl", "gymnasium", "jax", "keras", "numpy", "tensorflow", "torch")
 _END_OF_ZIP = 22  # bytes of a zip's last record without a comment
 # Small files are assembled in memory and written with one call: the zip module seeks back to the header of each member.
 _MAX_BUFFERED = 2**24  # bytes
@@ -102,16 +100,10 @@ def read(path: PathLike) -> Any:
             return tree
 
 
-@functools.cache
 def _library_versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in ("noterl", *_LIBRARIES):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            version = getattr(sys.modules.get(name), "__version__", None)
-            versions.update({name: version} if isinstance(version, str) else {})
-    return versions
+    """Return the versions of Python and of the libraries that have been imported."""
+    imported = [name for name in _LIBRARIES if name in sys.modules]
+    return {"python": platform.python_version(), **{name: sys.modules[name].__version__ for name in imported}}
 
 
 def _write_zip(file: BinaryIO, text: bytes, encoder: TreeEncoder) -> None:

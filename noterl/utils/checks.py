@@ -24,8 +24,9 @@ def check_int(name: str, value: Any, *, least: int = 1, word: str | None = None)
     Raises:
         ValueError: if the value is not an int, or less than `least`.
     """
-    if not _is_int(value, least):
-        raise ValueError(f"{name} must be an int of at least {least}{f' or {word!r}' if word else ''}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        kind = "a positive int" if least == 1 else f"an int of at least {least}"
+        raise ValueError(f"{name} must be {kind}{f' or {word!r}' if word else ''}, got {value!r}")
     return int(value)
 
 
@@ -50,11 +51,7 @@ def check_positive(name: str, value: Any, *, none: bool = False) -> Any:
     >>> check_positive("episodes", np.int64(3))
     3
     """
-    if none and value is None:
-        return None
-    if not _is_int(value, 1):
-        raise ValueError(f"{name} must be a positive int, got {value!r}")
-    return int(value)
+    return None if none and value is None else check_int(name, value)
 
 
 def check_number(
@@ -97,10 +94,7 @@ def positive(name: str, value: Any) -> float:
 
 def probability(name: str, value: Any) -> float:
     """Return the value as a float; raise a ValueError if it is not between 0 and 1."""
-    try:
-        return check_number(name, value, low=0, high=1)
-    except ValueError:
-        raise ValueError(f"{name} must be a number between 0 and 1, got {value!r}") from None
+    return check_number(name, value, low=0, high=1)
 
 
 def increasing_pair(name: str, value: Any) -> tuple[float, float]:
@@ -134,7 +128,3 @@ def check_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, got {value!r}")
     return bool(value)
-
-
-def _is_int(value: Any, least: int) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | np.integer) and bool(value >= least)

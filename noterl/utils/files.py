@@ -67,22 +67,16 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
         ValueError: if `path` is not the path of a file.
         OSError: if the file cannot be written, with the `errno` of the cause, naming `path`.
     """
-    target = _target(path)
-    _make_parents(target, path)
-    try:
-        with _temporary(target) as (name, file):
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            with contextlib.suppress(FileNotFoundError):
-                os.chmod(name, stat.S_IMODE(os.stat(target).st_mode))
-            if sys.platform == "win32":  # An open file cannot be renamed there; elsewhere it stays locked to the end.
-                file.close()
-            os.replace(name, target)
-            _sync_directory(target)
-    except OSError as error:
-        reason = f"{error.strerror or error}; not saved, and an old file is unchanged"
-        raise OSError(error.errno, reason, os.fspath(path)) from error
+    with _temporary(path, "not saved, and an old file is unchanged") as (target, file):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(file.name, stat.S_IMODE(os.stat(target).st_mode))
+        if sys.platform == "win32":  # An open file cannot be renamed there; elsewhere it stays locked to the end.
+            file.close()
+        os.replace(file.name, target)
+        _sync_directory(target)
 
 
 def check_writable(path: PathLike) -> None:
@@ -92,14 +86,9 @@ def check_writable(path: PathLike) -> None:
         ValueError: if `path` is not the path of a file.
         OSError: if it cannot be written, naming `path`.
     """
-    target = _target(path)
-    _make_parents(target, path)
-    try:
-        with _temporary(target) as (_, file):
-            file.write(b"\0")
-            file.flush()
-    except OSError as error:
-        raise OSError(error.errno, f"{error.strerror or error}; cannot be written", os.fspath(path)) from error
+    with _temporary(path, "cannot be written") as (_, file):
+        file.write(b"\0")
+        file.flush()
 
 
 @contextlib.contextmanager
@@ -151,46 +140,42 @@ def checked_path(path: PathLike) -> str:
     return text
 
 
-def _make_parents(target: str, path: PathLike) -> None:
-    directory = os.path.dirname(target)
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        reason = f"{error.strerror}; cannot create the directory {directory!r}"
-        raise OSError(error.errno, reason, os.fspath(path)) from error
-
-
 @contextlib.contextmanager
-def _temporary(target: str) -> Iterator[tuple[str, BinaryIO]]:
-    """Open a new file in the target's directory and remove it at the end, unless it was renamed.
+def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
+    """Open a new file in the directory of `path`, and remove it at the end unless it was renamed.
 
-    Temporary files of writers that were killed are removed first.
+    Missing directories are created. Temporary files of writers that were killed are removed.
+
+    Yields:
+        the absolute path without symbolic links, and the file.
+
+    Raises:
+        OSError: as in the block, but naming `path` and ending in `result`.
     """
+    target = _target(path)
     # A name of fixed length: the target's own may already be as long as the file system allows.
     directory, beginning = os.path.dirname(target), f".noterl-{zlib.crc32(os.fsencode(target)):08x}-"
-    prefix = os.path.join(directory, beginning)
-    for leftover in os.listdir(directory):
-        if leftover.startswith(beginning) and leftover.endswith(".part"):
-            _remove_if_abandoned(os.path.join(directory, leftover))
-    locked = False
-    while not locked:
-        name = f"{prefix}{secrets.token_hex(4)}.part"
-        try:
-            with open(name, "xb") as file:
-                locked = _lock(name, file)
-                if locked:
-                    yield name, file
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-
-
-def _lock(name: str, file: BinaryIO) -> bool:
-    """Lock a new file. Return False if another process removed it before it was locked."""
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):  # Some network file systems have no locks.
-            fcntl.flock(file, fcntl.LOCK_EX)
-    return os.path.exists(name)
+    try:
+        os.makedirs(directory, exist_ok=True)
+        for leftover in os.listdir(directory):
+            if leftover.startswith(beginning) and leftover.endswith(".part"):
+                _remove_if_abandoned(os.path.join(directory, leftover))
+        locked = False
+        while not locked:
+            name = os.path.join(directory, f"{beginning}{secrets.token_hex(4)}.part")
+            try:
+                with open(name, "xb") as file:
+                    if sys.platform != "win32":
+                        with contextlib.suppress(OSError):  # Some network file systems have no locks.
+                            fcntl.flock(file, fcntl.LOCK_EX)
+                    locked = os.path.exists(name)  # Another process may have removed it before.
+                    if locked:
+                        yield target, file
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror or error}; {result}", os.fspath(path)) from error
 
 
 def _remove_if_abandoned(name: str) -> None:

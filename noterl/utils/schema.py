@@ -77,17 +77,16 @@ class ListOf:
     """A list whose items all fit one schema."""
 
     item: Any
-    length: int | None = None
 
     def __str__(self) -> str:
-        return "a list" if self.length is None else f"a list of {self.length} items"
+        return "a list"
 
 
 @dataclass(frozen=True)
 class DictOf:
     """A dict with any str keys, whose values all fit one schema."""
 
-    value: Any
+    item: Any
 
     def __str__(self) -> str:
         return "a dict with str keys"
@@ -141,8 +140,7 @@ def _fits(value: Any, schema: Any) -> bool:
         return isinstance(value, Mapping) and value.keys() == schema.keys()
     if isinstance(schema, DictOf):
         return isinstance(value, Mapping) and all(type(key) is str for key in value)
-    length = schema.length if isinstance(schema, ListOf) else len(schema)
-    return type(value) is list and length in (None, len(value))
+    return type(value) is list and (isinstance(schema, ListOf) or len(value) == len(schema))
 
 
 def _fits_array(value: Any, schema: Array) -> bool:
@@ -153,15 +151,11 @@ def _fits_array(value: Any, schema: Array) -> bool:
 
 
 def _items(value: Any, schema: Any) -> list[tuple[str | int, Any, Any]]:
-    if isinstance(schema, Mapping):
-        return [(key, value[key], schema[key]) for key in schema]
-    if isinstance(schema, DictOf):
-        return [(key, item, schema.value) for key, item in value.items()]
-    if isinstance(schema, ListOf):
-        return [(index, item, schema.item) for index, item in enumerate(value)]
-    if isinstance(schema, list):
-        return [(index, *pair) for index, pair in enumerate(zip(value, schema, strict=True))]
-    return []
+    """Return the key, the value and the schema of each item of a container."""
+    if not isinstance(schema, Mapping | list | DictOf | ListOf):
+        return []
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    return [(key, item, schema.item if isinstance(schema, DictOf | ListOf) else schema[key]) for key, item in items]
 
 
 def _expected(schema: Any) -> str:

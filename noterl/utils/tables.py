@@ -56,17 +56,17 @@ def csv_text(rows: Iterable[Row], columns: list[str], *, header: bool) -> str:
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     if header:
         writer.writeheader()
-    writer.writerows({name: "" if _is_missing(value) else value for name, value in row.items()} for row in rows)
+    # Only NaN differs from itself.
+    writer.writerows(
+        {name: "" if value is None or value != value else value for name, value in row.items()} for row in rows
+    )
     return text.getvalue()
 
 
 def read_csv(path: Path) -> list[Row]:
     """Return the rows of a CSV file, without an incomplete last line."""
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = file.read().splitlines(keepends=True)
-    if len(lines) > 1 and not lines[-1].endswith("\n"):
-        lines.pop()
-    return [{name: _number(cell) for name, cell in row.items() if cell} for row in csv.DictReader(lines)]
+    rows = csv.DictReader(_complete_lines(path))
+    return [{name: _number(cell) for name, cell in row.items() if cell} for row in rows]
 
 
 def json_text(rows: Iterable[Row]) -> str:
@@ -77,10 +77,7 @@ def json_text(rows: Iterable[Row]) -> str:
 
 def read_json_lines(path: Path) -> list[Row]:
     """Return the rows of a file of JSON lines, without an incomplete last line."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-    return [dict(json.loads(line)) for line in lines]
+    return [dict(json.loads(line)) for line in _complete_lines(path)]
 
 
 def write_parquet(path: Path, rows: list[Row]) -> None:
@@ -127,6 +124,12 @@ def read_columns(path: str | Path) -> dict[str, list[Any]]:
     return {name: [math.nan if value is None else value for value in values] for name, values in cells.items()}
 
 
+def _complete_lines(path: Path) -> list[str]:
+    """Return the lines of a file without a last line that a logger did not finish."""
+    lines = path.read_bytes().decode().splitlines(keepends=True)
+    return lines if not lines or lines[-1].endswith("\n") else lines[:-1]
+
+
 def _uniform(values: list[Any]) -> list[Any]:
     """Return a column of one type: ints become floats if there is a float, and everything str if there is a str."""
     kinds = {type(value) for value in values if value is not None}
@@ -134,10 +137,6 @@ def _uniform(values: list[Any]) -> list[Any]:
         return values
     kind = str if str in kinds else float
     return [None if value is None else kind(value) for value in values]
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _is_not_finite(value: Any) -> bool:

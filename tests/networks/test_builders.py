@@ -291,7 +291,7 @@ def test_copy_raises_for_bad_tau(tau: Any) -> None:
     source, target = filled(networks.mlp(4, [5], 2), 1.0), filled(networks.mlp(4, [5], 2), 2.0)
     with pytest.raises(ValueError) as raised:
         networks.copy(source, target, tau)
-    assert str(raised.value) == f"tau must be a number between 0 and 1, got {tau!r}"
+    assert str(raised.value) == f"tau must be a finite number of at least 0 and at most 1, got {tau!r}"
     assert all((weight == 2.0).all() for weight in networks.get_weights(target))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from safetensors import SafetensorError
 
 from noterl import saving
 from noterl.saving import FileError
@@ -276,7 +277,7 @@ def test_check_writable_leaves_only_directories(tmp_path: Path, path: Path) -> N
 
 
 def test_check_writable_raises_for_a_file_among_the_parents(path: Path) -> None:
-    with pytest.raises(OSError, match=r"cannot create the directory.*agent\.noterl"):
+    with pytest.raises(OSError, match=r"cannot be written.*agent\.noterl"):
         saving.check_writable(path / "dqn" / "a.noterl")
     with pytest.raises(IsADirectoryError, match="path must name a file"):
         saving.check_writable(path.parent)
@@ -347,12 +348,8 @@ def test_truncated_weights_are_refused(tmp_path: Path) -> None:
         saving.read_weights(tmp_path / "absent")
 
 
-@pytest.mark.parametrize(
-    "array", [np.array([None]), np.zeros(2, ">f4"), np.zeros(2, "c16"), [1.0], np.longdouble(1), np.array(["x"])]
-)
+@pytest.mark.parametrize("array", [np.array([None]), np.zeros(2, "c16"), np.longdouble(1), np.array(["x"])])
 def test_weights_of_unsupported_dtype_are_refused(array: Any, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"arrays\['kernel'\]"):
+    with pytest.raises(SafetensorError, match="dtype"):
         saving.write_weights(tmp_path / "a", {"kernel": array})
-    with pytest.raises(TypeError, match="__metadata__"):
-        saving.write_weights(tmp_path / "a", {"__metadata__": np.ones(2)})
     assert list(tmp_path.iterdir()) == []

@@ -83,4 +83,4 @@ def test_check_int_or_word_accepts_both() -> None:
     for other in ("episode", 0, None, np.array([1, 2])):
         with pytest.raises(ValueError) as raised:
             check_int_or_word("updates", other, "pass")
-        assert str(raised.value) == f"updates must be an int of at least 1 or 'pass', got {other!r}"
+        assert str(raised.value) == f"updates must be a positive int or 'pass', got {other!r}"

@@ -26,7 +26,7 @@ FITTING: list[tuple[Any, Any]] = [
     (np.zeros((3, 2), np.int32), Array("int32", (None, 2))),
     (np.float32(1), Array(np.float32, ())),
     ([1, 2], [int, int]),
-    ([1, 2], ListOf(Int(0, 2), length=2)),
+    ([1, 2], ListOf(Int(0, 2))),
     ([], ListOf(int)),
     ({"a": 1, "b": 2}, DictOf(int)),
     ({"a": [None, 1]}, {"a": ListOf((None, int))}),
@@ -54,7 +54,7 @@ MISFITS: list[tuple[Any, Any, str]] = [
     (np.zeros((3, 1)), Array("float64", (3, 2)), r"must be an array float64\[3, 2\], got float64\[3, 1\]"),
     ((1,), [int], r"state must be a list of 1 items, got \(1,\)"),
     ([1, 2], [int], "state must be a list of 1 items, got a list of 2 items"),
-    ([1], ListOf(int, length=2), "state must be a list of 2 items"),
+    ({}, ListOf(int), "state must be a list, got a dict"),
     ([1, "a"], ListOf(int), r"state\[1\] must be int, got 'a'"),
     ({1: 1}, DictOf(int), "state must be a dict with str keys"),
     (

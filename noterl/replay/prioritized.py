@@ -161,7 +161,7 @@ class Prioritized(Sampler):
         """How much of the bias is corrected now."""
         if self.beta_steps is None:
             return self._beta
-        return self._beta + (1 - self._beta) * min(1.0, self._bound().count / self.beta_steps)
+        return self._beta + (1 - self._beta) * min(1.0, self.storage.count / self.beta_steps)
 
     def bind(self, storage: Storage) -> None:
         """Use a storage from now on."""
@@ -187,7 +187,7 @@ class Prioritized(Sampler):
 
     def probabilities(self, *, alpha: bool = True) -> Array:
         """Return the probability `[n]` of each transition that is not masked, the oldest first; see `Sampler`."""
-        tree, indices = self._synchronized(), self._bound().unmasked_indices()
+        tree, indices = self._synchronized(), self.storage.unmasked_indices()
         priorities = tree.values.take(indices) if alpha else self._scores.take(indices).astype(np.float64) + SMALLEST
         return priorities / priorities.sum() if len(priorities) else priorities
 
@@ -222,7 +222,7 @@ class Prioritized(Sampler):
     def get_state(self) -> dict[str, Any]:
         """Return the scores of the stored transitions (oldest first), the largest score so far, and the exponents."""
         self._synchronized()
-        scores = self._scores.take(self._bound().stored_indices())
+        scores = self._scores.take(self.storage.stored_indices())
         return {"scores": scores, "largest": self._largest, "alpha": self._alpha, "beta": self._beta}
 
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
@@ -240,14 +240,14 @@ class Prioritized(Sampler):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `get_state`; the storage is restored already."""
-        storage = self._bound()
+        storage = self.storage
         self._largest, self.alpha, self.beta = state["largest"], state["alpha"], state["beta"]
         self._scores[storage.stored_indices()] = state["scores"]
         self._version = _NO_TREE._replace(end=storage.count, epoch=storage.epoch)
 
     def _synchronized(self) -> SumTree:
         """Return the tree after it was updated to the stored transitions and the current exponent."""
-        storage, before, tree = self._bound(), self._version, self._tree
+        storage, before, tree = self.storage, self._version, self._tree
         now = _TreeVersion(storage.begin, storage.count, storage.epoch, storage.mask.version, self._alpha)
         if now == before:
             return tree
@@ -272,7 +272,7 @@ class Prioritized(Sampler):
 
     def _write(self, indices: Array) -> None:
         """Write the priorities of stored transitions `[n]` to the tree, 0 for masked ones."""
-        unmasked = self._bound().unmasked
+        unmasked = self.storage.unmasked
         priorities = self._priorities(self._scores.take(indices))
         self._tree.set(indices, priorities if unmasked is None else np.where(unmasked[indices], priorities, 0.0))
 

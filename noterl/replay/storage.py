@@ -22,10 +22,33 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from noterl.registry import Configurable
 from noterl.replay.columns import Allocate, Array, Layout, Leaf, Table, allocate, gather, row_bytes, scatter
 from noterl.replay.episodes import Episodes
 
 FIRST_SLOTS = 16
+
+
+class StorageUser(Configurable):
+    """A part of a memory that uses its storage."""
+
+    _storage: Storage | None = None
+
+    @property
+    def storage(self) -> Storage:
+        """The transitions of the memory.
+
+        Raises:
+            RuntimeError: if the memory is not built.
+        """
+        if self._storage is None:
+            raise RuntimeError(f"this {type(self).__name__} has no memory yet: call Replay.build first")
+        return self._storage
+
+    def _use(self, storage: Storage, argument: str) -> None:
+        if self._storage not in (None, storage):
+            raise ValueError(f"{argument} must belong to one memory only, got the {type(self).__name__} of another")
+        self._storage = storage
 
 
 class Storage:

@@ -192,14 +192,7 @@ class Prioritized(Sampler):
         return priorities / priorities.sum() if len(priorities) else priorities
 
     def feedback(self, indices: Array, values: Mapping[str, Array]) -> None:
-        """Update the scores of indices `[n]`; a score below 0 or not finite changes nothing.
-
-        Raises:
-            ValueError: if a field that the score uses is missing.
-        """
-        missing = [name for name in self.score.fields if name not in values]
-        if missing:
-            raise ValueError(f"feedback must hold {', '.join(missing)} [B] for {type(self.score).__name__}")
+        """Update the scores of indices `[n]`; a score below 0 or not finite changes nothing."""
         scores = np.asarray(self.score(values), np.float32)
         if scores.ndim > 1:
             scores = scores.reshape(len(indices), -1).mean(1)

@@ -123,8 +123,15 @@ class Storage:
         self._successor_cells: Any = memoryview(self.successor)  # type: ignore[arg-type]
 
     @classmethod
-    def sizes(cls, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> tuple[int, int]:
-        """Return the bytes of the columns of the spaces in a new storage, and of the other columns."""
+    def sizes(cls, observation: Any, capacity: int, action: Leaf, extra: Mapping[str, Leaf]) -> tuple[int, int]:
+        """Return the bytes of the columns of the spaces in a new storage, and of the other columns.
+
+        Args:
+            observation: see the constructor.
+            capacity: see the constructor.
+            action: see the constructor.
+            extra: see the constructor.
+        """
         row = row_bytes(observation) + row_bytes(action) + row_bytes(extra)
         columns = capacity * row + FIRST_SLOTS * row_bytes(observation)
         return columns, capacity * sum(dtype.itemsize for dtype in cls.BOOKKEEPING.values())
@@ -206,14 +213,14 @@ class Storage:
         """End a lane's episode here: its next transition does not continue its newest one."""
         self.newest_index.pop(lane, None)
 
-    def drop_oldest(self, count: int) -> None:
-        """Evict the oldest `count` transitions; at least as many are stored."""
-        if not count:
+    def drop_before(self, begin: int) -> None:
+        """Evict the insertion numbers before `begin`, which are stored or were inserted earlier."""
+        indices = self.stored_indices()[: max(0, begin - self.begin)]
+        if not len(indices):
             return
-        indices = self.stored_indices()[:count]
         evicted = set(indices.tolist())
         self.newest_index = {lane: index for lane, index in self.newest_index.items() if index not in evicted}
-        self.begin += count
+        self.begin = begin
         # A slot is given up before it is free: an interruption between the two loses the slot at worst.
         final = indices[self.successor[indices] < 0]
         slots = -1 - self.successor[final]
@@ -401,14 +408,9 @@ def check_folder(memmap: Any) -> str | None:
     return str(Path(memmap))
 
 
-def check_disk(folder: str, capacity: int, needed: int) -> None:
-    """Raise a ValueError with the figures if the folder's disk has fewer than `needed` free bytes."""
-    free = shutil.disk_usage(_existing_folder(folder)).free
-    if needed > free:
-        raise ValueError(
-            f"capacity={capacity} needs {needed} bytes ({needed / 1e9:.2f} GB) on the disk of memmap={folder!r}, but "
-            f"only {free} bytes ({free / 1e9:.2f} GB) are free there"
-        )
+def free_bytes(folder: str) -> int:
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
+    return shutil.disk_usage(_existing_folder(folder)).free
 
 
 def allocator_on_disk(folder: str) -> Allocate:

@@ -123,11 +123,6 @@ class FrameStackStorage(Storage):
         super().__init__(stack.layout, capacity, action, extra, empty)
         self._stack, self.frames = stack, stack.frames
 
-    @classmethod
-    def sizes(cls, observation: Any, capacity: int, action: Leaf, extra: Mapping[str, Leaf]) -> tuple[int, int]:
-        """Return the bytes of the columns of the spaces in a new storage, and of the other columns; see `Storage`."""
-        return super().sizes(observation.layout, capacity, action, extra)
-
     def add(
         self, lane: int, observation: Any, action: Any, reward: float, next_observation: Any, *rest: Any, **named: Any
     ) -> int:

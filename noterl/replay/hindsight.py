@@ -87,10 +87,7 @@ class Hindsight(Relabel):
         Raises:
             ValueError: if neither has `compute_reward`, or the environment's does not apply to the stored goals.
         """
-        reward, terminated = (_rule(agent, name) for name in ("compute_reward", "compute_terminated"))
-        if source is not None:
-            reward = reward or _rule(source.layer_with("compute_reward"), "compute_reward")
-            terminated = terminated or _rule(source.layer_with("compute_terminated"), "compute_terminated")
+        reward, terminated = (_rule(name, agent, source) for name in ("compute_reward", "compute_terminated"))
         if reward is None:
             raise ValueError(
                 "relabel: Hindsight needs compute_reward(achieved_goal, desired_goal, info), and neither the agent nor "
@@ -182,9 +179,10 @@ class Hindsight(Relabel):
         return goals
 
 
-def _rule(owner: Any, name: str) -> Rule | None:
-    rule = getattr(owner, name, None)
-    return rule if callable(rule) else None
+def _rule(name: str, agent: Any, source: EnvSource | None) -> Rule | None:
+    """Return the agent's function of this name, or else that of the environment."""
+    owner = agent if source is None or hasattr(agent, name) else source.layer_with(name)
+    return getattr(owner, name, None)
 
 
 def _check_shape(name: str, values: Any, goals: Array) -> Array:

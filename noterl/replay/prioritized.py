@@ -241,7 +241,7 @@ class Prioritized(Sampler):
     def _synchronized(self) -> SumTree:
         """Return the tree after it was updated to the stored transitions and the current exponent."""
         storage, before, tree = self.storage, self._version, self._tree
-        now = _TreeVersion(storage.begin, storage.count, storage.epoch, storage.mask.version, self._alpha)
+        now = _TreeVersion(storage.begin, storage.count, storage.epoch, storage.mask_version, self._alpha)
         if now == before:
             return tree
         self._version = now

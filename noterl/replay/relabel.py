@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.registry import register
-from noterl.replay.columns import Array, gather, reshape
+from noterl.replay.columns import Array, gather, map_leaves, reshape
 from noterl.replay.returns import gather_transitions
 from noterl.replay.storage import Storage, StorageUser
 from noterl.types import Batch
@@ -134,7 +134,7 @@ class Triplets(Relabel):
             "action": gather(storage.action, starts, storage.action_layout),
             "reward": storage.reward.take(starts),
             "discount": np.where(storage.terminated.take(starts), np.float32(0), np.float32(gamma)),
-            "extra": {name: gather(storage.extra[name], starts, leaf) for name, leaf in storage.extra_layout.items()},
+            "extra": gather(storage.extra, starts, storage.extra_layout),
         }
         return Batch(
             **{name: reshape(value, (len(indices), 2)) for name, value in fields.items()},
@@ -146,6 +146,4 @@ class Triplets(Relabel):
 
 def _stacked(first: Any, second: Any) -> Any:
     """Return arrays `[n, ...]` as one `[n, 2, ...]`, leaf by leaf."""
-    if isinstance(first, dict):
-        return {name: _stacked(part, second[name]) for name, part in first.items()}
-    return np.stack([first, second], axis=1)
+    return map_leaves(lambda *pair: np.stack(pair, axis=1), first, second)

@@ -187,8 +187,7 @@ class Replay(Configurable):
             return
         self._check_room(*layouts)
         empty: Allocate = np.empty if self._memmap is None else allocator_on_disk(self._memmap)
-        kind, stored = self._storage_of(observation)
-        storage = kind(stored, self.capacity, action, extra, empty)
+        storage = self._new_storage(self.capacity, observation, action, extra, empty)
         if self.relabel:
             self.relabel.bind(storage, observation_space)
         self.sampler.bind(storage)
@@ -302,8 +301,8 @@ class Replay(Configurable):
         try:
             if not self._prefetch or len(parts) < 2:
                 yield map(gather, parts)
-                return
-            with ThreadPoolExecutor(1, "noterl-prefetch") as pool:
+            else:
+                pool = ThreadPoolExecutor(1, "noterl-prefetch")
                 try:
                     yield _gathered(pool, gather, parts, self._prefetch)
                 finally:
@@ -385,7 +384,7 @@ class Replay(Configurable):
         if not stored.all():
             raise ValueError(f"indices must be those of stored transitions, got {kept[~stored][0]}")
         masked = storage.begin + np.delete(np.arange(storage.length), ages)
-        self._trim(lambda: storage.mask.hide(masked, storage.count))
+        self._trim(lambda: storage.mask(masked))
 
     def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False) -> Any:
         """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.
@@ -465,16 +464,18 @@ class Replay(Configurable):
             choices = {name: reshape(array, indices.shape) for name, array in made.items()}
         return Sample(indices, weight, choices, next_insertion=storage.count, epoch=storage.epoch)
 
-    def _storage_of(self, observation: Layout) -> tuple[type[Storage], Any]:
-        """Return the class of the storage, and how it stores observations."""
+    def _new_storage(self, capacity: int, observation: Layout, *others: Any) -> Storage:
+        """Return a storage for these layouts; `others` are the further arguments of `Storage`."""
         if self._frame_stack is None:
-            return Storage, observation
-        return FrameStackStorage, StackLayout(observation, self._frame_stack, self._stack_axis)
+            return Storage(observation, capacity, *others)
+        return FrameStackStorage(StackLayout(observation, self._frame_stack, self._stack_axis), capacity, *others)
 
-    def _sizes(self, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> tuple[int, int]:
+    def _sizes(self, *layouts: Any) -> tuple[int, int]:
         """Return the bytes of the columns of the spaces, and of the other columns."""
-        kind, stored = self._storage_of(observation)
-        return kind.sizes(stored, self.capacity, action, extra)
+        one = self._new_storage(1, *layouts)
+        bookkeeping = sum(dtype.itemsize for dtype in one.BOOKKEEPING.values())
+        final = one.final_observations.nbytes
+        return final + self.capacity * (one.nbytes - final - bookkeeping), self.capacity * bookkeeping
 
     def _check_room(self, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> None:
         """Raise a ValueError with the figures if memory or disk has no room for these transitions."""
@@ -498,7 +499,6 @@ def bytes_needed(
     *,
     extra_spec: ExtraSpec | None = None,
     frame_stack: int | None = None,
-    stack_axis: int | None = None,
 ) -> int:
     """Return the bytes that `Replay(capacity, frame_stack=...)` allocates for these spaces.
 
@@ -510,9 +510,8 @@ def bytes_needed(
     >>> round(bytes_needed(1_000_000, frames, spaces.Discrete(18), frame_stack=4) / 1e9, 2)
     7.08
     """
-    replay = Replay(capacity, frame_stack=frame_stack, stack_axis=stack_axis)
     layouts = observation_layout(observation_space), action_layout(action_space), extra_layout(extra_spec)
-    return sum(replay._sizes(*layouts))
+    return sum(Replay(capacity, frame_stack=frame_stack)._sizes(*layouts))
 
 
 def _gathered(

@@ -135,7 +135,7 @@ def make_batch(storage: Storage, indices: Array, last: Array, reward: Array, dis
         discount=discount,
         weight=None,
         index=indices,
-        extra={name: gather(storage.extra[name], indices, leaf) for name, leaf in storage.extra_layout.items()},
+        extra=gather(storage.extra, indices, storage.extra_layout),
     )
 
 

@@ -17,8 +17,6 @@ from noterl.replay.columns import Array
 from noterl.replay.relabel import Relabel
 from noterl.replay.storage import Storage, StorageUser
 
-ATTEMPTS = 8  # times that indices which cannot be used are sampled again, before all that can be are listed
-
 
 @dataclass(slots=True, eq=False)
 class Sample:
@@ -173,11 +171,11 @@ class Selection:
         if number and not self._all:
             # Lower bound: a transition stays sampleable, except for the few that each eviction affects.
             lost = self._lost_per_eviction * (storage.begin - self._begin)
-            least = self._counted - lost if self._version == storage.mask.version else 0
+            least = self._counted - lost if self._version == storage.mask_version else 0
             if at_most is not None and least >= at_most:
                 return at_most
             number = len(self.sampleable_indices())
-            self._counted, self._begin, self._version = number, storage.begin, storage.mask.version
+            self._counted, self._begin, self._version = number, storage.begin, storage.mask_version
         return number if at_most is None else min(number, at_most)
 
     def sampleable_indices(self) -> Array:
@@ -194,21 +192,12 @@ class Selection:
 
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]` of the sampler; those that are not sampleable are sampled again."""
-        indices = self._sampler.sample_indices(updates, batch_size, generator)
-        if self._all:
-            return indices
-        indices = np.ascontiguousarray(indices)
-        flat = indices.reshape(-1)
-        wrong = self._wrong(flat)
-        for _ in range(ATTEMPTS):
-            if not wrong.size:
-                return indices
-            flat[wrong] = self._sampler.sample_indices(1, wrong.size, generator).reshape(-1)
-            wrong = wrong[self._wrong(flat[wrong])]
+        indices = np.ascontiguousarray(self._sampler.sample_indices(updates, batch_size, generator))
+        wrong = self._wrong(indices.reshape(-1))
         if wrong.size:
             candidates, chance = self._storage.unmasked_indices(), self._sampler.probabilities().copy()
             chance[self._wrong(candidates)] = 0.0
-            flat[wrong] = generator.choice(candidates, wrong.size, p=chance / chance.sum())
+            indices.reshape(-1)[wrong] = generator.choice(candidates, wrong.size, p=chance / chance.sum())
         return indices
 
     def sample_pass(self, batch_size: int, generator: np.random.Generator) -> Array:

@@ -54,7 +54,7 @@ def _check_storage(storage: Storage) -> None:
     ended = storage.terminated[indices] | storage.truncated[indices]
     distance = distances(storage, successor[indices])
     fault = broken_link(distance, storage.lane[indices], ended, lanes, (newest - begin) % storage.capacity)
-    fault = fault or broken_mask(storage.mask.masked(begin) - begin, length)
+    fault = fault or broken_mask(storage.masked - begin, length)
     assert fault is None, fault
     unmasked = storage.unmasked
     masked = 0 if unmasked is None else length - int(unmasked[indices].sum())

@@ -249,7 +249,7 @@ class Prioritized(Sampler):
         score = self._initial if self._largest is None else self._largest
         for part in storage.slices(new, now.end):
             self._scores[part] = score
-        if (before.epoch, before.alpha) != (now.epoch, now.alpha):
+        if (before.epoch, before.mask_version, before.alpha) != (now.epoch, now.mask_version, now.alpha):
             tree.set_range(0, storage.capacity, 0.0)
             self._write(storage.unmasked_indices())
             return tree
@@ -257,10 +257,6 @@ class Prioritized(Sampler):
             tree.set_range(part.start, part.stop, 0.0)
         for part in storage.slices(new, now.end):
             tree.set_range(part.start, part.stop, self._priorities(self._scores[part][:1])[0])
-        if before.mask_version != now.mask_version:
-            stored, unmasked = storage.stored_indices(), storage.unmasked
-            wrong = (tree.values[stored] > 0) != (True if unmasked is None else unmasked[stored])
-            self._write(stored[wrong])
         return tree
 
     def _write(self, indices: Array) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Union
@@ -24,11 +23,6 @@ class Leaf:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     batch_dtype: np.dtype[Any]
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one stored row."""
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Leaves:
@@ -102,11 +96,6 @@ def extra_layout(extra_spec: ExtraSpec | None) -> dict[str, Leaf]:
     return layout
 
 
-def row_bytes(layout: Layout) -> int:
-    """Return the bytes of one row."""
-    return layout.row_bytes if isinstance(layout, Leaf) else sum(row_bytes(part) for part in layout.values())
-
-
 def allocate(layout: Layout, rows: int, empty: Allocate = np.empty) -> Table:
     """Return a table with `rows` rows, whose arrays `empty` allocates."""
     if isinstance(layout, Leaf):
@@ -114,30 +103,37 @@ def allocate(layout: Layout, rows: int, empty: Allocate = np.empty) -> Table:
     return Leaves({name: allocate(part, rows, empty) for name, part in layout.items()})
 
 
-def gather(table: Table, rows: Array, layout: Layout) -> Any:
-    """Return rows `[n]` of a table as new arrays `[n, ...]` of the batch dtype; for a Dict space, a dict of them."""
-    if isinstance(table, Leaves):
-        assert isinstance(layout, Mapping)
-        return {name: gather(part, rows, layout[name]) for name, part in table.tables.items()}
-    assert isinstance(layout, Leaf)
-    # All indices are in range; `clip` skips NumPy's pass that checks them.
-    return table.take(rows, axis=0, mode="clip").astype(layout.batch_dtype, copy=False)
+def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Return what a function returns for each leaf of a tree, with the same leaf of `others`; nested as the tree is."""
+    if isinstance(tree, Leaves):
+        tree = tree.tables
+    if not isinstance(tree, Mapping):
+        return function(tree, *others)
+    return {name: map_leaves(function, part, *(other[name] for other in others)) for name, part in tree.items()}
+
+
+def gather(table: Table | Mapping[str, Array], rows: Array, layout: Layout) -> Any:
+    """Return rows `[n]` of a table as new arrays `[n, ...]` of the batch dtype; for a mapping, a dict of them."""
+
+    def take(array: Array, leaf: Leaf) -> Array:
+        # All indices are in range; `clip` skips NumPy's pass that checks them.
+        return array.take(rows, axis=0, mode="clip").astype(leaf.batch_dtype, copy=False)
+
+    return map_leaves(take, table, layout)
 
 
 def scatter(target: Any, positions: Array, source: Any) -> None:
     """Write the arrays of `source` to the positions `[m]` of `target`, leaf by leaf."""
-    if isinstance(target, dict):
-        for name, part in target.items():
-            scatter(part, positions, source[name])
-    else:
-        target[positions] = source
+
+    def write(array: Array, values: Array) -> None:
+        array[positions] = values
+
+    map_leaves(write, target, source)
 
 
 def reshape(value: Any, leading: tuple[int, ...]) -> Any:
     """Return the arrays `[n, ...]` of `value` with the first axis split into `leading`."""
-    if isinstance(value, dict):
-        return {name: reshape(part, leading) for name, part in value.items()}
-    return value.reshape(leading + value.shape[1:])
+    return map_leaves(lambda array: array.reshape(leading + array.shape[1:]), value)
 
 
 def _leaf(space: spaces.Space[Any], argument: str, allowed: str) -> Leaf:
@@ -152,17 +148,17 @@ def _batch_dtype(dtype: np.dtype[Any], space: spaces.Space[Any] | None) -> np.dt
     """Return the dtype in batches: 32 bits for float64, and for int64 if the bounds of the space fit."""
     if dtype == np.float64:
         return np.dtype(np.float32)
-    if dtype == np.int64 and space is not None:
-        low, high = _bounds(space)
-        if np.iinfo(np.int32).min <= low and high <= np.iinfo(np.int32).max:
-            return np.dtype(np.int32)
+    if dtype == np.int64 and space is not None and _fits_int32(space):
+        return np.dtype(np.int32)
     return dtype
 
 
-def _bounds(space: spaces.Space[Any]) -> tuple[int, int]:
-    if isinstance(space, spaces.Discrete):
-        return int(space.start), int(space.start) + int(space.n) - 1
-    if isinstance(space, spaces.MultiDiscrete):
-        return int(np.min(space.start)), int(np.max(np.asarray(space.start) + space.nvec)) - 1
-    assert isinstance(space, spaces.Box)
-    return int(space.low.min(initial=0)), int(space.high.max(initial=0))
+def _fits_int32(space: spaces.Space[Any]) -> bool:
+    if isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+    else:
+        assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+        low = np.asarray(space.start)
+        high = low + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
+    bounds = np.iinfo(np.int32)
+    return bool((low >= bounds.min).all() and (high <= bounds.max).all())

@@ -7,14 +7,13 @@ not belong to it. Each lane numbers its transitions by ordinals, and a ring per 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from noterl.replay.columns import Array
 
 FIRST_RING = 64
-FEW = 8  # up to so many new transitions are inserted faster one by one
 
 
 class Links(Protocol):
@@ -41,12 +40,11 @@ class Episodes:
         self._storage = storage
         self._ordinal = np.empty(storage.capacity, np.int64)
         self._slot = np.empty(storage.capacity, np.int64)  # of the transition's episode
-        self._valid = False
         self._reset()
 
     def _reset(self) -> None:
         self._begin = self._count = self._storage.begin
-        self._epoch = self._storage.epoch
+        self._epoch = -1  # of the storage; -1 if nothing was read
         self._lane_numbers: dict[int, int] = {}  # lane -> its position in the next five arrays
         self._oldest = np.zeros(0, np.int64)  # ordinal of the lane's oldest stored transition
         self._next = np.zeros(0, np.int64)  # ordinal of the lane's next transition
@@ -81,109 +79,53 @@ class Episodes:
     def update(self) -> Episodes:
         """Read what changed in the storage since the last call."""
         storage = self._storage
-        valid = self._valid and self._epoch == storage.epoch
-        if valid and self._count == storage.count and self._begin == storage.begin:
+        if self._epoch == storage.epoch and self._count == storage.count and self._begin == storage.begin:
             return self
-        incremental = valid and storage.begin < self._count
-        # An exception from here on makes the next call start from nothing.
-        self._valid = False
-        if not incremental:
+        if self._epoch != storage.epoch or self._count <= storage.begin:
             self._reset()
-        self._evict(storage.begin)
-        first = max(self._count, storage.begin)
-        if storage.count - first <= FEW:
-            for number in range(first, storage.count):
-                self._insert_one(number)
-        else:
-            self._insert(np.arange(first, storage.count))
-        self._begin, self._count = storage.begin, storage.count
-        self._valid = True
+        self._epoch = -1  # an exception from here on makes the next call start from nothing
+        for number in range(self._begin, storage.begin):
+            self._evict(number)
+        for number in range(max(self._count, storage.begin), storage.count):
+            self._insert(number)
+        self._begin, self._count, self._epoch = storage.begin, storage.count, storage.epoch
         return self
 
-    def _evict(self, begin: int) -> None:
-        """Evict the insertion numbers before `begin`."""
-        if begin - self._begin <= FEW:
-            for number in range(self._begin, begin):
-                index = number % self._storage.capacity
-                one = int(self._slot[index])
-                self._oldest[self._lane[one]] = self._ordinal[index] + 1
-                if self._ordinal[index] == self._last[one]:
-                    self._free.append(one)
-            return
-        indices = np.arange(self._begin, begin) % self._storage.capacity
-        slot, ordinal = self._slot[indices], self._ordinal[indices]
-        self._oldest[self._lane[slot]] = ordinal + 1  # ascending within a lane: the last write stays
-        self._free.extend(slot[ordinal == self._last[slot]].tolist())
+    def _evict(self, number: int) -> None:
+        """Evict the transition with this insertion number, the oldest of its lane."""
+        index = number % self._storage.capacity
+        slot, ordinal = self._slot[index], self._ordinal[index]
+        self._oldest[self._lane[slot]] = ordinal + 1
+        if ordinal == self._last[slot]:
+            self._free.append(int(slot))
 
-    def _insert(self, numbers: Array) -> None:
-        """Insert new transitions, the oldest first."""
-        storage = self._storage
-        indices = numbers % storage.capacity
-        lanes = np.array([self._lane_number(lane) for lane in storage.lane[indices].tolist()], np.int64)
-        coming = np.bincount(lanes, minlength=len(self._next))
-        if (self._next + coming - self._oldest > self._ring + 1).any():
-            self._make_room(coming)
-        order = np.argsort(lanes, kind="stable")
-        indices, lanes, numbers = indices[order], lanes[order], numbers[order]
-        heads = np.flatnonzero(np.diff(lanes, prepend=-1))  # positions of each lane's first new transition
-        counts = np.diff(np.append(heads, len(indices)))
-        ordinal = self._next[lanes] + np.arange(len(indices)) - np.repeat(heads, counts)
-        continues = np.zeros(len(indices), np.bool_)
-        continues[1:] = storage.successor[indices[:-1]] == indices[1:]
-        continues[heads] = self._continues(lanes[heads], indices[heads])
-        slot = self._slots(ordinal, lanes, continues, heads)
-        self._ordinal[indices], self._slot[indices] = ordinal, slot
-        self._last[slot] = ordinal  # ascending within an episode: the last write stays
-        self._pool[self._base[lanes] + (ordinal & self._ring[lanes])] = indices
-        self._next[lanes], self._newest[lanes] = ordinal + 1, numbers
-
-    def _insert_one(self, number: int) -> None:
+    def _insert(self, number: int) -> None:
+        """Insert the transition with this insertion number, the newest of its lane."""
         storage = self._storage
         index = number % storage.capacity
         lane = self._lane_number(int(storage.lane[index]))
         ordinal, newest = int(self._next[lane]), int(self._newest[lane])
         if ordinal - self._oldest[lane] > self._ring[lane]:
-            self._make_room(np.bincount([lane], minlength=len(self._next)))
+            self._make_room()
         before = newest % storage.capacity
         if newest >= storage.begin and storage.successor[before] == index:
             slot = int(self._slot[before])
         else:
-            slot = self._new_slots(1)[0]
+            slot = self._new_slot()
             self._first[slot], self._lane[slot] = ordinal, lane
         self._ordinal[index], self._slot[index], self._last[slot] = ordinal, slot, ordinal
         self._pool[self._base[lane] + (ordinal & self._ring[lane])] = index
         self._next[lane], self._newest[lane] = ordinal + 1, number
 
-    def _continues(self, lanes: Array, indices: Array) -> Array:
-        """Return whether each transition continues the episode of its lane's newest transition."""
-        newest = self._newest[lanes]
-        before = newest % self._storage.capacity
-        return (newest >= self._storage.begin) & (self._storage.successor[before] == indices)
-
-    def _slots(self, ordinal: Array, lanes: Array, continues: Array, heads: Array) -> Array:
-        """Return the slot of each new transition's episode; they are sorted by lane, which begin at `heads`."""
-        starts = np.flatnonzero(~continues)
-        fresh = np.array(self._new_slots(len(starts)), np.int64)
-        self._first[fresh], self._lane[fresh] = ordinal[starts], lanes[starts]
-        slot = np.zeros(len(lanes), np.int64)
-        slot[starts] = fresh
-        running = heads[continues[heads]]
-        slot[running] = self._slot[self._newest[lanes[running]] % self._storage.capacity]
-        changes = np.union1d(starts, running)
-        return slot[np.repeat(changes, np.diff(np.append(changes, len(lanes))))]
-
-    def _new_slots(self, count: int) -> list[int]:
-        missing = count - len(self._free)
-        if missing > 0:
+    def _new_slot(self) -> int:
+        if not self._free:
             held = len(self._first)
-            more = max(missing, held, 16)
+            more = np.zeros(max(held, 16), np.int64)
             self._first, self._last, self._lane = (
-                np.concatenate([column, np.zeros(more, np.int64)]) for column in (self._first, self._last, self._lane)
+                np.append(column, more) for column in (self._first, self._last, self._lane)
             )
-            self._free[:0] = range(held + more - 1, held - 1, -1)
-        taken = self._free[len(self._free) - count :]
-        del self._free[len(self._free) - count :]
-        return taken
+            self._free = list(range(held + len(more) - 1, held - 1, -1))
+        return self._free.pop()
 
     def _lane_number(self, lane: int) -> int:
         """Return the number of a lane; a new lane gets the next one."""
@@ -195,19 +137,17 @@ class Episodes:
             self._newest, self._ring = np.append(self._newest, -1), np.append(self._ring, -1)
         return number
 
-    def _make_room(self, coming: Array) -> None:
-        """Give each lane a ring for its stored and its coming transitions."""
-        needed = self._next + coming - self._oldest
-        # Rings that are nearly full grow together: lanes that are stepped in turn would else cause one move each.
-        sizes = [_ring_size(int(4 * count // 3), FIRST_RING) for count in needed]
-        base = np.concatenate([[0], np.cumsum(sizes)])
-        pool = np.empty(base[-1], np.int64)
+    def _make_room(self) -> None:
+        """Give each lane a ring that is larger than 4/3 of its stored transitions.
+
+        Rings that are nearly full grow together: otherwise lanes that are stepped in turn would cause one move each.
+        """
+        stored = self._next - self._oldest
+        sizes = np.array([max(FIRST_RING, 1 << int(4 * count // 3).bit_length()) for count in stored])
+        base = np.cumsum(sizes) - sizes
+        pool = np.empty(sizes.sum(), np.int64)
         for lane, size in enumerate(sizes):
-            ordinals: Any = np.arange(self._oldest[lane], self._next[lane])
+            ordinals = np.arange(self._oldest[lane], self._next[lane])
             source = self._base[lane] + (ordinals & self._ring[lane])
             pool[base[lane] + (ordinals & (size - 1))] = self._pool[source]
-        self._pool, self._base, self._ring = pool, base[:-1], np.array(sizes, np.int64) - 1
-
-
-def _ring_size(count: int, least: int) -> int:
-    return max(least, 1 << max(0, count - 1).bit_length())
+        self._pool, self._base, self._ring = pool, base, sizes - 1

@@ -7,7 +7,7 @@ ones after an interruption without a reset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,13 +46,9 @@ class StackLayout:
                 f"frame_stack={frames} needs observations that are stacks of {frames} frames, along a first axis or "
                 f"side by side in the last one (noterl.envs.FrameStack makes them), got {layout}, stack_axis={axis}"
             )
-        self._dtype, self._size = leaf.dtype, shape[-1] // frames
-        # The distance in bytes from a value to that of the next frame, and which bytes are those of the newest frame.
-        self._step = leaf.row_bytes // frames if self.first else self._size * leaf.dtype.itemsize
-        places = np.arange(leaf.row_bytes - self._step) % (frames * self._step)
-        self._newest_bytes = places >= (frames - 1) * self._step
+        self._leaf, self._size = leaf, shape[-1] // frames
         frame = Leaf(shape[1:] if self.first else (*shape[:-1], self._size), leaf.dtype, leaf.batch_dtype)
-        self.layout: Layout = {**layout, "observation": frame} if isinstance(layout, Mapping) else frame
+        self.layout: Layout = self.with_part(layout, frame)
 
     def part(self, observations: Any) -> Any:
         """Return the stacked part of an observation, of a batch of observations or of a table."""
@@ -60,32 +56,26 @@ class StackLayout:
             return observations
         return (observations.tables if isinstance(observations, Leaves) else observations)["observation"]
 
-    def newest(self, observation: Any) -> Any:
-        """Return the observation with the newest frame in place of the stack."""
-        stack = np.asarray(self.part(observation))
-        frame = stack[-1] if self.first else stack[..., -self._size :]
-        return {**observation, "observation": frame} if self.nested else frame
+    def split(self, stacks: Array) -> Array:
+        """Return a view of the frames of one stack `[k, ...]`, or of stacks `[n, ...]` as `[k, n, ...]`."""
+        if self.first:
+            return np.moveaxis(stacks, -len(self._leaf.shape), 0)
+        return np.moveaxis(stacks.reshape(*stacks.shape[:-1], self.frames, self._size), -2, 0)
 
-    def is_padded(self, observation: Any) -> bool:
-        """Return whether all frames are the same, as in the first observation of an episode."""
-        stack = np.ascontiguousarray(self.part(observation), self._dtype)
-        if stack.ndim > 1:  # 3 µs faster than comparing all bytes, since frames mostly differ in the middle
-            oldest, newest = (
-                (stack[0], stack[-1]) if self.first else (stack[..., : self._size], stack[..., -self._size :])
-            )
-            middle = slice(len(oldest) // 2, len(oldest) // 2 + 8)
-            if oldest[middle].tobytes() != newest[middle].tobytes():
-                return False
-        data = stack.reshape(-1).view(np.uint8)  # bytes, so that NaN equals itself
-        return bool((self._newest_bytes | (data[self._step :] == data[: -self._step])).all())
+    def frames_of(self, observation: Any) -> Array:
+        """Return the frames `[k, ...]` of one observation."""
+        return self.split(np.asarray(self.part(observation), self._leaf.dtype))
 
-    def check(self, observation: Any, next_observation: Any, starts: bool) -> None:
-        """Check one transition, which starts an episode or not.
+    def with_part(self, observation: Any, part: Any) -> Any:
+        """Return an observation, or a batch of observations, with this in place of the stacked part."""
+        return {**observation, "observation": part} if self.nested else part
+
+    def check(self, frames: Array, following: Array, starts: bool) -> None:
+        """Check the frames `[k, ...]` of one transition's two observations; `starts`: whether it starts an episode.
 
         Raises:
             ValueError: if the next stack does not continue this one, or the first stack is padded with zeros.
         """
-        frames, following = self._frames(observation), self._frames(next_observation)
         if not np.array_equal(frames[1:], following[:-1]):
             axis = "along its first axis" if self.first else "side by side in its last axis"
             raise ValueError(
@@ -98,24 +88,9 @@ class StackLayout:
                 "(noterl.envs.FrameStack does, and FrameStackObservation with padding_type='reset')"
             )
 
-    def stack(self, frame: Callable[[int], Array], count: int) -> Array:
-        """Return stacks `[n, ...]`, where `frame(i)` returns the i-th frames `[n, ...]`, the oldest first."""
-        newest = frame(self.frames - 1)
-        shape = (
-            (count, self.frames, *newest.shape[1:]) if self.first else (*newest.shape[:-1], self.frames * self._size)
-        )
-        stacks = np.empty(shape, newest.dtype)
-        for i in range(self.frames):
-            place = np.s_[:, i] if self.first else np.s_[..., i * self._size : (i + 1) * self._size]
-            stacks[place] = frame(i)
-        return stacks
-
-    def _frames(self, observation: Any) -> Array:
-        """Return a view of the frames of one observation, `[k, ...]`."""
-        stack = np.asarray(self.part(observation), self._dtype)
-        if self.first:
-            return stack
-        return np.moveaxis(stack.reshape(*stack.shape[:-1], self.frames, self._size), -2, 0)
+    def empty_stacks(self, count: int) -> Array:
+        """Return `count` stacks `[n, ...]` that are not initialized, in the dtype of batches."""
+        return np.empty((count, *self._leaf.shape), self._leaf.batch_dtype)
 
 
 class FrameStackStorage(Storage):
@@ -149,29 +124,23 @@ class FrameStackStorage(Storage):
         self._stack, self.frames = stack, stack.frames
 
     def add(
-        self,
-        lane: int,
-        observation: Any,
-        action: Any,
-        reward: float,
-        next_observation: Any,
-        terminated: bool,
-        truncated: bool,
-        extra: Mapping[str, Any] | None = None,
+        self, lane: int, observation: Any, action: Any, reward: float, next_observation: Any, *rest: Any, **named: Any
     ) -> int:
         """Store one transition of stacked observations; see `Replay.add`."""
-        stack, previous = self._stack, self.newest_index.get(lane)
+        layout, previous = self._stack, self.newest_index.get(lane)
+        frames, following = layout.frames_of(observation), layout.frames_of(next_observation)
         if self.count < CHECKED:
-            stack.check(observation, next_observation, previous is None)
-        padded, next_padded = stack.is_padded(observation), stack.is_padded(next_observation)
+            layout.check(frames, following, previous is None)
+        padded, next_padded = _is_padded(frames), _is_padded(following)
         # After a reset without `interrupt` the newest frame may be the expected one, but the stack is padded.
         if previous is not None and self.next_padded[previous] != padded:
             self.interrupt(lane)
-        frame, next_frame = stack.newest(observation), stack.newest(next_observation)
+        frame = layout.with_part(observation, frames[-1])
+        next_frame = layout.with_part(next_observation, following[-1])
         index = self.count % self.capacity
         self._evict(index)
         self.padded[index], self.next_padded[index] = padded, next_padded
-        return super().add(lane, frame, action, reward, next_frame, terminated, truncated, extra)
+        return super().add(lane, frame, action, reward, next_frame, *rest, **named)
 
     def sampleable(self, indices: Array) -> Array | None:
         """Return which of the stored transitions `[n]` have all frames of their stacks (bool)."""
@@ -197,17 +166,18 @@ class FrameStackStorage(Storage):
 
     def _with_stacks(self, newest: Any, indices: Array, later: int) -> Any:
         """Return stacks of the newest frames `[n, ...]` and those before, which end `later` steps after `indices`."""
-        stack, table, frames = self._stack, self._stack.part(self.observation), self._stack.part(newest)
-        episodes, last = self.episodes, self.frames - 1
-        before = episodes.before(indices)
+        layout, episodes, last = self._stack, self.episodes, self.frames - 1
+        table, before = layout.part(self.observation), episodes.before(indices)
+        stacks = layout.empty_stacks(len(indices))
+        frames = layout.split(stacks)
+        for i in range(last):  # before the start of an episode, its first frame is repeated
+            back = np.minimum(before, last - later - i)
+            frames[i] = table.take(episodes.shifted(indices, -back), axis=0, mode="clip")
+        frames[last] = layout.part(newest)
+        return layout.with_part(newest, stacks)
 
-        def frame(i: int) -> Array:
-            if i == last:
-                found: Array = frames
-            else:  # before the start of an episode, its first frame is repeated
-                back = np.minimum(before, last - later - i)
-                found = table.take(episodes.shifted(indices, -back), axis=0, mode="clip")
-            return found
 
-        stacks = stack.stack(frame, len(indices))
-        return {**newest, "observation": stacks} if stack.nested else stacks
+def _is_padded(frames: Array) -> bool:
+    """Return whether all frames `[k, ...]` are the same, as in the first observation of an episode."""
+    middle = frames[:, len(frames[0]) // 2] if frames.ndim > 2 else frames  # images mostly differ in their middle
+    return np.array_equal(middle[1:], middle[:-1]) and np.array_equal(frames[1:], frames[:-1])

@@ -87,10 +87,7 @@ class Hindsight(Relabel):
         Raises:
             ValueError: if neither has `compute_reward`, or the environment's does not apply to the stored goals.
         """
-        reward, terminated = (_rule(agent, name) for name in ("compute_reward", "compute_terminated"))
-        if source is not None:
-            reward = reward or _rule(source.layer_with("compute_reward"), "compute_reward")
-            terminated = terminated or _rule(source.layer_with("compute_terminated"), "compute_terminated")
+        reward, terminated = (_rule(name, agent, source) for name in ("compute_reward", "compute_terminated"))
         if reward is None:
             raise ValueError(
                 "relabel: Hindsight needs compute_reward(achieved_goal, desired_goal, info), and neither the agent nor "
@@ -119,7 +116,7 @@ class Hindsight(Relabel):
 
     def sample_choices(self, indices: Array, generator: np.random.Generator) -> dict[str, Array]:
         """Return the indices whose achieved goals replace those of indices `[n]`, "goal" `[n]`; -1 keeps the goal."""
-        episodes, offset = self._bound().episodes, generator.random()
+        episodes, offset = self.storage.episodes, generator.random()
         # Samplers may order indices: each run of them holds the ratio, and each position has the same probability.
         due = (np.arange(len(indices) + 1) * self.ratio + offset).astype(np.int64)
         chosen = (due[1:] != due[:-1]).nonzero()[0]
@@ -135,7 +132,7 @@ class Hindsight(Relabel):
 
     def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
         """Return the batch of indices `[n]`, fields `[n, ...]`, with new goals, rewards and discounts."""
-        storage, goal = self._bound(), choices["goal"]
+        storage, goal = self.storage, choices["goal"]
         chosen = (goal >= 0).nonzero()[0]
         steps = successors(storage, indices, n_step)
         reward, terminated = storage.reward.take(steps.indices), storage.terminated.take(steps.indices)
@@ -172,7 +169,7 @@ class Hindsight(Relabel):
 
     def _achieved(self, indices: Array) -> Array:
         """Return the goals that transitions `[n]` achieved, `[n, ...]` in their stored dtype."""
-        storage = self._bound()
+        storage = self.storage
         assert isinstance(storage.observation, Leaves) and isinstance(storage.final_observations, Leaves)
         successor = storage.successor.take(indices)
         goals: Array = storage.observation.tables["achieved_goal"].take(successor, axis=0, mode="clip")
@@ -182,9 +179,10 @@ class Hindsight(Relabel):
         return goals
 
 
-def _rule(owner: Any, name: str) -> Rule | None:
-    rule = getattr(owner, name, None)
-    return rule if callable(rule) else None
+def _rule(name: str, agent: Any, source: EnvSource | None) -> Rule | None:
+    """Return the agent's function of this name, or else that of the environment."""
+    owner = agent if source is None or hasattr(agent, name) else source.layer_with(name)
+    return getattr(owner, name, None)
 
 
 def _check_shape(name: str, values: Any, goals: Array) -> Array:

@@ -161,7 +161,7 @@ class Prioritized(Sampler):
         """How much of the bias is corrected now."""
         if self.beta_steps is None:
             return self._beta
-        return self._beta + (1 - self._beta) * min(1.0, self._bound().count / self.beta_steps)
+        return self._beta + (1 - self._beta) * min(1.0, self.storage.count / self.beta_steps)
 
     def bind(self, storage: Storage) -> None:
         """Use a storage from now on."""
@@ -187,19 +187,12 @@ class Prioritized(Sampler):
 
     def probabilities(self, *, alpha: bool = True) -> Array:
         """Return the probability `[n]` of each transition that is not masked, the oldest first; see `Sampler`."""
-        tree, indices = self._synchronized(), self._bound().unmasked_indices()
+        tree, indices = self._synchronized(), self.storage.unmasked_indices()
         priorities = tree.values.take(indices) if alpha else self._scores.take(indices).astype(np.float64) + SMALLEST
         return priorities / priorities.sum() if len(priorities) else priorities
 
     def feedback(self, indices: Array, values: Mapping[str, Array]) -> None:
-        """Update the scores of indices `[n]`; a score below 0 or not finite changes nothing.
-
-        Raises:
-            ValueError: if a field that the score uses is missing.
-        """
-        missing = [name for name in self.score.fields if name not in values]
-        if missing:
-            raise ValueError(f"feedback must hold {', '.join(missing)} [B] for {type(self.score).__name__}")
+        """Update the scores of indices `[n]`; a score below 0 or not finite changes nothing."""
         scores = np.asarray(self.score(values), np.float32)
         if scores.ndim > 1:
             scores = scores.reshape(len(indices), -1).mean(1)
@@ -222,7 +215,7 @@ class Prioritized(Sampler):
     def get_state(self) -> dict[str, Any]:
         """Return the scores of the stored transitions (oldest first), the largest score so far, and the exponents."""
         self._synchronized()
-        scores = self._scores.take(self._bound().stored_indices())
+        scores = self._scores.take(self.storage.stored_indices())
         return {"scores": scores, "largest": self._largest, "alpha": self._alpha, "beta": self._beta}
 
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
@@ -240,15 +233,15 @@ class Prioritized(Sampler):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `get_state`; the storage is restored already."""
-        storage = self._bound()
+        storage = self.storage
         self._largest, self.alpha, self.beta = state["largest"], state["alpha"], state["beta"]
         self._scores[storage.stored_indices()] = state["scores"]
         self._version = _NO_TREE._replace(end=storage.count, epoch=storage.epoch)
 
     def _synchronized(self) -> SumTree:
         """Return the tree after it was updated to the stored transitions and the current exponent."""
-        storage, before, tree = self._bound(), self._version, self._tree
-        now = _TreeVersion(storage.begin, storage.count, storage.epoch, storage.mask.version, self._alpha)
+        storage, before, tree = self.storage, self._version, self._tree
+        now = _TreeVersion(storage.begin, storage.count, storage.epoch, storage.mask_version, self._alpha)
         if now == before:
             return tree
         self._version = now
@@ -256,7 +249,7 @@ class Prioritized(Sampler):
         score = self._initial if self._largest is None else self._largest
         for part in storage.slices(new, now.end):
             self._scores[part] = score
-        if (before.epoch, before.alpha) != (now.epoch, now.alpha):
+        if (before.epoch, before.mask_version, before.alpha) != (now.epoch, now.mask_version, now.alpha):
             tree.set_range(0, storage.capacity, 0.0)
             self._write(storage.unmasked_indices())
             return tree
@@ -264,15 +257,11 @@ class Prioritized(Sampler):
             tree.set_range(part.start, part.stop, 0.0)
         for part in storage.slices(new, now.end):
             tree.set_range(part.start, part.stop, self._priorities(self._scores[part][:1])[0])
-        if before.mask_version != now.mask_version:
-            stored, unmasked = storage.stored_indices(), storage.unmasked
-            wrong = (tree.values[stored] > 0) != (True if unmasked is None else unmasked[stored])
-            self._write(stored[wrong])
         return tree
 
     def _write(self, indices: Array) -> None:
         """Write the priorities of stored transitions `[n]` to the tree, 0 for masked ones."""
-        unmasked = self._bound().unmasked
+        unmasked = self.storage.unmasked
         priorities = self._priorities(self._scores.take(indices))
         self._tree.set(indices, priorities if unmasked is None else np.where(unmasked[indices], priorities, 0.0))
 

@@ -11,28 +11,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.registry import Configurable, register
-from noterl.replay.columns import Array, gather, reshape
+from noterl.registry import register
+from noterl.replay.columns import Array, gather, map_leaves, reshape
 from noterl.replay.returns import gather_transitions
-from noterl.replay.storage import Storage
+from noterl.replay.storage import Storage, StorageUser
 from noterl.types import Batch
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
 
 
-class Relabel(Configurable):
+class Relabel(StorageUser):
     """Changes the contents of a batch; subclass it for a rule of your own.
 
     Attributes:
         supports_n_step: whether it can be combined with n-step returns.
         lost_per_eviction: how many transitions, at most, stop being sampleable when one is evicted.
-        storage: of the transitions, once it is bound.
+        storage: of the transitions, once the memory is built.
     """
 
     supports_n_step: bool = True
     lost_per_eviction: int = 1
-    storage: Storage | None = None
 
     def attach(self, agent: Any, source: EnvSource | None = None) -> None:
         """Use an agent and its training environment from now on; `fit` calls this before it starts.
@@ -47,11 +46,9 @@ class Relabel(Configurable):
         Raises:
             ValueError: if this is bound to another one, or cannot relabel observations of this space.
         """
-        if self.storage is not None and self.storage is not storage:
-            raise ValueError(f"relabel must belong to one memory only, got the {type(self).__name__} of another")
         if "present" in storage.extra:
             raise ValueError(f"relabel must be None for several agents, got {type(self).__name__}(...)")
-        self.storage = storage
+        self._use(storage, "relabel")
 
     def sampleable(self, indices: Array) -> Array | None:
         """Return which of the stored transitions `[n]` can be relabelled (bool); None if all can.
@@ -66,12 +63,7 @@ class Relabel(Configurable):
 
     def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
         """Return the batch of indices `[n]`, fields `[n, ...]`; the memory sets `weight` and `index`."""
-        return gather_transitions(self._bound(), indices, gamma, n_step)
-
-    def _bound(self) -> Storage:
-        if self.storage is None:
-            raise RuntimeError(f"this {type(self).__name__} has no memory yet: call Replay.build first")
-        return self.storage
+        return gather_transitions(self.storage, indices, gamma, n_step)
 
 
 @register
@@ -116,12 +108,12 @@ class Triplets(Relabel):
 
     def sampleable(self, indices: Array) -> Array:
         """Return which transitions `[n]` belong to an episode with three or more."""
-        storage = self._bound()
+        storage = self.storage
         return storage.before(indices) + storage.episodes.after(indices) >= 2
 
     def sample_choices(self, indices: Array, generator: np.random.Generator) -> dict[str, Array]:
         """Return the indices of i, k and j for indices `[n]`, as "triplet" `[n, 3]`."""
-        storage = self._bound()
+        storage = self.storage
         before = storage.before(indices)
         others = before + storage.episodes.after(indices)
         places = (generator.random((len(indices), 2)) * np.stack([others, others - 1], axis=1)).astype(np.int64)
@@ -134,7 +126,7 @@ class Triplets(Relabel):
 
     def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
         """Return the batch of indices `[n]`, fields `[n, 2, ...]`."""
-        storage = self._bound()
+        storage = self.storage
         _, middle, last = choices["triplet"].T
         starts = choices["triplet"][:, :2].reshape(-1)
         fields = {
@@ -142,7 +134,7 @@ class Triplets(Relabel):
             "action": gather(storage.action, starts, storage.action_layout),
             "reward": storage.reward.take(starts),
             "discount": np.where(storage.terminated.take(starts), np.float32(0), np.float32(gamma)),
-            "extra": {name: gather(storage.extra[name], starts, leaf) for name, leaf in storage.extra_layout.items()},
+            "extra": gather(storage.extra, starts, storage.extra_layout),
         }
         return Batch(
             **{name: reshape(value, (len(indices), 2)) for name, value in fields.items()},
@@ -154,6 +146,4 @@ class Triplets(Relabel):
 
 def _stacked(first: Any, second: Any) -> Any:
     """Return arrays `[n, ...]` as one `[n, 2, ...]`, leaf by leaf."""
-    if isinstance(first, dict):
-        return {name: _stacked(part, second[name]) for name, part in first.items()}
-    return np.stack([first, second], axis=1)
+    return map_leaves(lambda *pair: np.stack(pair, axis=1), first, second)

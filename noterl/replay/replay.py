@@ -15,7 +15,6 @@ from gymnasium import spaces
 
 from noterl.registry import Configurable, register
 from noterl.replay import state as storage_state
-from noterl.replay import trimming
 from noterl.replay.columns import (
     Allocate,
     Array,
@@ -31,7 +30,7 @@ from noterl.replay.frame_stack import FrameStackStorage, StackLayout
 from noterl.replay.relabel import Relabel
 from noterl.replay.returns import gather_team_transitions, gather_transitions, reshape_group, team_layout
 from noterl.replay.samplers import Sample, Sampler, Selection, Uniform
-from noterl.replay.storage import Storage, allocator_on_disk, check_disk, check_folder
+from noterl.replay.storage import Storage, allocator_on_disk, check_folder, free_bytes
 from noterl.types import Batch
 from noterl.utils.checks import check_int, check_positive
 from noterl.utils.memory import available_bytes
@@ -63,6 +62,13 @@ class Replay(Configurable):
             (`steps_per_execution`). This changes nothing but the time. It helps if updates run on another device; see
             `gather_ahead`. Reward functions of a relabelling are then called on that thread. 0 disables it.
 
+    Attributes:
+        capacity: how many transitions can be stored.
+        sampler: which transitions are sampled.
+        relabel: how batches change the stored transitions.
+        n_step: how many rewards a batch adds up.
+        feedback_fields: the fields of the loss's feedback that `feedback` needs after every group of updates.
+
     Raises:
         ValueError: if an argument is not allowed.
 
@@ -92,22 +98,23 @@ class Replay(Configurable):
         memmap: str | os.PathLike[str] | None = None,
         prefetch: int = 0,
     ) -> None:
-        self._capacity = check_positive("capacity", capacity)
-        self._n_step = check_positive("n_step", n_step)
-        self._sampler = Uniform() if sampler is None else sampler
-        if not isinstance(self._sampler, Sampler):
+        self.capacity: int = check_positive("capacity", capacity)
+        self.n_step: int = check_positive("n_step", n_step)
+        self.sampler = Uniform() if sampler is None else sampler
+        if not isinstance(self.sampler, Sampler):
             raise ValueError(f"sampler must be a noterl.replay.Sampler, got {sampler!r}")
         if relabel is not None and not isinstance(relabel, Relabel):
             raise ValueError(f"relabel must be None or a noterl.replay.Relabel, got {relabel!r}")
-        if relabel is not None and self._n_step > 1 and not relabel.supports_n_step:
+        if relabel is not None and self.n_step > 1 and not relabel.supports_n_step:
             raise ValueError(f"n_step must be 1 with relabel={type(relabel).__name__}(...), got {n_step!r}")
-        self._relabel = relabel
+        self.relabel = relabel
+        self.feedback_fields = self.sampler.feedback_fields
         self._frame_stack = check_positive("frame_stack", frame_stack, none=True)
         if stack_axis not in ((None,) if frame_stack is None else (None, 0, -1)):
             raise ValueError(f"stack_axis must be None, or 0 or -1 with a frame_stack, got {stack_axis!r}")
         self._stack_axis = stack_axis
         self._prefetch = check_int("prefetch", prefetch, least=0)
-        self._deferred: trimming.DeferredTrim | None = None
+        self._deferred: list[Callable[[], None]] | None = None  # trims, while a group of updates is gathered
         self._memmap = check_folder(memmap)
         if memmap is not None:
             self._config["memmap"] = self._memmap
@@ -115,31 +122,6 @@ class Replay(Configurable):
         self._storage: Storage | None = None
         self._selection: Selection | None = None
         self._owner: Any = None  # a weak reference
-
-    @property
-    def sampler(self) -> Sampler:
-        """Which transitions are sampled."""
-        return self._sampler
-
-    @property
-    def relabel(self) -> Relabel | None:
-        """How batches change the stored transitions."""
-        return self._relabel
-
-    @property
-    def n_step(self) -> int:
-        """How many rewards a batch adds up."""
-        return self._n_step
-
-    @property
-    def feedback_fields(self) -> tuple[str, ...]:
-        """The fields of the loss's feedback that `feedback` needs after every group of updates."""
-        return self._sampler.feedback_fields
-
-    @property
-    def capacity(self) -> int:
-        """How many transitions can be stored."""
-        return self._capacity
 
     @property
     def nbytes(self) -> int:
@@ -205,18 +187,14 @@ class Replay(Configurable):
             return
         self._check_room(*layouts)
         empty: Allocate = np.empty if self._memmap is None else allocator_on_disk(self._memmap)
-        stack = self._stack_layout(observation)
-        if stack is None:
-            storage = Storage(observation, self._capacity, action, extra, empty)
-        else:
-            storage = FrameStackStorage(stack, self._capacity, action, extra, empty)
-        if self._relabel:
-            self._relabel.bind(storage, observation_space)
-        self._sampler.bind(storage)
+        storage = self._new_storage(self.capacity, observation, action, extra, empty)
+        if self.relabel:
+            self.relabel.bind(storage, observation_space)
+        self.sampler.bind(storage)
         self._gather = gather_team_transitions if agents else gather_transitions
         self._layouts, self._storage = layouts, storage
-        self._selection = Selection(self._sampler, storage, self._relabel)
-        self._position = np.zeros(self._capacity if self.feedback_fields else 0, np.int64)  # scratch of `feedback`
+        self._selection = Selection(self.sampler, storage, self.relabel)
+        self._position = np.zeros(self.capacity if self.feedback_fields else 0, np.int64)  # scratch of `feedback`
         # Callers get the storage's own `add` from now on: one call less in every step.
         self.add = storage.add  # type: ignore[method-assign]
 
@@ -298,11 +276,11 @@ class Replay(Configurable):
             `index` holds the sample's indices.
         """
         storage, indices = self._built(), sample.indices.reshape(-1)
-        if self._relabel:
+        if self.relabel:
             choices = {name: array.reshape(-1, *array.shape[2:]) for name, array in sample.choices.items()}
-            batch = self._relabel.gather(indices, choices, gamma, self._n_step)
+            batch = self.relabel.gather(indices, choices, gamma, self.n_step)
         else:
-            batch = self._gather(storage, indices, gamma, self._n_step)
+            batch = self._gather(storage, indices, gamma, self.n_step)
         return reshape_group(batch, sample.indices, sample.weight)
 
     @contextmanager
@@ -319,19 +297,20 @@ class Replay(Configurable):
             gather: returns a part's batches; with `prefetch`, another thread calls it.
             parts: of a sample.
         """
-        self._deferred = trimming.DeferredTrim()
+        self._deferred = []
         try:
             if not self._prefetch or len(parts) < 2:
                 yield map(gather, parts)
-                return
-            with ThreadPoolExecutor(1, "noterl-prefetch") as pool:
+            else:
+                pool = ThreadPoolExecutor(1, "noterl-prefetch")
                 try:
                     yield _gathered(pool, gather, parts, self._prefetch)
                 finally:
                     pool.shutdown(cancel_futures=True)
         finally:
             deferred, self._deferred = self._deferred, None
-            deferred.apply(self._built())
+            for trim in deferred:
+                trim()
 
     def feedback(self, sample: Sample, values: Mapping[str, Any]) -> None:
         """Give the loss's feedback for a sample to the sampler; if an index occurs twice, the last value counts.
@@ -344,7 +323,7 @@ class Replay(Configurable):
             values: by name, arrays `[K, B, ...]` like the indices of the sample.
 
         Raises:
-            ValueError: if `sample` is not a `Sample`, or a field does not have a value for each of its transitions.
+            ValueError: if `sample` is not a `Sample`, or a field is missing or has no value for one of its transitions.
         """
         if not self.feedback_fields:
             return
@@ -359,16 +338,17 @@ class Replay(Configurable):
         last = (stored & (self._position[indices] == order)).nonzero()[0]
         fields = {}
         for name in self.feedback_fields:
-            if name in values:
-                value = np.asarray(values[name])
-                if value.shape[: len(shape)] != shape:
-                    raise ValueError(
-                        f"{name} must be [B], a number for each transition: {shape[-1:]}, got the shape "
-                        f"{value.shape[len(shape) - 1 :]}"
-                    )
-                fields[name] = value.reshape(-1, *value.shape[len(shape) :])[last]
-        if fields and last.size:
-            self._sampler.feedback(indices[last], fields)
+            if name not in values:
+                raise ValueError(f"feedback must hold {name} [B] for {type(self.sampler).__name__}")
+            value = np.asarray(values[name])
+            if value.shape[: len(shape)] != shape:
+                raise ValueError(
+                    f"{name} must be [B], a number for each transition: {shape[-1:]}, got the shape "
+                    f"{value.shape[len(shape) - 1 :]}"
+                )
+            fields[name] = value.reshape(-1, *value.shape[len(shape) :])[last]
+        if last.size:
+            self.sampler.feedback(indices[last], fields)
 
     def drop_oldest(self, n: int) -> None:
         """Evict the `n` oldest transitions, or all if there are fewer.
@@ -378,7 +358,9 @@ class Replay(Configurable):
         Raises:
             ValueError: if `n` is not an int of at least 0.
         """
-        trimming.drop_oldest(self._built(), n, self._deferred)
+        storage = self._built()
+        begin = storage.begin + min(check_int("n", n, least=0), storage.length)
+        self._trim(lambda: storage.drop_before(begin))
 
     def keep(self, indices: Any) -> None:
         """Of the transitions that are stored now, sample only these from now on; later ones are sampled as usual.
@@ -393,7 +375,16 @@ class Replay(Configurable):
         Raises:
             ValueError: if one of them is not the index of a stored transition.
         """
-        trimming.keep(self._built(), indices, self._deferred)
+        storage, kept = self._built(), np.asarray(indices)
+        if kept.ndim != 1 or (kept.size and kept.dtype.kind not in "iu"):
+            raise ValueError(f"indices must be ints [n], got {kept.dtype}{list(kept.shape)}")
+        kept = kept.astype(np.int64)
+        ages = storage.insertion_numbers(kept) - storage.begin
+        stored = (kept >= 0) & (kept < storage.capacity) & (ages < storage.length)
+        if not stored.all():
+            raise ValueError(f"indices must be those of stored transitions, got {kept[~stored][0]}")
+        masked = storage.begin + np.delete(np.arange(storage.length), ages)
+        self._trim(lambda: storage.mask(masked))
 
     def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False) -> Any:
         """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.
@@ -404,13 +395,17 @@ class Replay(Configurable):
             alpha: False for the probabilities without prioritized sampling's exponent.
             by_lane: return a dict, with a number for each lane's own transitions.
         """
-        return trimming.effective_sample_size(self._sampler, self._built(), alpha, by_lane)
+        storage, probabilities = self._built(), self.sampler.probabilities(alpha=alpha)
+        if not by_lane:
+            return _kish(probabilities)
+        lanes = storage.lane[storage.unmasked_indices()]
+        return {int(lane): _kish(probabilities[lanes == lane]) for lane in np.unique(lanes)}
 
     def clear(self) -> None:
         """Evict every transition; the memory stays allocated."""
         if self._storage:
             self._storage.clear()
-            self._sampler.clear()
+            self.sampler.clear()
 
     def get_state(self) -> dict[str, Any]:
         """Return the stored transitions, in order of age; `{}` before `build`.
@@ -419,7 +414,7 @@ class Replay(Configurable):
         """
         if self._storage is None:
             return {}
-        return {**storage_state.get_state(self._storage), "sampler": self._sampler.get_state()}
+        return {**storage_state.get_state(self._storage), "sampler": self.sampler.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `get_state`: from here on, the same transitions are sampled and overwritten.
@@ -435,15 +430,21 @@ class Replay(Configurable):
             return
         storage = self._built()
         storage_state.check_state(storage, state)
-        self._sampler.check_state(state["sampler"], state["count"] - state["begin"])
+        self.sampler.check_state(state["sampler"], state["count"] - state["begin"])
         storage_state.set_state(storage, state)
-        self._sampler.clear()
-        self._sampler.set_state(state["sampler"])
+        self.sampler.clear()
+        self.sampler.set_state(state["sampler"])
 
     def _built(self) -> Storage:
         if self._storage is None:
             raise RuntimeError("this Replay has no spaces yet: call build(observation_space, action_space)")
         return self._storage
+
+    def _trim(self, trim: Callable[[], None]) -> None:
+        if self._deferred is None:
+            trim()
+        else:
+            self._deferred.append(trim)
 
     def _check_batch_size(self, batch_size: int) -> Selection:
         self._built()
@@ -457,35 +458,38 @@ class Replay(Configurable):
 
     def _sample_of(self, indices: Array, generator: np.random.Generator) -> Sample:
         """Return the sample of these indices."""
-        storage, weight, choices = self._built(), self._sampler.weights(indices), {}
-        if self._relabel is not None:
-            made = self._relabel.sample_choices(indices.reshape(-1), generator)
+        storage, weight, choices = self._built(), self.sampler.weights(indices), {}
+        if self.relabel is not None:
+            made = self.relabel.sample_choices(indices.reshape(-1), generator)
             choices = {name: reshape(array, indices.shape) for name, array in made.items()}
         return Sample(indices, weight, choices, next_insertion=storage.count, epoch=storage.epoch)
 
-    def _stack_layout(self, observation: Layout) -> StackLayout | None:
-        return None if self._frame_stack is None else StackLayout(observation, self._frame_stack, self._stack_axis)
+    def _new_storage(self, capacity: int, observation: Layout, *others: Any) -> Storage:
+        """Return a storage for these layouts; `others` are the further arguments of `Storage`."""
+        if self._frame_stack is None:
+            return Storage(observation, capacity, *others)
+        return FrameStackStorage(StackLayout(observation, self._frame_stack, self._stack_axis), capacity, *others)
 
-    def _sizes(self, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> tuple[int, int]:
+    def _sizes(self, *layouts: Any) -> tuple[int, int]:
         """Return the bytes of the columns of the spaces, and of the other columns."""
-        stack = self._stack_layout(observation)
-        if stack is None:
-            return Storage.sizes(self._capacity, observation, action, extra)
-        return FrameStackStorage.sizes(self._capacity, stack.layout, action, extra)
+        one = self._new_storage(1, *layouts)
+        bookkeeping = sum(dtype.itemsize for dtype in one.BOOKKEEPING.values())
+        final = one.final_observations.nbytes
+        return final + self.capacity * (one.nbytes - final - bookkeeping), self.capacity * bookkeeping
 
     def _check_room(self, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> None:
         """Raise a ValueError with the figures if memory or disk has no room for these transitions."""
         columns, bookkeeping = self._sizes(observation, action, extra)
-        needed = bookkeeping + (columns if self._memmap is None else 0)
-        available = available_bytes()
-        if needed > available:
-            raise ValueError(
-                f"capacity={self._capacity} needs {needed} bytes ({needed / 1e9:.2f} GB) for these spaces, but only "
-                f"{available} bytes ({available / 1e9:.2f} GB) are available; at most "
-                f"{self._capacity * available // needed} transitions fit"
-            )
+        rooms = [(bookkeeping if self._memmap else bookkeeping + columns, available_bytes(), "")]
         if self._memmap is not None:
-            check_disk(self._memmap, self._capacity, columns)
+            rooms.append((columns, free_bytes(self._memmap), f" on the disk of memmap={self._memmap!r}"))
+        for needed, available, where in rooms:
+            if needed > available:
+                raise ValueError(
+                    f"capacity={self.capacity} needs {needed} bytes ({needed / 1e9:.2f} GB){where} for these spaces, "
+                    f"but only {available} bytes ({available / 1e9:.2f} GB) are available; at most "
+                    f"{self.capacity * available // needed} transitions fit"
+                )
 
 
 def bytes_needed(
@@ -495,7 +499,6 @@ def bytes_needed(
     *,
     extra_spec: ExtraSpec | None = None,
     frame_stack: int | None = None,
-    stack_axis: int | None = None,
 ) -> int:
     """Return the bytes that `Replay(capacity, frame_stack=...)` allocates for these spaces.
 
@@ -507,9 +510,8 @@ def bytes_needed(
     >>> round(bytes_needed(1_000_000, frames, spaces.Discrete(18), frame_stack=4) / 1e9, 2)
     7.08
     """
-    replay = Replay(capacity, frame_stack=frame_stack, stack_axis=stack_axis)
     layouts = observation_layout(observation_space), action_layout(action_space), extra_layout(extra_spec)
-    return sum(replay._sizes(*layouts))
+    return sum(Replay(capacity, frame_stack=frame_stack)._sizes(*layouts))
 
 
 def _gathered(
@@ -523,3 +525,10 @@ def _gathered(
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
+
+
+def _kish(probabilities: Array) -> float:
+    """Return (sum of p)^2 / sum of p^2 (Kish, 1965); for equal probabilities this is exactly their number."""
+    if not len(probabilities) or (probabilities == probabilities[0]).all():
+        return float(len(probabilities))
+    return float(probabilities.sum() ** 2 / np.square(probabilities).sum())

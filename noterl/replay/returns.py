@@ -55,34 +55,35 @@ def n_step_return(steps: Steps, reward: Array, terminated: Array, gamma: float) 
         gamma: the discount of one step.
     """
     if len(reward) == 1:
-        return reward[0], np.where(terminated[0], np.float32(0), np.float32(gamma)), steps.indices[0]
+        return reward[0], np.multiply(~terminated[0], gamma, dtype=np.float32), steps.indices[0]
     counted = steps.present.copy()
     for i in range(1, len(reward)):
         counted[i] &= counted[i - 1]
         np.greater(counted[i], terminated[i - 1], out=counted[i])
-    powers = powers_of(gamma, len(reward))
+    total, discount, last = _sum_steps(counted, reward, terminated, gamma)
+    return total, discount, steps.indices[last]
+
+
+def _sum_steps(counted: Array, reward: Array, terminated: Array, gamma: float) -> tuple[Array, Array, Any]:
+    """Return reward and discount `[m, ...]` of the steps `counted` `[n, m]`, and the position of each last step.
+
+    `reward` and `terminated` are `[n, m]`, or `[n, m, agents]`.
+    """
+    # gamma**i, multiplied one by one; with an axis for agents, if rewards have one.
+    powers = np.multiply.accumulate([1.0, *[gamma] * len(reward)]).reshape(-1, *[1] * (reward.ndim - 1))
     # NumPy adds along the first axis in order, so the sum is that of a plain loop.
-    total = np.where(counted, reward * powers[:-1, None], 0.0).sum(axis=0)
+    total = np.where(counted.reshape(*counted.shape, *[1] * (reward.ndim - 2)), reward * powers[:-1], 0.0).sum(axis=0)
     count = counted.sum(axis=0)
-    last = (count - 1) * reward.shape[1] + np.arange(reward.shape[1])
-    discount = np.where(terminated.reshape(-1).take(last), 0.0, powers.take(count))
-    return total.astype(np.float32), discount.astype(np.float32), steps.indices.reshape(-1).take(last)
-
-
-def powers_of(gamma: float, count: int) -> Array:
-    """Return `gamma**i` for i from 0 to `count`, multiplied one by one: float64 `[count + 1]`."""
-    return np.multiply.accumulate([1.0, *[gamma] * count])
+    last = count - 1, np.arange(len(count))
+    discount = np.where(terminated[last], 0.0, powers[count, 0])
+    return total.astype(np.float32), discount.astype(np.float32), last
 
 
 def gather_transitions(storage: Storage, indices: Array, gamma: float, n_step: int) -> Batch:
     """Return the batch of indices `[m]`, fields `[m, ...]`, without `weight`."""
-    if n_step == 1:
-        reward, last = storage.reward.take(indices), indices
-        discount = np.multiply(~storage.terminated.take(indices), gamma, dtype=np.float32)
-    else:
-        steps = successors(storage, indices, n_step)
-        outcomes = storage.reward.take(steps.indices), storage.terminated.take(steps.indices)
-        reward, discount, last = n_step_return(steps, *outcomes, gamma)
+    steps = successors(storage, indices, n_step)
+    outcomes = storage.reward.take(steps.indices), storage.terminated.take(steps.indices)
+    reward, discount, last = n_step_return(steps, *outcomes, gamma)
     return make_batch(storage, indices, last, reward, discount)
 
 
@@ -100,18 +101,14 @@ def gather_team_transitions(storage: Storage, indices: Array, gamma: float, n_st
         n_step: n, the most rewards that are added up.
     """
     steps = successors(storage, indices, n_step)
-    present = storage.extra["present"][steps.indices]  # [n, m, agents]
-    counted = steps.present.copy()
+    fields = {name: storage.extra[name][steps.indices] for name in TEAM_FIELDS}  # [n, m, agents]
+    present, counted = fields["present"], steps.present.copy()
     for i in range(1, n_step):
         counted[i] &= counted[i - 1] & (present[i] == present[i - 1]).all(axis=-1)
-    powers, count = powers_of(gamma, n_step), counted.sum(axis=0)
-    reward = storage.extra["reward"][steps.indices]
-    total = np.where(counted[..., None], reward * powers[:-1, None, None], 0.0).sum(axis=0)
-    last = steps.indices[count - 1, np.arange(len(indices))]
-    discount = np.where(storage.extra["terminated"][last], 0.0, powers[count][:, None])
-    batch = make_batch(storage, indices, last, total.astype(np.float32), discount.astype(np.float32))
+    reward, discount, last = _sum_steps(counted, fields["reward"], fields["terminated"], gamma)
+    batch = make_batch(storage, indices, steps.indices[last], reward, discount)
     extra: dict[str, Any] = {name: value for name, value in batch.extra.items() if name not in TEAM_FIELDS}
-    extra.update(present=present[0].astype(np.float32), remaining=storage.extra["remaining"][last].astype(np.float32))
+    extra.update(present=present[0].astype(np.float32), remaining=fields["remaining"][last].astype(np.float32))
     return batch._replace(extra=extra)
 
 
@@ -138,7 +135,7 @@ def make_batch(storage: Storage, indices: Array, last: Array, reward: Array, dis
         discount=discount,
         weight=None,
         index=indices,
-        extra={name: gather(storage.extra[name], indices, leaf) for name, leaf in storage.extra_layout.items()},
+        extra=gather(storage.extra, indices, storage.extra_layout),
     )
 
 

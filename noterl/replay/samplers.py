@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from noterl.registry import Configurable, register
+from noterl.registry import register
 from noterl.replay.columns import Array
 from noterl.replay.relabel import Relabel
-from noterl.replay.storage import Storage
-
-ATTEMPTS = 8  # times that indices which cannot be used are sampled again, before all that can be are listed
+from noterl.replay.storage import Storage, StorageUser
 
 
 @dataclass(slots=True, eq=False)
@@ -54,16 +52,15 @@ class Sample:
         return replace(self, indices=indices, weight=weight, choices=choices)
 
 
-class Sampler(Configurable):
+class Sampler(StorageUser):
     """Chooses indices; subclass it for a rule of your own.
 
     Attributes:
         feedback_fields: the fields of the loss's feedback that it uses.
-        storage: the transitions it samples from, once it is bound.
+        storage: of the transitions, once the memory is built.
     """
 
     feedback_fields: tuple[str, ...] = ()
-    storage: Storage | None = None
 
     def bind(self, storage: Storage) -> None:
         """Use a storage from now on.
@@ -71,25 +68,11 @@ class Sampler(Configurable):
         Raises:
             ValueError: if the sampler is bound to another one.
         """
-        if self.storage is not None and self.storage is not storage:
-            raise ValueError(f"sampler must belong to one memory only, got the {type(self).__name__} of another")
-        self.storage = storage
+        self._use(storage, "sampler")
 
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]` (int64) of stored transitions that are not masked; there is at least one."""
         raise NotImplementedError
-
-    def sample_pass(self, batch_size: int, generator: np.random.Generator) -> Array:
-        """Return indices `[K, B]` of one pass: each transition that is not masked once, in uniformly random order.
-
-        Further transitions fill the last batch.
-        """
-        storage = self._bound()
-        indices = generator.permutation(storage.unmasked_indices())
-        missing = -len(indices) % batch_size
-        if missing:
-            indices = np.concatenate([indices, np.resize(generator.permutation(storage.unmasked_indices()), missing)])
-        return indices.reshape(-1, batch_size)
 
     def weights(self, indices: Array) -> Array:
         """Return the importance weights of indices `[K, B]`, float32, at most 1 per batch."""
@@ -101,7 +84,7 @@ class Sampler(Configurable):
         Args:
             alpha: False for the probabilities without the exponent of prioritized sampling.
         """
-        count = self._bound().num_unmasked
+        count = self.storage.num_unmasked
         return np.full(count, 1 / count) if count else np.empty(0)
 
     def feedback(self, indices: Array, values: Mapping[str, Array]) -> None:
@@ -135,11 +118,6 @@ class Sampler(Configurable):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `get_state`; the storage is restored already."""
 
-    def _bound(self) -> Storage:
-        if self.storage is None:
-            raise RuntimeError(f"this {type(self).__name__} has no memory yet: call Replay.build first")
-        return self.storage
-
 
 @register
 class Uniform(Sampler):
@@ -152,7 +130,7 @@ class Uniform(Sampler):
 
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]`."""
-        storage, count = self._bound(), updates * batch_size
+        storage, count = self.storage, updates * batch_size
         unmasked = storage.unmasked
         if unmasked is None:
             return storage.sample_stored(count, generator).reshape(updates, batch_size)
@@ -193,13 +171,18 @@ class Selection:
         if number and not self._all:
             # Lower bound: a transition stays sampleable, except for the few that each eviction affects.
             lost = self._lost_per_eviction * (storage.begin - self._begin)
-            least = self._counted - lost if self._version == storage.mask.version else 0
+            least = self._counted - lost if self._version == storage.mask_version else 0
             if at_most is not None and least >= at_most:
                 return at_most
-            mask = self.sampleable(storage.unmasked_indices())
-            number = number if mask is None else int(mask.sum())
-            self._counted, self._begin, self._version = number, storage.begin, storage.mask.version
+            number = len(self.sampleable_indices())
+            self._counted, self._begin, self._version = number, storage.begin, storage.mask_version
         return number if at_most is None else min(number, at_most)
+
+    def sampleable_indices(self) -> Array:
+        """Return the indices `[n]` of the sampleable transitions, the oldest first."""
+        indices = self._storage.unmasked_indices()
+        mask = None if self._all else self.sampleable(indices)
+        return indices if mask is None else indices[mask]
 
     def sampleable(self, indices: Array) -> Array | None:
         """Return which of the unmasked transitions `[n]` are sampleable (bool); None if all are."""
@@ -209,35 +192,21 @@ class Selection:
 
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]` of the sampler; those that are not sampleable are sampled again."""
-        indices = self._sampler.sample_indices(updates, batch_size, generator)
-        if self._all:
-            return indices
-        indices = np.ascontiguousarray(indices)
-        flat = indices.reshape(-1)
-        wrong = self._wrong(flat)
-        for _ in range(ATTEMPTS):
-            if not wrong.size:
-                return indices
-            flat[wrong] = self._sampler.sample_indices(1, wrong.size, generator).reshape(-1)
-            wrong = wrong[self._wrong(flat[wrong])]
+        indices = np.ascontiguousarray(self._sampler.sample_indices(updates, batch_size, generator))
+        wrong = self._wrong(indices.reshape(-1))
         if wrong.size:
             candidates, chance = self._storage.unmasked_indices(), self._sampler.probabilities().copy()
             chance[self._wrong(candidates)] = 0.0
-            flat[wrong] = generator.choice(candidates, wrong.size, p=chance / chance.sum())
+            indices.reshape(-1)[wrong] = generator.choice(candidates, wrong.size, p=chance / chance.sum())
         return indices
 
     def sample_pass(self, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]`: each sampleable transition once, and as many again as fill the last batch."""
-        indices = self._sampler.sample_pass(batch_size, generator)
-        if self._all:
-            return indices
-        once = indices.reshape(-1)[: self._storage.num_unmasked]
-        mask = self.sampleable(once)
-        if mask is None:
-            return indices
-        once = once[mask]
-        again = np.resize(generator.permutation(once), -len(once) % batch_size)
-        return np.concatenate([once, again]).reshape(-1, batch_size)
+        indices = self.sampleable_indices()
+        order, missing = generator.permutation(indices), -len(indices) % batch_size
+        if missing:
+            order = np.concatenate([order, generator.permutation(indices)[:missing]])
+        return order.reshape(-1, batch_size)
 
     def _wrong(self, indices: Array) -> Array:
         """Return the positions of the indices `[n]` that are not sampleable."""

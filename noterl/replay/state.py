@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl.replay.columns import Array, Layout, Leaf, Leaves, Table
+from noterl.replay.columns import Array, Layout, Table, map_leaves
 from noterl.replay.storage import Storage
 from noterl.saving.arrays import pieces
 from noterl.utils import schema
@@ -30,9 +30,9 @@ def get_state(storage: Storage) -> dict[str, Any]:
         "begin": storage.begin,
         "count": storage.count,
         "columns": {name: _segments(storage, table) for name, table in _columns(storage).items()},
-        "hidden": storage.mask.masked(storage.begin) - storage.begin,
+        "hidden": storage.masked - storage.begin,
         "distance": distances(storage, successor),
-        "apart": _map(lambda table: [table[final]], storage.final_observations),
+        "apart": map_leaves(lambda array: [array[final]], storage.final_observations),
         "heads": {
             "lane": np.array(list(storage.newest_index), np.int32),
             "age": storage.insertion_numbers(newest) - storage.begin,
@@ -91,7 +91,7 @@ def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
     storage.count = state["count"]
     newest = (begin + state["heads"]["age"]) % storage.capacity
     storage.newest_index.update(zip(state["heads"]["lane"].tolist(), newest.tolist(), strict=True))
-    storage.mask.hide(begin + state["hidden"], storage.count)
+    storage.mask(begin + state["hidden"])
 
 
 def broken_link(distance: Array, lane: Array, ended: Array, newest_lanes: Array, newest_ages: Array) -> str | None:
@@ -142,48 +142,35 @@ def distances(storage: Storage, successor: Array) -> Array:
     return distance
 
 
-def _columns(storage: Storage) -> dict[str, Any]:
-    """Return every column but the links, which are saved in another form."""
-    names = ["observation", "action", *(name for name in storage.BOOKKEEPING if name != "successor")]
-    extra = {"extra": Leaves(dict(storage.extra))} if storage.extra else {}
-    return {name: getattr(storage, name) for name in names} | extra
-
-
 def _layouts(storage: Storage) -> dict[str, Layout]:
-    layouts: dict[str, Layout] = {"observation": storage.observation_layout, "action": storage.action_layout}
-    layouts |= {name: Leaf((), dtype, dtype) for name, dtype in storage.BOOKKEEPING.items() if name != "successor"}
-    return layouts | ({"extra": storage.extra_layout} if storage.extra else {})
+    """Return the layout of every column but the links, which are saved in another form."""
+    return {name: layout for name, layout in storage.layouts.items() if name != "successor"}
 
 
-def _map(function: Any, table: Table) -> Any:
-    """Return what a function returns for an array; for `Leaves`, a dict of that for each leaf."""
-    if isinstance(table, Leaves):
-        return {name: _map(function, part) for name, part in table.tables.items()}
-    return function(table)
+def _columns(storage: Storage) -> dict[str, Any]:
+    return {name: getattr(storage, name) for name in _layouts(storage)}
 
 
-def _segments(storage: Storage, table: Table) -> Any:
+def _segments(storage: Storage, table: Table | Mapping[str, Array]) -> Any:
     slices = storage.slices(storage.begin, storage.count) or [slice(0)]
-    return _map(lambda array: [part for piece in slices for part in pieces(array[piece])], table)
+    return map_leaves(lambda array: [part for piece in slices for part in pieces(array[piece])], table)
 
 
-def _fill(table: Table, rows: Array, segments: Any) -> None:
+def _fill(table: Table | Mapping[str, Array], rows: Array, segments: Any) -> None:
     """Write segments to these rows of a table."""
-    if isinstance(table, Leaves):
-        for name, part in table.tables.items():
-            _fill(part, rows, segments[name])
-        return
-    start = 0
-    for segment in segments:
-        table[rows[start : start + len(segment)]] = segment
-        start += len(segment)
+
+    def fill(array: Array, parts: list[Array]) -> None:
+        start = 0
+        for part in parts:
+            array[rows[start : start + len(part)]] = part
+            start += len(part)
+
+    map_leaves(fill, table, segments)
 
 
-def _schema(layout: Layout) -> Any:
+def _schema(layout: Layout | Mapping[str, Layout]) -> Any:
     """Return the schema of a column's segments; for a mapping, a dict of them."""
-    if isinstance(layout, Leaf):
-        return schema.ListOf(schema.Array(layout.dtype, (None, *layout.shape)))
-    return {name: _schema(part) for name, part in layout.items()}
+    return map_leaves(lambda leaf: schema.ListOf(schema.Array(leaf.dtype, (None, *leaf.shape))), layout)
 
 
 def _check_rows(name: str, segments: Any, length: int) -> None:

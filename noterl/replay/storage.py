@@ -22,10 +22,33 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from noterl.replay.columns import Allocate, Array, Layout, Leaf, Table, allocate, gather, row_bytes, scatter
+from noterl.registry import Configurable
+from noterl.replay.columns import Allocate, Array, Layout, Leaf, Table, allocate, gather, scatter
 from noterl.replay.episodes import Episodes
 
 FIRST_SLOTS = 16
+
+
+class StorageUser(Configurable):
+    """A part of a memory that uses its storage."""
+
+    _storage: Storage | None = None
+
+    @property
+    def storage(self) -> Storage:
+        """The transitions of the memory.
+
+        Raises:
+            RuntimeError: if the memory is not built.
+        """
+        if self._storage is None:
+            raise RuntimeError(f"this {type(self).__name__} has no memory yet: call Replay.build first")
+        return self._storage
+
+    def _use(self, storage: Storage, argument: str) -> None:
+        if self._storage not in (None, storage):
+            raise ValueError(f"{argument} must belong to one memory only, got the {type(self).__name__} of another")
+        self._storage = storage
 
 
 class Storage:
@@ -42,7 +65,8 @@ class Storage:
         begin: the oldest stored insertion number.
         count: transitions ever inserted; the newest insertion number is one less.
         epoch: increases when the contents are cleared or replaced; insertion numbers of another epoch are meaningless.
-        mask: the stored transitions that must not be sampled.
+        layouts: by name, the layouts of all columns.
+        mask_version: increases when `mask` is called.
         newest_index: lane -> index of its newest transition, if the episode is running.
         free_slots: returned slots of `final_observations`.
         num_slots: slots of `final_observations` used so far.
@@ -74,18 +98,23 @@ class Storage:
     ) -> None:
         self.capacity, self._empty = capacity, empty
         self.observation_layout, self.action_layout, self.extra_layout = observation, action, extra
+        self.layouts: dict[str, Layout] = {"observation": observation, "action": action}
+        self.layouts |= {name: Leaf((), dtype, dtype) for name, dtype in self.BOOKKEEPING.items()}
+        self.layouts |= {"extra": extra} if extra else {}
         self.observation = allocate(observation, capacity, empty)
         self.final_observations = self.allocate_slots(FIRST_SLOTS)
         self.action: Array = empty((capacity, *action.shape), action.dtype)
-        self.extra: dict[str, Array] = {
-            name: empty((capacity, *leaf.shape), leaf.dtype) for name, leaf in extra.items()
-        }
+        self.extra: dict[str, Any] = {name: allocate(leaf, capacity, empty) for name, leaf in extra.items()}
         for name, dtype in self.BOOKKEEPING.items():
             setattr(self, name, np.zeros(capacity, dtype))
         self.begin = 0
         self.count = 0
         self.epoch = 0
-        self.mask = Mask(capacity)
+        # What `Replay.keep` excludes. `add` does not update it: insertion numbers of later transitions are not masked.
+        self.mask_version = 0
+        self._masked = np.empty(0, np.int64)  # insertion numbers, ascending
+        self._unmasked: Array | None = None  # by index; None if nothing is masked
+        self._unmasked_to = 0  # the first insertion number that is missing in `_unmasked`
         self._episodes: Episodes | None = None
         self.newest_index: dict[int, int] = {}
         self.free_slots: list[int] = []
@@ -99,28 +128,40 @@ class Storage:
         self._lane_cells: Any = memoryview(self.lane)  # type: ignore[arg-type]
         self._successor_cells: Any = memoryview(self.successor)  # type: ignore[arg-type]
 
-    @classmethod
-    def sizes(cls, capacity: int, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> tuple[int, int]:
-        """Return the bytes of the columns of the spaces in a new storage, and of the other columns."""
-        row = row_bytes(observation) + row_bytes(action) + row_bytes(extra)
-        columns = capacity * row + FIRST_SLOTS * row_bytes(observation)
-        return columns, capacity * sum(dtype.itemsize for dtype in cls.BOOKKEEPING.values())
-
     @property
     def length(self) -> int:
         """How many transitions are stored."""
         return self.count - self.begin
 
+    def mask(self, numbers: Array) -> None:
+        """Mask exactly these insertion numbers (ascending)."""
+        self._unmasked, self._unmasked_to, self.mask_version = None, self.count, self.mask_version + 1
+        self._masked = numbers
+        if len(numbers):
+            self._unmasked = np.ones(self.capacity, np.bool_)
+            self._unmasked[numbers % self.capacity] = False
+
+    @property
+    def masked(self) -> Array:
+        """The masked insertion numbers that are stored, ascending."""
+        return self._masked[self._masked.searchsorted(self.begin) :]
+
     @property
     def unmasked(self) -> Array | None:
         """By index, whether a stored transition is not masked; None if none is masked."""
-        return self.mask.unmasked(self.begin, self.count)
+        if self._unmasked is None or self._masked[-1] < self.begin:
+            self._unmasked, self._masked = None, self._masked[:0]
+        elif self._unmasked_to < self.count:
+            first = max(self._unmasked_to, self.count - self.capacity)
+            self._unmasked[np.arange(first, self.count) % self.capacity] = True
+            self._unmasked_to = self.count
+        return self._unmasked
 
     @property
     def num_unmasked(self) -> int:
         """How many stored transitions are not masked."""
         length = self.count - self.begin
-        return length if self.mask.is_empty else length - len(self.mask.masked(self.begin))
+        return length if self._unmasked is None else length - len(self.masked)
 
     @property
     def episodes(self) -> Episodes:
@@ -183,14 +224,14 @@ class Storage:
         """End a lane's episode here: its next transition does not continue its newest one."""
         self.newest_index.pop(lane, None)
 
-    def drop_oldest(self, count: int) -> None:
-        """Evict the oldest `count` transitions; at least as many are stored."""
-        if not count:
+    def drop_before(self, begin: int) -> None:
+        """Evict the insertion numbers before `begin`, which are stored or were inserted earlier."""
+        indices = self.stored_indices()[: max(0, begin - self.begin)]
+        if not len(indices):
             return
-        indices = self.stored_indices()[:count]
         evicted = set(indices.tolist())
         self.newest_index = {lane: index for lane, index in self.newest_index.items() if index not in evicted}
-        self.begin += count
+        self.begin = begin
         # A slot is given up before it is free: an interruption between the two loses the slot at worst.
         final = indices[self.successor[indices] < 0]
         slots = -1 - self.successor[final]
@@ -200,7 +241,7 @@ class Storage:
     def clear(self) -> None:
         """Evict every transition; insertion numbers continue."""
         self.epoch += 1
-        self.mask.hide(np.empty(0, np.int64), self.count)
+        self.mask(np.empty(0, np.int64))
         self.newest_index.clear()
         self.begin = self.count
         self.successor[self.successor < 0] = 0
@@ -308,57 +349,6 @@ class Storage:
             column[index] = values[name]
 
 
-class Mask:
-    """The stored transitions that `Replay.keep` excludes from sampling.
-
-    They are identified by insertion numbers, so a transition that overwrites a masked one is not masked, and `add` does
-    not have to update the mask.
-
-    Args:
-        capacity: of the memory.
-
-    Attributes:
-        version: increases when transitions other than newly inserted ones change; samplers that cache sums compare it.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.version = 0
-        self._capacity = capacity
-        self._masked = np.empty(0, np.int64)  # insertion numbers, ascending
-        self._unmasked: Array | None = None  # by index
-        self._updated_to = 0  # the first insertion number that is missing in `_unmasked`
-
-    def hide(self, numbers: Array, count: int) -> None:
-        """Mask exactly these insertion numbers (ascending) of the `count` transitions inserted so far."""
-        self._unmasked, self._updated_to, self.version = None, count, self.version + 1
-        self._masked = numbers
-        if len(numbers):
-            self._unmasked = np.ones(self._capacity, np.bool_)
-            self._unmasked[numbers % self._capacity] = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no stored transition is known to be masked."""
-        return self._unmasked is None
-
-    def masked(self, begin: int) -> Array:
-        """Return the masked insertion numbers that are stored, ascending."""
-        return self._masked[self._masked.searchsorted(begin) :]
-
-    def unmasked(self, begin: int, count: int) -> Array | None:
-        """Return by index whether a stored transition is not masked; None if none is masked."""
-        if self._unmasked is None:
-            return None
-        if self._masked[-1] < begin:
-            self._unmasked, self._masked = None, self._masked[:0]
-            return None
-        if self._updated_to < count:
-            first = max(self._updated_to, count - self._capacity)
-            self._unmasked[np.arange(first, count) % self._capacity] = True
-            self._updated_to = count
-        return self._unmasked
-
-
 def check_folder(memmap: Any) -> str | None:
     """Return the folder that `memmap` names; None stays None.
 
@@ -378,14 +368,9 @@ def check_folder(memmap: Any) -> str | None:
     return str(Path(memmap))
 
 
-def check_disk(folder: str, capacity: int, needed: int) -> None:
-    """Raise a ValueError with the figures if the folder's disk has fewer than `needed` free bytes."""
-    free = shutil.disk_usage(_existing_folder(folder)).free
-    if needed > free:
-        raise ValueError(
-            f"capacity={capacity} needs {needed} bytes ({needed / 1e9:.2f} GB) on the disk of memmap={folder!r}, but "
-            f"only {free} bytes ({free / 1e9:.2f} GB) are free there"
-        )
+def free_bytes(folder: str) -> int:
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
+    return shutil.disk_usage(_existing_folder(folder)).free
 
 
 def allocator_on_disk(folder: str) -> Allocate:

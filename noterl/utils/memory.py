@@ -13,22 +13,20 @@ def available_bytes() -> int:
 
 
 def _left_in_control_groups(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """Return the bytes left under each limit, from our own group up to the root (version 2), or of version 1's root."""
+    """Return the bytes left under each limit, from our own group up to the root (version 2)."""
     lines = [line.partition("::")[2] for line in _read(own).splitlines() if line.startswith("0::")]
     group = root / (lines[0].lstrip("/") if lines else "")
     groups = [group, *(parent for parent in group.parents if parent.is_relative_to(root))]
-    left = [_left(group, "memory.max", "memory.current", "inactive_file") for group in groups]
-    left.append(_left(root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"))
-    return [each for each in left if each is not None]
+    return [left for group in groups if (left := _left(group)) is not None]
 
 
-def _left(group: Path, limit_name: str, usage_name: str, reclaimable_name: str) -> int | None:
-    limit, usage = _read(group / limit_name).strip(), _read(group / usage_name).strip()
+def _left(group: Path) -> int | None:
+    limit, usage = _read(group / "memory.max").strip(), _read(group / "memory.current").strip()
     if not limit.isdigit() or not usage.isdigit():
         return None
     # The usage includes file cache, which the kernel drops before it refuses an allocation.
     statistics = dict(line.split() for line in _read(group / "memory.stat").splitlines())
-    return max(0, int(limit) - int(usage) + int(statistics.get(reclaimable_name, 0)))
+    return max(0, int(limit) - int(usage) + int(statistics.get("inactive_file", 0)))
 
 
 def _read(path: Path) -> str:

@@ -54,7 +54,7 @@ def _check_storage(storage: Storage) -> None:
     ended = storage.terminated[indices] | storage.truncated[indices]
     distance = distances(storage, successor[indices])
     fault = broken_link(distance, storage.lane[indices], ended, lanes, (newest - begin) % storage.capacity)
-    fault = fault or broken_mask(storage.mask.masked(begin) - begin, length)
+    fault = fault or broken_mask(storage.masked - begin, length)
     assert fault is None, fault
     unmasked = storage.unmasked
     masked = 0 if unmasked is None else length - int(unmasked[indices].sum())
@@ -71,8 +71,8 @@ def _check_storage(storage: Storage) -> None:
 
 def _check_prioritized(sampler: Prioritized) -> None:
     """Check that the tree holds exactly the priorities of the transitions that are not masked, and their sums."""
-    tree, indices = sampler._synchronized(), sampler._bound().unmasked_indices()
-    expected = SumTree(sampler._bound().capacity)
+    tree, indices = sampler._synchronized(), sampler.storage.unmasked_indices()
+    expected = SumTree(sampler.storage.capacity)
     expected.set(indices, sampler._priorities(sampler._scores.take(indices)))
     assert np.array_equal(tree.values, expected.values), "a priority differs from that of its score"
     assert equal_trees(tree, expected), "a sum of priorities differs from that of its parts"

@@ -24,8 +24,8 @@ def check_state(state: Any, source: EnvSource) -> None:
     """
     count = len(state["lanes"])
     lane: dict[str, Any] = {"observation": _layout(source.observation_space)}
-    flags = ListOf(bool, count)
-    ledger = {"returns": ListOf(float, count), "lengths": ListOf(Int(0), count), "numbers": ListOf(Int(-1), count)}
+    flags = [bool] * count
+    ledger = {"returns": [float] * count, "lengths": [Int(0)] * count, "numbers": [Int(-1)] * count}
     expected = {"lanes": ListOf(lane), "ledger": {**ledger, "running": flags, "over": ListOf(Int(0, count - 1))}}
     action_space = source.action_space
     actions: list[Any]

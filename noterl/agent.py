@@ -190,7 +190,8 @@ class Agent(Algorithm):
             ValueError: if an argument is not one of the allowed values.
             RuntimeError: while another `fit` of this agent is running.
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
-            KeyboardInterrupt: after the step in progress is complete; the agent can be saved and can continue.
+            KeyboardInterrupt: after Ctrl-C and the end of the step in progress; the agent can be saved and continue.
+            SystemExit: with the code 143 after SIGTERM, in the same way.
         """
         self._refuse_while_training("fit")
         user_callbacks = CallbackList(callbacks)

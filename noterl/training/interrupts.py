@@ -1,4 +1,4 @@
-"""Ctrl-C during training: deferred to a point where the agent is consistent."""
+"""Ctrl-C and SIGTERM during training: deferred to a point where the agent is consistent."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from types import FrameType
 
 
 class InterruptGuard:
-    """Defers Ctrl-C, so that it never interrupts a step, a write or a compiled call.
+    """Defers Ctrl-C (SIGINT) and SIGTERM, so that they never interrupt a step, a write or a compiled call.
 
-    The first SIGINT is stored, and `check` raises it. A second one is raised immediately, in case an environment hangs.
-    Outside the main thread signals cannot be handled, and nothing is deferred.
+    The first signal is stored, and `check` raises its exception: KeyboardInterrupt for SIGINT, `SystemExit(143)` for
+    SIGTERM, by which schedulers of clusters end a process. A second signal raises immediately, in case an environment
+    hangs. Outside the main thread signals cannot be handled, and nothing is deferred. A SIGTERM handler that the
+    program installed itself stays in place.
     """
 
     def __init__(self) -> None:
-        self.pending = False
+        self.pending: int | None = None  # the number of the stored signal
         self._critical = False
 
     def check(self) -> None:
-        """Raise the KeyboardInterrupt that was deferred, if there is one."""
-        if self.pending:
-            self.pending = False
+        """Raise the exception of the signal that was deferred, if there is one."""
+        number, self.pending = self.pending, None
+        if number == signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)  # the exit status of a process that SIGTERM ends
+        if number is not None:
             raise KeyboardInterrupt
 
     @contextmanager
     def critical(self) -> Iterator[None]:
-        """Defer even a second Ctrl-C: between a compiled call and its write-back the variables are inconsistent."""
+        """Defer even a second signal: between a compiled call and its write-back the variables are inconsistent."""
         self._critical = True
         try:
             yield
@@ -37,18 +41,23 @@ class InterruptGuard:
 
     @contextmanager
     def installed(self) -> Iterator[InterruptGuard]:
-        """Handle SIGINT inside the context."""
+        """Handle the signals inside the context."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        previous = signal.signal(signal.SIGINT, self._handle)
+        handled = [signal.SIGINT]
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            handled.append(signal.SIGTERM)
+        previous = {number: signal.signal(number, self._handle) for number in handled}
         try:
             yield self
         finally:
-            signal.signal(signal.SIGINT, previous if previous is not None else signal.default_int_handler)
+            for number, handler in previous.items():
+                signal.signal(number, handler if handler is not None else signal.default_int_handler)
 
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.pending and not self._critical:
-            self.pending = False
-            raise KeyboardInterrupt
-        self.pending = True
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        is_second = self.pending is not None
+        if self.pending != signal.SIGTERM:  # a Ctrl-C after it changes nothing: the process is to end
+            self.pending = number
+        if is_second and not self._critical:
+            self.check()

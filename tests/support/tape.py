@@ -239,6 +239,10 @@ def sigint(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+def sigterm(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def fit(tape: Tape, agent: TapeAgent, *, live: bool = False, **arguments: Any) -> list[str]:
     agent.fit(callbacks=[Recorder(tape, live=live)], verbose=0, **arguments)
     return tape.take()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import noterl
 from noterl.backends.common import NonFiniteError
 from tests.support.parts import lanes_of
 from tests.support.replay_invariants import check_replay
@@ -25,8 +30,31 @@ from tests.support.tape import (
     interrupt,
     lines,
     sigint,
+    sigterm,
     taped,
 )
+
+# A program that a scheduler ends in its 30th step.
+TERMINATED = """
+import os, signal, sys
+import noterl
+from noterl import callbacks
+
+folder = sys.argv[1]
+
+class Terminate(noterl.Callback):
+    every = noterl.callback.Every(30, "steps")
+
+    def on_due(self, logs):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_train_end(self, logs):
+        self.agent.save(f"{folder}/end.noterl")
+
+agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+agent.compile(replay=noterl.Replay(100), learning_starts=1000)
+agent.fit(steps=1000, callbacks=[callbacks.CSVLogger(f"{folder}/log.csv"), Terminate()], verbose=0)
+"""
 
 
 @pytest.fixture
@@ -369,13 +397,14 @@ class TestInterrupt:
             batch_begin 1; batch_end 1 loss=1; episode_end 0; exception KeyboardInterrupt; train_end
         """)
 
-    def test_signal_handler_is_restored(self, tape: Tape) -> None:
-        before = signal.getsignal(signal.SIGINT)
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_signal_handler_is_restored(self, tape: Tape, number: int) -> None:
+        before = signal.getsignal(number)
         fit(tape, taped(tape), episodes=1)
-        assert signal.getsignal(signal.SIGINT) is before
+        assert signal.getsignal(number) is before
         tape.acts["step 0", 3] = broken
         failing_fit(tape, taped(tape), Broken, episodes=1)
-        assert signal.getsignal(signal.SIGINT) is before
+        assert signal.getsignal(number) is before
 
     def test_training_in_another_thread(self, tape: Tape) -> None:
         """Only the main thread can handle signals, so training leaves them alone."""
@@ -383,3 +412,50 @@ class TestInterrupt:
         thread.start()
         thread.join()
         assert agent.episodes == 1
+
+
+class TestTermination:
+    """SIGTERM: `SystemExit(143)` is raised after the step in progress is complete."""
+
+    def test_step_in_progress_is_completed_and_every_begin_has_its_end(self, tape: Tape) -> None:
+        tape.acts["step 0", 2] = sigterm
+        with pytest.raises(SystemExit) as caught:
+            fit(tape, taped(tape), episodes=2)
+        assert caught.value.code == 143
+        assert tape.take() == lines("""
+            train_begin; reset 0; episode_begin 0
+            step 0
+            step 0; update 2; batch_begin 0; batch_end 0 loss=0; batch_begin 1; batch_end 1 loss=1; episode_end 0
+            exception SystemExit; train_end
+        """)
+
+    @pytest.mark.parametrize("order", [(sigint, sigterm), (sigterm, sigint)])
+    def test_second_signal_is_raised_at_once_and_exits(self, tape: Tape, order: tuple) -> None:
+        def both() -> None:
+            for send in order:
+                send()
+            raise AssertionError("the second signal should have been raised")
+
+        tape.acts["step 0", 2] = both
+        assert failing_fit(tape, taped(tape), SystemExit, episodes=2)[-3:] == lines("""
+            exception SystemExit; episode_end 0 cut 1; train_end
+        """)
+
+    def test_handler_of_the_program_stays(self, tape: Tape) -> None:
+        received = []
+        previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+        try:
+            tape.acts["step 0", 2] = sigterm
+            fit(tape, agent := taped(tape), episodes=2)
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+        assert received == [signal.SIGTERM] and agent.episodes == 2
+
+    def test_process_exits_with_143_and_its_files_are_complete(self, tmp_path: Path) -> None:
+        result = subprocess.run(
+            [sys.executable, "-c", TERMINATED, str(tmp_path)], capture_output=True, text=True, timeout=300
+        )
+        assert result.returncode == 143, result.stderr
+        assert noterl.load(tmp_path / "end.noterl").steps == 30
+        with (tmp_path / "log.csv").open() as file:
+            assert [int(row["steps"]) for row in csv.DictReader(file)][-1] < 30

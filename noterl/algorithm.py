@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from noterl import envs, networks
+from noterl import backends, envs, networks
 from noterl.envs.observation import ObservationEncoder
 from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
@@ -111,7 +111,8 @@ class Algorithm(Configurable):
 
     @classmethod
     def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
-        """Seed the generators of Keras and torch layers with the agent's seed, and call `__init__`."""
+        """Check Keras's precision, seed the generators of Keras and torch layers, and call `__init__`."""
+        backends.check_precision()
         instance._set(generators=Generators(instance.get_config().get("seed")))
         with construction(instance.generators.seed):
             instance.__init__(*args, **kwargs)

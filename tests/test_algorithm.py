@@ -360,6 +360,18 @@ def test_bad_optimizer_raises_and_changes_nothing(optimizer: Any, message: str) 
     assert agent.schedule is None, "a compile that raises changes nothing"
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"), [("floatx", "float64"), ("floatx", "float16"), ("dtype_policy", "mixed_bfloat16")]
+)
+def test_other_precision_than_float32_is_refused(setting: str, value: str) -> None:
+    getattr(keras.config, f"set_{setting}")(value)
+    try:
+        with pytest.raises(ValueError, match=f"{setting}.*{value}"):
+            noterl.DQN("CartPole-v1")
+    finally:
+        getattr(keras.config, f"set_{setting}")("float32")
+
+
 @pytest.mark.backends("tensorflow", "jax")
 def test_a_torch_optimizer_needs_the_torch_backend() -> None:
     torch = pytest.importorskip("torch")

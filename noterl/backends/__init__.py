@@ -32,3 +32,17 @@ def name() -> str:
 def current() -> Any:
     """Return the module with the interface of this process's backend."""
     return importlib.import_module(f"noterl.backends.{name()}.core")
+
+
+def check_precision() -> None:
+    """Raise if Keras is set to another precision than float32.
+
+    Raises:
+        ValueError: if `keras.config.floatx` or `keras.config.dtype_policy` is not float32.
+    """
+    for setting, value in (("floatx", keras.config.floatx()), ("dtype_policy", keras.config.dtype_policy().name)):
+        if value != "float32":
+            raise ValueError(
+                f"keras.config.{setting}() is {value!r}, but noterl trains in float32 only; "
+                f"call keras.config.set_{setting}('float32') before you make an agent"
+            )

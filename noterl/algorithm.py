@@ -16,7 +16,7 @@ from noterl.envs.observation import ObservationEncoder
 from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
 from noterl.noise import NoiseProcess
-from noterl.normalization import Normalizers
+from noterl.normalization import CLIP, Normalizers
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
@@ -100,7 +100,7 @@ class Algorithm(Configurable):
         self._set(tau=self.hyperparameter("tau", 1.0, minimum=0.0, maximum=1.0))
 
     def _set_normalizers(self, observation: bool, reward: bool) -> None:
-        if observation and self.is_image:
+        if observation and self.is_image and self.observation_dtype == np.uint8:
             raise ValueError("normalize_observation is for vectors; networks scale images themselves")
         self._set(_normalizers=self._make_normalizers(observation, reward) if observation or reward else None)
         if observation:
@@ -238,8 +238,15 @@ class Algorithm(Configurable):
 
     @property
     def is_image(self) -> bool:
-        """Whether observations are images of bytes that `noterl.networks.nature_cnn` accepts."""
-        return self.observation_dtype == np.uint8 and networks.is_image_shape(self.observation_shape)
+        """Whether observations are images, of bytes or floats, that `noterl.networks.nature_cnn` accepts."""
+        return networks.is_image_shape(self.observation_shape)
+
+    @property
+    def _network_space(self) -> spaces.Box:
+        """The Box of observations as networks receive them."""
+        if getattr(self._normalizers, "observation", None) is None:
+            return self._encoder.space
+        return spaces.Box(-CLIP, CLIP, self.observation_shape)
 
     def networks(self) -> dict[str, Any]:
         """Return the agent's networks, variables and seed generators by the names of their attributes."""

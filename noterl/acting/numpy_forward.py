@@ -82,6 +82,9 @@ def _layer(layer: Any, variables: list[Any]) -> list[Step] | None:
         return [lambda x, weights: x if x.ndim == 1 else x.reshape(len(x), -1)]
     if kind in ("Identity", "InputLayer", "Float"):  # NumPy computes bytes times float32 in float32
         return []
+    if kind in ("Scale", "Rescaling"):
+        factor = np.float32(layer.factor if kind == "Scale" else layer.scale)
+        return None if getattr(layer, "offset", 0) else [lambda x, weights: x.astype(np.float32) * factor]
     if kind in ("Dense", "Linear"):
         return _dense(layer, variables)
     if kind == "LogStd":

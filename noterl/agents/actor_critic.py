@@ -55,9 +55,7 @@ class ActorCritic(Agent):
         outputs = head.size // 2 if continuous else head.size
 
         def build(outputs: int, **last_layer: Any) -> Any:
-            if self.is_image:
-                return networks.nature_cnn(self.observation_shape, outputs, **last_layer)
-            return networks.mlp(self.observation_shape, hidden, outputs, activation=activation, **last_layer)
+            return networks.default_network(self._network_space, hidden, outputs, activation=activation, **last_layer)
 
         def build_critic() -> Any:
             return networks.share_trunk(self.actor, 1, gain=1.0) if shared else build(1, gain=1.0)

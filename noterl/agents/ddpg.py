@@ -67,10 +67,10 @@ class DDPG(Agent):
         **options: Any,
     ) -> None:
         super().__init__(env, **options)
-        inputs, outputs = self.observation_size, self.action_size
+        space, outputs = self._network_space, self.action_size
         actor, critic = networks.split_networks(network, "actor", "critic")
-        self.actor = networks.network_or_default(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
-        self.critic = networks.network_or_default(critic, lambda: networks.mlp(inputs + outputs, hidden, 1))
+        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs))
+        self.critic = networks.network_or_default(critic, lambda: networks.default_critic(space, hidden, outputs))
         self.target_actor = networks.clone(self.actor)
         self.target_critic = networks.clone(self.critic)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -35,8 +35,7 @@ class DQN(Agent):
         double: whether the online network chooses the next action that the target network evaluates, which reduces
             overestimation.
         dueling: whether the network has a value and an advantage stream.
-        hidden: units of each hidden layer for vector observations; images of bytes, with channels last or first, use
-            the network of the Nature paper.
+        hidden: units of each hidden layer for vector observations; images use the network of the Nature paper.
         network: your own network `[B, observation] -> [B, actions]`.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
         loss: "huber", or "squared" for 0.5 e^2.
@@ -74,15 +73,12 @@ class DQN(Agent):
         check_word("loss", loss, tuple(_LOSSES))
         self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
         self.error_loss = _LOSSES[loss]
-        self.q = networks.network_or_default(network, lambda: self._build_network(hidden, dueling))
+        self.q = networks.network_or_default(
+            network,
+            lambda: networks.default_network(self._network_space, hidden, self.action_size, dueling=dueling),
+        )
         self.target_q = networks.clone(self.q)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
-
-    def _build_network(self, hidden: Sequence[int], dueling: bool) -> Any:
-        if self.is_image:
-            return networks.nature_cnn(self.observation_shape, self.action_size, dueling=dueling)
-        build = networks.dueling_mlp if dueling else networks.mlp
-        return build(self.observation_shape, hidden, self.action_size)
 
     def defaults(self) -> Defaults:
         """Return the Nature paper's settings for images, and settings for small tasks for vectors."""

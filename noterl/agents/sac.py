@@ -84,10 +84,11 @@ class SAC(Agent):
         head = heads.Categorical() if self.discrete else heads.SquashedGaussian()
         self.head: Any = head.bind(self.action_space)
         self.random_spec = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
-        outputs, inputs = (size, self.observation_size) if self.discrete else (2 * size, self.observation_size + size)
+        space, outputs = self._network_space, size if self.discrete else 2 * size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
-        self.actor = networks.network_or_default(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
-        self.critics = critic_pair(critics, lambda: networks.mlp(inputs, hidden, size if self.discrete else 1))
+        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs))
+        build_critic = networks.default_network if self.discrete else networks.default_critic
+        self.critics = critic_pair(critics, lambda: build_critic(space, hidden, size))
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         log_initial = math.log(check_number("initial_temperature", initial_temperature, low=0, above=True))

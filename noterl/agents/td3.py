@@ -74,10 +74,10 @@ class TD3(Agent):
         **options: Any,
     ) -> None:
         super().__init__(env, **options)
-        inputs, outputs = self.observation_size, self.action_size
+        space, outputs = self._network_space, self.action_size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
-        self.actor = networks.network_or_default(actor, lambda: networks.mlp(self.observation_shape, hidden, outputs))
-        self.critics = critic_pair(critics, lambda: networks.mlp(inputs + outputs, hidden, 1))
+        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs))
+        self.critics = critic_pair(critics, lambda: networks.default_critic(space, hidden, outputs))
         self.target_actor = networks.clone(self.actor)
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

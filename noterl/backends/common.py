@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
-from noterl.types import Batch
+import numpy as np
+
+from noterl.types import Batch, map_arrays
 
 # step(batch, index) -> (logs, feedback): one gradient update on tensors [B, ...].
 Step = Callable[[Batch, int], tuple[dict[str, Any], dict[str, Any]]]
@@ -55,6 +57,8 @@ class GroupResult(NamedTuple):
 
 
 Rows = Batch | GatheredRows
+# program(rows, count, first=0): what `compile_updates` returns.
+Program = Callable[..., GroupResult]
 
 
 @dataclass(eq=False)
@@ -176,8 +180,54 @@ def apply_finite(
 def is_single(rows: Rows, variables: Sequence[Any]) -> bool:
     """Return whether the rows are one batch, and its update needs no compiled loop.
 
-    Splitting a group into calls must not change a bit of the result. XLA computes convolutions differently outside of
-    loops. Dense layers give the same bits, so they skip the loop, which takes as long as a small update.
+    Splitting a group into calls must not change a bit of the result. Dense layers give the same bits inside and outside
+    of a loop, so they skip the loop, which takes as long as a small update.
     """
-    is_dense = all(len(variable.shape) <= 2 for variable in variables)
-    return is_dense and isinstance(rows, Batch) and num_updates(rows) == 1
+    return is_dense(variables) and isinstance(rows, Batch) and num_updates(rows) == 1
+
+
+def is_dense(variables: Sequence[Any]) -> bool:
+    """Return whether no variable is the kernel of a convolution."""
+    return all(len(variable.shape) <= 2 for variable in variables)
+
+
+class SeparateUpdates:
+    """Updates that are compiled one by one, without a loop or a branch around them; called like an `UpdateProgram`.
+
+    XLA on the CPU computes the gradients of convolutions ten times slower inside of loops and branches
+    (https://github.com/jax-ml/jax/issues/12868).
+
+    Args:
+        compile_step: compiles a step that makes a single update.
+        step: as for `UpdateProgram`.
+        period: as for `UpdateProgram`; each index has its own program.
+    """
+
+    def __init__(self, compile_step: Callable[[Step], Program], step: Step, period: int) -> None:
+        def with_index(index: int) -> Step:
+            return lambda batch, _: step(batch, index)
+
+        self._programs = [compile_step(with_index(index)) for index in range(period)]
+
+    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
+        """Make `count` updates, of which the first has the number `first`."""
+        results: list[GroupResult] = []
+        applied = 0
+        while applied == len(results) < count:
+            program = self._programs[(first + applied) % len(self._programs)]
+            results.append(program(_only(rows, applied), 1))
+            applied += results[-1].applied
+        logs, feedback = _joined([each.logs for each in results]), _joined([each.feedback for each in results])
+        return GroupResult(logs, feedback, applied, results[-1].stopped_early, results[-1].weights)
+
+
+def _only(rows: Rows, k: int) -> Rows:
+    """Return the rows of batch `k` alone, `[1, B, ...]`."""
+    if isinstance(rows, GatheredRows):
+        return rows._replace(indices=rows.indices[k : k + 1])
+    return map_arrays(lambda array: array[k : k + 1], rows)
+
+
+def _joined(parts: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Return the values by name of all parts, on the host."""
+    return {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in parts[0]}

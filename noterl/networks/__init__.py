@@ -18,4 +18,14 @@ from noterl.networks.access import (
     unique,
     variables,
 )
-from noterl.networks.builders import ACTIVATIONS, dueling_mlp, is_image_shape, mlp, nature_cnn, share_trunk
+from noterl.networks.builders import (
+    ACTIVATIONS,
+    default_critic,
+    default_network,
+    dueling_mlp,
+    is_image_shape,
+    mlp,
+    nature_cnn,
+    pixel_scale,
+    share_trunk,
+)

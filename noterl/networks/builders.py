@@ -7,10 +7,12 @@ network on every backend: uniform (Lillicrap et al., 2016), as in PyTorch's laye
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from noterl import backends
 from noterl.backends import keras
@@ -36,6 +38,7 @@ def mlp(
     activation: str = "relu",
     gain: float | None = None,
     log_std: float | None = None,
+    scale: float | None = None,
 ) -> Network:
     """Build a multi-layer perceptron with a linear last layer.
 
@@ -48,6 +51,7 @@ def mlp(
             `fan_in_uniform`.
         log_std: the initial log standard deviations for `heads.Gaussian`, trained and independent of the observation;
             None for none.
+        scale: a factor for the inputs, such as 1/255 for bytes; None for none.
 
     Returns:
         A network `[B, inputs] -> [B, outputs]`; with `log_std`, `[B, 2 * outputs]`.
@@ -61,19 +65,24 @@ def mlp(
     >>> [weight.shape for weight in networks.get_weights(networks.mlp(4, [8], 2))]
     [(4, 8), (8,), (8, 2), (2,)]
     """
-    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, _hidden_gain(gain))
+    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, _hidden_gain(gain), scale)
     return _build(("sequential", [*layers, *_last_layers(outputs, gain, log_std)]), shape)
 
 
 def dueling_mlp(
-    inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, activation: str = "relu"
+    inputs: int | tuple[int, ...],
+    hidden: Sequence[int],
+    outputs: int,
+    *,
+    activation: str = "relu",
+    scale: float | None = None,
 ) -> Network:
     """Build the dueling network of Wang et al. (2016), equation 9, on dense layers.
 
     `q = value + advantage - mean(advantage)`. All hidden layers but the last are shared. The value and the advantage
     stream have one hidden layer each, of the last size. Arguments, shapes and errors as in `mlp`.
     """
-    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, None)
+    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, None, scale)
     trunk, stream = (layers[:-1], layers[-1:]) if len(hidden) else (layers, [])
     return _build(("dueling", trunk, stream, int(outputs)), shape)
 
@@ -85,13 +94,20 @@ def nature_cnn(
     dueling: bool = False,
     gain: float | None = None,
     log_std: float | None = None,
+    scale: float | None = 1 / 255,
 ) -> Network:
     """Build the convolutional network of Mnih et al. (2015).
 
     Three convolutions (32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1), then 512 units, all with ReLU.
-    Observations are `[B, height, width, channels]` with values 0 to 255; the network divides by 255. Observations of
-    shape (channels, height, width), as from `gymnasium.wrappers.FrameStackObservation`, are transposed first. `gain`
-    and `log_std` are those of `mlp`, for a network that is not dueling.
+    Observations are images `[B, *shape]` of one of these shapes; all but the first are brought into its form:
+
+    - (height, width, channels);
+    - (height, width);
+    - (channels, height, width), as from `gymnasium.wrappers.FrameStackObservation`;
+    - (frames, height, width, channels), a stack of images with channels.
+
+    `gain` and `log_std` are those of `mlp`, for a network that is not dueling. `scale` is multiplied with the values,
+    which are 0 to 255 by default; None for values that are small already.
 
     Raises:
         ValueError: if the images are smaller than 36x36.
@@ -99,10 +115,7 @@ def nature_cnn(
     _check_sizes(shape=shape, outputs=(outputs,))
     if not is_image_shape(shape):
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
-    trunk: list[tuple] = [("scale", 1 / 255)]
-    trunk += [("channels_last",)] if shape[0] < LEAST_PIXELS else []
-    trunk += [("convolution", *sizes, "relu", _hidden_gain(gain)) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
-    trunk += [("flatten",)]
+    trunk = _convolutions(tuple(shape), scale, _hidden_gain(gain))
     if dueling:
         return _build(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
     layers = [*trunk, ("dense", 512, "relu", _hidden_gain(gain)), *_last_layers(outputs, gain, log_std)]
@@ -110,14 +123,100 @@ def nature_cnn(
 
 
 def is_image_shape(shape: tuple[int, ...]) -> bool:
-    """Whether `nature_cnn` accepts observations of this shape, with channels last or first.
+    """Whether `nature_cnn` accepts observations of this shape.
 
     Example:
     >>> from noterl import networks
-    >>> [networks.is_image_shape(shape) for shape in ((84, 84, 3), (4, 84, 84), (84, 84), (3, 32, 32))]
-    [True, True, False, False]
+    >>> [networks.is_image_shape(shape) for shape in ((84, 84, 3), (84, 84), (4, 84, 84), (4, 84, 84, 1), (3, 32, 32))]
+    [True, True, True, True, False]
     """
-    return len(shape) == 3 and max(min(shape[:2]), min(shape[1:])) >= LEAST_PIXELS
+    sides = {2: [shape], 3: [shape[:2], shape[1:]], 4: [shape[1:3]]}.get(len(shape), [])
+    return any(min(pair) >= LEAST_PIXELS for pair in sides)
+
+
+def default_network(
+    space: spaces.Box,
+    hidden: Sequence[int],
+    outputs: int,
+    *,
+    activation: str = "relu",
+    dueling: bool = False,
+    gain: float | None = None,
+    log_std: float | None = None,
+) -> Network:
+    """Build the default network for observations of a Box: `nature_cnn` for images, otherwise `mlp` or `dueling_mlp`.
+
+    Bytes with the bounds 0 and 255, and images of floats with these bounds, are divided by 255.
+
+    Args:
+        space: the Box of observations.
+        hidden: the units of each hidden layer, unless the observations are images.
+        outputs: the number of outputs.
+        activation: of the hidden layers, unless the observations are images.
+        dueling: whether the network has a value and an advantage stream.
+        gain: as in `mlp`, for a network that is not dueling.
+        log_std: as in `mlp`, for a network that is not dueling.
+
+    Warns:
+        UserWarning: if images are flattened because they are too small for the convolutions.
+    """
+    shape, scale = space.shape, pixel_scale(space)
+    if is_image_shape(shape):
+        return nature_cnn(shape, outputs, dueling=dueling, gain=gain, log_std=log_std, scale=scale)
+    if len(shape) > 2 or (len(shape) == 2 and scale is not None):
+        warnings.warn(
+            f"observations of the shape {shape} are flattened for dense layers, because the default convolutions need "
+            f"images of at least {LEAST_PIXELS}x{LEAST_PIXELS} pixels; pass a convolutional network of your own",
+            stacklevel=2,
+        )
+    if dueling:
+        return dueling_mlp(shape, hidden, outputs, activation=activation, scale=scale)
+    return mlp(shape, hidden, outputs, activation=activation, gain=gain, log_std=log_std, scale=scale)
+
+
+def default_critic(space: spaces.Box, hidden: Sequence[int], actions: int) -> Network:
+    """Build the default critic `[B, D + A] -> [B, 1]` for flat observations of a Box and A values of actions.
+
+    The D values of an image are brought into its shape. Convolutions and 512 units follow; then the actions are
+    appended. Values are divided by 255 as in `default_network`.
+    """
+    shape, scale, size = tuple(space.shape), pixel_scale(space), int(np.prod(space.shape))
+    if is_image_shape(shape):
+        trunk = [("rearrange", (0,), shape), *_convolutions(shape, scale, None), ("dense", 512, "relu")]
+    elif scale is not None:
+        trunk = [("scale", scale)]
+    else:
+        return mlp(size + actions, hidden, 1)
+    _, layers = _hidden_layers(size + actions, hidden, 1, "relu", None)
+    return _build(("joined", trunk, [*layers, ("dense", 1, "linear")], size), (size + actions,))
+
+
+def pixel_scale(space: spaces.Box) -> float | None:
+    """Return 1/255 for bytes, and images of floats, with the bounds 0 and 255; None for other observations.
+
+    Example:
+    >>> import numpy as np
+    >>> from gymnasium.spaces import Box
+    >>> from noterl import networks
+    >>> networks.pixel_scale(Box(0, 255, (128,), np.uint8)) == 1 / 255, networks.pixel_scale(Box(0, 255, (128,)))
+    (True, None)
+    """
+    has_bounds = bool((space.low == 0).all() and (space.high == 255).all())
+    return 1 / 255 if has_bounds and (space.dtype == np.uint8 or is_image_shape(space.shape)) else None
+
+
+def _convolutions(shape: tuple[int, ...], scale: float | None, gain: float | None) -> list[tuple]:
+    """Return the plan of the convolutions of `nature_cnn`."""
+    layers: list[tuple] = [] if scale is None else [("scale", scale)]
+    if len(shape) == 2:
+        layers += [("rearrange", (0, 1), (*shape, 1))]
+    elif len(shape) == 4:
+        frames, height, width, channels = shape
+        layers += [("rearrange", (1, 2, 0, 3), (height, width, frames * channels))]
+    elif min(shape[:2]) < LEAST_PIXELS:
+        layers += [("rearrange", (1, 2, 0), (*shape[1:], shape[0]))]
+    layers += [("convolution", *sizes, "relu", gain) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
+    return [*layers, ("flatten",)]
 
 
 def share_trunk(network: Network, outputs: int, *, gain: float | None = None) -> Network:
@@ -169,14 +268,15 @@ def _check_sizes(**sizes: Sequence[Any]) -> None:
 
 
 def _hidden_layers(
-    inputs: Any, hidden: Sequence[int], outputs: int, activation: str, gain: float | None
+    inputs: Any, hidden: Sequence[int], outputs: int, activation: str, gain: float | None, scale: float | None = None
 ) -> tuple[tuple[int, ...], list[tuple]]:
     """Return the shape of the inputs, and the plan of the layers before the last."""
     shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     check_word("activation", activation, ACTIVATIONS)
-    flatten: list[tuple] = [("flatten",)] if len(shape) > 1 else []
-    return shape, flatten + [("dense", int(units), activation, gain) for units in hidden]
+    first: list[tuple] = [] if scale is None else [("scale", finite("scale", scale))]
+    first += [("flatten",)] if len(shape) > 1 else []
+    return shape, first + [("dense", int(units), activation, gain) for units in hidden]
 
 
 def _last_layers(outputs: int, gain: float | None, log_std: float | None) -> list[tuple]:

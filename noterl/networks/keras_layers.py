@@ -24,6 +24,11 @@ def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
 
     if plan[0] == "sequential":
         network = stack(shape, plan[1])
+    elif plan[0] == "joined":
+        _, trunk_layers, tail, size = plan
+        trunk = stack((size,), trunk_layers)
+        network = Joined(trunk, stack((trunk.output_shape[-1] + shape[0] - size,), tail), size)
+        network(np.zeros((1, *shape), "float32"))
     else:
         _, trunk_layers, stream, outputs = plan
         trunk = stack(shape, trunk_layers or [("flatten",)])
@@ -49,8 +54,8 @@ def _keras_layer(layer: tuple) -> keras.layers.Layer:
         )
     if kind == "scale":
         return keras.layers.Rescaling(rest[0])
-    if kind == "channels_last":
-        return keras.layers.Permute((2, 3, 1))
+    if kind == "rearrange":
+        return Rearrange(*rest)
     return keras.layers.Flatten(data_format="channels_last")
 
 
@@ -67,6 +72,37 @@ class Dueling(keras.Model):
         features = self.trunk(observation)
         advantage = self.advantage(features)
         return self.value(features) + advantage - keras.ops.mean(advantage, axis=-1, keepdims=True)
+
+
+@keras.saving.register_keras_serializable("noterl")
+class Joined(keras.Model):
+    """A critic on flat inputs `[B, D + A]`: a trunk for the observation, and a tail for its features and the action."""
+
+    def __init__(self, trunk: keras.Sequential, tail: keras.Sequential, size: int) -> None:
+        super().__init__()
+        self.trunk, self.tail, self.size = trunk, tail, size
+
+    def call(self, inputs: Any) -> Any:
+        """Return the values `[B, 1]`."""
+        features = self.trunk(inputs[:, : self.size])
+        return self.tail(keras.ops.concatenate([features, inputs[:, self.size :]], axis=-1))
+
+
+@keras.saving.register_keras_serializable("noterl")
+class Rearrange(keras.layers.Layer):
+    """Transposes the axes of each row, and then reshapes it."""
+
+    def __init__(self, axes: Sequence[int], shape: Sequence[int], **options: Any) -> None:
+        super().__init__(**options)
+        self.axes, self.shape = tuple(axes), tuple(shape)
+
+    def call(self, rows: Any) -> Any:
+        """Return `[B, *shape]`."""
+        return keras.ops.reshape(keras.ops.transpose(rows, (0, *(axis + 1 for axis in self.axes))), (-1, *self.shape))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments, for copies of a network that holds this layer."""
+        return {**super().get_config(), "axes": self.axes, "shape": self.shape}
 
 
 @keras.saving.register_keras_serializable("noterl")

@@ -10,7 +10,7 @@ import pytest
 from keras import ops
 
 from noterl.backends import current
-from noterl.backends.common import GatheredRows
+from noterl.backends.common import GatheredRows, SeparateUpdates
 from noterl.learning.gradient_noise import Recorder
 from noterl.types import Batch
 from tests.support.batches import random_batch
@@ -19,14 +19,21 @@ UPDATES, ROWS = 5, 4
 
 
 class Regression:
-    """Fits a vector to rewards by gradient descent, and counts its updates."""
+    """Fits a vector to rewards by gradient descent, and counts its updates.
 
-    def __init__(self) -> None:
+    Args:
+        with_kernel: whether it has a variable with the shape of a convolution's kernel. XLA then compiles each update
+            without a loop on the CPU.
+    """
+
+    def __init__(self, *, with_kernel: bool = False) -> None:
         self.weights = keras.Variable(np.linspace(0.1, 0.5, 5, dtype=np.float32), name="weights")
         self.count = keras.Variable(np.float32(0), trainable=False, name="count")
         self.optimizer = keras.optimizers.SGD(0.1)
         self.optimizer.build([self.weights])
         self.variables = [self.weights, self.count, *self.optimizer.variables]
+        if with_kernel:
+            self.variables.append(keras.Variable(np.zeros((1, 1, 2, 2), np.float32)))
         self.traces = 0
 
     def loss(self, batch: Batch) -> Any:
@@ -66,9 +73,10 @@ def on_device(batch: Batch) -> Batch:
 INDICES = np.arange(UPDATES * ROWS, dtype=np.int32).reshape(UPDATES, ROWS)
 
 
+@pytest.mark.parametrize("with_kernel", [False, True])
 @pytest.mark.parametrize("jit_compile", ["auto", False])
-def test_gathered_rows_give_the_results_of_stacked_batches(jit_compile: Any) -> None:
-    stacked, gathered = Regression(), Regression()
+def test_gathered_rows_give_the_results_of_stacked_batches(jit_compile: Any, with_kernel: bool) -> None:
+    stacked, gathered = Regression(with_kernel=with_kernel), Regression(with_kernel=with_kernel)
     first = stacked.program(jit_compile=jit_compile)(batches(), UPDATES)
     second = gathered.program(jit_compile=jit_compile)(GatheredRows(on_device(batches()), INDICES), UPDATES)
     for left, right in zip(stacked.state(), gathered.state(), strict=True):
@@ -80,18 +88,22 @@ def test_gathered_rows_give_the_results_of_stacked_batches(jit_compile: Any) -> 
             np.testing.assert_allclose(current().fetch(values), current().fetch(other), rtol=1e-5)
 
 
+@pytest.mark.parametrize("with_kernel", [False, True])
 @pytest.mark.parametrize("jit_compile", ["auto", False])
 @pytest.mark.parametrize("first", [0, 1, 7])
-def test_index_counts_from_the_first_update_within_the_period(first: int, jit_compile: Any) -> None:
-    result = Regression().program(period=3, jit_compile=jit_compile)(batches(), UPDATES, first)
+def test_index_counts_from_the_first_update_within_the_period(first: int, jit_compile: Any, with_kernel: bool) -> None:
+    result = Regression(with_kernel=with_kernel).program(period=3, jit_compile=jit_compile)(batches(), UPDATES, first)
     assert current().fetch(result.logs["index"]).tolist() == [(first + k) % 3 for k in range(UPDATES)]
 
 
+@pytest.mark.parametrize("with_kernel", [False, True])
 @pytest.mark.parametrize("jit_compile", ["auto", False])
 @pytest.mark.parametrize("gathered", [True, False])
 @pytest.mark.parametrize("last", [0, 2, UPDATES])
-def test_stop_undoes_the_update_and_skips_the_rest(last: int, gathered: bool, jit_compile: Any) -> None:
-    plain, stopping = Regression(), Regression()
+def test_stop_undoes_the_update_and_skips_the_rest(
+    last: int, gathered: bool, jit_compile: Any, with_kernel: bool
+) -> None:
+    plain, stopping = Regression(with_kernel=with_kernel), Regression(with_kernel=with_kernel)
     if last:
         plain.program(jit_compile=jit_compile)(batches(), last)
     rows = GatheredRows(on_device(batches()), INDICES) if gathered else batches()
@@ -101,6 +113,29 @@ def test_stop_undoes_the_update_and_skips_the_rest(last: int, gathered: bool, ji
     assert (result.applied, result.stopped_early) == (last, last < UPDATES)
     for left, right in zip(plain.state(), stopping.state(), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-6)
+
+
+@pytest.mark.parametrize("with_kernel", [False, True])
+@pytest.mark.parametrize("gathered", [True, False])
+@pytest.mark.parametrize("bad", [0, 3])
+def test_update_that_is_not_finite_and_later_ones_are_not_applied(bad: int, gathered: bool, with_kernel: bool) -> None:
+    plain, failing = Regression(with_kernel=with_kernel), Regression(with_kernel=with_kernel)
+    if bad:
+        plain.program()(batches(), bad)
+    rows = batches()
+    rows.reward[bad] = np.inf
+    result = failing.program()(GatheredRows(on_device(rows), INDICES) if gathered else rows, UPDATES)
+    assert (result.applied, result.stopped_early) == (bad, False)
+    assert not np.isfinite(current().fetch(result.logs["loss"])[bad])
+    for left, right in zip(plain.state(), failing.state(), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-6)
+
+
+@pytest.mark.backends("jax", "tensorflow")
+def test_updates_with_convolutions_are_compiled_without_a_loop() -> None:
+    """On the CPU, XLA computes the gradients of convolutions ten times slower inside of loops."""
+    program = Regression(with_kernel=True).program(period=2)
+    assert isinstance(program, SeparateUpdates) and not isinstance(Regression().program(), SeparateUpdates)
 
 
 @pytest.mark.backends("jax", "tensorflow")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from noterl.backends.common import CallProgram
+from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, is_dense
 from noterl.backends.jax.scope import Scope, compiler, dry_run, is_tracing, isolated, minimize, read_values
 from noterl.backends.jax.updates import Updates
 
@@ -47,6 +47,13 @@ def _polyak(source: Any, target: Any, tau: Any) -> Any:
     return jnp.where(tau == 1.0, source, target + tau * (source - target))
 
 
+def compile_updates(step: Step, variables: Sequence[Any], *, period: int = 1, **options: Any) -> Program:
+    """Compile gradient updates; the arguments are those of `UpdateProgram`."""
+    if options.get("jit_compile") is False or is_dense(variables) or jax.default_backend() != "cpu":
+        return Updates(step, variables, period=period, **options)
+    return SeparateUpdates(lambda single: Updates(single, variables, is_separate=True, **options), step, period)
+
+
 class Call(CallProgram):
     """A jitted pure function; see `CallProgram`."""
 
@@ -67,4 +74,4 @@ class Call(CallProgram):
         return result, {k: value for k, value in enumerate(scope.values()) if value is not state[k]}
 
 
-compile_updates, compile_call = Updates, Call
+compile_call = Call

@@ -7,6 +7,7 @@ call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,13 +25,18 @@ from noterl.types import Batch
 _Once = Callable[..., tuple[list[Any], Any, Any]]
 
 
+@dataclass(eq=False)
 class Updates(UpdateProgram):
     """Updates as a jitted while loop; see `UpdateProgram`.
+
+    With `is_separate`, a call makes one update, without the loop.
 
     Whether all updates of a call are finite is checked once, from their losses and the state that they leave: a
     gradient that is not finite leaves a state that is not finite. Checking every gradient costs a fifth of a small
     update, so a second program does it only to find the first update that failed.
     """
+
+    is_separate: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         positions = {id(variable): position for position, variable in enumerate(self.variables)}
@@ -148,6 +154,9 @@ class Updates(UpdateProgram):
         Returns:
             the number of updates that ran, the state, whether all returned True, and the results `[K, ...]`.
         """
+        if self.is_separate:
+            state, good, result = once(state, _row(rows, 0))
+            return jnp.ones((), jnp.int32), state, good, jax.tree.map(lambda value: value[None], result)
         once = self._switched(once)
         shapes = jax.eval_shape(once, state, _row(rows, 0), start)[2]
         results = jax.tree.map(lambda shape: jnp.zeros((num_updates(rows), *shape.shape), shape.dtype), shapes)

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import CallProgram, UpdateProgram
+from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, is_dense
 from noterl.backends.tensorflow.gradients import isolated, minimize
 from noterl.backends.tensorflow.updates import EagerUpdates, Updates
 
@@ -72,9 +72,13 @@ def dry_run(
     isolated(function, variables)
 
 
-def compile_updates(*args: Any, **options: Any) -> UpdateProgram:
+def compile_updates(step: Step, variables: Sequence[Any], *, period: int = 1, **options: Any) -> Program:
     """Compile gradient updates; the arguments are those of `UpdateProgram`."""
-    return (EagerUpdates if options.get("jit_compile") is False else Updates)(*args, **options)
+    if options.get("jit_compile") is False:
+        return EagerUpdates(step, variables, period=period, **options)
+    if is_dense(variables) or tf.config.list_logical_devices("GPU"):
+        return Updates(step, variables, period=period, **options)
+    return SeparateUpdates(lambda single: Updates(single, variables, is_separate=True, **options), step, period)
 
 
 class Call(CallProgram):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -61,13 +62,18 @@ class EagerUpdates(UpdateProgram):
             variable.assign(tf.where(keep, variable, value))
 
 
+@dataclass(eq=False)
 class Updates(EagerUpdates):
-    """Updates compiled by XLA.
+    """Updates as a loop that XLA compiles; see `UpdateProgram`.
+
+    With `is_separate`, a call makes one update, without the loop.
 
     Whether all updates of a call are finite is checked once, from their losses and the state that they leave: a
     gradient that is not finite leaves a state that is not finite. Checking every gradient costs a fifth of a small
     update, so a second program does it only to find the first update that failed.
     """
+
+    is_separate: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,6 +136,9 @@ class Updates(EagerUpdates):
         Returns:
             the number of updates that ran, whether all returned True, and the results `[K, ...]`.
         """
+        if self.is_separate:
+            good, result = once(_row(rows, 0))
+            return tf.constant(1), good, tf.nest.map_structure(lambda value: value[None], result)
         size = num_updates(rows)
         traced = tf.function(self._switched(once), autograph=False).get_concrete_function(_row(rows, 0), start)
         # XLA fuses the lookup of a batch and the storing of results into the update, and then rounding depends on K.

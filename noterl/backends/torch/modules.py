@@ -96,12 +96,28 @@ class Scale(nn.Module):
         return observation.float() * self.factor
 
 
-class ChannelsLast(nn.Module):
-    """Transposes images `[B, C, H, W]` to the layout of `Convolutions`."""
+class Rearrange(nn.Module):
+    """Transposes the axes of each row, and then reshapes it."""
 
-    def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return `[B, H, W, C]`."""
-        return observation.permute(0, 2, 3, 1)
+    def __init__(self, axes: Sequence[int], shape: Sequence[int]) -> None:
+        super().__init__()
+        self.axes, self.shape = (0, *(axis + 1 for axis in axes)), tuple(shape)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return `[B, *shape]`."""
+        return rows.permute(self.axes).reshape(-1, *self.shape)
+
+
+class Joined(nn.Module):
+    """A critic on flat inputs `[B, D + A]`: a trunk for the observation, and a tail for its features and the action."""
+
+    def __init__(self, trunk: nn.Module, tail: nn.Module, size: int) -> None:
+        super().__init__()
+        self.trunk, self.tail, self.size = trunk, tail, size
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the values `[B, 1]`."""
+        return self.tail(torch.cat([self.trunk(inputs[:, : self.size]), inputs[:, self.size :]], dim=-1))
 
 
 class Float(nn.Module):
@@ -140,6 +156,11 @@ class LogStd(nn.Module):
 
 def build(plan: tuple, shape: tuple[int, ...]) -> nn.Module:
     """Build the native module of a plan of `noterl.networks`; the caller sets its initial weights."""
+    if plan[0] == "joined":
+        _, trunk_layers, tail_layers, size = plan
+        trunk, features = _sequence(trunk_layers, (size,))
+        tail, _ = _sequence(tail_layers, (features[0] + shape[0] - size,))
+        return Joined(trunk, tail, size).to(device_name())
     first = plan[1][:1]
     layers = plan[1] if first and first[0][0] == "scale" else [("float",), *plan[1]]
     module, features = _sequence(layers, shape)
@@ -166,9 +187,9 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
             shape = ((shape[0] - size) // stride + 1, (shape[1] - size) // stride + 1, filters)
         elif kind == "scale":
             modules.append(Scale(rest[0]))
-        elif kind == "channels_last":
-            modules.append(ChannelsLast())
-            shape = (*shape[1:], shape[0])
+        elif kind == "rearrange":
+            modules.append(Rearrange(*rest))
+            shape = rest[1]
         elif kind == "log_std":
             modules.append(LogStd(shape[-1]))
         elif kind == "float":

@@ -253,9 +253,11 @@ class Replay(Configurable):
         return self._sample_of(indices, generator)
 
     def sample_pass(self, batch_size: int, *, generator: np.random.Generator) -> Sample:
-        """Sample one pass: every transition that can be sampled once, in random order.
+        """Sample one pass: as many batches as hold all sampleable transitions.
 
-        The first transitions of another random order fill the last batch.
+        With `Uniform()`, each transition is sampled once, in random order; the first transitions of another random
+        order fill the last batch. Other samplers sample the batches as `sample` does, so that weights and
+        probabilities match.
 
         Raises:
             ValueError: if `batch_size` is not a positive int, or exceeds `num_sampleable()`.

@@ -33,7 +33,7 @@ from noterl.replay.samplers import Sample, Sampler, Selection, Uniform
 from noterl.replay.storage import Storage, allocator_on_disk, check_folder, free_bytes
 from noterl.types import Batch
 from noterl.utils.checks import check_int, check_positive
-from noterl.utils.memory import available_bytes
+from noterl.utils.memory import available_bytes, total_bytes
 
 
 @register
@@ -487,11 +487,26 @@ class Replay(Configurable):
             rooms.append((columns, free_bytes(self._memmap), f" on the disk of memmap={self._memmap!r}"))
         for needed, available, where in rooms:
             if needed > available:
+                advice = self._advice(available / needed, observation)
                 raise ValueError(
                     f"capacity={self.capacity} needs {needed} bytes ({needed / 1e9:.2f} GB){where} for these spaces, "
                     f"but only {available} bytes ({available / 1e9:.2f} GB) are available; at most "
-                    f"{self.capacity * available // needed} transitions fit"
+                    f"{self.capacity * available // needed} transitions fit: {advice}"
                 )
+
+    def _advice(self, share: float, observation: Layout) -> str:
+        """Return the line that makes a memory of at most this share of the capacity."""
+        line = f"compile(replay=noterl.Replay({_rounded(self.capacity * share):_}))"
+        shape = observation.shape if isinstance(observation, Leaf) else ()
+        axes = (shape[0], shape[-1]) if len(shape) == 3 and self._frame_stack is None else ()
+        k = next((size for size in axes if size in (2, 4, 5, 6, 7, 8)), None)  # three are the colors of one frame
+        if k is None:
+            return line
+        stacked = min(self.capacity, _rounded(self.capacity * share * k))
+        return (
+            f"{line}; if each observation stacks {k} frames, store each frame once: "
+            f"compile(replay=noterl.Replay({stacked:_}, frame_stack={k}))"
+        )
 
 
 def bytes_needed(
@@ -514,6 +529,22 @@ def bytes_needed(
     """
     layouts = observation_layout(observation_space), action_layout(action_space), extra_layout(extra_spec)
     return sum(Replay(capacity, frame_stack=frame_stack)._sizes(*layouts))
+
+
+def default_capacity(capacity: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> int:
+    """Return an algorithm's default capacity, or less if its memory would take more than half of the machine's.
+
+    The result depends on the machine, but not on what other programs use at the moment.
+    """
+    needed = bytes_needed(capacity, observation_space, action_space)
+    most = total_bytes() // 2
+    return capacity if needed <= most else _rounded(capacity * most / needed)
+
+
+def _rounded(number: float) -> int:
+    """Return the largest of 1, 2, 5, 10, 20, 50 ... that is at most this number, or 1."""
+    power = 10 ** (len(str(int(number))) - 1)
+    return next((digit * power for digit in (5, 2, 1) if digit * power <= number), 1)
 
 
 def _gathered(

@@ -67,7 +67,6 @@ class Replay(Configurable):
         sampler: which transitions are sampled.
         relabel: how batches change the stored transitions.
         n_step: how many rewards a batch adds up.
-        feedback_fields: the fields of the loss's feedback that `feedback` needs after every group of updates.
 
     Raises:
         ValueError: if an argument is not allowed.
@@ -108,7 +107,6 @@ class Replay(Configurable):
         if relabel is not None and self.n_step > 1 and not relabel.supports_n_step:
             raise ValueError(f"n_step must be 1 with relabel={type(relabel).__name__}(...), got {n_step!r}")
         self.relabel = relabel
-        self.feedback_fields = self.sampler.feedback_fields
         self._frame_stack = check_positive("frame_stack", frame_stack, none=True)
         if stack_axis not in ((None,) if frame_stack is None else (None, 0, -1)):
             raise ValueError(f"stack_axis must be None, or 0 or -1 with a frame_stack, got {stack_axis!r}")
@@ -122,6 +120,11 @@ class Replay(Configurable):
         self._storage: Storage | None = None
         self._selection: Selection | None = None
         self._owner: Any = None  # a weak reference
+
+    @property
+    def feedback_fields(self) -> tuple[str, ...]:
+        """The fields of the loss's feedback that `feedback` needs after every group of updates."""
+        return self.sampler.feedback_fields
 
     @property
     def nbytes(self) -> int:

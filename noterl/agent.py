@@ -129,7 +129,7 @@ class Agent(Algorithm):
                 gradient noise and cost more; 32 to 256 are usual.
             learning_starts: environment steps before the first update; their actions are uniformly random.
             update_every: environment steps between groups of updates, or "episode".
-            updates: gradient updates in a group, or "pass" for one pass over the memory.
+            updates: gradient updates in a group, or "pass" for one pass over the memory: as many batches as hold it.
             target_update: an int is the number of environment steps between hard copies to the target. A float below 1
                 is Polyak's coefficient, applied after every update (or every `target_period` updates).
             jit_compile: False runs updates without compilation, for debugging.

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from noterl.callback import Callback, Every
+from noterl.replay import Replay
 from noterl.types import Logs
 from noterl.utils.checks import check_number
 
@@ -29,8 +30,9 @@ class AdaptiveCallback(Callback):
     | `eps` (of the policy), `weight_decay`, `beta` (the agent's, else the sampler's) | `Rate` | down | up |
     | `beta1`, `beta2` (of every optimizer) | `Rate` | up | up |
 
-    Every value is clipped. The logs of each episode hold it under its name (`lr/<optimizer>` if there are several
-    optimizers). The values stay when training ends. Formulas: Note_rl, `adjust_*`.
+    Every value is clipped, and `batch` grows no further than the number of transitions that the memory can sample. The
+    logs of each episode hold it under its name (`lr/<optimizer>` if there are several optimizers). The values stay when
+    training ends. Formulas: Note_rl, `adjust_*`.
 
     Attributes:
         ema: the moving average of the measured quantity; None before the first measurement.
@@ -60,6 +62,13 @@ class AdaptiveCallback(Callback):
         self._values: dict[str, Values] = {}  # not rounded
         self._first: dict[str, Values] = {}
 
+    def _check_batch(self, name: str) -> None:
+        least, replay = self._adjusted[name].min, self.agent.replay
+        if name == "batch" and isinstance(replay, Replay) and least > replay.capacity:
+            raise ValueError(
+                f"min of batch must be at most the capacity of the replay memory, {replay.capacity}, got {least}"
+            )
+
     def _measure(self) -> float | None:
         """Return the measured quantity; None if there is nothing to measure yet."""
         raise NotImplementedError
@@ -82,6 +91,7 @@ class AdaptiveCallback(Callback):
             if tunable.is_count:
                 (first,) = self._first[name].values()
                 self._adjusted[name] = how.with_defaults(int(first), batch=name == "batch")
+                self._check_batch(name)
             self._write(name)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -96,6 +106,8 @@ class AdaptiveCallback(Callback):
         return None
 
     def _adapt(self, measured: float | None) -> None:
+        if "batch" in self._adjusted and self._limit_batch():
+            self._write("batch")
         if measured is None or not math.isfinite(measured):
             return
         self._last = measured
@@ -120,7 +132,22 @@ class AdaptiveCallback(Callback):
             room = 1.0 - len(self.agent.replay) / self.agent.replay.capacity
             ratio = ratio / room if room > 0 else ratio
         self._values[name] = {part: how.next(value, ratio, direction) for part, value in self._values[name].items()}
+        if name == "batch":
+            self._limit_batch()
         self._write(name)
+
+    def _limit_batch(self) -> bool:
+        """Lower the batch to what the memory can provide, or to its first size; return whether this changed it.
+
+        Without this limit, a batch larger than the memory would end all updates.
+        """
+        if not isinstance(self.agent.replay, Replay):
+            return False
+        ((part, size),) = self._values["batch"].items()
+        sampleable = self.agent.replay.num_sampleable(math.ceil(size))
+        most = max(sampleable, self._first["batch"][part])
+        self._values["batch"] = {part: min(size, most)}
+        return most < size
 
     def _reset(self) -> None:
         """Set every tunable to its first value."""

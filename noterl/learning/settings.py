@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from noterl.learning.update import DISTRIBUTIONS
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay
+from noterl.replay.replay import default_capacity
 from noterl.utils.checks import check_int, check_int_or_word
 
 
@@ -47,7 +49,7 @@ class Settings:
         if self.replay is not None and not isinstance(self.replay, Replay):
             raise ValueError(f"replay must be a noterl.Replay, got {self.replay!r}")
         if algorithm.memory == "replay":
-            self.replay, self.schedule = _from_replay(arguments, defaults)
+            self.replay, self.schedule = _from_replay(arguments, defaults, algorithm)
         else:
             self.schedule = _from_rollouts(arguments, defaults, algorithm.supports_replay)
         self.jit_compile = arguments.get("jit_compile", "auto")
@@ -133,8 +135,8 @@ def _is_spec(value: Any) -> bool:
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
 
 
-def _from_replay(arguments: dict[str, Any], defaults: Defaults) -> tuple[Replay, UpdateSchedule]:
-    replay: Replay = arguments["replay"] if "replay" in arguments else Replay(defaults.capacity)
+def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algorithm) -> tuple[Replay, UpdateSchedule]:
+    replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults.capacity, algorithm)
     schedule = UpdateSchedule(**{name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED})
     if isinstance(schedule.batch_size, str):
         raise ValueError("batch_size must be an int for an agent that learns from a replay memory, got 'rollout'")
@@ -144,6 +146,19 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults) -> tuple[Replay,
             f"got {schedule.batch_size}"
         )
     return replay, schedule
+
+
+def _default_replay(capacity: int, algorithm: Algorithm) -> Replay:
+    source = algorithm._source
+    fitting = default_capacity(capacity, source.observation_space, source.action_space)
+    if fitting < capacity:
+        warnings.warn(
+            f"the default memory of {type(algorithm).__name__}, {capacity:,} transitions of these spaces, would take "
+            f"more than half of this machine's memory; the agent stores {fitting:,} instead. To choose the number "
+            f"yourself: compile(replay=noterl.Replay({fitting:_}))",
+            stacklevel=2,
+        )
+    return Replay(fitting)
 
 
 def _from_rollouts(arguments: dict[str, Any], defaults: Defaults, supports_replay: bool) -> UpdateSchedule:

@@ -33,7 +33,7 @@ from noterl.replay.samplers import Sample, Sampler, Selection, Uniform
 from noterl.replay.storage import Storage, allocator_on_disk, check_folder, free_bytes
 from noterl.types import Batch
 from noterl.utils.checks import check_int, check_positive
-from noterl.utils.memory import available_bytes
+from noterl.utils.memory import available_bytes, total_bytes
 
 
 @register
@@ -67,7 +67,6 @@ class Replay(Configurable):
         sampler: which transitions are sampled.
         relabel: how batches change the stored transitions.
         n_step: how many rewards a batch adds up.
-        feedback_fields: the fields of the loss's feedback that `feedback` needs after every group of updates.
 
     Raises:
         ValueError: if an argument is not allowed.
@@ -108,7 +107,6 @@ class Replay(Configurable):
         if relabel is not None and self.n_step > 1 and not relabel.supports_n_step:
             raise ValueError(f"n_step must be 1 with relabel={type(relabel).__name__}(...), got {n_step!r}")
         self.relabel = relabel
-        self.feedback_fields = self.sampler.feedback_fields
         self._frame_stack = check_positive("frame_stack", frame_stack, none=True)
         if stack_axis not in ((None,) if frame_stack is None else (None, 0, -1)):
             raise ValueError(f"stack_axis must be None, or 0 or -1 with a frame_stack, got {stack_axis!r}")
@@ -122,6 +120,11 @@ class Replay(Configurable):
         self._storage: Storage | None = None
         self._selection: Selection | None = None
         self._owner: Any = None  # a weak reference
+
+    @property
+    def feedback_fields(self) -> tuple[str, ...]:
+        """The fields of the loss's feedback that `feedback` needs after every group of updates."""
+        return self.sampler.feedback_fields
 
     @property
     def nbytes(self) -> int:
@@ -253,9 +256,11 @@ class Replay(Configurable):
         return self._sample_of(indices, generator)
 
     def sample_pass(self, batch_size: int, *, generator: np.random.Generator) -> Sample:
-        """Sample one pass: every transition that can be sampled once, in random order.
+        """Sample one pass: as many batches as hold all sampleable transitions.
 
-        The first transitions of another random order fill the last batch.
+        With `Uniform()`, each transition is sampled once, in random order; the first transitions of another random
+        order fill the last batch. Other samplers sample the batches as `sample` does, so that weights and
+        probabilities match.
 
         Raises:
             ValueError: if `batch_size` is not a positive int, or exceeds `num_sampleable()`.
@@ -485,11 +490,26 @@ class Replay(Configurable):
             rooms.append((columns, free_bytes(self._memmap), f" on the disk of memmap={self._memmap!r}"))
         for needed, available, where in rooms:
             if needed > available:
+                advice = self._advice(available / needed, observation)
                 raise ValueError(
                     f"capacity={self.capacity} needs {needed} bytes ({needed / 1e9:.2f} GB){where} for these spaces, "
                     f"but only {available} bytes ({available / 1e9:.2f} GB) are available; at most "
-                    f"{self.capacity * available // needed} transitions fit"
+                    f"{self.capacity * available // needed} transitions fit: {advice}"
                 )
+
+    def _advice(self, share: float, observation: Layout) -> str:
+        """Return the line that makes a memory of at most this share of the capacity."""
+        line = f"compile(replay=noterl.Replay({_rounded(self.capacity * share):_}))"
+        shape = observation.shape if isinstance(observation, Leaf) else ()
+        axes = (shape[0], shape[-1]) if len(shape) == 3 and self._frame_stack is None else ()
+        k = next((size for size in axes if size in (2, 4, 5, 6, 7, 8)), None)  # three are the colors of one frame
+        if k is None:
+            return line
+        stacked = min(self.capacity, _rounded(self.capacity * share * k))
+        return (
+            f"{line}; if each observation stacks {k} frames, store each frame once: "
+            f"compile(replay=noterl.Replay({stacked:_}, frame_stack={k}))"
+        )
 
 
 def bytes_needed(
@@ -512,6 +532,22 @@ def bytes_needed(
     """
     layouts = observation_layout(observation_space), action_layout(action_space), extra_layout(extra_spec)
     return sum(Replay(capacity, frame_stack=frame_stack)._sizes(*layouts))
+
+
+def default_capacity(capacity: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> int:
+    """Return an algorithm's default capacity, or less if its memory would take more than half of the machine's.
+
+    The result depends on the machine, but not on what other programs use at the moment.
+    """
+    needed = bytes_needed(capacity, observation_space, action_space)
+    most = total_bytes() // 2
+    return capacity if needed <= most else _rounded(capacity * most / needed)
+
+
+def _rounded(number: float) -> int:
+    """Return the largest of 1, 2, 5, 10, 20, 50 ... that is at most this number, or 1."""
+    power = 10 ** (len(str(int(number))) - 1)
+    return next((digit * power for digit in (5, 2, 1) if digit * power <= number), 1)
 
 
 def _gathered(

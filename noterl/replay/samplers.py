@@ -201,7 +201,9 @@ class Selection:
         return indices
 
     def sample_pass(self, batch_size: int, generator: np.random.Generator) -> Array:
-        """Return indices `[K, B]`: each sampleable transition once, and as many again as fill the last batch."""
+        """Return indices `[K, B]` of one pass; see `Replay.sample_pass`."""
+        if not isinstance(self._sampler, Uniform):
+            return self.sample_indices(-(-self.count() // batch_size), batch_size, generator)
         indices = self.sampleable_indices()
         order, missing = generator.permutation(indices), -len(indices) % batch_size
         if missing:

@@ -167,6 +167,8 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
     config = algorithm.get_config()
     config.update({"env": None} if "env" in config else {})
     arguments = dict(parts.settings.arguments)
+    if replay and parts.learner.replay is not None:  # the default capacity depends on the machine
+        arguments["replay"] = parts.learner.replay
     if "optimizer" in arguments:
         arguments["optimizer"] = {
             name: optimizers.copy_without_state(one) if isinstance(one, keras.optimizers.Optimizer) else one

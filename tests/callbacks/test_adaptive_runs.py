@@ -92,6 +92,24 @@ def test_updates_compile_once_per_batch_size(backend: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "make",
+    [
+        lambda batch: ESSAdapt(target_ess=5, batch=batch),
+        lambda batch: AdaBatch(3, target_noise=1e-9, batch=batch),
+    ],
+)
+def test_batch_grows_no_further_than_the_memory(make: Any) -> None:
+    live, batch = agent(replay=noterl.Replay(30)), Scale(max=60)
+    live.fit(steps=150, callbacks=[make(batch)], verbose=0)
+    assert 4 < live.update_batch_size <= 30
+    updates = live.updates
+    live.fit(steps=50, verbose=0)
+    assert live.updates == updates + 50
+    with pytest.raises(ValueError, match="min of batch"):
+        live.fit(steps=1, callbacks=[make(Scale(min=31, align=31))], verbose=0)
+
+
+@pytest.mark.parametrize(
     ("changes", "adjusted", "message"),
     [
         ({"target_update": 100}, {"tau": RATE}, r"^tau .*target_update"),

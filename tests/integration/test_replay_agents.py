@@ -129,3 +129,20 @@ def test_memory_that_does_not_fit_raises_in_compile(on_disk: bool, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="frame_stack=3"):
         agent.compile(replay=Replay(100, frame_stack=3))
+
+
+def test_default_memory_that_is_reduced_is_announced_and_stays_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+    monkeypatch.setattr("noterl.replay.replay.total_bytes", lambda: 2_000_000)
+    with pytest.warns(UserWarning, match=r"50,000 transitions .*20,000 .*compile\(replay=noterl\.Replay\(20_000\)\)"):
+        agent.build()
+    agent.summary()
+    assert "0 of 20,000 transitions" in capsys.readouterr().out
+    agent.fit(steps=20, verbose=0)
+    agent.save(tmp_path / "small.noterl")
+    monkeypatch.undo()
+    again = noterl.load(tmp_path / "small.noterl")
+    assert (again.replay.capacity, len(again.replay)) == (20_000, 20)
+    assert_same_state(agent, again)

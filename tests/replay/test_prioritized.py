@@ -41,6 +41,16 @@ def test_each_index_of_a_batch_is_sampled_from_its_own_part():
     assert len(np.unique(indices[:, 3])) > 3  # not always the same one
 
 
+def test_a_pass_samples_by_priority_as_many_batches_as_hold_the_memory():
+    replay, generator = filled(8, 8, Prioritized(alpha=1.0, beta=1.0)), np.random.default_rng(0)
+    feed_back(replay, [1.0] * 7 + [9.0])
+    passes = [replay.sample_pass(3, generator=generator) for _ in range(500)]
+    assert {each.indices.shape for each in passes} == {(3, 3)}
+    counts = np.bincount(np.concatenate([each.indices.ravel() for each in passes]), minlength=8)
+    np.testing.assert_allclose(counts / counts.sum(), replay.sampler.probabilities(), atol=0.02)
+    np.testing.assert_array_equal(passes[0].weight, replay.sampler.weights(passes[0].indices))
+
+
 def test_alpha_zero_is_uniform():
     replay = filled(10, 10, Prioritized(alpha=0.0))
     feed_back(replay, np.arange(10.0))
@@ -124,12 +134,11 @@ def test_feedback_is_ignored_for_overwritten_transitions():
 @pytest.mark.parametrize("part", [False, True])
 def test_feedback_is_ignored_for_overwritten_transitions_even_if_the_new_ones_were_sampled(part):
     replay = filled(4, 4)
-    generator = np.random.default_rng(0)
-    sample = replay.sample_pass(4, generator=generator)
+    sample = sample_of(replay, [[2, 0, 3, 1]])
     sample = sample.joined(sample)[1:] if part else sample
     for step in range(4, 7):
         store(replay, step)
-    later = replay.sample_pass(4, generator=generator)
+    later = sample_of(replay, [[2, 0, 3, 1]])
     replay.feedback(sample, {"td_error": sample.indices.astype(np.float32) + 1})
     assert replay.sampler.get_state()["scores"].tolist() == [4, 7, 7, 7]
     replay.feedback(later, {"td_error": np.full((1, 4), 2, np.float32)})
@@ -139,7 +148,7 @@ def test_feedback_is_ignored_for_overwritten_transitions_even_if_the_new_ones_we
 @pytest.mark.parametrize("evict", ["clear", "drop"])
 def test_feedback_is_ignored_for_evicted_transitions(evict):
     replay = filled(4, 4)
-    sample = replay.sample_pass(4, generator=np.random.default_rng(0))
+    sample = sample_of(replay, [[2, 0, 3, 1]])
     if evict == "clear":
         replay.clear()
     else:

@@ -347,6 +347,24 @@ def test_capacity_beyond_the_available_memory_is_refused_with_the_figures(monkey
     built(1000)
 
 
+def test_error_of_a_large_memory_names_the_line_to_write(monkeypatch):
+    monkeypatch.setattr(replay_module, "available_bytes", lambda: 10**9)
+    line = r"compile\(replay=noterl\.Replay\(20_000\)\)"
+    with pytest.raises(ValueError, match=line + r"; .* 4 frames, .*noterl\.Replay\(100_000, frame_stack=4\)"):
+        built(100_000, spaces.Box(0, 255, (84, 84, 4), np.uint8))
+    with pytest.raises(ValueError, match=line + "$"):
+        built(100_000, spaces.Box(0, 255, (84, 84, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("total", "capacity"), [(64e9, 1_000_000), (32e9, 500_000), (16e9, 200_000), (1.5e9, 20_000), (1000, 1)]
+)
+def test_default_memory_takes_at_most_half_of_the_machine(monkeypatch, total, capacity):
+    monkeypatch.setattr(replay_module, "total_bytes", lambda: int(total))
+    pixels = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    assert replay_module.default_capacity(1_000_000, pixels, spaces.Discrete(4)) == capacity
+
+
 def test_available_memory_respects_control_groups(tmp_path, monkeypatch):
     inner = tmp_path / "groups" / "outer" / "inner"
     inner.mkdir(parents=True)
@@ -355,11 +373,11 @@ def test_available_memory_respects_control_groups(tmp_path, monkeypatch):
         (folder / "memory.current").write_text(used + "\n")
         (folder / "memory.stat").write_text("anon 900\ninactive_file 100\n")
     (tmp_path / "own").write_text("1:cpu:/x\n0::/outer/inner\n")
-    assert machine._left_in_control_groups(tmp_path / "groups", tmp_path / "own") == [4100]
-    monkeypatch.setattr(machine, "_left_in_control_groups", lambda: [4100])
-    assert machine.available_bytes() == 4100
-    monkeypatch.setattr(machine, "_left_in_control_groups", list)
-    assert 10**7 < machine.available_bytes() <= psutil.virtual_memory().total
+    assert machine._control_groups(tmp_path / "groups", tmp_path / "own") == [(5000, 4100)]
+    monkeypatch.setattr(machine, "_control_groups", lambda: [(5000, 4100)])
+    assert (machine.available_bytes(), machine.total_bytes()) == (4100, 5000)
+    monkeypatch.setattr(machine, "_control_groups", list)
+    assert 10**7 < machine.available_bytes() <= machine.total_bytes() == psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(("length", "batch_size", "batches"), [(20, 5, 4), (20, 7, 3), (33, 33, 1)])

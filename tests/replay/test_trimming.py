@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from noterl.replay import Prioritized, Replay
+from tests.support.prioritized_memory import feed_back
 from tests.support.replay_invariants import check_replay
 from tests.support.replay_model import assert_same, built, filled, sample_batch, store
 
@@ -98,8 +99,7 @@ def test_effective_sample_size_of_known_probabilities() -> None:
     replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
     for step in range(4):
         store(replay, step, lanes=2)
-    sample = replay.sample_pass(4, generator=np.random.default_rng(0))
-    replay.feedback(sample, {"td_error": np.array([9.0, 16.0, 1.0, 4.0])[sample.indices]})
+    feed_back(replay, [9.0, 16.0, 1.0, 4.0])
     # Lane 0 has the scores 9 and 1, lane 1 has 16 and 4; alpha takes their square roots.
     assert replay.effective_sample_size() == pytest.approx(10**2 / 30)
     assert replay.effective_sample_size(alpha=False) == pytest.approx(30**2 / (81 + 256 + 1 + 16), rel=1e-6)

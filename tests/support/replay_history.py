@@ -362,7 +362,10 @@ class History:
         allowed = set(self.indices(sampleable).tolist())
         assert set(sample.indices.ravel().tolist()) <= allowed
         once = self.replay.sample_pass(len(sampleable), generator=np.random.default_rng(0))
-        assert sorted(once.indices.ravel().tolist()) == sorted(allowed)
+        if self.prioritized:
+            assert once.indices.shape == (1, len(sampleable)) and set(once.indices.ravel().tolist()) <= allowed
+        else:
+            assert sorted(once.indices.ravel().tolist()) == sorted(allowed)
         assert_same(self.replay.get_state()["sampler"], state)
         for rows, weights in zip(sample.indices, sample.weight, strict=True):
             scores = np.array([np.float64(np.float32(by_index[row].score)) + 1e-7 for row in rows.tolist()])

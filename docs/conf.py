@@ -18,6 +18,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 import noterl.callbacks  # noqa: E402 - autodoc imports the checkout, not an installed copy
 from benchmarks import report  # noqa: E402
+from noterl.utils import words  # noqa: E402
 
 project = "noterl"
 author = "the noterl developers"
@@ -88,8 +89,17 @@ def write_benchmark_tables(folder: Path) -> None:
         (folder / f"{name}.md").write_text(getattr(report, name)(), encoding="utf-8")
 
 
+def write_word_tables(folder: Path) -> None:
+    """Write the tables of noterl/utils/words.py for the pages of docs/migration/ to include."""
+    for library, sections in words.TABLES.items():
+        for section in sections:
+            name = f"words_{library}_{section}.md".lower().replace("-", "_")
+            (folder / name).write_text(words.markdown(library, section), encoding="utf-8")
+
+
 GENERATED.mkdir(exist_ok=True)
 write_benchmark_tables(GENERATED)
+write_word_tables(GENERATED)
 write_keras_inventory(GENERATED / "keras.inv")
 intersphinx_mapping = {"keras": ("https://keras.io/api", str(GENERATED / "keras.inv"))}
 # The other inventories are downloaded. A build without them lacks only the links to these projects.

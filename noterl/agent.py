@@ -35,6 +35,7 @@ from noterl.training.loop import Loop
 from noterl.training.session import Session, StopRequest, matching_source
 from noterl.utils import console
 from noterl.utils.checks import check_bool
+from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "Defaults", "load"]
 
@@ -101,6 +102,7 @@ class Agent(Algorithm):
             _act_generator=Generators(self.generators.seed)("act"),  # used by `act`; not saved
         )
 
+    @explain_arguments
     def compile(
         self,
         optimizer: Any = None,
@@ -157,6 +159,7 @@ class Agent(Algorithm):
         """
         self._build()
 
+    @explain_arguments
     def fit(
         self,
         env: Any = None,
@@ -228,6 +231,7 @@ class Agent(Algorithm):
             raise ValueError(f"reason must be a str, got {reason!r}")
         self._session.stop.is_set, self._session.stop.reason = True, reason
 
+    @explain_arguments
     def evaluate(
         self,
         env: Any = None,

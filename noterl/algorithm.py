@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -22,6 +22,7 @@ from noterl.random import Generators, construction
 from noterl.registry import Configurable
 from noterl.schedules import Schedule
 from noterl.types import Batch, Counters
+from noterl.utils import words
 from noterl.utils.checks import check_bool
 
 
@@ -134,6 +135,13 @@ class Algorithm(Configurable):
                 f"attribute of {type(self).__name__}, such as my_{name.strip('_')}"
             )
         super().__setattr__(name, value)
+
+    if not TYPE_CHECKING:  # otherwise every name would be an attribute for type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # raises the error of the property again
+            raise words.missing_attribute(self, name, f"{type(self).__name__!r} object")
 
     def _set(self, **values: Any) -> None:
         """Set noterl's own attributes, which `__setattr__` refuses."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from noterl.utils import words
 
 Class = TypeVar("Class", bound=type)
 
@@ -74,10 +76,21 @@ class _Recorder(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         kind: Any = cls
         instance = kind.__new__(cls)
-        bound = inspect.signature(kind.__init__).bind(instance, *args, **kwargs)
-        vars(instance)["_config"] = dict(list(bound.arguments.items())[1:])
-        cls._initialize(instance, args, kwargs)
+        try:
+            bound = inspect.signature(kind.__init__).bind(instance, *args, **kwargs)
+            vars(instance)["_config"] = dict(list(bound.arguments.items())[1:])
+            cls._initialize(instance, args, kwargs)
+        except TypeError as error:
+            message = words.explain_constructor(error, cls, args, kwargs)
+            if message is None:
+                raise
+            raise TypeError(message) from None
         return instance
+
+    if not TYPE_CHECKING:  # otherwise every name would be an attribute for type checkers
+
+        def __getattr__(cls, name: str) -> Any:
+            raise words.missing_attribute(cls, name, f"type object {cls.__name__!r}")
 
     @property
     def __signature__(cls) -> inspect.Signature:

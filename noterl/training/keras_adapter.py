@@ -55,7 +55,7 @@ class KerasCallback(Callback):
                 "environments start again. noterl.callbacks.BackupAndRestore restores all of them, and so does "
                 "Agent.restore with a file of noterl.callbacks.Checkpoint(save_replay=True).",
                 UserWarning,
-                stacklevel=6,  # the caller of fit
+                stacklevel=7,  # the caller of fit
             )
 
     @property

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from noterl.utils import words
+
 
 def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the `__getattr__`, the `__dir__` and the `__all__` of a package.
@@ -29,7 +31,10 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
 
     def get_name(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            error = words.missing_attribute(module, name, f"module {package!r}")
+            # For `from noterl import name`, Python would replace the message of an AttributeError.
+            importing = sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap"
+            raise ImportError(str(error)) if importing and words.hint(name) else error
         home = homes[name]
         if home == package:  # the name is a module of the package
             value: Any = importlib.import_module(f"{package}.{name}")

@@ -10,6 +10,7 @@ import pytest
 import noterl
 import noterl.callbacks
 import noterl.finders
+from noterl.utils import words
 
 pytestmark = pytest.mark.backend_free
 
@@ -19,12 +20,17 @@ MIGRATION = {
     "xagents": "migration/xagents.md",
     "Keras": "migration/keras.md",
     "Stable-Baselines3": "migration/stable_baselines3.md",
+    "gymnasium": "migration/gymnasium.md",
 }
 
 
 def tables(page: str, heading: str) -> list[list[str]]:
     """Return the rows of all tables of a page whose first column has this heading, by cells."""
     text = (DOCS / page).read_text(encoding="utf-8")
+    for library, sections in words.TABLES.items():
+        for section in sections:
+            name = f"words_{library}_{section}.md".lower().replace("-", "_")
+            text = text.replace(f"```{{include}} ../_generated/{name}\n```\n", words.markdown(library, section))
     rows = []
     for part in text.split(f"\n| {heading} |")[1:]:
         rows += part.partition("\n\n")[0].splitlines()[2:]
@@ -111,6 +117,14 @@ FOREIGN_NAMES = {
         callback_on_new_best callback_after_eval deterministic log_path eval_env
     """,
 }
+
+
+@pytest.mark.parametrize("origin", words.TABLES)
+def test_page_includes_every_word(origin: str) -> None:
+    rows = tables(MIGRATION[origin], origin)
+    for section in words.TABLES[origin].values():
+        for key, line in section.items():
+            assert [", ".join(f"`{word}`" for word in key.split(", ")), line] in rows, key
 
 
 @pytest.mark.parametrize("origin", FOREIGN_NAMES)

@@ -1,0 +1,192 @@
+"""Words of other libraries raise errors with noterl's line; wrong keywords are reported under the class of the user."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+import noterl
+import noterl.callbacks
+from noterl.utils import words
+
+
+class TestTable:
+    @pytest.mark.backend_free
+    def test_each_word_is_in_one_row(self) -> None:
+        for library, sections in words.TABLES.items():
+            found = [word for rows in sections.values() for key in rows for word in key.split(", ")]
+            assert len(found) == len(set(found)) > 8, library
+            assert all(re.fullmatch(r"\w+", word) for word in found)
+
+    @pytest.mark.backend_free
+    def test_hint_contains_library_word_and_line(self) -> None:
+        assert words.hint("learn") == "Stable-Baselines3's learn in noterl: fit(steps=), exact; or fit(episodes=)"
+        assert words.hint("on_epoch_end") == "Keras's on_epoch_end in noterl: on_episode_end"
+        assert words.hint("gamma") is None
+
+    def test_keywords_in_the_lines_exist(self) -> None:
+        """Each `name=` that a line passes to a method of agents or to a class of noterl is one of its arguments."""
+        lines = [line for sections in words.TABLES.values() for rows in sections.values() for line in rows.values()]
+        functions: dict[str, Any] = {
+            **{name: getattr(noterl.PPO, name) for name in ("compile", "fit", "evaluate", "act", "save")},
+            **{name: getattr(noterl, name) for name in ("Replay", "load", "PPO", "DQN")},
+            **{name: getattr(noterl.callbacks, name) for name in ("Evaluate", "EarlyStopping", "Checkpoint")},
+            **{name: getattr(noterl.policies, name) for name in ("LinearEpsGreedyPolicy",)},
+            **{name: getattr(noterl.noise, name) for name in ("GaussianWhiteNoiseProcess", "OrnsteinUhlenbeckProcess")},
+        }
+        checked = 0
+        for line in lines:
+            for name, arguments in re.findall(r"(\w+)\(((?:[^()]|\([^()]*\))*)\)", line):
+                if name in functions:
+                    known = inspect.signature(functions[name]).parameters
+                    for keyword in re.findall(r"(?:^|, )(\w+)=", re.sub(r"\(.*?\)", "", arguments)):
+                        assert keyword in known, line
+                        checked += 1
+        assert checked > 25
+
+    def test_arguments_in_the_lines_exist(self) -> None:
+        """A line such as `clip=` names an argument of a built-in agent."""
+        agents = (noterl.DQN, noterl.PPO, noterl.A2C, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG)
+        known = {name for agent in agents for name in inspect.signature(agent).parameters}
+        for sections in words.TABLES.values():
+            for rows in sections.values():
+                for line in rows.values():
+                    assert set(re.findall(r"`(\w+)=[^=`]*`", line)) <= known | {"every"}, line
+
+
+class TestConstructor:
+    @pytest.mark.parametrize(
+        ("agent", "arguments", "expected"),
+        [
+            (noterl.PPO, {"n_steps": 8}, r"PPO\(\) .*'n_steps'.*rollout_steps="),
+            (noterl.PPO, {"ent_coef": 0.1}, r"PPO\(\) .*'ent_coef'.*entropy_coefficient="),
+            (noterl.DQN, {"learning_rate": 0.1}, r"DQN\(\) .*'learning_rate'.*compile\(optimizer=keras"),
+            (noterl.SAC, {"lr": 0.1}, r"SAC\(\) .*'lr'.*compile\(optimizer="),
+            (noterl.SAC, {"device": "cuda"}, r"SAC\(\) .*'device'.*backend"),
+            (noterl.DQN, {"policy": "MlpPolicy"}, r"DQN\(\) .*'policy'.*MlpPolicy in noterl: noterl\.PPO\(env\)"),
+            (noterl.DQN, {"batch_size": 8}, r"DQN\(\) .*'batch_size': batch_size is an argument of compile"),
+            (noterl.DQN, {"verbose": 1}, r"DQN\(\) .*'verbose': verbose is an argument of fit"),
+            (noterl.PPO, {"rollout_step": 8}, r"PPO\(\) .*'rollout_step': did you mean 'rollout_steps'"),
+            (noterl.PPO, {"hiden": (8,)}, r"PPO\(\) .*'hiden': did you mean 'hidden'"),
+            (noterl.DQN, {"quux": 1}, r"DQN\(\) .*'quux': its arguments are env, double, .*normalize_reward"),
+        ],
+    )
+    def test_wrong_keyword_is_explained(self, agent: Any, arguments: dict[str, Any], expected: str) -> None:
+        with pytest.raises(TypeError, match=expected):
+            agent("CartPole-v1", **arguments)
+
+    def test_error_names_the_subclass_that_was_called(self) -> None:
+        class Mine(noterl.PPO):
+            def __init__(self, env: Any, *, depth: int = 1, **options: Any) -> None:
+                super().__init__(env, **options)
+
+        with pytest.raises(TypeError, match=r"Mine\(\) .*'detph': did you mean 'depth'"):
+            Mine("CartPole-v1", detph=2)
+
+    @pytest.mark.parametrize("args", [("MlpPolicy", "CartPole-v1"), ("CartPole-v1", "CnnPolicy")])
+    def test_policy_name_as_positional_argument_is_explained(self, args: tuple[str, str]) -> None:
+        with pytest.raises(TypeError, match=r"PPO\(\) got too many positional.*Policy in noterl: noterl\.PPO\(env\)"):
+            noterl.PPO(*args)
+
+    @pytest.mark.backend_free
+    def test_missing_argument_is_reported_under_the_class(self) -> None:
+        with pytest.raises(TypeError, match=r"^OrnsteinUhlenbeckProcess\(\) is missing a required argument: 'theta'"):
+            noterl.noise.OrnsteinUhlenbeckProcess()
+
+    def test_keyword_that_a_class_consumes_is_accepted(self) -> None:
+        class Consuming(noterl.DQN):
+            def __init__(self, env: Any, **sizes: Any) -> None:
+                super().__init__(env, hidden=(sizes["width"],))
+
+        assert Consuming("CartPole-v1", width=4).get_config() == {"env": "CartPole-v1", "width": 4}
+
+    def test_error_inside_a_constructor_is_kept(self) -> None:
+        def build(size: int) -> None: ...
+
+        class Broken(noterl.DQN):
+            def __init__(self, env: Any, **options: Any) -> None:
+                build(**options)
+
+        with pytest.raises(TypeError, match=r"build\(\) got an unexpected keyword argument 'width'"):
+            Broken("CartPole-v1", width=4)
+
+    @pytest.mark.backend_free
+    def test_other_parts_are_explained_too(self) -> None:
+        with pytest.raises(TypeError, match=r"Replay\(\) .*'n_stpe': did you mean 'n_step'"):
+            noterl.Replay(100, n_stpe=3)
+        with pytest.raises(TypeError, match=r"EpsGreedyQPolicy\(\) .*'epsilon': .*eps"):
+            noterl.policies.EpsGreedyQPolicy(epsilon=0.1)
+
+
+class TestMethods:
+    @pytest.mark.parametrize(
+        ("method", "arguments", "expected"),
+        [
+            ("fit", {"total_timesteps": 9}, r"DQN\.fit\(\) .*'total_timesteps'.*fit\(steps=\)"),
+            ("fit", {"epochs": 9}, r"DQN\.fit\(\) .*'epochs'.*fit\(episodes=\)"),
+            ("fit", {"batch_size": 9}, r"DQN\.fit\(\) .*'batch_size': batch_size is an argument of compile"),
+            ("fit", {"step": 9}, r"DQN\.fit\(\) .*'step': did you mean 'steps'"),
+            ("fit", {"episode": 9}, r"DQN\.fit\(\) .*'episode': did you mean 'episodes'"),
+            ("compile", {"learning_rate": 9}, r"DQN\.compile\(\) .*'learning_rate'.*compile\(optimizer="),
+            ("compile", {"gamma": 9}, r"DQN\.compile\(\) .*'gamma': gamma is an argument of DQN\(\.\.\.\)"),
+            ("compile", {"metrics": []}, r"DQN\.compile\(\) .*'metrics'.*update\(batch\)"),
+            ("evaluate", {"n_eval_episodes": 9}, r"DQN\.evaluate\(\) .*'n_eval_episodes'.*evaluate\(episodes=\)"),
+        ],
+    )
+    def test_wrong_keyword_is_explained(self, method: str, arguments: dict[str, Any], expected: str) -> None:
+        with pytest.raises(TypeError, match=expected):
+            getattr(noterl.DQN("CartPole-v1", hidden=(4,)), method)(**arguments)
+
+    def test_signatures_are_those_of_the_methods(self) -> None:
+        assert list(inspect.signature(noterl.Agent.fit).parameters)[:4] == ["self", "env", "episodes", "steps"]
+        assert "kwargs" not in inspect.signature(noterl.Agent.compile).parameters
+
+
+class TestAttributes:
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [("learn", r".*fit\(steps=\)"), ("predict", r".*act\(observation"), ("set_env", r".*fit\(env\)"), ("x_y", "$")],
+    )
+    def test_foreign_attribute_of_an_agent_is_explained(self, name: str, expected: str) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,))
+        with pytest.raises(AttributeError, match=rf"^'DQN' object has no attribute '{name}'{expected}"):
+            getattr(agent, name)
+        assert not hasattr(agent, name)
+
+    def test_foreign_attribute_of_a_class_is_explained(self) -> None:
+        with pytest.raises(AttributeError, match=r"type object 'SAC' has no attribute 'load'.*noterl\.load"):
+            noterl.SAC.load("sac")
+
+    def test_error_of_a_property_is_kept(self) -> None:
+        class Mine(noterl.DQN):
+            @property
+            def broken(self) -> int:
+                return self.nothing_here
+
+        with pytest.raises(AttributeError, match="nothing_here"):
+            Mine("CartPole-v1", hidden=(4,)).broken  # noqa: B018
+
+    @pytest.mark.backend_free
+    @pytest.mark.parametrize(
+        ("module", "name", "expected"),
+        [
+            ("noterl.callbacks", "EvalCallback", r"Evaluate\(env, every="),
+            ("noterl.callbacks", "ModelCheckpoint", "Checkpoint"),
+            ("noterl", "make_vec_env", r"fit\(num_envs=\)"),
+            ("noterl", "make", r"noterl\.DQN\(\"CartPole-v1\"\)"),
+        ],
+    )
+    def test_foreign_name_of_a_module_is_explained(self, module: str, name: str, expected: str) -> None:
+        with pytest.raises(AttributeError, match=rf"module '{module}' has no attribute '{name}'.*{expected}"):
+            getattr(noterl.callbacks if module == "noterl.callbacks" else noterl, name)
+        with pytest.raises(ImportError, match=rf"module '{module}' has no attribute '{name}'.*{expected}"):
+            exec(f"from {module} import {name}")
+
+    @pytest.mark.backend_free
+    def test_unknown_name_of_a_module_raises_as_in_python(self) -> None:
+        with pytest.raises(ImportError, match="cannot import name 'Quux' from 'noterl'"):
+            exec("from noterl import Quux")
+        assert not hasattr(noterl, "EvalCallback")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,14 @@ from noterl.utils.checks import check_bool
 from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "Defaults", "load"]
+
+_NAMES_FOR_USERS = {
+    *("compile", "fit", "evaluate", "act", "animate", "summary", "stop", "stop_training", "stop_reason", "close"),
+    *("save", "restore", "save_weights", "load_weights", "get_weights", "set_weights", "get_state", "set_state"),
+    *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config"),
+    *("optimizer", "optimizers", "learning_rate", "get_rule", "set_rule", "policy", "noise", "replay"),
+    *("observation_space", "action_space", "observation_size", "action_size"),
+}
 
 
 class Agent(Algorithm):
@@ -101,6 +110,14 @@ class Agent(Algorithm):
             _session=self._new_session(),
             _act_generator=Generators(self.generators.seed)("act"),  # used by `act`; not saved
         )
+
+    def __dir__(self) -> list[str]:
+        """Return the names that users of an agent need, for completion; not those for authors of algorithms."""
+        kind = type(self)
+        own = {name for base in kind.__mro__ if base.__module__.partition(".")[0] != "noterl" for name in vars(base)}
+        own = {name for name in {*own, *vars(self)} if not hasattr(Agent, name)} - {"generators", "trace_counts"}
+        own |= inspect.signature(kind).parameters.keys() & vars(self).keys()
+        return sorted(_NAMES_FOR_USERS | {name for name in own if not name.startswith("_")})
 
     @explain_arguments
     def compile(

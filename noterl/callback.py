@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from noterl.types import Logs
+from noterl.utils import words
 from noterl.utils.checks import check_number, check_positive, check_word
 
 Handlers = tuple[Callable[..., None], ...]
@@ -333,7 +334,7 @@ class LambdaCallback(Callback):
     def __init__(self, **functions: Callable[..., None]) -> None:
         for name, function in functions.items():
             if name not in EVENTS:
-                raise ValueError(f"LambdaCallback: {name!r} is not an event; events are {', '.join(EVENTS)}")
+                raise ValueError(f"LambdaCallback: {name!r} is not an event; {words.explain_event(name, EVENTS)}")
             if not callable(function):
                 raise ValueError(f"LambdaCallback: {name} must be callable, got {function!r}")
             setattr(self, name, function)

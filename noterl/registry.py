@@ -73,6 +73,13 @@ def lookup(name: str, custom_objects: dict[str, type] | None = None) -> type:
 class _Recorder(type):
     """Records the constructor arguments of each instance as `_config`, before `__init__` runs."""
 
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
+        super().__init__(name, bases, namespace)
+        # noterl's classes pass all `**options` on, so `help` can show the arguments that they stand for.
+        if "__init__" in namespace and cls.__module__.partition(".")[0] == "noterl":
+            own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            namespace["__init__"].__signature__ = inspect.Signature([own, *cls.__signature__.parameters.values()])
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         kind: Any = cls
         instance = kind.__new__(cls)

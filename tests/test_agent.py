@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
+import re
 from pathlib import Path
 from typing import Any
 
@@ -374,3 +377,36 @@ def test_method_raises_while_fit_is_running(method: str, tmp_path: Path) -> None
         agent.fit(episodes=2, callbacks=[LambdaCallback(on_episode_end=call)], verbose=0)
     agent.set_state(before)  # allowed after the fit
     assert agent.steps == 0
+
+
+class TestCompletion:
+    def test_dir_lists_what_users_use(self) -> None:
+        class Mine(noterl.PPO):
+            def greet(self) -> None: ...
+
+            def _greet(self) -> None: ...
+
+        names = dir(Mine("CartPole-v1", hidden=(4,)))
+        assert {"compile", "fit", "evaluate", "act", "save", "restore", "steps", "summary", "learning_rate"} <= set(
+            names
+        )
+        assert {"actor", "critic", "gamma", "clip", "rollout_steps", "epochs", "greet"} <= set(names)
+        assert not {"minimize", "prepare", "get_document", "set_document", "preserved", "trace_counts"} & set(names)
+        assert not [name for name in names if name.startswith("_")]
+        assert len(names) < 60
+
+    def test_every_listed_name_exists(self) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,))
+        agent.compile()
+        assert all(hasattr(agent, name) for name in dir(agent))
+
+    @pytest.mark.parametrize(
+        "agent", [noterl.DQN, noterl.PPO, noterl.A2C, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG]
+    )
+    def test_help_shows_every_argument(self, agent: Any) -> None:
+        text = pydoc.plain(pydoc.render_doc(agent))
+        shown = text.partition("Methods defined here")[0] + re.search(r"\n \|  __init__\(.*\n", text)[0]
+        assert "**" not in shown
+        for argument in inspect.signature(agent).parameters:
+            assert re.search(rf"\n \|      {argument}: ", text), argument
+        assert {"hidden", "network", "seed", "normalize_reward"} <= set(inspect.signature(agent.__init__).parameters)

@@ -29,9 +29,8 @@ class A2C(ActorCritic):
     It makes one update on each rollout of all environments. The default optimizer is RMSProp with
     `global_clipnorm=0.5`; `compile(optimizer="adam")` replaces it.
 
-    Arguments that are not listed here are those of `ActorCritic`.
-
     Args:
+        env: see `noterl.Agent`.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
         gae_lambda: 1 gives n-step returns, less gives generalized advantages: less variance, more bias. Can be changed
             during training.
@@ -39,6 +38,15 @@ class A2C(ActorCritic):
         entropy_coefficient: weight of the entropy in the loss; higher explores more. Can be changed during training.
         value_coefficient: weight of the value loss. Can be changed during training.
         normalize_advantage: whether advantages are shifted and scaled within the rollout.
+        hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
+        network: your own actor `[B, observation] -> [B, outputs of the head]`, or a pair of actor and critic
+            (`-> [B, 1]`), with None for a network to be built.
+        shared: whether actor and critic share all layers but the last; by default only for images.
+        activation: of the hidden layers.
+        log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
+        seed: see `noterl.Agent`.
+        normalize_observation: see `noterl.Agent`.
+        normalize_reward: see `noterl.Agent`.
 
     Raises:
         ValueError: if the space is not supported, or an argument is not one of the allowed values.

@@ -36,9 +36,8 @@ class PPO(ActorCritic):
     sampled from it. `noterl.Replay(4096, sampler=Prioritized(score=RatioScore()))` prioritizes large value errors and
     transitions whose probability has changed. The capacity, or a callback that trims the memory, is the window.
 
-    Arguments that are not listed here are those of `ActorCritic`.
-
     Args:
+        env: see `noterl.Agent`.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
         gae_lambda: 0 gives one-step advantages, 1 those of whole rollouts: less bias, more variance. Can be changed
             during training.
@@ -52,6 +51,15 @@ class PPO(ActorCritic):
         target_kl: updates on a rollout end if the estimated divergence exceeds 1.5 times this; None for never. Can be
             changed unless None.
         optimizers: 1, or 2 for separate optimizers "actor" and "critic"; `compile(optimizer=[...])` then takes two.
+        hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
+        network: your own actor `[B, observation] -> [B, outputs of the head]`, or a pair of actor and critic
+            (`-> [B, 1]`), with None for a network to be built.
+        shared: whether actor and critic share all layers but the last; by default only for images.
+        activation: of the hidden layers.
+        log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
+        seed: see `noterl.Agent`.
+        normalize_observation: see `noterl.Agent`.
+        normalize_reward: see `noterl.Agent`.
 
     Raises:
         ValueError: if the space is not supported, or an argument is not one of the allowed values.

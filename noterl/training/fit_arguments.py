@@ -9,6 +9,7 @@ from typing import Any
 from noterl.callback import Budget, Callback
 from noterl.training.dispatch import CallbackList
 from noterl.types import Counters
+from noterl.utils import words
 from noterl.utils.checks import check_positive
 from noterl.utils.console import can_show_progress_bar
 
@@ -25,6 +26,8 @@ def check_fit_arguments(
         raise ValueError(
             f"env, the first argument of fit, must be an environment, got {env!r}: write fit(episodes={env})"
         )
+    for callback in callbacks.callbacks:
+        words.warn_of_unknown_events(callback, Callback, stacklevel=4)  # the caller of fit
     for name, value in (("episodes", episodes), ("steps", steps), ("num_envs", num_envs), ("log_every", log_every)):
         if value is not None:
             check_positive(name, value)

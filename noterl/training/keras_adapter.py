@@ -19,6 +19,7 @@ from noterl import backends, networks
 from noterl.backends import keras
 from noterl.callback import CHECKPOINT, LOGGER, USER, AgentView, Callback, overrides
 from noterl.types import Logs
+from noterl.utils import words
 
 _LOGGERS = ("CSVLogger", "TensorBoard", "RemoteMonitor", "ProgbarLogger", "History")
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore", "OrbaxCheckpoint")
@@ -49,6 +50,7 @@ class KerasCallback(Callback):
             overridden = [hook for hook in hooks if overrides(callback, hook, keras.callbacks.Callback)]
             if overridden:
                 setattr(self, event, self._batch_hook(overridden[0]))
+        words.warn_of_unknown_events(callback, keras.callbacks.Callback, stacklevel=7)  # the caller of fit
         if self._keeps_backup:
             warnings.warn(
                 "keras.callbacks.BackupAndRestore restores only the weights: the optimizer, the replay memory and the "

@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -198,6 +199,31 @@ def explain_keyword(
         f"its arguments are {', '.join(known)}",
     ]
     return next(filter(None, advice))
+
+
+def explain_event(name: str, events: Iterable[str]) -> str:
+    """Return which event to use in place of a method that is not one."""
+    return hint(name) or _nearest(name, events, 0.75) or f"the events are {', '.join(events)}"
+
+
+def warn_of_unknown_events(callback: Any, base: type, stacklevel: int) -> None:
+    """Warn of the methods of a callback that are named like an event but are never called.
+
+    Args:
+        callback: the callback.
+        base: the base class of callbacks, which has a method for each event.
+        stacklevel: as in `warnings.warn`, from the caller of this function.
+    """
+    kind = type(callback)
+    for name in dir(kind):
+        foreign = name.startswith("_on_") and hint(name)
+        if (name.startswith("on_") or foreign) and callable(getattr(kind, name)) and not hasattr(base, name):
+            events = [event for event in dir(base) if event.startswith("on_")]
+            warnings.warn(
+                f"{kind.__name__}.{name} is never called, because it is not an event; {explain_event(name, events)}",
+                UserWarning,
+                stacklevel=stacklevel + 1,
+            )
 
 
 def explain_constructor(error: TypeError, cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -292,3 +292,49 @@ class TestDispatch:
         assert Late.calls == 0
         agent.fit(episodes=2, callbacks=[late], verbose=0)
         assert Late.calls == 2
+
+
+class TestUnknownEvents:
+    def fit(self, *callbacks: object) -> None:
+        taped(Tape()).fit(episodes=1, callbacks=callbacks, verbose=0)
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("on_epoch_end", r"Keras's on_epoch_end in noterl: on_episode_end"),
+            ("on_step", r"Stable-Baselines3's on_step in noterl: on_step_end"),
+            ("_on_step", r"Stable-Baselines3's _on_step in noterl: on_step_end"),
+            ("on_episode_ended", r"did you mean 'on_episode_end'"),
+            ("on_quux", r"the events are on_batch_begin, .*on_train_end"),
+        ],
+    )
+    def test_method_that_is_not_an_event_warns_at_fit(self, name: str, expected: str) -> None:
+        kind = type("Mine", (Callback,), {name: lambda self, *args: None})
+        with pytest.warns(UserWarning, match=rf"Mine\.{name} is never called.*{expected}") as caught:
+            self.fit(kind())
+        assert [each.filename for each in caught if "never called" in str(each.message)] == [__file__]
+
+    def test_keras_callback_with_event_of_noterl_warns(self) -> None:
+        import keras
+
+        kind = type("Mine", (keras.callbacks.Callback,), {"on_episode_end": lambda self, *args: None})
+        with pytest.warns(UserWarning, match=r"Mine\.on_episode_end is never called.*'on_epoch_end'") as caught:
+            self.fit(kind())
+        assert [each.filename for each in caught if "never called" in str(each.message)] == [__file__]
+
+    def test_events_and_other_attributes_do_not_warn(self, recwarn: pytest.WarningsRecorder) -> None:
+        class Quiet(Callback):
+            on_best = "file"
+
+            def on_due(self, logs: object) -> None: ...
+
+            def on_step_end(self) -> None: ...
+
+            def _on_nothing(self) -> None: ...
+
+        self.fit(Quiet(), LambdaCallback(on_train_end=print))
+        assert not [each for each in recwarn if "never called" in str(each.message)]
+
+    def test_lambda_callback_suggests_the_event(self) -> None:
+        with pytest.raises(ValueError, match=r"'on_epoch_end' is not an event; .*on_episode_end"):
+            LambdaCallback(on_epoch_end=print)

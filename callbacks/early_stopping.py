@@ -20,7 +20,7 @@ class EarlyStopping(Callback):
     that many. The state is kept between `fit` calls with the same object, and in saved files.
 
     Args:
-        trial_count: number of episodes in the mean.
+        trial_count: number of episodes in the mean; 1 for a metric that is a mean already, as those of `Evaluate` are.
         criterion: stop when the mean reaches it; None for never.
         monitor: the metric, a name in an episode's logs.
         patience: stop after this number of episodes without a better mean; None for never.
@@ -45,7 +45,7 @@ class EarlyStopping(Callback):
 
     def __init__(
         self,
-        trial_count: int,
+        trial_count: int = 10,
         criterion: float | None = None,
         *,
         monitor: str = "reward",

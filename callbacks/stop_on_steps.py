@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noterl.callback import AgentView, Budget, Callback
-from noterl.utils.checks import check_positive
+from noterl.utils.checks import check_positive, whole
 
 
 class StopOnSteps(Callback):
@@ -16,7 +16,7 @@ class StopOnSteps(Callback):
         steps: the total over all environments.
 
     Raises:
-        ValueError: if `steps` is not a positive int.
+        ValueError: if `steps` is not a positive int, or a float without a fraction.
 
     Example:
     >>> import noterl
@@ -30,8 +30,8 @@ class StopOnSteps(Callback):
 
     stops_training = True
 
-    def __init__(self, steps: int) -> None:
-        self.steps = check_positive("steps", steps)
+    def __init__(self, steps: float) -> None:
+        self.steps = check_positive("steps", whole(steps))
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Limit the budget of the fit."""

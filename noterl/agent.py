@@ -35,7 +35,7 @@ from noterl.training.fit_arguments import budget_of, check_fit_arguments, progre
 from noterl.training.loop import Loop
 from noterl.training.session import Session, StopRequest, matching_source
 from noterl.utils import console
-from noterl.utils.checks import check_bool
+from noterl.utils.checks import check_bool, whole
 from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "Defaults", "load"]
@@ -111,6 +111,13 @@ class Agent(Algorithm):
             _act_generator=Generators(self.generators.seed)("act"),  # used by `act`; not saved
         )
 
+    def __repr__(self) -> str:
+        counters = vars(self).get("_counters")
+        if counters is None:  # the constructor has not finished
+            return f"<{super().__repr__()}>"
+        counts = f"{counters.steps} steps, {counters.episodes} episodes, {counters.updates} updates"
+        return f"<{super().__repr__()}: {counts}>"
+
     def __dir__(self) -> list[str]:
         """Return the names that users of an agent need, for completion; not those for authors of algorithms."""
         kind = type(self)
@@ -124,12 +131,12 @@ class Agent(Algorithm):
         self,
         optimizer: Any = None,
         *,
-        policy: Policy | None = None,
+        policy: Policy | str | None = None,
         noise: NoiseProcess | None = None,
         replay: Any = None,
         batch_size: int | str | None = None,
-        learning_starts: int | None = None,
-        update_every: int | str | None = None,
+        learning_starts: float | None = None,
+        update_every: float | str | None = None,
         updates: int | str | None = None,
         target_update: int | float | None = None,
         jit_compile: bool | str = "auto",
@@ -140,10 +147,12 @@ class Agent(Algorithm):
         Args:
             optimizer: one optimizer, which is cloned for each of `optimizer_names`; a list in that order; or a dict by
                 name. Keras optimizers work on every backend. With KERAS_BACKEND=torch, `torch.optim` optimizers and
-                functions `parameters -> optimizer` also work.
-            policy: exploration policy for discrete actions, from `noterl.policies`.
+                functions `parameters -> optimizer` also work. A number is the learning rate of the algorithm's default
+                optimizer.
+            policy: exploration policy for discrete actions, from `noterl.policies`, or its name, such as
+                "epsilon_greedy"; `noterl.policies.get` lists the names.
             noise: exploration noise for continuous actions, from `noterl.noise`.
-            replay: the memory, a `noterl.Replay`.
+            replay: the memory, a `noterl.Replay`, or its capacity.
             batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches have less
                 gradient noise and cost more; 32 to 256 are usual.
             learning_starts: environment steps before the first update; their actions are uniformly random.
@@ -180,9 +189,9 @@ class Agent(Algorithm):
     def fit(
         self,
         env: Any = None,
-        episodes: int | None = None,
+        episodes: float | None = None,
         *,
-        steps: int | None = None,
+        steps: float | None = None,
         callbacks: Iterable[Any] = (),
         num_envs: int | None = None,
         verbose: int | str = "auto",
@@ -193,9 +202,9 @@ class Agent(Algorithm):
 
         Args:
             env: environment to train in, with the agent's spaces; by default the one that the agent was built with.
-            episodes: number of episodes to finish.
-            steps: number of environment steps to take, summed over the environments. Training ends when `episodes` or
-                `steps` is reached. Both may be None if a callback ends training.
+            episodes: number of episodes to finish, an int, or a float without a fraction such as 1e3.
+            steps: number of environment steps to take, summed over the environments; of the same types. Training ends
+                when `episodes` or `steps` is reached. Both may be None if a callback ends training.
             callbacks: `noterl.callbacks` or `keras.callbacks`. They run in this order, but loggers and checkpoints run
                 last.
             num_envs: number of environments, which are stepped one after another in this process.
@@ -214,6 +223,7 @@ class Agent(Algorithm):
             SystemExit: with the code 143 after SIGTERM, in the same way.
         """
         self._refuse_while_training("fit")
+        episodes, steps = whole(episodes), whole(steps)
         user_callbacks = CallbackList(callbacks)
         verbose = check_fit_arguments(env, episodes, steps, num_envs, verbose, log_every, user_callbacks)
         check_seed(seed)

@@ -334,7 +334,7 @@ class LambdaCallback(Callback):
     def __init__(self, **functions: Callable[..., None]) -> None:
         for name, function in functions.items():
             if name not in EVENTS:
-                raise ValueError(f"LambdaCallback: {name!r} is not an event; {words.explain_event(name, EVENTS)}")
+                raise ValueError(f"LambdaCallback: {name!r} is not an event; {words.explain_name(name, EVENTS)}")
             if not callable(function):
                 raise ValueError(f"LambdaCallback: {name} must be callable, got {function!r}")
             setattr(self, name, function)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from noterl.callback import HISTORY, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive, check_word
+from noterl.utils.optional import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,6 +58,15 @@ class History(Callback):
         self.episode.append(episode)
         for name, values in self.history.items():
             values.append(logs.get(name, math.nan))
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with a row per episode and a column per quantity, as in `to_csv`.
+
+        Raises:
+            ImportError: if pandas is not installed.
+        """
+        pandas = require("pandas", "pandas", "History.to_dataframe")
+        return pandas.DataFrame({"episode": self.episode, **self.history})
 
     def to_csv(self, path: str | Path) -> None:
         """Write a CSV file with a row per episode and a column per quantity."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,12 @@ class Band(NamedTuple):
 
 
 def band(
-    runs: Sequence[Any], what: str = "reward", *, against: str = "steps", window: int = 10, points: int = 200
+    runs: Sequence[Any] | str | Path,
+    what: str = "reward",
+    *,
+    against: str = "steps",
+    window: int = 10,
+    points: int = 200,
 ) -> Band:
     """Return median and quartiles over runs with different seeds.
 
@@ -38,7 +44,8 @@ def band(
     the range that all runs have in common.
 
     Args:
-        runs: `History` objects, paths of logs (`.csv`, `.jsonl`, `.parquet`), or dicts of lists, one per seed.
+        runs: `History` objects, paths of logs (`.csv`, `.jsonl`, `.parquet`), or dicts of lists, one per seed; or a
+            pattern of paths, such as "runs/*.csv".
         what: the quantity; missing entries are skipped.
         against: the quantity of the x axis: "steps", "updates", "time", "episode", or another column.
         window: number of values in the mean.
@@ -56,6 +63,7 @@ def band(
     """
     check_positive("window", window)
     check_positive("points", points)
+    runs = _expand(runs)
     if isinstance(runs, str | Path | History | Mapping) or not isinstance(runs, Sequence) or not runs:
         raise ValueError(f"runs must be a list of histories, paths of logs or dicts of lists, got {runs!r}")
     curves = [_curve(run, what, against, window) for run in runs]
@@ -68,7 +76,7 @@ def band(
 
 
 def compare(
-    runs: Sequence[Any] | Mapping[str, Sequence[Any]],
+    runs: Sequence[Any] | Mapping[str, Sequence[Any]] | str | Path,
     what: str = "reward",
     *,
     against: str = "steps",
@@ -96,10 +104,11 @@ def compare(
     ...     runs[f"double={double}"] = [agent.fit(episodes=3, verbose=0) for agent in agents]
     >>> figure = compare(runs, path="double.png")
     """
-    groups = dict(runs) if isinstance(runs, Mapping) and not _is_run(runs) else {"": runs}
+    groups: dict[str, Any] = dict(runs) if isinstance(runs, Mapping) and not _is_run(runs) else {"": runs}
+    groups = {name: _expand(group) for name, group in groups.items()}
     if not groups:
         raise ValueError(f"runs must hold at least one group of runs, got {runs!r}")
-    bands = {name: band(group, what, against=against, window=window) for name, group in groups.items()}  # type: ignore[arg-type]
+    bands = {name: band(group, what, against=against, window=window) for name, group in groups.items()}
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -116,6 +125,20 @@ def compare(
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     return figure
+
+
+def _expand(runs: Any) -> Any:
+    """Return the paths that match a pattern, in order of their names; return anything else unchanged.
+
+    Raises:
+        ValueError: if no file matches.
+    """
+    if not isinstance(runs, str | Path):
+        return runs
+    paths = sorted(glob.glob(str(runs), recursive=True))
+    if not paths:
+        raise ValueError(f"runs: no file matches {str(runs)!r}")
+    return paths
 
 
 def _is_run(runs: Mapping[str, Any]) -> bool:

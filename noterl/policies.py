@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from noterl.explorer import Explorer
 from noterl.registry import register
 from noterl.schedules import Schedule, exponential, linear
+from noterl.utils import words
 from noterl.utils.checks import check_int, increasing_pair, non_negative, positive, probability
 
 
@@ -385,3 +386,37 @@ class GumbelSoftmaxPolicy(Policy):
         uniform = self.generator.random((len(logits), logits.shape[1] + 1))
         gumbel = -np.log(-np.log(uniform[:, :-1] + 1e-20) + 1e-20)
         return logits + gumbel, uniform[:, -1]
+
+
+_NAMES: dict[str, type[Policy]] = {
+    "greedy": GreedyQPolicy,
+    "epsilon_greedy": EpsGreedyQPolicy,
+    "linear_epsilon_greedy": LinearEpsGreedyPolicy,
+    "adaptive_epsilon_greedy": AdaptiveEpsGreedyPolicy,
+    "boltzmann": BoltzmannQPolicy,
+    "max_boltzmann": MaxBoltzmannQPolicy,
+    "boltzmann_gumbel": BoltzmannGumbelQPolicy,
+    "softmax": SoftmaxPolicy,
+    "gumbel_softmax": GumbelSoftmaxPolicy,
+}
+
+
+def get(name: str) -> Policy:
+    """Return a policy with its default arguments.
+
+    Args:
+        name: "greedy", "epsilon_greedy", "linear_epsilon_greedy", "adaptive_epsilon_greedy", "boltzmann",
+            "max_boltzmann", "boltzmann_gumbel", "softmax" or "gumbel_softmax"; or the name of a class of this module.
+
+    Raises:
+        ValueError: if there is no policy of this name.
+
+    Example:
+    >>> from noterl import policies
+    >>> policies.get("epsilon_greedy")
+    EpsGreedyQPolicy()
+    """
+    kinds = {**_NAMES, **{kind.__name__: kind for kind in _NAMES.values()}}
+    if name not in kinds:
+        raise ValueError(f"policy must be one of noterl.policies, got {name!r}: {words.explain_name(name, _NAMES)}")
+    return kinds[name]()

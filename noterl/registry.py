@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import reprlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from noterl.utils import words
@@ -126,6 +127,15 @@ class Configurable(metaclass=_Recorder):
 
     _config: dict[str, Any]
     _is_argument = True  # whether a file may hold instances as arguments of other objects
+
+    def __repr__(self) -> str:
+        """Return the call of the constructor, with long arguments cut short."""
+        names = inspect.signature(type(self)).parameters
+        shown = [
+            reprlib.repr(value) if index == 0 and name in names else f"{name}={reprlib.repr(value)}"
+            for index, (name, value) in enumerate(vars(self).get("_config", {}).items())
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor arguments by name, as they were passed."""

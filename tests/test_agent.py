@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pydoc
 import re
 from pathlib import Path
@@ -16,7 +17,7 @@ from gymnasium import spaces
 
 import noterl
 from noterl import policies
-from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback, StopOnSteps
 from tests.support.doubles import CountingEnv, RandomWalkEnv
 from tests.support.parts import lanes_of, learner_of
 from tests.support.states import assert_same_state
@@ -117,13 +118,13 @@ def test_unknown_argument_raises_type_error() -> None:
 
 COMPILE: dict[str, tuple[dict[str, Any], str]] = {
     "policy class": ({"policy": policies.GreedyQPolicy}, r"policy .*got .*GreedyQPolicy"),
-    "policy name": ({"policy": "greedy"}, r"policy .*got 'greedy'"),
+    "policy name": ({"policy": "greedyy"}, r"policy .*got 'greedyy'"),
     "policy on probabilities": (
         {"policy": policies.SoftmaxPolicy()},
         "policy SoftmaxPolicy .* Q ",
     ),
     "policy on logits": ({"policy": policies.GumbelSoftmaxPolicy()}, "policy GumbelSoftmaxPolicy .*logits"),
-    "replay number": ({"replay": 1000}, r"replay .*got 1000"),
+    "replay number": ({"replay": -1000}, r"replay .*got -1000"),
     "replay class": ({"replay": noterl.Replay}, "replay"),
     "batch too large": ({"replay": noterl.Replay(10), "batch_size": 11}, r"batch_size .*got 11"),
     "default batch too large": ({"replay": noterl.Replay(10)}, r"batch_size .*got 64"),
@@ -159,7 +160,7 @@ COMPILE: dict[str, tuple[dict[str, Any], str]] = {
     "steps_per_execution text": ({"steps_per_execution": "all"}, r"steps_per_execution .*got 'all'"),
     "optimizer class": ({"optimizer": keras.optimizers.Adam}, "^optimizer .*got .*Adam"),
     "optimizer name": ({"optimizer": "adamm"}, r"optimizer.*'adamm'"),
-    "optimizer number": ({"optimizer": 0.001}, r"^optimizer .*got 0\.001"),
+    "optimizer number": ({"optimizer": -0.001}, r"^optimizer.*got -0\.001"),
     "optimizers too many": ({"optimizer": ["adam", "sgd"]}, "^optimizer .*got 2"),
     "optimizers by name": ({"optimizer": {"actor": "adam"}}, r"^optimizer .*\['optimizer'\].*got \['actor'\]"),
 }
@@ -410,3 +411,118 @@ class TestCompletion:
         for argument in inspect.signature(agent).parameters:
             assert re.search(rf"\n \|      {argument}: ", text), argument
         assert {"hidden", "network", "seed", "normalize_reward"} <= set(inspect.signature(agent.__init__).parameters)
+
+
+class TestShortForms:
+    """What users write first works: 1e6 for a number of steps, a number for a memory or a learning rate, a name."""
+
+    def test_budgets_accept_floats_without_a_fraction(self) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+        agent.fit(steps=2e1, verbose=0)
+        assert (agent.steps, type(agent.steps)) == (20, int)
+        agent.fit(episodes=np.float64(1), verbose=0)
+        assert agent.episodes >= 1
+        for name, value in (("steps", 2.5), ("steps", math.inf), ("episodes", math.nan), ("steps", -1e3)):
+            with pytest.raises(ValueError, match=rf"^{name} must be a positive int"):
+                agent.fit(**{name: value}, verbose=0)
+
+    def test_stop_on_steps_accepts_a_float(self) -> None:
+        assert StopOnSteps(1e6).steps == 1_000_000
+
+    def test_compile_counts_accept_floats(self) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,))
+        agent.compile(learning_starts=1e3, update_every=4e0, target_update=1e4, replay=noterl.Replay(1e5))
+        schedule = agent.schedule
+        assert (schedule.learning_starts, schedule.update_every, schedule.hard_copy_every) == (1000, 4, 10_000)
+        assert agent.replay.capacity == 100_000
+        for target_update in (1.0, 2.5):
+            with pytest.raises(ValueError, match="target_update"):
+                agent.compile(target_update=target_update)
+
+    @pytest.mark.parametrize("capacity", [10_000, 1e4, np.int64(10_000)])
+    def test_number_for_replay_is_its_capacity(self, capacity: Any) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,))
+        agent.compile(replay=capacity)
+        assert (agent.replay.capacity, agent.replay.n_step) == (10_000, 1)
+        assert agent.compile_arguments["replay"] is agent.replay
+
+    @pytest.mark.parametrize("capacity", [0, 2.5, True, "big"])
+    def test_other_values_for_replay_are_refused(self, capacity: Any) -> None:
+        with pytest.raises(ValueError, match=r"^replay must be a noterl\.Replay, or its capacity"):
+            noterl.DQN("CartPole-v1", hidden=(4,)).compile(replay=capacity)
+
+    def test_number_for_optimizer_is_the_learning_rate_of_the_default(self) -> None:
+        for kind, optimizer in ((noterl.DQN, "Adam"), (noterl.PPO, "Adam"), (noterl.A2C, "RMSprop")):
+            agent = kind("CartPole-v1", hidden=(4,))
+            agent.compile(optimizer=2e-3)
+            assert type(agent.optimizer).__name__ == optimizer
+            assert agent.learning_rate == pytest.approx(2e-3)
+            assert agent.optimizer.global_clipnorm == (None if kind is noterl.DQN else 0.5)
+        agent.compile()
+        assert agent.learning_rate == pytest.approx(7e-4)
+
+    def test_numbers_for_several_optimizers(self) -> None:
+        agent = noterl.DDPG("Pendulum-v1", hidden=(4,))
+        for optimizer in ({"actor": 1e-4, "critic": 3e-3}, [1e-4, 3e-3], [1e-4, keras.optimizers.SGD(3e-3)]):
+            agent.compile(optimizer=optimizer)
+            rates = [agent.get_rule("learning_rate", name) for name in ("actor", "critic")]
+            assert rates == pytest.approx([1e-4, 3e-3])
+
+    @pytest.mark.parametrize("rate", [0, -1e-3, math.nan, math.inf, True])
+    def test_bad_learning_rate_is_refused(self, rate: Any) -> None:
+        with pytest.raises(ValueError, match="optimizer"):
+            noterl.DQN("CartPole-v1", hidden=(4,)).compile(optimizer=rate)
+
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            ("epsilon_greedy", policies.EpsGreedyQPolicy),
+            ("linear_epsilon_greedy", policies.LinearEpsGreedyPolicy),
+            ("boltzmann", policies.BoltzmannQPolicy),
+            ("EpsGreedyQPolicy", policies.EpsGreedyQPolicy),
+        ],
+    )
+    def test_policy_can_be_a_name(self, name: str, kind: type) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,))
+        agent.compile(policy=name)
+        assert type(agent.policy) is kind
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("eps_greedy", r"did you mean 'epsilon_greedy'"),
+            ("MlpPolicy", r"Stable-Baselines3's MlpPolicy in noterl: noterl\.PPO\(env\)"),
+            ("quux", r"epsilon_greedy, "),
+        ],
+    )
+    def test_unknown_name_of_a_policy_is_explained(self, name: str, expected: str) -> None:
+        with pytest.raises(ValueError, match=rf"^policy .*{name!r}.*{expected}"):
+            noterl.DQN("CartPole-v1", hidden=(4,)).compile(policy=name)
+
+    def test_short_forms_survive_a_file(self, tmp_path: Path) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+        agent.compile(optimizer=2e-3, replay=500, policy="epsilon_greedy", learning_starts=1e1, batch_size=4)
+        agent.fit(steps=40, verbose=0)
+        agent.save(tmp_path / "agent.noterl")
+        loaded = noterl.load(tmp_path / "agent.noterl")
+        assert (loaded.replay.capacity, type(loaded.policy)) == (500, policies.EpsGreedyQPolicy)
+        assert_same_state(loaded, agent)
+
+    def test_repr_shows_arguments_and_counts(self) -> None:
+        agent = noterl.DQN("CartPole-v1", double=True, hidden=(4,), seed=1)
+        assert repr(agent) == "<DQN('CartPole-v1', double=True, hidden=(4,), seed=1): 0 steps, 0 episodes, 0 updates>"
+        agent.fit(steps=3, verbose=0)
+        assert repr(agent).endswith("3 steps, 0 episodes, 0 updates>")
+        network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        assert len(repr(noterl.DQN(gymnasium.make("CartPole-v1"), network=network))) < 160
+
+    def test_repr_of_a_loaded_agent_names_the_environment(self, tmp_path: Path) -> None:
+        noterl.DQN("CartPole-v1", hidden=(4,), seed=1).save(tmp_path / "agent.noterl")
+        assert repr(noterl.load(tmp_path / "agent.noterl")).startswith("<DQN('CartPole-v1', hidden=(4,), seed=1)")
+
+    def test_repr_of_an_unfinished_agent(self) -> None:
+        assert repr(noterl.DQN.__new__(noterl.DQN)).startswith("<")
+
+    def test_repr_of_parts_is_their_constructor_call(self) -> None:
+        assert repr(noterl.Replay(100, n_step=3)) == "Replay(100, n_step=3)"
+        assert repr(policies.EpsGreedyQPolicy(0.2)) == "EpsGreedyQPolicy(0.2)"

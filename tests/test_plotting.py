@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.image
@@ -69,7 +71,7 @@ class TestBand:
         ("arguments", "message"),
         [
             (([],), "runs must be a list of histories, paths of logs or dicts of lists, got []"),
-            (("log.csv",), "runs must be a list of histories, paths of logs or dicts of lists, got 'log.csv'"),
+            (("none*.csv",), "runs: no file matches 'none*.csv'"),
             (([3],), "runs must hold histories, paths of logs or dicts of lists, got 3"),
             (([run([1.0])], "score"), "what: a run has no 'score'; it has steps, reward, episode"),
             (([run([math.nan])],), "what: a run has no value of 'reward'"),
@@ -111,3 +113,34 @@ class TestCompare:
             compare({})
         with pytest.raises(ValueError, match="runs must be a list of histories"):
             compare(run([1.0]))
+
+
+def test_pattern_stands_for_the_files_that_match(tmp_path: Path) -> None:
+    for seed in range(3):
+        log = tmp_path / f"run-{seed}.csv"
+        log.write_text(f"steps,reward\n0,0\n10,{10 * seed}\n")
+    pattern = str(tmp_path / "run-*.csv")
+    assert band(pattern, window=1, points=2).median.tolist() == [0.0, 10.0]
+    assert band(tmp_path / "run-2.csv", window=1, points=2).median.tolist() == [0.0, 20.0]
+    axes = compare(pattern, window=1).axes[0]
+    assert [line.get_label() for line in axes.lines] == ["median of 3 runs"]
+    axes = compare({"ours": pattern, "one": [tmp_path / "run-0.csv"]}, window=1).axes[0]
+    assert [line.get_label() for line in axes.lines] == ["ours (3 runs)", "one (1 runs)"]
+
+
+def test_dataframe_has_the_columns_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
+    kept = history([1.0, 2.0])
+    kept.to_csv(tmp_path / "history.csv")
+    columns = kept.to_dataframe()
+    assert ",".join(columns) == (tmp_path / "history.csv").read_text().splitlines()[0]
+    assert (columns["episode"], columns["reward"]) == ([0, 1], [1.0, 2.0])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r'History\.to_dataframe needs an extra: pip install "noterl\[pandas\]"'):
+        kept.to_dataframe()
+
+
+def test_real_dataframe_has_a_row_per_episode() -> None:
+    pytest.importorskip("pandas")
+    frame = history([1.0, 2.0]).to_dataframe()
+    assert (len(frame), frame["reward"].sum()) == (2, 3.0)

@@ -115,6 +115,10 @@ class EnvSource:
         spaces = self.team.observation_space, self.team.action_space
         return {**description.describe(self.spec, *spaces), "agents": list(self.team.names)}
 
+    def __repr__(self) -> str:
+        described = self.describe()
+        return repr(described["id"]) if "id" in described else super().__repr__()
+
     @property
     def spec(self) -> EnvSpec | None:
         """Return gymnasium's description of one environment."""

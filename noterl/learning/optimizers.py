@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,19 +24,23 @@ Layout = Mapping[int, Sequence[int]]
 _RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, math.inf)}
 
 
-def resolve(optimizer: Any, names: Sequence[str], learning_rate: float) -> dict[str, Any]:
+def resolve(optimizer: Any, names: Sequence[str], learning_rate: float, default: Any = None) -> dict[str, Any]:
     """Return one optimizer (or function that makes one) for each name.
 
     Args:
-        optimizer: None, one optimizer, a list in the order of `names`, or a dict by name.
+        optimizer: None, one optimizer, a list in the order of `names`, or a dict by name. A number stands for the
+            default optimizer with this learning rate.
         names: the agent's `optimizer_names`.
-        learning_rate: of Adam, the default.
+        learning_rate: of Adam, if there is no default.
+        default: the algorithm's default, in the forms of `optimizer`; None for Adam.
 
     Raises:
         ValueError: if `optimizer` is anything else, or its framework is not the backend.
     """
+    if default is None:
+        default = keras.optimizers.Adam(learning_rate)
     if optimizer is None:
-        optimizer = keras.optimizers.Adam(learning_rate)
+        optimizer = default
     if isinstance(optimizer, list | tuple):
         if len(optimizer) != len(names):
             raise ValueError(f"optimizer must list one optimizer for each of {', '.join(names)}, got {len(optimizer)}")
@@ -46,7 +51,19 @@ def resolve(optimizer: Any, names: Sequence[str], learning_rate: float) -> dict[
         optimizer = dict.fromkeys(names, optimizer)
     if set(optimizer) != set(names):
         raise ValueError(f"optimizer must have the keys {sorted(names)}, got {sorted(map(str, optimizer))}")
-    return {name: _resolve_one(each, name) for name, each in optimizer.items()}
+    return {
+        name: _with_rate(default, names, name, each) if isinstance(each, numbers.Real) else _resolve_one(each, name)
+        for name, each in optimizer.items()
+    }
+
+
+def _with_rate(default: Any, names: Sequence[str], name: str, rate: Any) -> keras.optimizers.Optimizer:
+    """Return the default optimizer for a name, with another learning rate."""
+    check_number("optimizer, as a learning rate,", rate, low=0, above=True)
+    optimizer = resolve(None, names, 0.0, default)[name]
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ValueError(f"optimizer must be an optimizer, because the default is not one of Keras; got {rate!r}")
+    return type(optimizer).from_config({**optimizer.get_config(), "learning_rate": float(rate)})
 
 
 def _resolve_one(optimizer: Any, name: str) -> Any:
@@ -67,8 +84,8 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
             )
         return optimizer
     raise ValueError(
-        f"optimizer for {name!r} must be a keras.optimizers.Optimizer, its name, or with KERAS_BACKEND=torch a "
-        f"torch.optim.Optimizer or a function parameters -> optimizer; got {optimizer!r}"
+        f"optimizer for {name!r} must be a keras.optimizers.Optimizer, its name, a learning rate, or with "
+        f"KERAS_BACKEND=torch a torch.optim.Optimizer or a function parameters -> optimizer; got {optimizer!r}"
     )
 
 

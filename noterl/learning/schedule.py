@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from noterl import backends
-from noterl.utils.checks import check_int, check_int_or_word
+from noterl.utils.checks import check_int, check_int_or_word, whole
 
 
 class Due(NamedTuple):
@@ -33,15 +33,15 @@ class UpdateSchedule:
         self,
         *,
         batch_size: int | str,
-        learning_starts: int,
-        update_every: int | str,
+        learning_starts: float,
+        update_every: float | str,
         updates: int | str,
         target_update: int | float | None,
     ) -> None:
         rollout = isinstance(batch_size, str) and batch_size == "rollout"
         self.batch_size: Any = batch_size if rollout else check_int("batch_size", batch_size)
-        self.learning_starts = check_int("learning_starts", learning_starts, least=0)
-        self.update_every = check_int_or_word("update_every", update_every, "episode")
+        self.learning_starts = check_int("learning_starts", whole(learning_starts), least=0)
+        self.update_every = check_int_or_word("update_every", whole(update_every), "episode")
         self.updates = check_int_or_word("updates", updates, "pass")
         self.hard_copy_every, self.tau = _target(target_update)
 
@@ -126,8 +126,9 @@ def _target(target_update: Any) -> tuple[int, float | None]:
         return 0, None
     if isinstance(target_update, float | np.floating) and 0 < target_update < 1:
         return 0, float(target_update)
-    if isinstance(target_update, int | np.integer) and not isinstance(target_update, bool) and target_update >= 1:
-        return int(target_update), None
+    steps = target_update if target_update == 1 else whole(target_update)  # 1.0 may be meant as either
+    if isinstance(steps, int | np.integer) and not isinstance(steps, bool) and steps >= 1:
+        return int(steps), None
     raise ValueError(
         "target_update must be an int (environment steps between hard copies) or a float between 0 and 1 (Polyak's "
         f"coefficient, applied after every update), got {target_update!r}"

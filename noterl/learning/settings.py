@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from noterl import policies
 from noterl.algorithm import Algorithm, Defaults
 from noterl.heads import Head
 from noterl.learning import optimizers
@@ -19,7 +21,7 @@ from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay
 from noterl.replay.replay import default_capacity
-from noterl.utils.checks import check_int, check_int_or_word
+from noterl.utils.checks import check_int, check_int_or_word, whole
 
 
 class Settings:
@@ -40,14 +42,19 @@ class Settings:
 
     def __init__(self, algorithm: Algorithm, head: Head, arguments: dict[str, Any]) -> None:
         _check_declared(algorithm)
-        defaults = algorithm.defaults()
+        defaults, arguments = algorithm.defaults(), dict(arguments)
+        if isinstance(arguments.get("policy"), str):
+            arguments["policy"] = policies.get(arguments["policy"])
+        capacity = whole(arguments.get("replay"))
+        if isinstance(capacity, numbers.Integral) and not isinstance(capacity, bool) and capacity > 0:
+            arguments["replay"] = Replay(int(capacity))
         self.arguments, self.head = arguments, head
         self.policy: Policy | None = _explorer("policy", arguments.get("policy", defaults.policy), Policy, head)
         self.noise: NoiseProcess | None = _explorer("noise", arguments.get("noise", defaults.noise), NoiseProcess, head)
         _check_explores(head, self.policy, self.noise)
         self.replay: Replay | None = arguments.get("replay")
         if self.replay is not None and not isinstance(self.replay, Replay):
-            raise ValueError(f"replay must be a noterl.Replay, got {self.replay!r}")
+            raise ValueError(f"replay must be a noterl.Replay, or its capacity, got {self.replay!r}")
         if algorithm.memory == "replay":
             self.replay, self.schedule = _from_replay(arguments, defaults, algorithm)
         else:
@@ -57,8 +64,9 @@ class Settings:
             raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
         size = arguments.get("steps_per_execution", "auto")
         self.steps_per_execution = check_int_or_word("steps_per_execution", size, "auto")
-        optimizer = arguments.get("optimizer", defaults.optimizer)
-        self.optimizers = optimizers.resolve(optimizer, algorithm.optimizer_names, defaults.learning_rate)
+        self.optimizers = optimizers.resolve(
+            arguments.get("optimizer"), algorithm.optimizer_names, defaults.learning_rate, defaults.optimizer
+        )
 
     def make_learner(self, algorithm: Algorithm) -> Learner:
         """Return the learner for these settings.

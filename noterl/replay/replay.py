@@ -32,7 +32,7 @@ from noterl.replay.returns import gather_team_transitions, gather_transitions, r
 from noterl.replay.samplers import Sample, Sampler, Selection, Uniform
 from noterl.replay.storage import Storage, allocator_on_disk, check_folder, free_bytes
 from noterl.types import Batch
-from noterl.utils.checks import check_int, check_positive
+from noterl.utils.checks import check_int, check_positive, whole
 from noterl.utils.memory import available_bytes, total_bytes
 
 
@@ -87,7 +87,7 @@ class Replay(Configurable):
 
     def __init__(
         self,
-        capacity: int,
+        capacity: float,
         *,
         sampler: Sampler | None = None,
         relabel: Relabel | None = None,
@@ -97,7 +97,7 @@ class Replay(Configurable):
         memmap: str | os.PathLike[str] | None = None,
         prefetch: int = 0,
     ) -> None:
-        self.capacity: int = check_positive("capacity", capacity)
+        self.capacity: int = check_positive("capacity", whole(capacity))
         self.n_step: int = check_positive("n_step", n_step)
         self.sampler = Uniform() if sampler is None else sampler
         if not isinstance(self.sampler, Sampler):

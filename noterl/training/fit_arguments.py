@@ -40,7 +40,7 @@ def check_fit_arguments(
     return int(verbose)
 
 
-def budget_of(counters: Counters, episodes: int | None, steps: int | None) -> Budget:
+def budget_of(counters: Counters, episodes: float | None, steps: float | None) -> Budget:
     """Return where a `fit` with these arguments ends."""
     return Budget(
         math.inf if episodes is None else counters.episodes + episodes,
@@ -48,7 +48,7 @@ def budget_of(counters: Counters, episodes: int | None, steps: int | None) -> Bu
     )
 
 
-def progress_callbacks(verbose: int, log_every: int | None, episodes: int | None, steps: int | None) -> list[Callback]:
+def progress_callbacks(verbose: int, log_every: int | None, episodes: Any, steps: Any) -> list[Callback]:
     """Return the callbacks that show progress at this verbosity."""
     if verbose == 1:
         from noterl.training.progress_bar import ProgressBar

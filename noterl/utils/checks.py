@@ -54,6 +54,11 @@ def check_positive(name: str, value: Any, *, none: bool = False) -> Any:
     return None if none and value is None else check_int(name, value)
 
 
+def whole(value: Any) -> Any:
+    """Return a float without a fraction, such as 1e6, as an int; return any other value unchanged."""
+    return int(value) if isinstance(value, float | np.floating) and float(value).is_integer() else value
+
+
 def check_number(
     name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, above: bool = False
 ) -> float:

@@ -52,8 +52,8 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
             "use_sde, sde_sample_freq": "None",
         },
         "Hyperparameters": {
-            "learning_rate, lr": "`compile(optimizer=keras.optimizers.Adam(1e-3))`; one for each network if you like",
-            "buffer_size": "`compile(replay=Replay(capacity))`",
+            "learning_rate, lr": "`compile(optimizer=1e-3)`, or `compile(optimizer=keras.optimizers.Adam(1e-3))`",
+            "buffer_size": "`compile(replay=10_000)`, or `compile(replay=Replay(capacity))`",
             "train_freq": '`compile(update_every=4)`, in steps, or `compile(update_every="episode")`',
             "gradient_steps": "`compile(updates=)`",
             "tau": "`compile(target_update=0.005)`",
@@ -201,9 +201,9 @@ def explain_keyword(
     return next(filter(None, advice))
 
 
-def explain_event(name: str, events: Iterable[str]) -> str:
-    """Return which event to use in place of a method that is not one."""
-    return hint(name) or _nearest(name, events, 0.75) or f"the events are {', '.join(events)}"
+def explain_name(name: str, known: Iterable[str]) -> str:
+    """Return which of the known names to use in place of another one."""
+    return hint(name) or _nearest(name, known, 0.7) or f"the names are {', '.join(known)}"
 
 
 def warn_of_unknown_events(callback: Any, base: type, stacklevel: int) -> None:
@@ -220,7 +220,7 @@ def warn_of_unknown_events(callback: Any, base: type, stacklevel: int) -> None:
         if (name.startswith("on_") or foreign) and callable(getattr(kind, name)) and not hasattr(base, name):
             events = [event for event in dir(base) if event.startswith("on_")]
             warnings.warn(
-                f"{kind.__name__}.{name} is never called, because it is not an event; {explain_event(name, events)}",
+                f"{kind.__name__}.{name} is never called, because it is not an event; {explain_name(name, events)}",
                 UserWarning,
                 stacklevel=stacklevel + 1,
             )

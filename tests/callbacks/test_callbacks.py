@@ -82,6 +82,9 @@ class TestEarlyStopping:
         history = agent.fit(episodes=6, callbacks=[EarlyStopping(**arguments)], verbose=0)
         assert (len(history), history.stop_reason) == (episodes, reason)
 
+    def test_criterion_alone_is_compared_with_the_mean_of_ten_episodes(self) -> None:
+        assert stopped_after([9] + [1] * 8 + [9] * 12, EarlyStopping(criterion=5)) == 14
+
     def test_improvement_resets_patience(self) -> None:
         assert stopped_after([0, -1, 2, 1, 3, 2, 2, 9], EarlyStopping(1, patience=2)) == 7
 
@@ -173,8 +176,8 @@ class TestLambdaCallback:
         assert [name for name in EVENTS if getattr(events, name)] == ["on_train_end"]
 
     def test_unknown_event_raises(self) -> None:
-        with pytest.raises(ValueError, match=r"'on_epoch_end' .*on_train_begin, .*on_exception"):
-            LambdaCallback(on_epoch_end=print)
+        with pytest.raises(ValueError, match=r"'on_quux' .*on_train_begin, .*on_exception"):
+            LambdaCallback(on_quux=print)
 
     def test_value_that_is_not_callable_raises(self) -> None:
         with pytest.raises(ValueError, match="on_train_end must be callable, got 3"):

@@ -305,7 +305,7 @@ class TestUnknownEvents:
             ("on_step", r"Stable-Baselines3's on_step in noterl: on_step_end"),
             ("_on_step", r"Stable-Baselines3's _on_step in noterl: on_step_end"),
             ("on_episode_ended", r"did you mean 'on_episode_end'"),
-            ("on_quux", r"the events are on_batch_begin, .*on_train_end"),
+            ("on_quux", r"the names are on_batch_begin, .*on_train_end"),
         ],
     )
     def test_method_that_is_not_an_event_warns_at_fit(self, name: str, expected: str) -> None:

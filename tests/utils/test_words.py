@@ -61,22 +61,22 @@ class TestConstructor:
     @pytest.mark.parametrize(
         ("agent", "arguments", "expected"),
         [
-            (noterl.PPO, {"n_steps": 8}, r"PPO\(\) .*'n_steps'.*rollout_steps="),
-            (noterl.PPO, {"ent_coef": 0.1}, r"PPO\(\) .*'ent_coef'.*entropy_coefficient="),
-            (noterl.DQN, {"learning_rate": 0.1}, r"DQN\(\) .*'learning_rate'.*compile\(optimizer=keras"),
-            (noterl.SAC, {"lr": 0.1}, r"SAC\(\) .*'lr'.*compile\(optimizer="),
-            (noterl.SAC, {"device": "cuda"}, r"SAC\(\) .*'device'.*backend"),
-            (noterl.DQN, {"policy": "MlpPolicy"}, r"DQN\(\) .*'policy'.*MlpPolicy in noterl: noterl\.PPO\(env\)"),
-            (noterl.DQN, {"batch_size": 8}, r"DQN\(\) .*'batch_size': batch_size is an argument of compile"),
-            (noterl.DQN, {"verbose": 1}, r"DQN\(\) .*'verbose': verbose is an argument of fit"),
-            (noterl.PPO, {"rollout_step": 8}, r"PPO\(\) .*'rollout_step': did you mean 'rollout_steps'"),
-            (noterl.PPO, {"hiden": (8,)}, r"PPO\(\) .*'hiden': did you mean 'hidden'"),
-            (noterl.DQN, {"quux": 1}, r"DQN\(\) .*'quux': its arguments are env, double, .*normalize_reward"),
+            ("PPO", {"n_steps": 8}, r"PPO\(\) .*'n_steps'.*rollout_steps="),
+            ("PPO", {"ent_coef": 0.1}, r"PPO\(\) .*'ent_coef'.*entropy_coefficient="),
+            ("DQN", {"learning_rate": 0.1}, r"DQN\(\) .*'learning_rate'.*compile\(optimizer=keras"),
+            ("SAC", {"lr": 0.1}, r"SAC\(\) .*'lr'.*compile\(optimizer="),
+            ("SAC", {"device": "cuda"}, r"SAC\(\) .*'device'.*backend"),
+            ("DQN", {"policy": "MlpPolicy"}, r"DQN\(\) .*'policy'.*MlpPolicy in noterl: noterl\.PPO\(env\)"),
+            ("DQN", {"batch_size": 8}, r"DQN\(\) .*'batch_size': batch_size is an argument of compile"),
+            ("DQN", {"verbose": 1}, r"DQN\(\) .*'verbose': verbose is an argument of fit"),
+            ("PPO", {"rollout_step": 8}, r"PPO\(\) .*'rollout_step': did you mean 'rollout_steps'"),
+            ("PPO", {"hiden": (8,)}, r"PPO\(\) .*'hiden': did you mean 'hidden'"),
+            ("DQN", {"quux": 1}, r"DQN\(\) .*'quux': its arguments are env, double, .*normalize_reward"),
         ],
     )
-    def test_wrong_keyword_is_explained(self, agent: Any, arguments: dict[str, Any], expected: str) -> None:
+    def test_wrong_keyword_is_explained(self, agent: str, arguments: dict[str, Any], expected: str) -> None:
         with pytest.raises(TypeError, match=expected):
-            agent("CartPole-v1", **arguments)
+            getattr(noterl, agent)("CartPole-v1", **arguments)
 
     def test_error_names_the_subclass_that_was_called(self) -> None:
         class Mine(noterl.PPO):

@@ -207,7 +207,8 @@ class Agent(Algorithm):
                 when `episodes` or `steps` is reached. Both may be None if a callback ends training.
             callbacks: `noterl.callbacks` or `keras.callbacks`. They run in this order, but loggers and checkpoints run
                 last.
-            num_envs: number of environments, which are stepped one after another in this process.
+            num_envs: number of environments, which are stepped in turn in this process. Slow environments do not become
+                faster by it: pass a `gymnasium.vector.AsyncVectorEnv`, which steps them in processes, as `env`.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes; "auto" is 1 on a terminal, else 2.
             log_every: episodes between lines, 10 by default.
             seed: new seed of every generator, including those of Keras layers; the environments are reset.

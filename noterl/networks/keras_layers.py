@@ -59,6 +59,9 @@ def _keras_layer(layer: tuple) -> keras.layers.Layer:
     return keras.layers.Flatten(data_format="channels_last")
 
 
+_DUELING_PARTS = ("trunk", "value", "advantage")
+
+
 @keras.saving.register_keras_serializable("noterl")
 class Dueling(keras.Model):
     """A dueling network: `value + advantage - mean(advantage)` on a shared trunk."""
@@ -66,6 +69,15 @@ class Dueling(keras.Model):
     def __init__(self, trunk: keras.Sequential, value: keras.Sequential, advantage: keras.Sequential) -> None:
         super().__init__()
         self.trunk, self.value, self.advantage = trunk, value, advantage
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the configurations of the three parts."""
+        return {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in _DUELING_PARTS}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Dueling:
+        """Build a network from what `get_config` returned."""
+        return cls(*(keras.saving.deserialize_keras_object(config[name]) for name in _DUELING_PARTS))
 
     def call(self, observation: Any) -> Any:
         """Return the Q values `[B, A]`."""

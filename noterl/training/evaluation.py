@@ -112,7 +112,11 @@ def evaluate(
         call_handlers(events.on_evaluate_begin, {})
         result.update(_statistics(_play(player, seeds, min(num_envs, episodes), explorer), player.source.team))
 
-    run_all(play, lambda: call_handlers(events.on_evaluate_end, dict(result)))
+    run_all(
+        play,
+        lambda: call_handlers(events.on_evaluate_end, dict(result)),
+        player.actor.mark_stale,  # the hooks may have set other weights for the evaluation
+    )
     return result
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from noterl import backends, networks
 from noterl.backends import keras
-from noterl.callback import CHECKPOINT, LOGGER, USER, AgentView, Callback, overrides
+from noterl.callback import CHECKPOINT, LOGGER, USER, AgentView, Budget, Callback, overrides
 from noterl.types import Logs
 from noterl.utils import words
 
@@ -46,6 +46,11 @@ class KerasCallback(Callback):
         self.order = CHECKPOINT if kind & set(_SAVERS) else LOGGER if kind & set(_LOGGERS) else USER
         self.stops_training = "EarlyStopping" in kind
         self._keeps_backup = "BackupAndRestore" in kind
+        self._saves_network = "ModelCheckpoint" in kind
+        self._budget = Budget()
+        if "SwapEMAWeights" in kind and callback.swap_on_epoch:
+            # The weights are swapped between the epochs. An update of another environment must not see them.
+            self.on_step_end = self._open_epoch  # type: ignore[method-assign]
         for event, hooks in _BATCH_HOOKS.items():
             overridden = [hook for hook in hooks if overrides(callback, hook, keras.callbacks.Callback)]
             if overridden:
@@ -65,11 +70,23 @@ class KerasCallback(Callback):
         """The name of the adapted class."""
         return type(self.callback).__name__
 
+    def before_fit(self, agent: AgentView, budget: Budget) -> None:
+        """Keep the budget, and check that a ModelCheckpoint can save the agent's network.
+
+        Raises:
+            ValueError: if the agent trains several networks, or one that is not a Keras model.
+        """
+        self._budget = budget
+        if self._saves_network:
+            _saved_network(agent)
+
     def on_train_begin(self, logs: Logs) -> None:
-        """Give the callback its facade and forward the event."""
+        """Give the callback its facade and forward the event. The number of epochs is infinite without a budget."""
         self._epoch, self._epoch_open, self._failed = 0, False, False
-        self.callback.set_params({"epochs": None, "steps": None, "verbose": 0})
-        self.callback.set_model(Facade(self.agent))
+        epochs = self._budget.last_episode - self.agent.episodes
+        self.callback.set_params({"epochs": epochs, "steps": None, "verbose": 0})
+        network = _saved_network(self.agent) if self._saves_network else None
+        self.callback.set_model(Facade(self.agent, self.state_key, network))
         self.callback.on_train_begin({})
 
     def on_train_end(self, logs: Logs) -> None:
@@ -128,19 +145,39 @@ class KerasCallback(Callback):
         return forward
 
 
+def _saved_network(agent: AgentView) -> keras.Model:
+    """Return the one network that the agent trains, for files in Keras's format.
+
+    Raises:
+        ValueError: if there are several, or it is not a Keras model.
+    """
+    trained = {name: each for name, each in agent.networks().items() if networks.trainable_variables(each)}
+    found = list(trained.values())
+    if len(found) != 1 or not isinstance(found[0], keras.Model):
+        which = ", ".join(trained) + (", a module of torch" if len(found) == 1 else "")
+        raise ValueError(
+            f"callbacks: keras.callbacks.ModelCheckpoint saves one Keras network, but {type(agent).__name__} trains "
+            f"{which}; noterl.callbacks.Checkpoint saves the whole agent"
+        )
+    return found[0]
+
+
 class Facade:
     """The model of a Keras callback, with the attributes that Keras's own callbacks use.
 
     Args:
         agent: the agent.
+        callback: the name of the callback's class.
+        network: the network that `save` and `save_weights` write in Keras's format; None to write noterl's files.
     """
 
     built = True
     train_function = None
 
-    def __init__(self, agent: AgentView) -> None:
+    def __init__(self, agent: AgentView, callback: str = "Callback", network: keras.Model | None = None) -> None:
         self.agent, self.name = agent, type(agent).__name__
         self.history = agent.history  # a Keras callback may assign another one
+        self._callback, self._network = callback, network
 
     @property
     def optimizer(self) -> Any:
@@ -158,7 +195,7 @@ class Facade:
     @stop_training.setter
     def stop_training(self, stop: bool) -> None:
         if stop:
-            self.agent.stop("a Keras callback set stop_training")
+            self.agent.stop(f"the Keras callback {self._callback} set stop_training")
         else:
             self.agent.stop_training = False
 
@@ -192,14 +229,20 @@ class Facade:
             variable.assign(weight)
 
     def save(self, filepath: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
-        """Save the agent, without its memory."""
+        """Save the network, or the agent without its memory."""
         self._refuse_existing(filepath, overwrite)
-        self.agent.save(filepath, replay=False)
+        if self._network is not None:
+            self._network.save(filepath, **kwargs)
+        else:
+            self.agent.save(filepath, replay=False)
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
-        """Save the weights, in noterl's format for every ending."""
+        """Save the weights of the network, or those of the agent in noterl's format."""
         self._refuse_existing(filepath, overwrite)
-        self.agent.save_weights(filepath)
+        if self._network is not None:
+            self._network.save_weights(filepath, **kwargs)
+        else:
+            self.agent.save_weights(filepath)
 
     def load_weights(self, filepath: str | Path, **kwargs: Any) -> None:
         """Load the file of `save_weights`."""
@@ -228,3 +271,11 @@ class _Optimizer:
         self._agent.set_rule("learning_rate", float(value), self.name)
 
     lr = learning_rate
+
+    @property
+    def use_ema(self) -> bool:
+        """Whether the optimizer keeps a moving average of the weights."""
+        return getattr(self._agent.optimizers[self.name], "use_ema", False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent.optimizers[self.name], name)

@@ -124,7 +124,7 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
             "on_train_batch_end": "`on_batch_end`",
             "on_test_begin": "`on_evaluate_begin`",
             "on_test_end": "`on_evaluate_end`",
-            "ModelCheckpoint, OrbaxCheckpoint": "`Checkpoint`",
+            "ModelCheckpoint, OrbaxCheckpoint": "`Checkpoint`, which saves the whole agent",
             "ProgbarLogger": "`ProgressBar`",
             "RemoteMonitor": "None; use Keras's",
             "SwapEMAWeights": "None; use Keras's",

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import noterl
+from noterl.networks import get_weights
 from tests.support.states import assert_same_state, one_lane
 from tests.support.tape import Tape, taped
 
@@ -27,6 +28,8 @@ WATCHING: dict[str, Callable[[Path], Any]] = {
     "ReduceLROnPlateau": lambda folder: callbacks.ReduceLROnPlateau("reward", mode="max", patience=100),
     "TerminateOnNaN": lambda folder: callbacks.TerminateOnNaN(),
 }
+if keras.backend.backend() == "torch":  # noterl's networks are modules of torch there, which Keras cannot save
+    del WATCHING["ModelCheckpoint"]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,10 @@ def test_several_callbacks_work_together(
     with (tmp_path / "log.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["reward"]) for row in rows] == agent.history.history["reward"]
-    assert noterl.load(tmp_path / "6.keras").updates == agent.updates
+    if "ModelCheckpoint" in WATCHING:
+        saved = keras.models.load_model(tmp_path / "6.keras").get_weights()
+        for ours, theirs in zip(saved, get_weights(agent.q), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 class TestTensorBoard:

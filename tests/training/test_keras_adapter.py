@@ -14,6 +14,7 @@ import pytest
 
 import noterl
 from noterl.callback import CHECKPOINT, LOGGER, USER, LambdaCallback
+from noterl.callbacks import Evaluate
 from noterl.networks import get_weights
 from noterl.training.dispatch import CallbackList
 from noterl.training.keras_adapter import Facade
@@ -175,7 +176,7 @@ class TestEarlyStopping:
         stopper = keras.callbacks.EarlyStopping(monitor="reward", mode="max", **arguments)
         history = agent.fit(callbacks=[stopper], episodes=10, verbose=0)
         assert len(history) == episodes
-        assert history.stop_reason == "a Keras callback set stop_training"
+        assert history.stop_reason == "the Keras callback EarlyStopping set stop_training"
 
     def test_loss_can_be_monitored(self) -> None:
         agent = taped(Tape(), learning_starts=0, batch_size=1)
@@ -193,6 +194,86 @@ class TestEarlyStopping:
         for weights, expected, last in zip(get_weights(agent.q), kept[best], kept[-2], strict=True):
             np.testing.assert_array_equal(weights, expected)
             assert (weights != last).any()
+
+
+class TestParameters:
+    class Noting(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.epochs = self.params["epochs"]
+
+    @pytest.mark.parametrize(
+        ("budget", "epochs"), [({"episodes": 3}, 3), ({"steps": 5}, math.inf), ({"episodes": 2, "steps": 100}, 2)]
+    )
+    def test_epochs_are_the_budget_of_each_fit(self, budget: dict[str, int], epochs: float) -> None:
+        agent, noting = rewarded([0]), self.Noting()
+        for _ in range(2):
+            agent.fit(**budget, callbacks=[noting], verbose=0)
+            assert noting.epochs == epochs
+
+
+def keras_small(**arguments: Any) -> noterl.DQN:
+    """Return an agent like `small` with a Keras network, also on torch."""
+    initializers = [keras.initializers.GlorotUniform(seed=seed) for seed in range(2)]
+    layers = [keras.layers.Dense(4, "relu", True, initializers[0]), keras.layers.Dense(2, None, True, initializers[1])]
+    agent = noterl.DQN("CartPole-v1", network=keras.Sequential([keras.Input((4,)), *layers]), seed=3)
+    settings = {"optimizer": 0.1, "batch_size": 4, "learning_starts": 10, "update_every": 8, "replay": 200}
+    agent.compile(**{**settings, **arguments})
+    return agent
+
+
+class TestSwapEMAWeights:
+    def averaged(self, **arguments: Any) -> noterl.DQN:
+        optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)
+        return keras_small(optimizer=optimizer, updates=4, **arguments)
+
+    def test_evaluation_uses_the_average_and_training_does_not(self) -> None:
+        agent, twin = self.averaged(), self.averaged()
+        seen: dict[str, Any] = {}
+        trained = LambdaCallback(on_episode_end=lambda episode, logs: seen.update(before=get_weights(agent.q)))
+        inside = LambdaCallback(on_evaluate_begin=lambda logs: seen.update(inside=get_weights(agent.q)))
+        look = Evaluate(every=1, episodes=1)
+        after = LambdaCallback(on_episode_end=lambda episode, logs: seen.update(after=get_weights(agent.q)))
+        swap = keras.callbacks.SwapEMAWeights()
+        agent.fit(episodes=4, callbacks=[trained, swap, inside, look, after], verbose=0)
+        twin.fit(episodes=4, verbose=0)
+        average = [np.asarray(keras.ops.convert_to_numpy(v)) for v in agent.optimizer._model_variables_moving_average]
+        for before, during, later, mean, plain in zip(
+            seen["before"], seen["inside"], seen["after"], average, get_weights(twin.q), strict=True
+        ):
+            np.testing.assert_allclose(during, mean, rtol=1e-6)
+            assert (during != before).any()
+            np.testing.assert_allclose(later, before, rtol=1e-5, atol=1e-7)  # TensorFlow swaps by additions
+            np.testing.assert_allclose(later, plain, rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize("num_envs", [1, 3])
+    def test_swap_on_epoch_does_not_change_training(self, num_envs: int) -> None:
+        agents = self.averaged(), self.averaged()
+        losses: list[list[float]] = [[], []]
+        for agent, found, swap in zip(agents, losses, ([keras.callbacks.SwapEMAWeights(True)], []), strict=True):
+            note = LambdaCallback(on_batch_end=lambda batch, logs, found=found: found.append(logs["loss"]))
+            agent.fit(episodes=9, num_envs=num_envs, callbacks=[*swap, note], verbose=0)
+        assert len(losses[0]) > 20
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+    def test_swap_on_epoch_ends_with_the_average(self) -> None:
+        agent, twin = self.averaged(), self.averaged()
+        agent.fit(episodes=5, callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)], verbose=0)
+        twin.fit(episodes=5, verbose=0)
+        average = [keras.ops.convert_to_numpy(v) for v in twin.optimizer._model_variables_moving_average]
+        for ours, mean in zip(get_weights(agent.q), average, strict=True):
+            np.testing.assert_allclose(ours, mean, rtol=1e-4, atol=1e-6)
+
+    def test_each_of_several_optimizers_is_averaged(self) -> None:
+        agent = noterl.DDPG("Pendulum-v1", hidden=(4,), seed=3)
+        agent.compile(keras.optimizers.Adam(1e-2, use_ema=True), replay=500, learning_starts=8, batch_size=4)
+        swap, seen = keras.callbacks.SwapEMAWeights(), []
+        inside = LambdaCallback(on_evaluate_begin=lambda logs: seen.append(get_weights(agent.actor)))
+        agent.fit(steps=201, callbacks=[swap, inside, Evaluate(every=1, episodes=1)], verbose=0)
+        assert any((during != now).any() for during, now in zip(seen[0], get_weights(agent.actor), strict=True))
+
+    def test_optimizer_without_average_is_refused_by_keras(self) -> None:
+        with pytest.raises(ValueError, match="use_ema=True"):
+            small().fit(episodes=1, callbacks=[keras.callbacks.SwapEMAWeights(), Evaluate(every=1)], verbose=0)
 
 
 class TestLoggers:
@@ -283,38 +364,63 @@ class TestTerminateOnNaN:
         agent.losses = iter([1, 1, math.nan, 1])
         history = agent.fit(episodes=9, callbacks=[keras.callbacks.TerminateOnNaN()], verbose=0)
         assert len(history) == 2
-        assert history.stop_reason == "a Keras callback set stop_training"
+        assert history.stop_reason == "the Keras callback TerminateOnNaN set stop_training"
         assert agent.updates == 2
 
 
 class TestSavers:
-    def test_model_checkpoint_saves_the_agent(self, tmp_path: Path) -> None:
-        agent = small()
+    def test_model_checkpoint_saves_the_network(self, tmp_path: Path) -> None:
+        agent = keras_small()
         saver = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch:02d}-{reward:.0f}.keras"))
         rewards = agent.fit(episodes=3, callbacks=[saver], verbose=0).history["reward"]
         names = [f"{epoch + 1:02d}-{reward:.0f}.keras" for epoch, reward in enumerate(rewards)]
         assert sorted(path.name for path in tmp_path.iterdir()) == names
-        last = noterl.load(tmp_path / names[-1])
-        assert (last.episodes, last.steps) == (3, agent.steps)
-        for ours, theirs in zip(get_weights(last.q), get_weights(agent.q), strict=True):
+        network = keras.models.load_model(tmp_path / names[-1])
+        for ours, theirs in zip(network.get_weights(), get_weights(agent.q), strict=True):
             np.testing.assert_array_equal(ours, theirs)
+        assert saver.model.agent is agent
+
+    @pytest.mark.backends("tensorflow", "jax")
+    @pytest.mark.parametrize("arguments", [{}, {"dueling": True}])
+    def test_networks_of_noterl_are_loaded_by_keras(self, arguments: dict[str, Any], tmp_path: Path) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=3, **arguments)
+        saver = keras.callbacks.ModelCheckpoint(str(tmp_path / "last.keras"))
+        agent.fit(episodes=1, callbacks=[saver], verbose=0)
+        network = keras.models.load_model(tmp_path / "last.keras")
+        observations = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+        np.testing.assert_allclose(network(observations), agent.q(observations), rtol=1e-6)
 
     def test_model_checkpoint_saves_the_best_only(self, tmp_path: Path) -> None:
-        agent = small(learning_starts=10**6)
+        agent = keras_small(learning_starts=10**6)
         saver = keras.callbacks.ModelCheckpoint(
             str(tmp_path / "best.keras"), monitor="reward", mode="max", save_best_only=True
         )
         rewards = agent.fit(episodes=6, callbacks=[saver], verbose=0).history["reward"]
-        assert noterl.load(tmp_path / "best.keras").episodes == rewards.index(max(rewards)) + 1
+        assert saver.best == max(rewards)
+        assert len(keras.models.load_model(tmp_path / "best.keras").layers) == 2
 
     def test_model_checkpoint_saves_weights(self, tmp_path: Path) -> None:
-        agent, path = small(), tmp_path / "last.weights.h5"
+        agent, path = keras_small(), tmp_path / "last.weights.h5"
         saver = keras.callbacks.ModelCheckpoint(str(path), save_weights_only=True)
         agent.fit(episodes=2, callbacks=[saver], verbose=0)
-        other = noterl.DQN("CartPole-v1", hidden=(4,), seed=9)
-        other.load_weights(path)
-        for ours, theirs in zip(get_weights(other.q), get_weights(agent.q), strict=True):
+        network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(2)])
+        network.load_weights(path)
+        for ours, theirs in zip(network.get_weights(), get_weights(agent.q), strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+    @pytest.mark.parametrize("arguments", [{}, {"save_weights_only": True}])
+    def test_model_checkpoint_of_several_networks_is_refused(self, arguments: dict[str, Any], tmp_path: Path) -> None:
+        path = str(tmp_path / ("x.weights.h5" if arguments else "x.keras"))
+        agent = noterl.PPO("CartPole-v1", hidden=(4,))
+        with pytest.raises(ValueError, match=r"ModelCheckpoint .*actor, critic.*noterl\.callbacks\.Checkpoint"):
+            agent.fit(episodes=1, callbacks=[keras.callbacks.ModelCheckpoint(path, **arguments)], verbose=0)
+        assert (agent.steps, list(tmp_path.iterdir())) == (0, [])
+
+    @pytest.mark.backends("torch")
+    def test_model_checkpoint_of_a_native_module_is_refused(self, tmp_path: Path) -> None:
+        saver = keras.callbacks.ModelCheckpoint(str(tmp_path / "x.keras"))
+        with pytest.raises(ValueError, match=r"ModelCheckpoint .*q, .*torch.*noterl\.callbacks\.Checkpoint"):
+            small().fit(episodes=1, callbacks=[saver], verbose=0)
 
     def test_backup_and_restore_warns(self, tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match=r"BackupAndRestore.*noterl\.callbacks\.Checkpoint") as caught:

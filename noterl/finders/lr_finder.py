@@ -18,6 +18,7 @@ from noterl.finders.curves import (
 from noterl.finders.finder import Curve, Finder
 from noterl.finders.finder_logger import METRICS, FinderLogger
 from noterl.finders.preserving import preserving, train
+from noterl.learning import optimizers
 from noterl.utils.checks import check_int, check_number, check_positive, check_word
 
 if TYPE_CHECKING:
@@ -90,13 +91,15 @@ class LRFinder(Finder):
             **fit: further arguments of `Agent.fit`.
 
         Raises:
-            ValueError: if an argument is not one of the allowed values.
+            ValueError: if an argument is not one of the allowed values, or an optimizer's learning rate has a schedule.
         """
         check_positive("episodes", episodes)
         check_number("start_lr", start_lr, low=0, above=True)
         check_number("end_lr", end_lr, low=start_lr, above=True)
         window = self._window = check_positive("window_size", window_size)
         self.metric = check_word("metric", metric, METRICS)
+        for optimizer in self.agent.optimizers.values():
+            optimizers.check_without_schedule(optimizer)
         points = episodes if metric == "reward" else check_positive("updates", updates or episodes)
         rates = np.geomspace(start_lr, end_lr, points, endpoint=False).tolist()
         collapsed = reward_collapsed if metric == "reward" else loss_exploded

@@ -220,8 +220,8 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
         ValueError: if the optimizer has no such rule, the value is out of bounds, or the rule has a schedule.
     """
     get_rule(optimizer, rule)
-    if rule == "learning_rate" and schedule_of(optimizer) is not None:
-        raise ValueError(f"{rule} has the schedule {schedule_of(optimizer)!r}, which would overwrite {value!r}")
+    if rule == "learning_rate":
+        check_without_schedule(optimizer)
     low, high = _RULES.get(rule, (0.0, math.inf))
     value = check_number(rule, value, low=low, high=high)
     if _is_torch(optimizer):
@@ -237,6 +237,22 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
         getattr(optimizer, rule).assign(value)
     else:
         setattr(optimizer, rule, value)
+
+
+def check_without_schedule(optimizer: Any) -> None:
+    """Check that the learning rate can be set.
+
+    Raises:
+        ValueError: if it has a schedule, of `noterl.schedules` or of Keras.
+    """
+    of_keras = getattr(optimizer, "_learning_rate", None)
+    is_of_keras = isinstance(of_keras, keras.optimizers.schedules.LearningRateSchedule)
+    schedule = of_keras if is_of_keras else schedule_of(optimizer)
+    if schedule is not None:
+        raise ValueError(
+            f"learning_rate has the schedule {schedule!r}, which would overwrite other values; compile with a "
+            "number, such as compile(optimizer=1e-3)"
+        )
 
 
 def get_state(optimizer: Any, layout: Layout) -> dict[str, Any]:

@@ -57,6 +57,17 @@ class Undisturbed:
 
 
 class TestLRFinder:
+    @pytest.mark.parametrize("of_keras", [False, True])
+    def test_scheduled_rate_is_refused_before_training(self, of_keras: bool) -> None:
+        linear = noterl.schedules.Linear(1e-3, 1e-4, 100)
+        rate = keras.optimizers.schedules.ExponentialDecay(1e-3, 10, 0.9) if of_keras else linear
+        agent, callback = one_lane(), LambdaCallback(on_train_begin=lambda logs: pytest.fail("training began"))
+        agent.compile(keras.optimizers.Adam(rate))
+        with pytest.raises(ValueError, match=r"learning_rate has the schedule .*compile\(optimizer=1e-3\)"):
+            LRFinder(agent).find(episodes=20, callbacks=[callback])
+        with pytest.raises(ValueError, match="learning_rate has the schedule"):
+            agent.set_rule("learning_rate", 0.1)
+
     def test_reward_is_recorded_for_growing_rates(self, agent: noterl.DQN) -> None:
         finder = LRFinder(agent)
         with Undisturbed(agent):

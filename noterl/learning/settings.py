@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
 import warnings
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from noterl import policies
 from noterl.algorithm import Algorithm, Defaults
@@ -46,7 +47,7 @@ class Settings:
         if isinstance(arguments.get("policy"), str):
             arguments["policy"] = policies.get(arguments["policy"])
         capacity = whole(arguments.get("replay"))
-        if isinstance(capacity, numbers.Integral) and not isinstance(capacity, bool) and capacity > 0:
+        if isinstance(capacity, int | np.integer) and not isinstance(capacity, bool) and capacity > 0:
             arguments["replay"] = Replay(int(capacity))
         self.arguments, self.head = arguments, head
         self.policy: Policy | None = _explorer("policy", arguments.get("policy", defaults.policy), Policy, head)

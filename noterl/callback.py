@@ -234,6 +234,11 @@ class Callback:
     agent: AgentView
     _every_mark: float | None = None  # the count at which `on_due` was last called, or training began
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.split(".")[:2] == ["noterl", "callbacks"] and "__init__" in vars(cls):
+            cls.__init__ = words.explain_arguments(cls.__init__)  # type: ignore[method-assign]
+
     @property
     def state_key(self) -> str:
         """The name under which a file keeps this callback's state; unique within a list.

@@ -79,6 +79,10 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
             "BaseCallback, EventCallback, ConvertCallback": "`Callback`, `LambdaCallback`",
             "CallbackList": "a plain list",
             "CheckpointCallback": '`Checkpoint(path, save_freq, unit="steps")`',
+            "save_path, name_prefix": "`Checkpoint(path)`",
+            "eval_env": "`Evaluate(env)`",
+            "eval_freq": '`Evaluate(every=, unit="steps")`',
+            "best_model_save_path, callback_on_new_best": "`Evaluate(on_best=)`",
             "EvalCallback": '`Evaluate(env, every=5_000, unit="steps", episodes=)`',
             "StopTrainingOnRewardThreshold": '`EarlyStopping(1, threshold, monitor="evaluation_reward_mean")`',
             "StopTrainingOnNoModelImprovement": '`EarlyStopping(1, patience=, monitor="evaluation_reward_mean")`',
@@ -124,6 +128,8 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
             "on_train_batch_end": "`on_batch_end`",
             "on_test_begin": "`on_evaluate_begin`",
             "on_test_end": "`on_evaluate_end`",
+            "filepath": "`Checkpoint(path)`",
+            "backup_dir": "`BackupAndRestore(path)`",
             "ModelCheckpoint, OrbaxCheckpoint": "`Checkpoint`, which saves the whole agent",
             "ProgbarLogger": "`ProgressBar`",
             "RemoteMonitor": "None; use Keras's",
@@ -191,7 +197,7 @@ def explain_keyword(
         elsewhere: the arguments of related functions by the names of these.
     """
     advice = [
-        hint(value) if isinstance(value, str) else None,
+        _hint_of_value(value),
         *(f"{name} is an argument of {function}" for function, names in (elsewhere or {}).items() if name in names),
         _nearest(name, known, 0.85),
         hint(name),  # before names that are only somewhat similar
@@ -239,7 +245,7 @@ def explain_constructor(error: TypeError, cls: type, args: tuple[Any, ...], kwar
     if text.startswith("missing a required argument"):
         return f"{name}() is {text}"
     if text == "too many positional arguments":
-        advice = next(filter(None, (hint(value) for value in args if isinstance(value, str))), "use keywords")
+        advice = next(filter(None, map(_hint_of_value, args)), "use keywords")
         return f"{name}() got {text}, {', '.join(map(repr, args))}: {advice}"
     match = re.match(r"(?:.*?(\w+)\.__init__\(\) )?got an unexpected keyword argument", text)
     if match is None or match[1] not in {None, *(base.__name__ for base in cls.__mro__)}:
@@ -255,9 +261,12 @@ def explain_constructor(error: TypeError, cls: type, args: tuple[Any, ...], kwar
 def explain_arguments(method: Method) -> Method:
     """Decorate a method so that an unknown keyword raises a TypeError that says what to write instead.
 
-    The error names the class of the object, where Python names the class that defines the method.
+    The error names the class of the object, where Python names the class that defines the method. A method that takes
+    any keyword is returned as it is.
     """
-    known = list(inspect.signature(method).parameters)[1:]
+    if any(each.kind is each.VAR_KEYWORD for each in inspect.signature(method).parameters.values()):
+        return method
+    known = _arguments(method)
 
     @functools.wraps(method)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -265,13 +274,19 @@ def explain_arguments(method: Method) -> Method:
             if name not in known:
                 kind = type(self)
                 elsewhere = {f"{kind.__name__}(...)": _arguments(kind), **_arguments_of_methods(kind)}
+                caller = kind.__name__ + ("" if method.__name__ == "__init__" else f".{method.__name__}")
                 raise TypeError(
-                    f"{kind.__name__}.{method.__name__}() got an unexpected keyword argument {name!r}: "
+                    f"{caller}() got an unexpected keyword argument {name!r}: "
                     f"{explain_keyword(name, value, known, elsewhere)}"
                 )
         return method(self, *args, **kwargs)
 
     return checked  # type: ignore[return-value]
+
+
+def _hint_of_value(value: Any) -> str | None:
+    """Return the hint for a value such as "MlpPolicy"."""
+    return hint(value) if isinstance(value, str) and value.endswith("Policy") else None
 
 
 def _nearest(name: str, known: Iterable[str], similarity: float) -> str | None:

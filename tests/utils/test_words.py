@@ -190,3 +190,31 @@ class TestAttributes:
         with pytest.raises(ImportError, match="cannot import name 'Quux' from 'noterl'"):
             exec("from noterl import Quux")
         assert not hasattr(noterl, "EvalCallback")
+
+
+class TestCallbacks:
+    @pytest.mark.backend_free
+    @pytest.mark.parametrize(
+        ("name", "arguments", "expected"),
+        [
+            ("Evaluate", {"eval_freq": 9}, r"Evaluate\(\) .*'eval_freq'.*Evaluate\(every=, unit=\"steps\"\)"),
+            ("Checkpoint", {"filepath": "x"}, r"Checkpoint\(\) .*'filepath'.*Checkpoint\(path\)"),
+            ("EarlyStopping", {"criterion": 9, "patince": 3}, r"EarlyStopping\(\) .*did you mean 'patience'"),
+        ],
+    )
+    def test_wrong_keyword_of_a_callback_is_explained(
+        self, name: str, arguments: dict[str, Any], expected: str
+    ) -> None:
+        with pytest.raises(TypeError, match=expected):
+            getattr(noterl.callbacks, name)(**arguments)
+
+    @pytest.mark.backend_free
+    def test_error_names_the_subclass_and_other_keywords_are_kept(self) -> None:
+        class Mine(noterl.callbacks.StopOnSteps):
+            def __init__(self, **options: Any) -> None:
+                super().__init__(**options)
+
+        assert Mine(steps=3).steps == 3
+        with pytest.raises(TypeError, match=r"Mine\(\) .*'step': did you mean 'steps'"):
+            Mine(step=3)
+        assert list(inspect.signature(noterl.callbacks.StopOnSteps).parameters) == ["steps"]

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
-from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
+from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.types import Transition
@@ -57,7 +57,7 @@ class VectorLanes:
         self._checker = Checker(source.observation_space)
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
-        self._log = ActionLog(source.action_space, self.num_envs)
+        self._log, self._has_warned = ActionLog(source.action_space, self.num_envs), False
         self._forget()
         set_owner(self._env, self)
 
@@ -156,7 +156,9 @@ class VectorLanes:
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Step the environment; return rewards, both kinds of ends, and the info."""
         observations, rewards, terminated, truncated, info = self._env.step(actions.copy())  # it may change them
-        self._log.append(actions)
+        if not self._log.append(actions) and not self._has_warned:
+            self._has_warned = True
+            warn_too_long("the run of the vector environment since its reset")
         over = ~self.waiting & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
         self._observations = copy_observation(self._batch_space, observations)
         if self._mode is AutoresetMode.NEXT_STEP:

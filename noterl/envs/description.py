@@ -61,7 +61,8 @@ def read(description: Any) -> Described:
     """Read a description, which may come from a hostile file.
 
     Raises:
-        ValueError: if it is not a description, its id would import a module, or the environment does not take its keywords.
+        ValueError: if it is not a description, its id would import a module, or the environment does not take the
+            keywords.
     """
     if not isinstance(description, dict):
         raise ValueError(f"description must be a dict, got {show(description)}")

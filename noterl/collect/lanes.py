@@ -49,7 +49,7 @@ class Lanes:
         self._generators = generators
         self._environments = [source.make(lane) for lane in range(num_envs)]
         self._steps = [environment.step for environment in self._environments]
-        self._checker = Checker(source.observation_space)
+        self._checker = Checker(source.observation_space, warn_outside=True)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
         self._space, self._encoder = source.observation_space, ObservationEncoder(source.observation_space)
         # The current observations, which are replaced but never changed in place, and all of them encoded

@@ -54,7 +54,7 @@ class VectorLanes:
         self.ledger = Ledger(self.num_envs)
         self._before = (self.ledger.returns, self.ledger.lengths)  # as they were before the last tick
         self._generators = generators
-        self._checker = Checker(source.observation_space)
+        self._checker = Checker(source.observation_space, warn_outside=True)
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
         self._log, self._has_warned = ActionLog(source.action_space, self.num_envs), False

@@ -19,6 +19,7 @@ from noterl import envs
 from noterl.collect.action_log import ActionLog
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
+from noterl.envs.checking.vector import check_step
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.types import Transition
 
@@ -159,7 +160,7 @@ class VectorLanes:
         if not self._log.append(actions) and not self._has_warned:
             self._has_warned = True
             warn_too_long("the run of the vector environment since its reset")
-        over = ~self.waiting & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
+        over = check_step(self._mode.value, self.waiting, rewards, terminated, truncated, info)
         self._observations = copy_observation(self._batch_space, observations)
         if self._mode is AutoresetMode.NEXT_STEP:
             self.waiting = over

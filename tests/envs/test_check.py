@@ -344,7 +344,7 @@ class TestCheck:
         "wrong", [{"episodes": 0}, {"steps": -1}, {"steps": 2.5}, {"seed": -1}, {"episodes": True}]
     )
     def test_bad_numbers_are_refused(self, wrong):
-        with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be an int of at least"):
+        with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be "):
             check(CARTPOLE, **wrong)
 
     def test_other_objects_are_refused(self):

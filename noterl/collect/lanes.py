@@ -139,8 +139,12 @@ class Lanes:
         return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated)),)
 
     def _set_observation(self, lane: int, observation: Any) -> None:
-        self._observations[lane] = copy_observation(self._space, observation)
-        self._encoder.write(observation, self._encoded[lane])
+        if self._encoder.is_identity:
+            self._encoded[lane] = observation
+            self._observations[lane] = self._encoded[lane].copy()
+        else:
+            self._encoder.write(observation, self._encoded[lane])
+            self._observations[lane] = copy_observation(self._space, observation)
 
     def logs(self, lane: int) -> dict[str, float]:
         """Return the logs of a lane's episode besides its return and length."""

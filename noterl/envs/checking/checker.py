@@ -30,36 +30,30 @@ class Checker:
     def __init__(
         self, observation_space: spaces.Space[Any], name: str = "observation", *, warn_outside: bool = False
     ) -> None:
-        self._name, self._space = name, observation_space
-        self._examines, self._count = warn_outside and _is_bounded(observation_space), 0
+        self._name, self._space, self._shape = name, observation_space, observation_space.shape
         parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
         self._parts = {key: Checker(part, f"{name}[{key!r}]") for key, part in parts.items()}
         self._floating = isinstance(observation_space, spaces.Box) and observation_space.dtype.kind == "f"
         self._discrete = observation_space if isinstance(observation_space, spaces.Discrete) else None
-        self._shape = observation_space.shape
-        self._weights = _weights(0, np.dtype(np.float32))
+        self._weights = _weights(math.prod(self._shape or ()), np.dtype(observation_space.dtype or np.float32))
+        self._examined = 0
+        # The number of observations until the next one is examined; never again if it is negative
+        self._until = 1 if warn_outside and _is_bounded(observation_space) else -1
 
     def observation(self, observation: Any, lane: int, step: int) -> None:
         """Raise unless the observation has the space's shape, fits float32 and, for a Discrete space, lies in it."""
-        self._check(observation, lane, step)
-        if self._examines:
-            self._count += 1
-            if (self._count <= 1000 or self._count % 100 == 0) and not _is_inside(observation, self._space):
-                self._examines = False
-                warnings.warn(
-                    f"{self._name} of environment {lane} at step {step} is outside of the bounds of {self._space}: "
-                    f"{observation!r}. Training continues with such observations, without further warnings.",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-
-    def _check(self, observation: Any, lane: int, step: int) -> None:
         if self._shape is None:
             for key, checker in self._parts.items():
                 if key not in observation:
                     raise InvalidStepError(f"{self._name} of environment {lane} at step {step} has no key {key!r}")
-                checker._check(observation[key], lane, step)
-            return
+                checker.observation(observation[key], lane, step)
+        else:
+            self._check_array(observation, lane, step)
+        self._until -= 1
+        if self._until == 0:
+            self._examine(observation, lane, step)
+
+    def _check_array(self, observation: Any, lane: int, step: int) -> None:
         # Only floats are converted to an array: stacked frames may be lazy, and conversion would stack them here.
         value = np.asarray(observation) if self._floating and type(observation) is not np.ndarray else observation
         shape = value.shape if type(value) is np.ndarray else np.shape(value)
@@ -69,7 +63,7 @@ class Checker:
                 f"{self._shape}"
             )
         if self._floating:
-            if value.dtype != self._weights.dtype or value.size != self._weights.size:
+            if value.dtype is not self._weights.dtype:
                 self._weights = _weights(value.size, value.dtype)
             # One product finds most values quickly; unlike `dot`, `vdot` never warns.
             if (
@@ -83,16 +77,29 @@ class Checker:
                 f"{self._name} of environment {lane} at step {step} is not in {self._discrete}: {observation!r}"
             )
 
+    def _examine(self, observation: Any, lane: int, step: int) -> None:
+        """Warn if the observation lies outside of the bounds; otherwise decide which one is examined next."""
+        self._examined += 1
+        if _is_inside(observation, self._space):
+            self._until = 1 if self._examined < 1000 else 100
+            return
+        warnings.warn(
+            f"{self._name} of environment {lane} at step {step} is outside of the bounds of {self._space}: "
+            f"{observation!r}. Training continues with such observations, without further warnings.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
     def reward(self, reward: Any, lane: int, step: int) -> None:
         """Raise unless the reward is a finite number that float32 can hold."""
         try:
-            finite = math.isfinite(reward)
+            size = math.fabs(reward)
         except TypeError:
             raise InvalidStepError(
                 f"reward of environment {lane} at step {step} must be a number, got {reward!r}"
             ) from None
-        if not finite or abs(reward) > _LARGEST:
-            fault = "exceeds float32" if finite else "is not finite"
+        if not size <= _LARGEST:
+            fault = "exceeds float32" if math.isfinite(size) else "is not finite"
             raise InvalidStepError(f"reward of environment {lane} at step {step} {fault}: {reward!r}")
 
 

@@ -17,6 +17,7 @@ from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
 from noterl.callback import Callback
 from noterl.envs import EnvSource
+from noterl.envs.checking.checker import Checker
 from noterl.explorer import Explorer
 from noterl.heads import one_of
 from noterl.history import History
@@ -613,7 +614,8 @@ class Agent(Algorithm):
         _, actor = self._build()
         source = self._source if env is None else matching_source(env, self._source)
         try:
-            yield Player(actor, source, self._encoder, self._session.team_reward, self._counters.steps)
+            checker = Checker(source.observation_space)
+            yield Player(actor, source, self._encoder, self._session.team_reward, self._counters.steps, checker)
         finally:
             if source not in (self._source, env):
                 source.close()

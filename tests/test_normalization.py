@@ -126,6 +126,38 @@ def test_agent_acts_with_its_statistics_and_saves_them(tmp_path) -> None:
         ppo(normalize_observation=False, normalize_reward=False).set_state(before)
 
 
+class Paying(RandomWalkEnv):
+    """Pays the same reward in every step, and may raise in one step."""
+
+    def __init__(self, reward: float, fails_at: int | None = None) -> None:
+        super().__init__(limit=1e9, length=1000)
+        self.reward, self.fails_at, self.steps_made = reward, fails_at, 0
+
+    def step(self, action: Any) -> Any:
+        self.steps_made += 1
+        if self.steps_made == self.fails_at:
+            raise OSError("gone")
+        observation, _, *rest = super().step(action)
+        return observation, self.reward, *rest
+
+
+@pytest.mark.parametrize("rollouts", [1, 2])
+def test_return_of_an_abandoned_episode_does_not_continue_in_another_environment(rollouts: int) -> None:
+    agent = ppo(normalize_observation=False)
+    agent.fit(lambda: Paying(100.0), steps=10 * rollouts, verbose=0)
+    agent.fit(lambda: Paying(0.0), steps=10, verbose=0)
+    assert agent._normalizers._returns.tolist() == [0.0]
+
+
+def test_return_of_an_episode_that_fails_after_a_rollout_does_not_continue() -> None:
+    agent, env = ppo(normalize_observation=False), Paying(100.0, fails_at=11)
+    with pytest.raises(OSError, match="gone"):
+        agent.fit(env, steps=20, verbose=0)
+    env.reward = 0.0
+    agent.fit(env, steps=10, verbose=0)
+    assert agent._normalizers._returns.tolist() == [0.0]
+
+
 def test_weights_file_holds_the_statistics(tmp_path) -> None:
     first, second, observation = ppo(), ppo(seed=5), np.array([[0.3, -0.2]], np.float32)
     first.fit(steps=60, num_envs=2, verbose=0)

@@ -29,17 +29,16 @@ def check_state(state: Any, source: EnvSource) -> None:
     expected = {"lanes": ListOf(lane), "ledger": {**ledger, "running": flags, "over": ListOf(Int(0, count - 1))}}
     action_space = source.action_space
     actions: list[Any]
+    log = ActionLog(action_space, count if "vector" in state else None)
+    recorded = (Array(log.dtype, (None, *log.shape[1:])), None)
     if "vector" in state:
-        log = ActionLog(action_space, count)
         actions = [state["vector"]["actions"]]
-        recorded = (Array(log.dtype, (None, *log.shape[1:])), None)
         unreset = Array(np.bool_, (count,))
         vector = {"mode": str, "seed": _SEED, "actions": recorded, "unreset": unreset, "discarded": bool}
         check(state, {**expected, "vector": vector}, "lanes")
     else:
-        log = ActionLog(action_space)
         actions = [state["actions"], *(each["actions"] for each in state["lanes"])]
-        lane |= {"seed": _SEED, "environment": (dict, None), "actions": Array(log.dtype, (None, *log.shape[1:]))}
+        lane |= {"seed": _SEED, "environment": (dict, None), "actions": recorded}
         if source.team is not None:
             lane["earned"] = Array(np.float64, (len(source.team),))
         chosen = Array(np.int64 if isinstance(action_space, spaces.Discrete) else log.dtype, (count, *log.shape[1:]))

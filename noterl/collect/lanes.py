@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
-from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
+from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.heads import one_of
@@ -49,7 +49,7 @@ class Lanes:
         self._generators = generators
         self._environments = [source.make(lane) for lane in range(num_envs)]
         self._steps = [environment.step for environment in self._environments]
-        self._checker = Checker(source.observation_space)
+        self._checker = Checker(source.observation_space, warn_outside=True)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
         self._space, self._encoder = source.observation_space, ObservationEncoder(source.observation_space)
         # The current observations, which are replaced but never changed in place, and all of them encoded
@@ -57,6 +57,8 @@ class Lanes:
         self._encoded = np.zeros((num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
         self._seeds: list[int] = [0] * num_envs
         self._logs = [ActionLog(source.action_space) for _ in range(num_envs)]
+        self._has_state: list[bool | None] = [None] * num_envs  # whether the environment restores itself; None: unknown
+        self._has_warned = False
         self.claim()
 
     def claim(self) -> None:
@@ -91,6 +93,10 @@ class Lanes:
         self._set_observation(lane, observation)
         self._seeds[lane] = seed
         self._logs[lane].restart()
+        if self._has_state[lane] is None:
+            self._has_state[lane] = envs.get_state(self._environments[lane]) is not None
+        if self._has_state[lane]:
+            self._logs[lane].stop()
         self.ledger.begin(lane, number)
 
     def begin_round(self, actions: np.ndarray) -> None:
@@ -122,7 +128,9 @@ class Lanes:
         self._checker.observation(observation, lane, step)
         self._checker.reward(reward, lane, step)
         ledger.running[lane] = True
-        self._logs[lane].append(action)
+        if not self._logs[lane].append(action) and not self._has_warned:
+            self._has_warned = True
+            warn_too_long(f"the episode of environment {lane}")
         gained = float(reward)
         ledger.returns[lane] += gained
         ledger.lengths[lane] += 1
@@ -131,8 +139,12 @@ class Lanes:
         return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated)),)
 
     def _set_observation(self, lane: int, observation: Any) -> None:
-        self._observations[lane] = copy_observation(self._space, observation)
-        self._encoder.write(observation, self._encoded[lane])
+        if self._encoder.is_identity:
+            self._encoded[lane] = observation
+            self._observations[lane] = self._encoded[lane].copy()
+        else:
+            self._encoder.write(observation, self._encoded[lane])
+            self._observations[lane] = copy_observation(self._space, observation)
 
     def logs(self, lane: int) -> dict[str, float]:
         """Return the logs of a lane's episode besides its return and length."""
@@ -180,7 +192,10 @@ class Lanes:
     def _restore_lane(self, lane: int, saved: dict[str, Any]) -> None:
         self._set_observation(lane, saved["observation"])
         self._seeds[lane] = saved["seed"]
-        self._logs[lane].restart(saved["actions"])
+        if saved["actions"] is None:
+            self._logs[lane].stop()
+        else:
+            self._logs[lane].restart(saved["actions"])
         if self.ledger.numbers[lane] < 0:
             return
         try:
@@ -197,6 +212,8 @@ class Lanes:
         if saved["environment"] is not None:
             envs.set_state(environment, saved["environment"])
             return None
+        if saved["actions"] is None:
+            return "its state is not stored, and the actions since its reset exceed 64 MiB"
         actions = (one_of(saved["actions"], k, self.source.action_space) for k in range(len(saved["actions"])))
         observation = envs.replay(environment, saved["seed"], actions, over=not self.ledger.running[lane])
         return None if envs.equal(observation, saved["observation"]) else "observations differ"

@@ -62,6 +62,16 @@ def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts
     )
 
 
+def warn_too_long(what: str) -> None:
+    """Warn that actions are no longer recorded, so that the episodes they belong to cannot be restored."""
+    warnings.warn(
+        f"{what} has more actions than fit into 64 MiB, so they are no longer recorded. A restored run will restart "
+        "its episodes. Environments with get_state() and set_state(state), stepped with num_envs=, have no such limit.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
 # The lanes that stepped an environment last, by the id of the innermost environment. Lanes keep their environments
 # alive, so no other object has this id. Keys are ids because environments that are dataclasses have no hash.
 _owners: WeakValueDictionary[int, Any] = WeakValueDictionary()

@@ -17,8 +17,9 @@ from gymnasium.vector.utils import batch_space
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
-from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted
+from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
+from noterl.envs.checking.vector import check_step
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.types import Transition
 
@@ -54,10 +55,10 @@ class VectorLanes:
         self.ledger = Ledger(self.num_envs)
         self._before = (self.ledger.returns, self.ledger.lengths)  # as they were before the last tick
         self._generators = generators
-        self._checker = Checker(source.observation_space)
+        self._checker = Checker(source.observation_space, warn_outside=True)
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
-        self._log = ActionLog(source.action_space, self.num_envs)
+        self._log, self._has_warned = ActionLog(source.action_space, self.num_envs), False
         self._forget()
         set_owner(self._env, self)
 
@@ -156,8 +157,10 @@ class VectorLanes:
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Step the environment; return rewards, both kinds of ends, and the info."""
         observations, rewards, terminated, truncated, info = self._env.step(actions.copy())  # it may change them
-        self._log.append(actions)
-        over = ~self.waiting & (np.asarray(terminated, bool) | np.asarray(truncated, bool))
+        if not self._log.append(actions) and not self._has_warned:
+            self._has_warned = True
+            warn_too_long("the run of the vector environment since its reset")
+        over = check_step(self._mode.value, self.waiting, rewards, terminated, truncated, info)
         self._observations = copy_observation(self._batch_space, observations)
         if self._mode is AutoresetMode.NEXT_STEP:
             self.waiting = over

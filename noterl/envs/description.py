@@ -5,11 +5,12 @@ An id in a file is only looked up among the registered ones; an id "module:id", 
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import Any, NamedTuple
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from noterl.envs.spaces import kind, show
 
@@ -60,7 +61,8 @@ def read(description: Any) -> Described:
     """Read a description, which may come from a hostile file.
 
     Raises:
-        ValueError: if it is not a description, or its id would import a module.
+        ValueError: if it is not a description, its id would import a module, or the environment does not take the
+            keywords.
     """
     if not isinstance(description, dict):
         raise ValueError(f"description must be a dict, got {show(description)}")
@@ -83,5 +85,26 @@ def read(description: Any) -> Described:
     if env_id not in gymnasium.registry or env_id in _IMPORTING_IDS:
         absent = f"the file's environment {show(env_id)} is not registered here (import the package that registers it)"
         return Described(*spaces, None, {}, absent, agents)
+    if kwargs:
+        _check_keywords(env_id, kwargs)
     # For gymnasium, -1 means no time limit even if the registered id has one.
     return Described(*spaces, env_id, {**kwargs, "max_episode_steps": -1 if limit is None else limit}, "", agents)
+
+
+def _check_keywords(env_id: str, kwargs: dict[str, Any]) -> None:
+    """Raise unless `gymnasium.make` can pass the keywords on to the environment."""
+    refused = f"description: kwargs of {env_id} must be arguments of the environment, got {show(kwargs)}"
+    own = inspect.signature(gymnasium.make).parameters
+    if not all(isinstance(name, str) and name not in {*own, "env_id", "render_mode"} for name in kwargs):
+        raise ValueError(refused)
+    spec = gymnasium.registry[env_id]
+    try:
+        # This process has registered the entry point, so importing it runs nothing that the file brings.
+        creator: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+        signature = inspect.signature(creator)
+    except Exception:  # a missing package is named when the environment is made
+        return
+    try:
+        signature.bind_partial(**{**spec.kwargs, **kwargs})
+    except TypeError as error:
+        raise ValueError(f"{refused}: {error}") from error

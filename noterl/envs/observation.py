@@ -82,9 +82,7 @@ class ObservationEncoder:
         return encoded
 
     def write(self, observation: Any, encoded: Array) -> None:
-        """Encode observations into `encoded [..., *shape]`."""
-        if self.is_identity:
-            encoded[...] = observation
+        """Encode observations into `encoded [..., D]`; not for `is_identity`."""
         for path, space, columns in self.parts:
             value = np.asarray(_get(observation, path))
             if isinstance(space, spaces.Discrete):

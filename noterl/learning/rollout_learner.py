@@ -118,8 +118,10 @@ class RolloutLearner(Learner):
         self.rollout.add(transition)
 
     def interrupt(self, lane: int) -> None:
-        """End a lane's episode in the rollout."""
-        self.rollout.interrupt(lane)
+        """End a lane's episode in the rollout or, if the agent has learned from that already, its running return."""
+        if self.rollout.interrupt(lane) or self.algorithm._normalizers is None:
+            return
+        self.algorithm._normalizers.interrupt(lane)
 
     def due(self, before: int, after: int, ended: int) -> Due:
         """Return the updates of all epochs once the rollout is complete."""

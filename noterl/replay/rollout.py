@@ -128,14 +128,17 @@ class Rollout:
         if not self.is_full:
             self.valid[self.round] = False
 
-    def interrupt(self, lane: int) -> None:
-        """End a lane's episode here: its next transition does not continue its last one."""
-        if not self.num_envs or lane >= self.num_envs:
-            return
-        row = self.round
-        last = row if not self.is_full and self.valid[row, lane] else row - 1
+    def interrupt(self, lane: int) -> bool:
+        """End a lane's episode here: its next transition does not continue its last one.
+
+        Return whether the last one is in the rollout that is being collected.
+        """
+        if lane >= self.num_envs:
+            return False
+        last = self.round if not self.is_full and self.valid[self.round, lane] else self.round - 1
         if last >= 0:
             self.ended[last, lane] = True
+        return last >= 0 and not self.is_full
 
     def batch(self, *, gamma: float) -> Batch:
         """Return the whole rollout, `[T, N, ...]`.

@@ -12,6 +12,7 @@ import numpy as np
 from noterl.acting.actor import Actor
 from noterl.callback import Events
 from noterl.envs import EnvSource
+from noterl.envs.checking.checker import Checker
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.observation import ObservationEncoder
 from noterl.explorer import Explorer
@@ -30,6 +31,7 @@ class Player(NamedTuple):
         encoder: from observations to what networks receive.
         team_reward: what several agents learn from; None for one agent.
         step: environment steps of training so far; exploration may depend on it.
+        checker: of the observations and rewards.
     """
 
     actor: Actor
@@ -37,6 +39,7 @@ class Player(NamedTuple):
     encoder: ObservationEncoder
     team_reward: Callable[..., Any] | None
     step: int
+    checker: Checker
 
     def make_environment(self, render_mode: str | None = None) -> Any:
         """Return an environment to play in; the caller closes it."""
@@ -50,11 +53,18 @@ class Player(NamedTuple):
         actions = self.actor.act(self.encoder.stack(observations), self.step, explorer)
         return [one_of(actions, row, self.source.action_space) for row in range(len(observations))]
 
+    def begin(self, episode: Episode, environment: Any) -> None:
+        """Reset the environment."""
+        episode.observation, _ = environment.reset(seed=episode.seed)
+        self.checker.observation(episode.observation, episode.lane, 0)
+
     def play_step(self, episode: Episode, environment: Any, action: Any) -> bool:
         """Step the environment, record the step in `episode` and return whether the episode is over."""
         episode.observation, reward, terminated, truncated, info = environment.step(action)
-        episode.reward += float(reward)
         episode.length += 1
+        self.checker.observation(episode.observation, episode.lane, episode.length)
+        self.checker.reward(reward, episode.lane, episode.length)
+        episode.reward += float(reward)
         if self.source.team is not None:
             episode.earned = episode.earned + environment.outcome.earned
         if not (terminated or truncated):
@@ -69,6 +79,7 @@ class Episode:
 
     Attributes:
         seed: of the environment.
+        lane: the number of the environment.
         reward: the return.
         length: steps so far.
         observation: the newest one.
@@ -77,15 +88,12 @@ class Episode:
     """
 
     seed: int
+    lane: int = 0
     reward: float = 0.0
     length: int = 0
     observation: Any = None
     earned: Any = 0.0
     success: float | None = None
-
-    def begin(self, environment: Any) -> None:
-        """Reset the environment."""
-        self.observation, _ = environment.reset(seed=self.seed)
 
 
 def evaluate(
@@ -134,7 +142,8 @@ def _play(player: Player, seeds: list[int], num_envs: int, explorer: Explorer | 
             if episode is None:
                 del playing[lane]
             else:
-                episode.begin(environments[lane])
+                episode.lane = lane
+                player.begin(episode, environments[lane])
                 playing[lane] = episode
 
         for lane in range(num_envs):

@@ -59,7 +59,7 @@ def animate(player: Player, path: str | Path, *, max_steps: int | None, fps: int
 def _frames(player: Player, environment: Any, episode: Episode, max_steps: int | None) -> Iterator[np.ndarray]:
     """Play the episode and return its frames, each when it is requested."""
     player.actor.mark_stale()
-    episode.begin(environment)
+    player.begin(episode, environment)
     yield _frame(environment)
     over = False
     while not over and episode.length != max_steps:

@@ -211,10 +211,27 @@ class TestFits:
         with pytest.raises(ValueError, match="num_envs is 3, but env is a vector environment of 2"):
             agent.fit(steps=4, num_envs=3, verbose=0)
 
-    def test_unknown_autoreset_mode_is_refused(self) -> None:
+    @pytest.mark.parametrize(
+        ("claimed", "actual"), [("NextStep", AutoresetMode.SAME_STEP), ("SameStep", AutoresetMode.NEXT_STEP)]
+    )
+    def test_steps_that_contradict_the_autoreset_mode_are_refused(self, claimed: str, actual: AutoresetMode) -> None:
+        env = vector_of([lambda: CountingEnv(3)] * 2, actual)
+        env.metadata = {**env.metadata, "autoreset_mode": claimed}
+        with pytest.raises(InvalidStepError, match=f"in the mode {claimed}"):
+            build(env).fit(steps=40, verbose=0)
+
+    def test_rewards_of_a_wrong_shape_are_refused(self) -> None:
         env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
-        env.metadata = {**env.metadata, "autoreset_mode": "sometimes"}
-        with pytest.raises(ValueError, match=r"env: metadata\['autoreset_mode'\].*'sometimes'"):
+        step = env.step
+        env.step = lambda actions: (step(actions)[0], np.zeros(3), *step(actions)[2:])
+        with pytest.raises(InvalidStepError, match=r"rewards must be an array of shape \(2,\)"):
+            build(env).fit(steps=4, verbose=0)
+
+    @pytest.mark.parametrize("mode", [None, "sometimes"])
+    def test_unknown_autoreset_mode_is_refused(self, mode: str | None) -> None:
+        env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
+        env.metadata = {**env.metadata, "autoreset_mode": mode}
+        with pytest.raises(ValueError, match=rf"env: metadata\['autoreset_mode'\].*{mode}"):
             build(env).fit(steps=4, verbose=0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import gymnasium
 import numpy as np
@@ -143,7 +144,9 @@ class TestCheck:
         report = check(broken(change))
         assert report.ok, report
         assert any(words in text for text in report.warnings), report
-        play_lane(broken(change))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* is outside of the bounds", RuntimeWarning)
+            play_lane(broken(change))
 
     @pytest.mark.parametrize(
         ("observation_space", "value", "words"),
@@ -163,19 +166,19 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("observation_space", "value"),
         [
-            (spaces.Discrete(3), 1.0),
             (spaces.MultiDiscrete([2, 3]), np.array([1, 3])),
             (spaces.MultiBinary(2), np.array([0, 2], np.int8)),
             (spaces.Dict(a=spaces.Box(0, 1, (1,))), {"a": np.float32([2])}),
             (spaces.Box(0, 1, (2, 2)), np.float32([[0, 0], [0, 7]])),
         ],
     )
-    def test_observation_outside_of_the_bounds_is_a_warning(self, observation_space, value):
+    def test_observation_outside_of_the_bounds_is_a_warning_here_and_in_training(self, observation_space, value):
         change = constant(observation_space, value)
         report = check(broken(change))
         assert report.ok, report
         assert any(OUTSIDE in text for text in report.warnings), report
-        play_lane(broken(change))
+        with pytest.warns(RuntimeWarning, match="bounds"):
+            play_lane(broken(change))
 
     def test_level_of_gymnasiums_logger_does_not_matter(self, monkeypatch):
         monkeypatch.setattr(gymnasium.logger, "min_level", gymnasium.logger.ERROR)
@@ -341,7 +344,7 @@ class TestCheck:
         "wrong", [{"episodes": 0}, {"steps": -1}, {"steps": 2.5}, {"seed": -1}, {"episodes": True}]
     )
     def test_bad_numbers_are_refused(self, wrong):
-        with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be an int of at least"):
+        with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be "):
             check(CARTPOLE, **wrong)
 
     def test_other_objects_are_refused(self):

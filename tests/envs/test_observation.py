@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from noterl.collect import Lanes
+from noterl.collect import Lanes, VectorLanes
 from noterl.envs import BitFlip, resolve
 from noterl.envs.checking.checker import Checker, InvalidStepError
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.random import Generators
-from tests.support.doubles import CountingEnv
+from tests.support.doubles import CountingEnv, TogetherVectorEnv
 
 pytestmark = pytest.mark.backend_free
 
@@ -175,3 +175,88 @@ def test_value_of_another_space_is_refused(space: Any, good: Any, bad: Any, mess
 def test_reward_that_is_not_a_number_is_refused(reward: Any) -> None:
     with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 must be a number, got "):
         Checker(spaces.Discrete(2)).reward(reward, 3, 9)
+
+
+class TestFloat32:
+    """Networks and memories hold float32, so a float64 beyond its range is refused with the environment's name."""
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    @pytest.mark.parametrize("value", [1e39, -1e39])
+    def test_observation_beyond_float32_is_refused(self, dtype: Any, value: float) -> None:
+        checker = Checker(spaces.Box(-np.inf, np.inf, (3,), dtype))
+        with pytest.raises(InvalidStepError, match=r"^observation of environment 3 at step 9 .*float32.*1\.e\+39"):
+            checker.observation(np.array([0.0, value, 1.0]), 3, 9)
+
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64])
+    def test_large_observation_is_accepted(self, dtype: Any) -> None:
+        largest = min(np.finfo(np.float32).max, np.finfo(dtype).max if dtype != np.int64 else 2**62)
+        for space in (spaces.Box(-np.inf, np.inf, (4, 5), np.float32), spaces.Box(-np.inf, np.inf, (4, 5), np.float64)):
+            Checker(space).observation(np.full((4, 5), largest, dtype), 3, 9)
+            Checker(space).observation(np.full((4, 5), largest, dtype).tolist(), 3, 9)
+
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_observation_that_is_not_finite_is_refused(self, dtype: Any, value: float) -> None:
+        checker = Checker(spaces.Box(-np.inf, np.inf, (3,), np.float64))
+        with pytest.raises(InvalidStepError, match=r"^observation of environment 3 at step 9 is not finite: "):
+            checker.observation(np.array([0.0, value, -value], dtype), 3, 9)
+
+    @pytest.mark.parametrize("reward", [1e39, -1e39, np.float64(1e39), 10**39])
+    def test_reward_beyond_float32_is_refused(self, reward: Any) -> None:
+        with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 .*float32.*1(e\+39|0{39})"):
+            Checker(spaces.Discrete(2)).reward(reward, 3, 9)
+        Checker(spaces.Discrete(2)).reward(3.4e38, 3, 9)
+
+
+class TestBounds:
+    """Training accepts observations outside of the bounds, and warns once."""
+
+    @pytest.mark.parametrize(
+        ("space", "inside", "outside"),
+        [
+            (spaces.Box(-1, 1, (2,)), [1, -1], [0, 1.5]),
+            (spaces.Box(-1, 1, (2,)), np.array([1 + 1e-9, 0]), np.array([-1.001, 0])),
+            (spaces.Box(-np.inf, 1, (2,)), [-1e9, 1], [0, 2]),
+            (spaces.Box(0, 100, (2,), np.uint8), np.uint8([0, 100]), np.uint8([0, 101])),
+            (spaces.MultiDiscrete([2, 3]), np.array([1, 2]), np.array([1, 3])),
+            (spaces.MultiBinary(2), np.array([0, 1], np.int8), np.array([0, 2], np.int8)),
+            (spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(0, 1, (1,))), {"a": 1, "b": [1.0]}, {"a": 1, "b": [2.0]}),
+        ],
+    )
+    def test_observation_outside_of_the_bounds_warns_once(self, space: Any, inside: Any, outside: Any) -> None:
+        checker = Checker(space, warn_outside=True)
+        checker.observation(inside, 0, 1)
+        with pytest.warns(RuntimeWarning, match=r"^observation of environment 3 at step 9 .*bounds") as caught:
+            for _ in range(3):
+                checker.observation(outside, 3, 9)
+        assert len(caught) == 1
+        Checker(space).observation(outside, 3, 9)
+
+    def test_late_observations_are_sampled(self) -> None:
+        checker = Checker(spaces.Box(-1, 1, (2,)), warn_outside=True)
+        for step in range(2000):
+            checker.observation(np.zeros(2, np.float32), 0, step)
+        with pytest.warns(RuntimeWarning, match="bounds") as caught:
+            for step in range(100):
+                checker.observation(np.full(2, 3, np.float32), 0, step)
+        assert len(caught) == 1
+
+    @pytest.mark.parametrize("kind", [Lanes, VectorLanes])
+    def test_lanes_warn_once(self, kind: Any) -> None:
+        def factory() -> CountingEnv:
+            env = CountingEnv()
+            env.observation_space = spaces.Box(0, 1, (2,))
+            return env
+
+        if kind is Lanes:
+            lanes: Any = Lanes(resolve(factory), 2, Generators(0))
+        else:
+            lanes = VectorLanes(resolve(TogetherVectorEnv([factory] * 2)), Generators(0))
+        for lane in range(2):
+            lanes.reset(lane, lane, 0)
+        with pytest.warns(RuntimeWarning, match="bounds") as caught:
+            for step in range(1, 3):
+                lanes.begin_round(np.zeros(2, np.int64))
+                while lanes.actions is not None:
+                    lanes.tick(step)
+        assert len(caught) == 1

@@ -123,6 +123,27 @@ class TestDescription:
         with pytest.raises(ValueError, match="description"):
             EnvSource.from_description({**resolve(CARTPOLE).describe(), **changed})
 
+    @pytest.mark.parametrize(
+        "kwargs",
+        [
+            *({name: 1} for name in ("id", "render_mode", "entry_point", "additional_wrappers", "max_episode_steps")),
+            *({name: 1} for name in ("env_id", "disable_env_checker", "no_such_argument", "self", "")),
+            {1: 2},
+        ],
+        ids=str,
+    )
+    def test_keyword_that_the_environment_does_not_take_is_refused(self, kwargs):
+        described = resolve(CARTPOLE).describe()
+        EnvSource.from_description({**described, "kwargs": {"sutton_barto_reward": True}}).make(0)
+        with pytest.raises(ValueError, match="description: kwargs"):
+            EnvSource.from_description({**described, "kwargs": kwargs})
+
+    def test_keywords_of_an_environment_whose_package_is_missing_are_kept(self, monkeypatch):
+        spec = gymnasium.envs.registration.EnvSpec("Missing-v0", entry_point="no_such_module:Env")
+        monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+        described = {**resolve(CARTPOLE).describe(), "id": spec.id, "kwargs": {"size": 3}}
+        assert EnvSource.from_description(described).action_space == spaces.Discrete(2)
+
     def test_description_must_be_a_dict(self):
         with pytest.raises(ValueError, match="description must be a dict, got 3"):
             EnvSource.from_description(3)

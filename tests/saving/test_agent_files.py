@@ -161,7 +161,8 @@ def replaced(tree: Any, keys: tuple[Any, ...], value: Any) -> Any:
 # States of callbacks are checked by the next fit.
 HARMLESS = re.compile(
     r"normalizers|rollout|replay\.sampler|"
-    r"lanes|lanes\.actions|lanes\.lanes\.0\.environment|lanes\.ledger\.(over|(running|lengths|numbers)\.0)|replay|polyak|loss\.last|"
+    r"lanes|lanes\.actions|lanes\.lanes\.0\.(actions|environment)|lanes\.ledger\.(over|(running|lengths|numbers)\.0)|"
+    r"replay|polyak|loss\.last|"
     r"optimizers\.optimizer\.scalars\.0|callbacks.*|generators\.states(\.[a-z_/0-9]+(\..*)?)?|explorer\.(counts|generator\..*)"
 )
 

@@ -15,6 +15,7 @@ import noterl
 from noterl import policies
 from noterl.callback import Callback
 from noterl.callbacks import LambdaCallback
+from noterl.envs.checking.checker import InvalidStepError
 from noterl.training.evaluation import interquartile_mean
 from tests.support.doubles import CountingEnv, StatefulEnv
 from tests.support.states import assert_same_state
@@ -71,6 +72,23 @@ def player(env: Any = SeedEnv, seed: int = 5, policy: policies.Policy | None = N
     agent = TapeAgent(env, tape=Tape(), seed=seed)
     agent.compile(policy=policy or policies.GreedyQPolicy(), replay=noterl.Replay(100), batch_size=1)
     return agent
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e39])
+@pytest.mark.parametrize("where", ["reset", "step", "reward"])
+def test_values_that_float32_cannot_hold_are_refused_with_the_environment(where: str, value: float) -> None:
+    class Broken(CountingEnv):
+        def reset(self, **keywords: Any) -> Any:
+            observation, info = super().reset(**keywords)
+            return (np.full(2, value) if where == "reset" else observation), info
+
+        def step(self, action: Any) -> Any:
+            observation, reward, *rest = super().step(action)
+            changed = np.full(2, value) if where == "step" else observation
+            return changed, value if where == "reward" else reward, *rest
+
+    with pytest.raises(InvalidStepError, match="of environment 0 at step"):
+        player(lambda: Broken(3)).evaluate(episodes=1)
 
 
 class TestStatistics:

@@ -66,15 +66,16 @@ def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], 
         report.place, start = f"step {step}", time.perf_counter()
         observations, rewards, terminations, truncations, infos = vector.step(action)
         times.append(time.perf_counter() - start)
-        for name, values in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations)):
-            if np.shape(values) != (len(lanes),):
-                raise InvalidStepError(f"{name} must be an array of shape ({len(lanes)},), got {show(values)}")
+        before, ended = ended, check_step(str(report.autoreset_mode), ended, rewards, terminations, truncations, infos)
         for lane in lanes:
             checker.observation(at(observations, lane), lane, step)
             checker.reward(rewards[lane], lane, step)
         moments.append(copy.deepcopy(observations))
-        before, ended = ended, np.asarray(terminations, bool) | np.asarray(truncations, bool)
-        _check_mode(report, before, rewards, ended, infos)
+        if report.autoreset_mode == "NextStep" and np.asarray(rewards)[before].any():
+            report.warn(
+                "in the mode NextStep, the step after an end is a reset and has no reward, but this one has: either a "
+                "wrapper changes rewards, or the mode is another one"
+            )
         episodes += int(ended.sum())
         if report.autoreset_mode == "Disabled" and ended.any():
             vector.reset(options={"reset_mask": ended.copy()})
@@ -82,12 +83,29 @@ def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], 
     return moments, episodes
 
 
-def _check_mode(report: Report, before: np.ndarray, rewards: Any, ends: np.ndarray, infos: Any) -> None:
-    """Compare one step with the autoreset mode; `before` are the lanes that ended in the previous step."""
-    mode = report.autoreset_mode
-    if mode == "NextStep" and (ends[before].any() or np.asarray(rewards)[before].any()):
-        raise InvalidStepError("in the mode NextStep, the step after an end must be a reset without reward")
-    if mode == "SameStep" and ends.any():
-        final = infos.get("final_obs")
-        if final is None or any(final[lane] is None for lane in np.flatnonzero(ends)):
-            raise InvalidStepError("in the mode SameStep, infos['final_obs'] must hold an episode's last observation")
+def check_step(
+    mode: str, before: np.ndarray, rewards: Any, terminations: Any, truncations: Any, infos: Any
+) -> np.ndarray[Any, Any]:
+    """Return which lanes ended in a step of a vector environment.
+
+    Args:
+        mode: the autoreset mode.
+        before: bool `[N]`, the lanes that ended in the step before.
+        rewards: what the step returned, like the next three.
+        terminations: see `rewards`.
+        truncations: see `rewards`.
+        infos: see `rewards`.
+
+    Raises:
+        InvalidStepError: if a shape is wrong, or the step contradicts the autoreset mode.
+    """
+    for name, values in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations)):
+        if np.shape(values) != before.shape:
+            raise InvalidStepError(f"{name} must be an array of shape ({len(before)},), got {show(values)}")
+    ends = np.asarray(terminations, bool) | np.asarray(truncations, bool)
+    final = infos.get("final_obs")
+    if mode == "NextStep" and (final is not None or (ends & before).any()):
+        raise InvalidStepError("in the mode NextStep, the step after an end must be a reset; this is another mode")
+    if mode == "SameStep" and ends.any() and (final is None or any(final[lane] is None for lane in ends.nonzero()[0])):
+        raise InvalidStepError("in the mode SameStep, infos['final_obs'] must hold an episode's last observation")
+    return ends

@@ -325,6 +325,7 @@ class Agent(Algorithm):
             noterl.saving.FileError: if the file is damaged or noterl did not write it; the agent is then unchanged.
             ValueError: if the file does not fit this agent; the agent is then unchanged.
         """
+        self._refuse_while_training("restore")
         self.set_document(saving.read(path))
 
     def get_document(self, *, replay: bool = True) -> dict[str, Any]:

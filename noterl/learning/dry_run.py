@@ -69,6 +69,9 @@ def _call_updates(algorithm: Algorithm, returned: list[Returned]) -> None:
     algorithm.head.check(tuple(algorithm._joint_forward(observations).shape))
     for index in range(algorithm.update_period):
         logs, feedback = call_update(algorithm, example_batch(algorithm), index)
+        bad = [name for name in logs if not isinstance(name, str)]
+        if bad:
+            raise ValueError(f"update must return logs whose names are str, {type(algorithm).__name__} returns {bad!r}")
         returned.append(Returned(frozenset({*logs, "loss"}), frozenset(feedback)))
 
 

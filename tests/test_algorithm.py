@@ -349,7 +349,7 @@ def test_update_may_be_called_directly() -> None:
         ({"actor": "adam", "critics": "adam"}, r"got \['actor', 'critics'\]"),
         ("adamm", "^optimizer: .*'adamm'"),
         (["adam", "adamm"], "^optimizer: .*'adamm'"),
-        (3e-4, r"^optimizer for 'actor' .*got 0\.0003"),
+        (-3e-4, r"^optimizer, .*got -0\.0003"),
         (keras.optimizers.Adam, "^optimizer for 'actor' .*got .*Adam"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
@@ -12,6 +13,26 @@ from noterl.types import Batch, map_arrays
 
 # step(batch, index) -> (logs, feedback): one gradient update on tensors [B, ...].
 Step = Callable[[Batch, int], tuple[dict[str, Any], dict[str, Any]]]
+
+
+class Stack(threading.local):
+    """A stack that every thread has for itself, so that agents can train in several threads."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+
+    @property
+    def top(self) -> Any:
+        """The item that was pushed last; None if there is none."""
+        return self._items[-1] if self._items else None
+
+    def push(self, item: Any) -> None:
+        """Put an item on top."""
+        self._items.append(item)
+
+    def pop(self) -> None:
+        """Remove the top item."""
+        self._items.pop()
 
 
 class NonFiniteError(FloatingPointError):

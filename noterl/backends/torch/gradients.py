@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import torch
 
-from noterl.backends.common import NonFiniteError
+from noterl.backends.common import NonFiniteError, Stack
 from noterl.backends.torch.rollback import Rollback
 from noterl.backends.torch.tracing import TracedGradients, eager_gradients
 
@@ -21,13 +21,13 @@ class _Call(NamedTuple):
     rollback: Rollback | None
 
 
-_calls: list[_Call] = []
+_calls = Stack()
 
 
 @contextmanager
 def calling(traces: TracedGradients, rollback: Rollback | None = None) -> Iterator[None]:
     """Make `minimize` use these traces and this rollback inside the context."""
-    _calls.append(_Call(traces, rollback))
+    _calls.push(_Call(traces, rollback))
     try:
         yield
     finally:
@@ -57,12 +57,13 @@ def minimize(
     Raises:
         NonFiniteError: if the loss or a gradient is not finite; the optimizer is not applied.
     """
-    traces = _calls[-1].traces if _calls and traceable else None
+    call = _calls.top
+    traces = call.traces if call and traceable else None
     with torch.enable_grad():
         traced = None if traces is None else traces.find(loss_fn, trained, args)
         loss, aux, found = eager_gradients(loss_fn, trained, args) if traced is None else traced()
     pairs = [(gradient, variable) for gradient, variable in zip(found, trained, strict=True) if gradient is not None]
-    rollback = _calls[-1].rollback if _calls else None
+    rollback = call.rollback if call else None
     loss = loss.detach()
     with torch.no_grad():
         total = torch.stack(torch._foreach_norm([gradient for gradient, _ in pairs])).sum() + loss

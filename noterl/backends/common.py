@@ -36,12 +36,13 @@ class Stack(threading.local):
 
 
 class NonFiniteError(FloatingPointError):
-    """Raised if a loss or gradient is not finite; the agent keeps the last finite state."""
+    """Raised if a loss, a gradient or the state after a step is not finite; the agent keeps the last finite state."""
 
     def __init__(self, loss: float, *, update: int | None = None, step: int | None = None) -> None:
         where = "" if update is None else f" at update {update} (environment step {step})"
         super().__init__(
-            f"the loss ({loss}) or a gradient of it is not finite{where}; the agent keeps the last finite state"
+            f"the loss ({loss}), a gradient of it or the state after the step is not finite{where}; the agent keeps "
+            "the last finite state"
         )
         self.loss, self.update, self.step = loss, update, step
 

@@ -135,8 +135,8 @@ class CallProgram:
         function: takes and returns tensors.
         variables: all variables that `function` may read or assign.
         acting: whether it is a forward pass for observations `[N, ...]`. It is then not retraced for another N on
-            TensorFlow, torch modules are in evaluation mode, and the result is copied to the host. Otherwise the result
-            stays on the device.
+            TensorFlow, and the result is copied to the host. Otherwise the result stays on the device.
+        training: whether torch modules keep their mode. Otherwise they are in evaluation mode.
         jit_compile: False runs it operation by operation.
         on_trace: called for each program that is traced, or on torch for each loss that is minimized inside.
         torch_seed: as for `UpdateProgram`. Not used for acting.
@@ -146,6 +146,7 @@ class CallProgram:
     variables: Sequence[Any]
     _: KW_ONLY
     acting: bool = False
+    training: bool = False
     jit_compile: bool | str = "auto"
     on_trace: Callable[[], None] = lambda: None
     torch_seed: Callable[[bool], int] | None = None

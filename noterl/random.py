@@ -11,11 +11,15 @@ import contextvars
 import random as python_random
 import secrets
 import sys
+import threading
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+# Held while Python's or torch's global generator is seeded, so that agents in several threads do not mix their numbers.
+GLOBAL_GENERATORS = threading.RLock()
 
 _network_generator: contextvars.ContextVar[np.random.Generator | None] = contextvars.ContextVar(
     "network_generator", default=None
@@ -103,19 +107,20 @@ def construction(seed: int) -> Iterator[None]:
     """Make networks that are built inside reproducible from `seed`.
 
     Layers use global generators: Keras takes its default seeds from Python's `random`, torch modules use torch's own
-    generator. Both are seeded while the block runs and restored afterwards.
+    generator. Both are seeded while the block runs and restored afterwards. Other threads that need them wait.
     """
-    token = _network_generator.set(Generators(seed)("networks"))
-    python_state = python_random.getstate()
-    torch = sys.modules.get("torch")
-    torch_state = torch.random.get_rng_state() if torch else None
-    python_random.seed(seed)
-    if torch:
-        torch.random.default_generator.manual_seed(seed % 2**63)
-    try:
-        yield
-    finally:
-        python_random.setstate(python_state)
+    with GLOBAL_GENERATORS:
+        token = _network_generator.set(Generators(seed)("networks"))
+        python_state = python_random.getstate()
+        torch = sys.modules.get("torch")
+        torch_state = torch.random.get_rng_state() if torch else None
+        python_random.seed(seed)
         if torch:
-            torch.random.set_rng_state(torch_state)
-        _network_generator.reset(token)
+            torch.random.default_generator.manual_seed(seed % 2**63)
+        try:
+            yield
+        finally:
+            python_random.setstate(python_state)
+            if torch:
+                torch.random.set_rng_state(torch_state)
+            _network_generator.reset(token)

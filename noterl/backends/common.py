@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
@@ -14,13 +15,34 @@ from noterl.types import Batch, map_arrays
 Step = Callable[[Batch, int], tuple[dict[str, Any], dict[str, Any]]]
 
 
+class Stack(threading.local):
+    """A stack that every thread has for itself, so that agents can train in several threads."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+
+    @property
+    def top(self) -> Any:
+        """The item that was pushed last; None if there is none."""
+        return self._items[-1] if self._items else None
+
+    def push(self, item: Any) -> None:
+        """Put an item on top."""
+        self._items.append(item)
+
+    def pop(self) -> None:
+        """Remove the top item."""
+        self._items.pop()
+
+
 class NonFiniteError(FloatingPointError):
-    """Raised if a loss or gradient is not finite; the agent keeps the last finite state."""
+    """Raised if a loss, a gradient or the state after a step is not finite; the agent keeps the last finite state."""
 
     def __init__(self, loss: float, *, update: int | None = None, step: int | None = None) -> None:
         where = "" if update is None else f" at update {update} (environment step {step})"
         super().__init__(
-            f"the loss ({loss}) or a gradient of it is not finite{where}; the agent keeps the last finite state"
+            f"the loss ({loss}), a gradient of it or the state after the step is not finite{where}; the agent keeps "
+            "the last finite state"
         )
         self.loss, self.update, self.step = loss, update, step
 
@@ -113,8 +135,8 @@ class CallProgram:
         function: takes and returns tensors.
         variables: all variables that `function` may read or assign.
         acting: whether it is a forward pass for observations `[N, ...]`. It is then not retraced for another N on
-            TensorFlow, torch modules are in evaluation mode, and the result is copied to the host. Otherwise the result
-            stays on the device.
+            TensorFlow, and the result is copied to the host. Otherwise the result stays on the device.
+        training: whether torch modules keep their mode. Otherwise they are in evaluation mode.
         jit_compile: False runs it operation by operation.
         on_trace: called for each program that is traced, or on torch for each loss that is minimized inside.
         torch_seed: as for `UpdateProgram`. Not used for acting.
@@ -124,6 +146,7 @@ class CallProgram:
     variables: Sequence[Any]
     _: KW_ONLY
     acting: bool = False
+    training: bool = False
     jit_compile: bool | str = "auto"
     on_trace: Callable[[], None] = lambda: None
     torch_seed: Callable[[bool], int] | None = None

@@ -80,6 +80,7 @@ class GradientNoise:
             learner.variables,
             jit_compile=learner.jit_compile,
             on_trace=learner.trace_counter("noise"),
+            training=True,
             torch_seed=lambda advance: learner.algorithm.updates,
         )
 

@@ -48,6 +48,7 @@ class Learner(ABC):
         rollout: the rollout in progress; None for an agent that learns from a replay memory.
         optimizers: optimizers by name; they are built after `build`.
         trained: the variables that the default `update` trains.
+        keras_networks: the agent's Keras networks; an update runs them in training mode.
         variables: every variable of networks, hyperparameters and optimizers, without duplicates.
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
         dry_run_variables: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
@@ -71,6 +72,7 @@ class Learner(ABC):
         self.jit_compile, self.steps_per_execution = jit_compile, steps_per_execution
         self.trained: list[Any] = []
         self.variables: list[Any] = []
+        self.keras_networks: list[Any] = []
         self.dry_run_variables: dict[str, list[Any]] | None = None
         self.is_built = False
         self._returned: Sequence[Returned] = ()
@@ -81,6 +83,8 @@ class Learner(ABC):
 
     def build(self) -> None:
         """Allocate the memory and build the optimizers."""
+        found = self.algorithm.networks().values()
+        self.keras_networks = [network for network in found if isinstance(network, backends.keras.layers.Layer)]
         self.build_memory()
         if dry_run.uses_default_update(self.algorithm):
             self.trained = dry_run.build_default_optimizer(self.algorithm, self.optimizers)

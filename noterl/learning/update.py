@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from noterl.backends import keras
+from noterl.networks import training_mode
 from noterl.types import Batch, map_arrays
 
 if TYPE_CHECKING:
@@ -59,14 +60,15 @@ def add_random_numbers(
 
 
 def call_update(algorithm: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Call the algorithm's `update` and return its `(logs, feedback)`.
+    """Call the algorithm's `update`, in training mode, and return its `(logs, feedback)`.
 
     Raises:
         ValueError: if it returns anything else.
     """
     update: Any = algorithm.update
     batch = algorithm._per_agent_batch(batch)
-    result = update(batch) if algorithm.update_period == 1 else update(batch, index)
+    with training_mode(algorithm._learner.keras_networks):
+        result = update(batch) if algorithm.update_period == 1 else update(batch, index)
     is_pair = isinstance(result, tuple) and len(result) == 2
     if is_pair and isinstance(result[0], dict) and isinstance(result[1], dict | None):
         return result[0], result[1] or {}

@@ -29,3 +29,4 @@ from noterl.networks.builders import (
     pixel_scale,
     share_trunk,
 )
+from noterl.networks.modes import training_mode

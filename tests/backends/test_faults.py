@@ -14,7 +14,7 @@ import pytest
 from keras import ops
 
 import noterl
-from noterl import backends, losses, networks
+from noterl import losses, networks
 from noterl.backends import current
 from noterl.backends.common import NonFiniteError
 from tests.support.batches import VECTOR, Corridor, copied, differences, flat, part, random_batch, small_dqn, with_fault
@@ -319,12 +319,60 @@ def test_ctrl_c_in_on_train_end_is_raised() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-@pytest.mark.skipif(backends.name() == "torch", reason="torch detects an overflow in the next loss")
+OVERFLOWS = {
+    "a large rate": lambda: keras.optimizers.SGD(3e38),
+    "a large rate of Adam": lambda: keras.optimizers.Adam(3e38),
+    "a division by zero": lambda: keras.optimizers.Adam(1e-3, epsilon=0.0),
+    "weight decay": lambda: keras.optimizers.AdamW(10.0, weight_decay=1e38),
+}
+
+
 @pytest.mark.parametrize("size", [1, 4])
-def test_update_that_overflows_the_state_is_not_applied(size: int) -> None:
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_update_that_overflows_the_state_is_not_applied(name: str, size: int) -> None:
     """Its loss and gradients are finite, the weights after it are not."""
-    agent = small_dqn(optimizer=keras.optimizers.SGD(3e38))
+    agent = small_dqn(optimizer=OVERFLOWS[name]())
     before, batch = copied(agent.get_state()), random_batch(size, 8)
     large = batch._replace(reward=np.full_like(batch.reward, 1e3), weight=np.full_like(batch.weight, 1e3))
-    assert int(run_updates(agent, large, size).applied) == 0
-    assert not differences(before["variables"], agent.get_state()["variables"])
+    applied = int(run_updates(agent, large, size).applied)
+    assert applied < size
+    after = agent.get_state()["variables"]
+    assert all(np.isfinite(weight).all() for weights in after.values() for weight in weights)
+    if applied == 0:
+        assert not differences(before["variables"], after)
+
+
+def test_large_gradient_that_overflows_the_slots_is_not_applied() -> None:
+    """The squares of Adam overflow; its weights do not."""
+    agent, batch = small_dqn(optimizer=keras.optimizers.RMSprop(1e-3)), random_batch(3, 8)
+    run_updates(agent, part(batch, 0, 2), 2)
+    before = copied(agent.get_state())
+    agent = small_dqn(optimizer=keras.optimizers.RMSprop(1e-3))
+    batch.weight[2] = 1e25
+    assert int(run_updates(agent, batch, 3).applied) == 2
+    assert not differences(before, agent.get_state())
+
+
+class SecondOverflows(Losing):
+    """Makes two gradient steps, of which the second may overflow."""
+
+    optimizer_names = ("first", "second")
+
+    def update(self, batch):
+        loss, _ = self.minimize(self.loss, self.q, "first", batch)
+        second, feedback = self.minimize(self.loss, self.q, "second", batch)
+        return {"loss": loss, "second": second}, feedback
+
+
+def test_overflow_of_the_second_optimizer_undoes_the_first() -> None:
+    agent = SecondOverflows(VECTOR, seed=1)
+    rate = keras.optimizers.SGD(1e-3)
+    agent.compile([keras.optimizers.Adam(), rate], replay=noterl.Replay(64), batch_size=4, learning_starts=0)
+    agent.build()
+    batch = random_batch(3, 4)
+    batch.reward[2] = 1e6
+    run_updates(agent, part(batch, 0, 2), 2)
+    agent.set_rule("learning_rate", 3e38, optimizer="second")
+    before = copied(agent.get_state())
+    assert int(run_updates(agent, part(batch, 2, 3), 1).applied) == 0
+    assert not differences(before, agent.get_state())

@@ -219,6 +219,19 @@ def test_non_finite_update_restores_buffers_and_slots(bad: int) -> None:
     assert differences(expected, agent.get_state()) == []
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_step_that_overflows_is_undone(name: str) -> None:
+    agent, batch = built(OPTIMIZERS[name], norm=True), random_batch(4, 16)
+    run_updates(agent, part(batch, 0, 2), 2)
+    agent.set_rule("learning_rate", 1e37)
+    before = copied(agent.get_state())
+    applied = int(run_updates(agent, part(batch, 2, 4), 2).applied)
+    after = agent.get_state()
+    assert applied < 2 and all(np.isfinite(weight).all() for weight in after["variables"]["q"])
+    if applied == 0:
+        assert differences(before, after) == []
+
+
 def test_acting_and_evaluation_use_eval_mode_and_keep_buffers() -> None:
     agent = built(OPTIMIZERS["Adam"], env=Corridor, norm=True, dropout=0.5)
     agent.fit(steps=40, verbose=0)

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from noterl.backends.common import split_loss
+from noterl.backends.common import Stack, split_loss
 
 T = TypeVar("T")
 
-_scopes: list[Scope] = []
+_scopes = Stack()
 
 
 class Scope(keras.StatelessScope):
@@ -40,7 +40,7 @@ class Scope(keras.StatelessScope):
 
     def __enter__(self) -> Scope:
         super().__enter__()
-        _scopes.append(self)
+        _scopes.push(self)
         return self
 
     def __exit__(self, *args: Any, **kwargs: Any) -> None:
@@ -72,7 +72,7 @@ class Scope(keras.StatelessScope):
 
 def is_tracing() -> bool:
     """Whether the current code is being compiled: it runs once, and Python numbers in it become constants."""
-    return bool(_scopes)
+    return _scopes.top is not None
 
 
 def compiler(jit_compile: bool | str) -> Callable[[Callable], Callable]:
@@ -101,7 +101,9 @@ def dry_run(
 
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
     """Return `function()`, and discard what it assigns to `variables`; also inside a compiled call."""
-    scope = Scope(_scopes[-1].variables, _scopes[-1].values()) if _scopes else Scope(variables, read_values(variables))
+    scope = (
+        Scope(_scopes.top.variables, _scopes.top.values()) if _scopes.top else Scope(variables, read_values(variables))
+    )
     with scope:
         return function()
 
@@ -110,7 +112,7 @@ def _gradients(
     loss_fn: Callable[..., Any], trained: Sequence[keras.Variable], args: tuple
 ) -> tuple[Any, Any, list[Any]]:
     """Return `(loss, aux, gradients)` of `loss_fn(*args)`, inside a scope."""
-    outer = _scopes[-1]
+    outer = _scopes.top
     positions = {id(variable): position for position, variable in enumerate(trained)}
 
     def objective(values: list[Any]) -> tuple[Any, tuple[Any, dict[int, Any]]]:
@@ -153,14 +155,14 @@ def minimize(
         known: all variables that `loss_fn` may read or assign. Used outside a compiled call only.
         unused: options of the other backends.
     """
-    if not _scopes:
+    if _scopes.top is None:
         with Scope(known, read_values(known)) as scope:
             result = minimize(loss_fn, trained, optimizer, args)
         for variable, value in zip(known, scope.values(), strict=True):
             variable._value = value
         return result
     loss, aux, found = _gradients(loss_fn, trained, args)
-    outer = _scopes[-1]
+    outer = _scopes.top
     outer.finite_losses &= jnp.isfinite(loss)
     outer.finite &= outer.finite_losses
     for gradient in found:

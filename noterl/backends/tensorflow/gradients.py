@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from noterl.backends.common import split_loss
+from noterl.backends.common import Stack, split_loss
 
 T = TypeVar("T")
 
-_flags: list[FiniteFlag] = []
+_flags = Stack()
 
 
 class FiniteFlag:
@@ -27,7 +27,7 @@ class FiniteFlag:
         self.value = tf.constant(True)
 
     def __enter__(self) -> FiniteFlag:
-        _flags.append(self)
+        _flags.push(self)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -49,8 +49,8 @@ def minimize(
     with tf.GradientTape() as tape:
         loss, aux = split_loss(loss_fn(*args))
     found = tape.gradient(loss, [variable.value for variable in trained])
-    if _flags:
-        flag = _flags[-1]
+    flag = _flags.top
+    if flag is not None:
         flag.value &= tf.math.is_finite(loss)
         if not flag.losses_only:
             for gradient in found:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import keras
@@ -65,23 +66,22 @@ class Call(CallProgram):
 
     def __call__(self, inputs: Any) -> Any:
         """Return the result of the function."""
-        if self.acting:
-            return self._act(inputs)
-        with torch.no_grad(), calling(self._traces):
-            return self._seeded(self.function, to_device(inputs, self._device))
+        with torch.no_grad(), calling(self._traces), self._mode():
+            if not self.acting:
+                return self._seeded(self.function, to_device(inputs, self._device))
+            return self.function(torch.from_numpy(np.ascontiguousarray(inputs)).to(self._device)).cpu().numpy()
 
-    def _act(self, observations: np.ndarray) -> np.ndarray:
-        """Return the result in evaluation mode: acting updates no running means and drops nothing out."""
-        modes = [module.training for module in self._modules]
+    @contextmanager
+    def _mode(self) -> Iterator[None]:
+        """Unless `training`, set evaluation mode: modules update no running means and drop nothing out."""
+        modes = [] if self.training else [(module.__dict__, module.training) for module in self._modules]
         try:
-            for module in self._modules:
-                module.__dict__["training"] = False  # `module.eval()` would traverse every tree again
-            with torch.no_grad():
-                result = self.function(torch.from_numpy(np.ascontiguousarray(observations)).to(self._device))
-                return result.cpu().numpy()
+            for attributes, _ in modes:
+                attributes["training"] = False  # `module.eval()` would traverse every tree again
+            yield
         finally:
-            for module, mode in zip(self._modules, modes, strict=True):
-                module.__dict__["training"] = mode
+            for attributes, mode in modes:
+                attributes["training"] = mode
 
 
 compile_updates, compile_call = Updates, Call

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import keras
 import torch
+from torch.utils import _pytree as pytree
 
-from noterl.backends.common import NonFiniteError
+from noterl.backends.common import NonFiniteError, Stack
 from noterl.backends.torch.rollback import Rollback
 from noterl.backends.torch.tracing import TracedGradients, eager_gradients
+
+# The sum of the norms of gradients above which the squares that optimizers accumulate may overflow.
+_LARGE_GRADIENT = 1e9
+
+# Optimizers of Keras and torch whose steps are bounded for smaller gradients and usual rules.
+_BOUNDED = ("SGD", "RMSprop", "Adam", "AdamW")
 
 
 class _Call(NamedTuple):
@@ -21,13 +29,13 @@ class _Call(NamedTuple):
     rollback: Rollback | None
 
 
-_calls: list[_Call] = []
+_calls = Stack()
 
 
 @contextmanager
 def calling(traces: TracedGradients, rollback: Rollback | None = None) -> Iterator[None]:
     """Make `minimize` use these traces and this rollback inside the context."""
-    _calls.append(_Call(traces, rollback))
+    _calls.push(_Call(traces, rollback))
     try:
         yield
     finally:
@@ -55,28 +63,66 @@ def minimize(
         unused: options of the other backends.
 
     Raises:
-        NonFiniteError: if the loss or a gradient is not finite; the optimizer is not applied.
+        NonFiniteError: if the loss or a gradient is not finite; the optimizer is not applied. Inside an update also if
+            the step leaves weights or slots that are not finite; the caller then undoes the update.
     """
-    traces = _calls[-1].traces if _calls and traceable else None
+    call = _calls.top
+    traces = call.traces if call and traceable else None
     with torch.enable_grad():
         traced = None if traces is None else traces.find(loss_fn, trained, args)
         loss, aux, found = eager_gradients(loss_fn, trained, args) if traced is None else traced()
     pairs = [(gradient, variable) for gradient, variable in zip(found, trained, strict=True) if gradient is not None]
-    rollback = _calls[-1].rollback if _calls else None
+    rollback = call.rollback if call else None
     loss = loss.detach()
     with torch.no_grad():
-        total = torch.stack(torch._foreach_norm([gradient for gradient, _ in pairs])).sum() + loss
+        total = float(torch.stack(torch._foreach_norm([gradient for gradient, _ in pairs])).sum() + loss.abs())
         if rollback is not None:
             rollback.check_assignments()
-        if not torch.isfinite(total):
+        if not math.isfinite(total):
             raise NonFiniteError(float(loss))
         changed = [variable for _, variable in pairs]
+        may_overflow = rollback is not None and (total > _LARGE_GRADIENT or not _has_bounded_steps(optimizer))
         if rollback is not None:
-            rollback.before_apply(optimizer, changed)
+            rollback.before_apply(optimizer, changed, may_overflow=may_overflow)
         _apply(optimizer, [gradient for gradient, _ in pairs], changed)
         if rollback is not None:
             rollback.after_apply()
+        if may_overflow and not _is_finite(optimizer, changed):
+            raise NonFiniteError(float(loss))
     return loss, aux
+
+
+def _has_bounded_steps(optimizer: Any) -> bool:
+    """Return whether steps on gradients below `_LARGE_GRADIENT` always leave finite weights and slots.
+
+    These optimizers then move a weight by less than 1e25, so their variables need not be copied before each step and
+    checked after it.
+    """
+    kind = type(optimizer)
+    if kind.__name__ not in _BOUNDED or not kind.__module__.startswith(("keras.", "torch.")):
+        return False
+    if isinstance(optimizer, torch.optim.Optimizer):
+        rules = [
+            (group["lr"], group["weight_decay"], group.get("eps", 1.0), group.get("centered"))
+            for group in optimizer.param_groups
+        ]
+    else:
+        epsilon, centered = getattr(optimizer, "epsilon", 1.0), getattr(optimizer, "centered", False)
+        rules = [(optimizer.learning_rate, optimizer.weight_decay, epsilon, centered)]
+    return all(
+        float(rate) <= 1.0 and (decay or 0.0) <= 1.0 and epsilon >= 1e-12 and not centered
+        for rate, decay, epsilon, centered in rules
+    )
+
+
+def _is_finite(optimizer: Any, variables: list[keras.Variable]) -> bool:
+    """Return whether the variables and the optimizer's own tensors are finite."""
+    tensors = [variable.value for variable in variables]
+    if isinstance(optimizer, torch.optim.Optimizer):
+        tensors += pytree.tree_leaves(optimizer.state_dict()["state"])
+    else:
+        tensors += [variable.value for variable in optimizer.variables]
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
 def _apply(optimizer: Any, found: list[torch.Tensor], variables: list[keras.Variable]) -> None:

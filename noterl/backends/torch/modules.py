@@ -6,6 +6,7 @@ Parameters and buffers are adopted as `keras.Variable`s. Weights have torch's la
 from __future__ import annotations
 
 import copy as python_copy
+import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from noterl.backends.torch.tensors import device_name
 
+_lock = threading.Lock()  # agents in several threads share both dicts
 _adopted = WeakIdKeyDictionary()
 _variables: weakref.WeakKeyDictionary[nn.Module, list[keras.Variable]] = weakref.WeakKeyDictionary()
 
@@ -42,14 +44,16 @@ def adopt(module: nn.Module) -> list[keras.Variable]:
     """
     found = _variables.get(module)
     if found is None:
-        found = _variables[module] = [_adopt(tensor, name) for name, tensor in _tensors(module)]
+        with _lock:
+            found = _variables[module] = [_adopt(tensor, name) for name, tensor in _tensors(module)]
     return found
 
 
 def modules_with(variables: Sequence[keras.Variable]) -> list[nn.Module]:
     """Return the adopted modules of which all parameters and buffers are among the variables."""
     known = set(map(id, variables))
-    return [module for module, found in _variables.items() if all(id(variable) in known for variable in found)]
+    with _lock:
+        return [module for module, found in _variables.items() if all(id(variable) in known for variable in found)]
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -1,7 +1,7 @@
 """Undoing a torch update in which a loss was not finite.
 
 An optimizer is applied only after its loss and gradients are known to be finite. So only what earlier optimizers of the
-same update changed may have to be undone, and nothing has to be copied for the last one.
+same update changed may have to be undone, and nothing has to be copied for the last one unless its step may overflow.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class _Copy(NamedTuple):
 class Rollback:
     """Undoes updates.
 
-    Before an optimizer is applied, its variables are copied, unless it is the update's last optimizer. The whole state
-    is copied at the start of an update in two cases: the update assigns other variables before its last loss is known
-    (such as the running mean of a normalisation), or it may be undone after its end.
+    Before an optimizer is applied, its variables are copied, unless it is the update's last optimizer and its step
+    cannot overflow. The whole state is copied at the start of an update in two cases: the update assigns other
+    variables before its last loss is known (such as the running mean of a normalisation), or it may be undone after its
+    end.
 
     The first update of each index within the period shows how many optimizers an update applies, and whether it assigns
     other variables. For that update everything is copied.
@@ -82,15 +83,15 @@ class Rollback:
         if self._versions is not None and not self._copies_all:
             self._copies_all = self._versions != [tensor._version for tensor in _tensors(self._variables)]
 
-    def before_apply(self, optimizer: Any, variables: Sequence[keras.Variable]) -> None:
-        """Copy what applying an optimizer to the variables will change, if that is necessary."""
+    def before_apply(self, optimizer: Any, variables: Sequence[keras.Variable], *, may_overflow: bool) -> None:
+        """Copy what applying an optimizer to the variables will change, if the update may be undone afterwards."""
         self._count += 1
         native = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         if self._versions is not None or self._copies_all:
             copied = any(native is other for each in self._copies for other, _ in each.native)
             if native is not None and not copied:
                 self._copies.append(_Copy([], [], [_saved(native)]))
-        elif self._count < self._num_applied.get(self._index, 0):
+        elif may_overflow or self._count < self._num_applied.get(self._index, 0):
             held = variables if native is not None else [*variables, *optimizer.variables]
             self._copy((self._index, self._count), _tensors(held), native)
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from noterl.random import GLOBAL_GENERATORS
+
 
 class SeededCalls:
-    """Seeds torch's global generator during calls, and restores it afterwards.
+    """Seeds torch's global generator during calls, and restores it afterwards. Other threads wait until then.
 
     If a call samples no number, later calls are not seeded.
 
@@ -25,7 +27,7 @@ class SeededCalls:
         """Return `function(*args)`."""
         if self._seed is None:
             return function(*args)
-        with torch.random.fork_rng(devices=[]):
+        with GLOBAL_GENERATORS, torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed(False))
             before = torch.get_rng_state()
             result = function(*args)

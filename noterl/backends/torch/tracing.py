@@ -17,11 +17,12 @@ import keras
 import torch
 from torch.utils import _pytree as pytree
 
-from noterl.backends.common import split_loss
+from noterl.backends.common import Stack, split_loss
 from noterl.backends.torch.modules import modules_with
 from noterl.backends.torch.rollback import restoring
+from noterl.random import GLOBAL_GENERATORS
 
-_traces_in_progress: list[Callable[..., Any]] = []
+_traces_in_progress = Stack()
 
 # The holder and the name of a tensor: a parameter or buffer of a module, or the value of a Keras variable.
 _Slot = tuple[dict[str, Any], str]
@@ -32,7 +33,7 @@ Gradient = Callable[[list[torch.Tensor]], tuple[torch.Tensor, Any, list[torch.Te
 
 def is_tracing() -> bool:
     """Whether the current code is being traced: it runs once, and Python numbers in it become constants."""
-    return bool(_traces_in_progress)
+    return _traces_in_progress.top is not None
 
 
 class TracedGradients:
@@ -71,7 +72,8 @@ class TracedGradients:
         leaves, structure = pytree.tree_flatten(args)
         key = (loss_fn, tuple(map(id, variables)), structure, tuple(map(_signature, leaves)))
         if key not in self._known:
-            self._known[key] = self._traced(loss_fn, variables, args)
+            with GLOBAL_GENERATORS:  # tracing runs the loss several times, and restores the generators after it
+                self._known[key] = self._traced(loss_fn, variables, args)
         gradient = self._known[key]
         return None if gradient is None else partial(gradient, leaves)
 
@@ -117,7 +119,7 @@ class TracedGradients:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         examples = [*(tensor.clone() for tensor in state), *leaves]
-        _traces_in_progress.append(loss_fn)
+        _traces_in_progress.push(loss_fn)
         try:
             # The random state is restored, because tracing runs the function an extra time.
             with torch.random.fork_rng(devices=[]):

@@ -577,7 +577,9 @@ class Agent(Algorithm):
         forward = HostForward(
             compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint()
         )
-        self.head.check(forward(forward.probe(1)).shape)
+        outputs = forward(forward.probe(1))
+        self.head.check(outputs.shape)
+        self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
         return Actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts)
 

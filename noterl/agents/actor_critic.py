@@ -20,7 +20,8 @@ class ActorCritic(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own actor `[B, observation] -> [B, outputs of the head]`, or a pair of actor and critic
+        network: your own actor `[B, observation] -> [B, outputs of the head]`, which are logits or (if the last layer
+            is a softmax) probabilities for Discrete and MultiDiscrete actions, or a pair of actor and critic
             (`-> [B, 1]`), with None for a network to be built.
         shared: whether actor and critic share all layers but the last; by default only for images.
         activation: of the hidden layers.
@@ -47,12 +48,13 @@ class ActorCritic(Agent):
     ) -> None:
         super().__init__(env, **options)
         continuous = isinstance(self.action_space, spaces.Box)
-        head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
-        self.head = head
         actor, critic = networks.split_networks(network, "actor", "critic")
+        if self.head is None:
+            discrete = heads.Probabilities if networks.ends_in_softmax(actor) else heads.Categorical
+            self.head = (heads.Gaussian if continuous else discrete)().bind(self.action_space)
         shared = self.is_image and actor is None if shared is None else check_bool("shared", shared)
         last_layer: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
-        outputs = head.size // 2 if continuous else head.size
+        outputs = self.head.size // 2 if continuous else self.head.size
 
         def build(outputs: int, **last_layer: Any) -> Any:
             return networks.default_network(self._network_space, hidden, outputs, activation=activation, **last_layer)

@@ -6,6 +6,7 @@ from noterl.networks.access import (
     check_network,
     clone,
     copy,
+    ends_in_softmax,
     find_networks,
     get_weights,
     is_module,

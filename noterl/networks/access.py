@@ -211,6 +211,16 @@ def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def ends_in_softmax(network: Network) -> bool:
+    """Return whether the last layer of a Sequential or Functional network is a softmax, or has it as activation."""
+    outputs = getattr(network, "outputs", None)
+    if isinstance(network, keras.Model) and outputs:
+        last = outputs[0]._keras_history.operation
+    else:
+        last = (stacked_layers(network) or [None])[-1]
+    return type(last).__name__ == "Softmax" or getattr(last, "activation", None) is keras.activations.softmax
+
+
 def stacked_layers(network: Network) -> list[Any]:
     """Return the layers of a Keras Sequential model or a `torch.nn.Sequential`; an empty list for other networks."""
     if isinstance(network, keras.Sequential):

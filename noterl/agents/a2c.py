@@ -100,5 +100,5 @@ class A2C(ActorCritic):
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one gradient step on a rollout."""
-        loss, metrics = self.minimize(self.combined_loss, [self.actor, self.critic], "optimizer", batch)
+        loss, metrics = self.minimize(self.combined_loss, self._trained_networks, "optimizer", batch)
         return {"loss": loss, **metrics}, {}

@@ -22,7 +22,7 @@ class ActorCritic(Agent):
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
         network: your own actor `[B, observation] -> [B, outputs of the head]`, which are logits or (if the last layer
             is a softmax) probabilities for Discrete and MultiDiscrete actions, or a pair of actor and critic
-            (`-> [B, 1]`), with None for a network to be built.
+            (`-> [B, 1]`), with None for a network to be built; or one network that returns both.
         shared: whether actor and critic share all layers but the last; by default only for images.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
@@ -33,6 +33,7 @@ class ActorCritic(Agent):
 
     memory = "rollout"
     gae_lambda: Any = 0.95
+    critic: Any = None  # None if the actor also returns the values
     action_spaces = ("Discrete", "MultiDiscrete", "Box")
 
     def __init__(
@@ -63,15 +64,20 @@ class ActorCritic(Agent):
             return networks.share_trunk(self.actor, 1, gain=1.0) if shared else build(1, gain=1.0)
 
         self.actor = networks.network_or_default(actor, lambda: build(outputs, **last_layer))
-        self.critic = networks.network_or_default(critic, build_critic)
+        if critic is not None or not networks.returns_pair(actor, self.observation_shape):
+            self.critic = networks.network_or_default(critic, build_critic)
 
     def forward(self, observation: Any) -> Any:
         """Return the input of the head: logits, or means and log standard deviations."""
-        return self.actor(observation)
+        return self.actor(observation)[0] if self.critic is None else self.actor(observation)
 
     def value(self, observation: Any) -> Any:
         """Return the values `[B]` of observations `[B, ...]`."""
-        return scalar_values(self.critic(observation))
+        return scalar_values(self.actor(observation)[1] if self.critic is None else self.critic(observation))
+
+    @property
+    def _trained_networks(self) -> list[Any]:
+        return [self.actor] if self.critic is None else [self.actor, self.critic]
 
     def log_prob(self, observation: Any, action: Any) -> Any:
         """Return the log-probabilities `[B]` of actions `[B, ...]` for observations `[B, ...]`."""

@@ -12,6 +12,7 @@ from noterl.networks.access import (
     is_module,
     is_network,
     network_or_default,
+    returns_pair,
     set_weights,
     split_networks,
     stacked_layers,

@@ -22,6 +22,7 @@ from noterl.networks.access import (
 )
 from noterl.networks.builders import (
     ACTIVATIONS,
+    column_scales,
     default_critic,
     default_network,
     dueling_mlp,

@@ -61,11 +61,12 @@ def test_actor_that_ends_in_softmax_returns_probabilities(functional: bool) -> N
     agent = ppo("discrete", network=softmax_network(functional))
     assert isinstance(agent.head, heads.Probabilities)
     agent.build()
-    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    tensor = keras.ops.convert_to_tensor
+    observations = tensor(np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32))
     actions = np.array([0, 1, 2, 0, 1], np.int32)
     probabilities = current().fetch(agent.forward(observations))
     expected = np.log(probabilities[np.arange(5), actions])
-    np.testing.assert_allclose(current().fetch(agent.log_prob(observations, actions)), expected, rtol=1e-4)
+    np.testing.assert_allclose(current().fetch(agent.log_prob(observations, tensor(actions))), expected, rtol=1e-4)
 
 
 def two_headed(inputs: int = 3, actions: int = 3) -> Any:

@@ -53,7 +53,8 @@ class PPO(ActorCritic):
         optimizers: 1, or 2 for separate optimizers "actor" and "critic"; `compile(optimizer=[...])` then takes two.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
         network: your own actor `[B, observation] -> [B, outputs of the head]`, or a pair of actor and critic
-            (`-> [B, 1]`), with None for a network to be built.
+            (`-> [B, 1]`), with None for a network to be built; or one network that returns both. For Discrete actions,
+            the actor returns logits, or probabilities if its last layer is a softmax.
         shared: whether actor and critic share all layers but the last; by default only for images.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.

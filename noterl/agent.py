@@ -344,25 +344,25 @@ class Agent(Algorithm):
         """Write the weights and the normalization statistics as a `.safetensors` file in Keras's layout."""
         saving.write_weights(path, self.get_weights())
 
-    def load_weights(self, path: str | Path) -> None:
+    def load_weights(self, path: str | Path, *, allow_nonfinite: bool = False) -> None:
         """Load the weights from a file of `save_weights`, written on any backend.
 
+        Args:
+            path: of the file.
+            allow_nonfinite: whether network weights may be NaN or infinite.
+
         Raises:
-            ValueError: if the weights do not fit; the agent is then unchanged.
+            ValueError: if the weights do not fit or are not finite; the agent is then unchanged.
         """
-        self.set_weights(saving.read_weights(path))
+        self.set_weights(saving.read_weights(path), allow_nonfinite=allow_nonfinite)
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return the weights by "<network>/<position>", and the normalization statistics."""
         return agent_state.get_weights(self)
 
-    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Set what `get_weights` returned.
-
-        Raises:
-            ValueError: if the weights do not fit; the agent is then unchanged.
-        """
-        agent_state.set_weights(self, weights)
+    def set_weights(self, weights: Mapping[str, np.ndarray], *, allow_nonfinite: bool = False) -> None:
+        """Set what `get_weights` returned. See `load_weights` for the argument and the errors."""
+        agent_state.set_weights(self, weights, allow_nonfinite=allow_nonfinite)
         if self._actor is not None:
             self._actor.mark_stale()
 
@@ -579,7 +579,9 @@ class Agent(Algorithm):
         forward = HostForward(
             compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint()
         )
-        self.head.check(forward(forward.probe(1)).shape)
+        outputs = forward(forward.probe(1))
+        self.head.check(outputs.shape)
+        self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
         return Actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts)
 

@@ -16,7 +16,7 @@ from noterl.envs.observation import ObservationEncoder
 from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
 from noterl.noise import NoiseProcess
-from noterl.normalization import CLIP, Normalizers
+from noterl.normalization import Normalizers, normalized_space
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
@@ -250,11 +250,10 @@ class Algorithm(Configurable):
         return networks.is_image_shape(self.observation_shape)
 
     @property
-    def _network_space(self) -> spaces.Box:
-        """The Box of observations as networks receive them."""
-        if getattr(self._normalizers, "observation", None) is None:
-            return self._encoder.space
-        return spaces.Box(-CLIP, CLIP, self.observation_shape)
+    def _network_space(self) -> spaces.Space[Any]:
+        """The space of observations as networks receive them, before a Dict becomes a vector."""
+        is_normalized = self._normalizers is not None and self._normalizers.observation is not None
+        return normalized_space(self._encoder) if is_normalized else self._encoder.original_space
 
     def networks(self) -> dict[str, Any]:
         """Return the agent's networks, variables and seed generators by the names of their attributes."""

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from noterl import heads, networks
 from noterl.acting.host_forward import Joint
 from noterl.agent import Agent
 from noterl.backends import ops
-from noterl.normalization import TeamNormalizers
+from noterl.envs.observation import ObservationEncoder
+from noterl.normalization import TeamNormalizers, normalized_space
 from noterl.types import Batch
 from noterl.utils.checks import check_bool
 
@@ -87,9 +89,16 @@ class MultiAgent(Agent):
 
     @property
     def is_image(self) -> bool:
-        """Whether some agent's observations are images of bytes."""
-        pairs = zip(self._team.observation_space, self._team.network_shapes, strict=True)
-        return any(space.dtype == np.uint8 and networks.is_image_shape(shape) for space, shape in pairs)
+        """Whether some agent's observations are images."""
+        return any(map(networks.is_image_shape, self._team.network_shapes))
+
+    @property
+    def _network_space(self) -> tuple[spaces.Space[Any], ...]:  # type: ignore[override]
+        """The space of each agent's observations as its network receives them."""
+        found: tuple[spaces.Space[Any], ...] = tuple(self._team.observation_space)
+        if self._normalizers is None or self._normalizers.agents[0].observation is None:
+            return found
+        return tuple(normalized_space(ObservationEncoder(space)) for space in found)
 
     @property
     def action_size(self) -> tuple[int, ...]:  # type: ignore[override]

@@ -8,18 +8,33 @@ sampled. Evaluation updates nothing.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from noterl.envs.multi_agent.team import columns
+from noterl.envs.observation import ObservationEncoder
 from noterl.types import Batch, Transition
+from noterl.utils import schema
 
 Array = np.ndarray[Any, Any]
 
 # As in Stable-Baselines3: normalized values are clipped to this, and this is added to variances.
 CLIP, EPSILON = 10.0, 1e-8
+
+
+def normalized_space(encoder: ObservationEncoder) -> spaces.Space[Any]:
+    """Return the space of normalized observations: a Box, or a Dict with a Box for each part."""
+    if encoder.is_identity:
+        return spaces.Box(-CLIP, CLIP, encoder.space.shape)
+    parts = {}
+    for path, space, place in encoder.parts:
+        shape = space.shape if isinstance(space, spaces.Box) else (place.stop - place.start,)
+        parts["/".join(path)] = spaces.Box(-CLIP, CLIP, shape)
+    return spaces.Dict(OrderedDict(parts))
 
 
 class RunningMeanStd:
@@ -70,12 +85,24 @@ class RunningMeanStd:
         """Restore a state of `get_state`.
 
         Raises:
-            ValueError: if it has another shape; this object is then unchanged.
+            ValueError: as in `check_state`; this object is then unchanged.
         """
-        arrays = [np.array(state[name], np.float64) for name in ("mean", "variance")]
-        if any(array.shape != self.mean.shape for array in arrays) or type(state["count"]) is not int:
-            raise ValueError(f"the state of the normalizer does not fit: {state!r}")
-        (self.mean, self.variance), self.count = arrays, state["count"]
+        self.check_state(state)
+        self.mean, self.variance = (np.array(state[name]) for name in ("mean", "variance"))
+        self.count = state["count"]
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Check a state of `get_state`.
+
+        Raises:
+            ValueError: if it has another shape or dtype, a value is not finite, or variance or count are negative.
+        """
+        array = schema.Array(np.float64, self.mean.shape)
+        schema.check(state, {"mean": array, "variance": array, "count": schema.Int(0)}, "the normalizer")
+        if not np.isfinite(state["mean"]).all():
+            raise ValueError(f"the normalizer['mean'] must be finite, got {state['mean']}")
+        if not (np.isfinite(state["variance"]).all() and np.min(state["variance"]) >= 0):
+            raise ValueError(f"the normalizer['variance'] must be finite and at least 0, got {state['variance']}")
 
 
 class Normalizers:
@@ -189,11 +216,21 @@ class Normalizers:
         return {f"{name}/{key}": np.asarray(value) for name, state in states.items() for key, value in state.items()}
 
     def set_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Restore arrays of `arrays`, with the same shapes."""
+        """Restore arrays of `arrays`, with the same shapes.
+
+        Raises:
+            ValueError: if they are not statistics; this object is then unchanged.
+        """
         values = {name: int(array) if name.endswith("/count") else array for name, array in arrays.items()}
-        for name, statistics in self._named():
-            if statistics is not None:
-                statistics.set_state({key: values[f"{name}/{key}"] for key in ("mean", "variance", "count")})
+        states = [
+            (statistics, {key: values[f"{name}/{key}"] for key in ("mean", "variance", "count")})
+            for name, statistics in self._named()
+            if statistics is not None
+        ]
+        for statistics, state in states:
+            statistics.check_state(state)
+        for statistics, state in states:
+            statistics.set_state(state)
 
     def __str__(self) -> str:
         return " and ".join(f"{name}s" for name, statistics in self._named() if statistics is not None)

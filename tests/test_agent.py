@@ -40,11 +40,6 @@ CONSTRUCTOR: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a factory of something else": (dict, {}, "^env: .*dict"),
     "one space": (spaces.Discrete(2), {}, "^env .*got Discrete"),
     "text observations": (WrongSpaceEnv(spaces.Text(5)), {}, "observation_space.*Text"),
-    "an image among others": (
-        WrongSpaceEnv(spaces.Dict(eye=spaces.Box(0, 255, (64, 64, 3), np.uint8), speed=spaces.Box(0, 1, (1,)))),
-        {},
-        r"observation.*eye",
-    ),
     "observations in a tuple": (WrongSpaceEnv(spaces.Tuple([spaces.Discrete(4)])), {}, r"observation.*Tuple"),
     "continuous actions": (RandomWalkEnv(), {}, r"DQN.*action.*Box"),
     "several actions": (WrongSpaceEnv(None, spaces.MultiDiscrete([2, 2])), {}, r"DQN.*action.*MultiDiscrete"),

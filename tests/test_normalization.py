@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation, TransformReward
 
 import noterl
+from noterl import saving
 from noterl.envs import Reach2D, Signals
 from noterl.normalization import Normalizers, RunningMeanStd, TeamNormalizers
 from noterl.replay import Hindsight, Prioritized
@@ -265,6 +266,28 @@ def test_each_agent_of_a_team_has_statistics_of_its_own_steps() -> None:
     outputs = actor_of(agent).forward(((np.array([[1.0, 2.0, 3.0]]) - means) / spread).astype(np.float32))
     chosen = agent.head.executed(agent.head.deterministic(outputs))[0]
     assert [int(action) for action in agent.act(([1.0], [2.0], [3.0]))] == chosen.tolist()
+
+
+WRONG_STATISTICS = {
+    "negative count": ("count", np.array(-1)),
+    "count that is not an int": ("count", np.array(3.0)),
+    "negative variance": ("variance", np.full(2, -1.0)),
+    "variance that is not a number": ("variance", np.full(2, np.nan)),
+    "infinite variance": ("variance", np.full(2, np.inf)),
+    "mean that is not a number": ("mean", np.full(2, np.nan)),
+    "mean of bools": ("mean", np.ones(2, np.bool_)),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_STATISTICS)
+def test_wrong_statistics_are_refused_by_name_and_change_nothing(case: str, tmp_path) -> None:
+    name, array = WRONG_STATISTICS[case]
+    agent = ppo()
+    before = agent.get_state()
+    saving.write_weights(tmp_path / "w", {**ppo(seed=5).get_weights(), f"normalizers/observation/{name}": array})
+    with pytest.raises(ValueError, match=name):
+        agent.load_weights(tmp_path / "w")
+    assert_same_state(before, agent)
 
 
 def test_weights_file_holds_the_statistics_of_a_team(tmp_path) -> None:

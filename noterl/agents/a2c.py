@@ -40,7 +40,8 @@ class A2C(ActorCritic):
         normalize_advantage: whether advantages are shifted and scaled within the rollout.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
         network: your own actor `[B, observation] -> [B, outputs of the head]`, or a pair of actor and critic
-            (`-> [B, 1]`), with None for a network to be built.
+            (`-> [B, 1]`), with None for a network to be built; or one network that returns both. For Discrete actions,
+            the actor returns logits, or probabilities if its last layer is a softmax.
         shared: whether actor and critic share all layers but the last; by default only for images.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
@@ -100,5 +101,5 @@ class A2C(ActorCritic):
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one gradient step on a rollout."""
-        loss, metrics = self.minimize(self.combined_loss, [self.actor, self.critic], "optimizer", batch)
+        loss, metrics = self.minimize(self.combined_loss, self._trained_networks, "optimizer", batch)
         return {"loss": loss, **metrics}, {}

@@ -20,8 +20,9 @@ class ActorCritic(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own actor `[B, observation] -> [B, outputs of the head]`, or a pair of actor and critic
-            (`-> [B, 1]`), with None for a network to be built.
+        network: your own actor `[B, observation] -> [B, outputs of the head]`, which are logits or (if the last layer
+            is a softmax) probabilities for Discrete and MultiDiscrete actions, or a pair of actor and critic
+            (`-> [B, 1]`), with None for a network to be built; or one network that returns both.
         shared: whether actor and critic share all layers but the last; by default only for images.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
@@ -32,6 +33,7 @@ class ActorCritic(Agent):
 
     memory = "rollout"
     gae_lambda: Any = 0.95
+    critic: Any = None  # None if the actor also returns the values
     action_spaces = ("Discrete", "MultiDiscrete", "Box")
 
     def __init__(
@@ -47,12 +49,13 @@ class ActorCritic(Agent):
     ) -> None:
         super().__init__(env, **options)
         continuous = isinstance(self.action_space, spaces.Box)
-        head: Any = (heads.Gaussian() if continuous else heads.Categorical()).bind(self.action_space)
-        self.head = head
         actor, critic = networks.split_networks(network, "actor", "critic")
+        if self.head is None:
+            discrete = heads.Probabilities if networks.ends_in_softmax(actor) else heads.Categorical
+            self.head = (heads.Gaussian if continuous else discrete)().bind(self.action_space)
         shared = self.is_image and actor is None if shared is None else check_bool("shared", shared)
         last_layer: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
-        outputs = head.size // 2 if continuous else head.size
+        outputs = self.head.size // 2 if continuous else self.head.size
 
         def build(outputs: int, **last_layer: Any) -> Any:
             return networks.default_network(self._network_space, hidden, outputs, activation=activation, **last_layer)
@@ -61,15 +64,20 @@ class ActorCritic(Agent):
             return networks.share_trunk(self.actor, 1, gain=1.0) if shared else build(1, gain=1.0)
 
         self.actor = networks.network_or_default(actor, lambda: build(outputs, **last_layer))
-        self.critic = networks.network_or_default(critic, build_critic)
+        if critic is not None or not networks.returns_pair(actor, self.observation_shape):
+            self.critic = networks.network_or_default(critic, build_critic)
 
     def forward(self, observation: Any) -> Any:
         """Return the input of the head: logits, or means and log standard deviations."""
-        return self.actor(observation)
+        return self.actor(observation)[0] if self.critic is None else self.actor(observation)
 
     def value(self, observation: Any) -> Any:
         """Return the values `[B]` of observations `[B, ...]`."""
-        return scalar_values(self.critic(observation))
+        return scalar_values(self.actor(observation)[1] if self.critic is None else self.critic(observation))
+
+    @property
+    def _trained_networks(self) -> list[Any]:
+        return [self.actor] if self.critic is None else [self.actor, self.critic]
 
     def log_prob(self, observation: Any, action: Any) -> Any:
         """Return the log-probabilities `[B]` of actions `[B, ...]` for observations `[B, ...]`."""

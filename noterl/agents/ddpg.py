@@ -33,7 +33,7 @@ class DDPG(Agent):
 
     Args:
         env: see `noterl.Agent`.
-        hidden: units of each hidden layer, of actor and critic.
+        hidden: units of each hidden layer, of actor and critic; with images, of the critic only.
         network: your own actor `[B, observation] -> [B, A]`, before the tanh; or a pair of it and a critic
             `[B, observation + A] -> [B, 1]`, with None for a network to be built.
         gamma: discount factor, 0 to 1. Can be changed during training.

@@ -47,7 +47,8 @@ class MADDPG(MultiAgent):
         network: your own networks, a pair (actors, critics) of lists with one network for each agent. The agent builds
             the networks of a list that is None. Actors are `[B, observation] -> [B, A]` and return logits, or actions
             before the tanh. Critics are `[B, all observations + all actions] -> [B, 1]`. In a critic's input its own
-            agent comes first; the others follow, grouped by equal spaces. Several agents may share a network.
+            agent comes first; the others follow, grouped by equal spaces. Bytes are divided by 255. Several agents may
+            share a network.
         gamma: discount factor, 0 to 1. Can be changed during training.
         temperature: temperature of the Gumbel-softmax, at least 1e-6. A lower value reduces the bias of gradients and
             increases their variance. Can be changed during training.
@@ -88,12 +89,14 @@ class MADDPG(MultiAgent):
         spaces = list(zip(self._team.observation_space, self._team.action_space, strict=True))
         self.groups = [spaces.index(pair) for pair in spaces]  # for each agent, the first agent with the same spaces
         check_bool("independent", independent)
+        scales = [networks.column_scales(space) for space in self._network_space]
+        self.scales = [factors if (factors != 1).any() else 1.0 for factors in scales]
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]
         chosen = self.groups if check_bool("shared", shared) else list(range(len(self.names)))
         sizes = [observed + acted for observed, acted in zip(self.observation_size, self.action_size, strict=True)]
         actors, critics = networks.split_networks(network, "actors", "critics")
         self.actors, self.actor_of = self._networks_of(
-            actors, chosen, lambda i: networks.mlp(self.observation_shape[i], hidden, self.action_size[i])
+            actors, chosen, lambda i: networks.default_network(self._network_space[i], hidden, self.action_size[i])
         )
         self.critics, self.critic_of = self._networks_of(
             critics, chosen, lambda i: networks.mlp(sum(sizes[j] for j in self.inputs[i]), hidden, 1)
@@ -222,10 +225,12 @@ class MADDPG(MultiAgent):
         present: Sequence[Tensor],
     ) -> Tensor:
         """Return the value `[B]` that one agent's critic predicts; the inputs of absent agents are set to zero."""
-        kinds = ((observations, self.observation_size), (actions, self.action_size))
+        ones = [1.0] * len(self.names)
+        kinds = ((observations, self.observation_size, self.scales), (actions, self.action_size, ones))
         parts = [
-            ops.reshape(ops.cast(values[other], "float32"), (-1, sizes[other])) * present[other][:, None]
-            for values, sizes in kinds
+            ops.multiply(ops.reshape(ops.cast(values[other], "float32"), (-1, sizes[other])), scales[other])
+            * present[other][:, None]
+            for values, sizes, scales in kinds
             for other in self.inputs[agent]
         ]
         return scalar_values(critics[self.critic_of[agent]](ops.concatenate(parts, axis=-1)))

@@ -53,7 +53,8 @@ class PPO(ActorCritic):
         optimizers: 1, or 2 for separate optimizers "actor" and "critic"; `compile(optimizer=[...])` then takes two.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
         network: your own actor `[B, observation] -> [B, outputs of the head]`, or a pair of actor and critic
-            (`-> [B, 1]`), with None for a network to be built.
+            (`-> [B, 1]`), with None for a network to be built; or one network that returns both. For Discrete actions,
+            the actor returns logits, or probabilities if its last layer is a softmax.
         shared: whether actor and critic share all layers but the last; by default only for images.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
@@ -92,6 +93,8 @@ class PPO(ActorCritic):
         super().__init__(env, **options)
         if check_positive("optimizers", optimizers) > 2:
             raise ValueError(f"optimizers must be 1 or 2, got {optimizers!r}")
+        if optimizers == 2 and self.critic is None:
+            raise ValueError("optimizers must be 1 for a network that returns the outputs of actor and critic, got 2")
         self.optimizer_names = ("optimizer",) if optimizers == 1 else ("actor", "critic")
         self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)
         self.rollout_steps = check_positive("rollout_steps", rollout_steps)
@@ -151,7 +154,7 @@ class PPO(ActorCritic):
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one gradient step on a minibatch, with one optimizer or one for each network."""
         if len(self.optimizer_names) == 1:
-            loss, metrics = self.minimize(self.combined_loss, [self.actor, self.critic], "optimizer", batch)
+            loss, metrics = self.minimize(self.combined_loss, self._trained_networks, "optimizer", batch)
         else:
             policy, policy_metrics = self.minimize(self.policy_loss, self.actor, "actor", batch)
             value, value_metrics = self.minimize(self.value_loss, self.critic, "critic", batch)

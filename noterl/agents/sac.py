@@ -35,7 +35,7 @@ class SAC(Agent):
 
     Args:
         env: see `noterl.Agent`.
-        hidden: units of each hidden layer, of actor and critics.
+        hidden: units of each hidden layer, of actor and critics; with images, of the critics only.
         network: your own actor `[B, observation] -> [B, 2 A]`, mean and log standard deviation before the tanh, or
             logits `[B, A]` for Discrete actions; or (actor, critic, critic), with None for a network to be built.
             Critics are `[B, observation + A] -> [B, 1]`, or `[B, observation] -> [B, A]` for Discrete actions. Their

@@ -33,7 +33,7 @@ class TD3(Agent):
 
     Args:
         env: see `noterl.Agent`.
-        hidden: units of each hidden layer, of actor and critics.
+        hidden: units of each hidden layer, of actor and critics; with images, of the critics only.
         network: your own actor `[B, observation] -> [B, A]`, without the final tanh; or (actor, critic, critic).
             Critics are `[B, observation + A] -> [B, 1]`; their initial weights must differ. The agent builds a network
             that is None.

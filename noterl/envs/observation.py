@@ -41,7 +41,7 @@ class ObservationEncoder:
         parts: where each part lies in the vector; empty if `is_identity`.
 
     Raises:
-        ValueError: for another space, or a Dict that holds an image.
+        ValueError: for another space.
 
     Example:
     >>> import numpy as np
@@ -163,11 +163,6 @@ def _width(space: Space[Any], path: tuple[str, ...]) -> int:
         return int(space.nvec.sum())
     if not isinstance(space, spaces.Box | spaces.MultiBinary):
         raise ValueError(f"env: {name} must be a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these: {space}")
-    if space.dtype == np.uint8 and len(space.shape) > 1:
-        raise ValueError(
-            f"env: {name} is an image within a Dict, which cannot be part of a vector; use a wrapper that returns the "
-            f"image alone, or its features: {space}"
-        )
     return math.prod(space.shape)
 
 

@@ -8,4 +8,4 @@ imported when they are first called. `Joint` is the head of several agents.
 from noterl.heads.base import Head, Q, one_of, random_actions
 from noterl.heads.bounded import Deterministic, SquashedGaussian
 from noterl.heads.joint import Joint
-from noterl.heads.stochastic import Categorical, Gaussian
+from noterl.heads.stochastic import Categorical, Gaussian, Probabilities

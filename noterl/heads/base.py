@@ -80,6 +80,9 @@ class Head:
         if shape[1:] != (self.size,):
             raise ValueError(f"forward must return {self.outputs}, [B, {self.size}], got {shape}")
 
+    def check_values(self, values: np.ndarray) -> None:
+        """Raise a ValueError if outputs `[N, ...]` for some observations cannot be what the head needs."""
+
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the best actions `[N, ...]` for the network's outputs."""
         raise NotImplementedError(f"{type(self).__name__} must define deterministic(values)")

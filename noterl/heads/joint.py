@@ -50,6 +50,11 @@ class Joint(Head):
         """The number of continuous values in the actions of all agents."""
         return sum(part.size for part in self.parts if isinstance(part, Deterministic))
 
+    def check_values(self, values: np.ndarray) -> None:
+        """Raise a ValueError if the outputs `[N, ...]` of an agent cannot be what its head needs."""
+        for part, own in self._split(values):
+            part.check_values(own)
+
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return every agent's best actions `[N, W]`."""
         return self._join([part.deterministic(own) for part, own in self._split(values)])

@@ -58,21 +58,18 @@ class Categorical(Head):
             return selected
         uniform = explorer.generator.random((len(values), len(self.counts)))
         parts = enumerate(split(values, self.counts))
-        weights = [(column, np.exp(part - part.max(axis=-1, keepdims=True))) for column, part in parts]
-        return self._join([sample_indices(part, uniform[:, column]) for column, part in weights])
+        return self._join([sample_indices(self._weights(part), uniform[:, column]) for column, part in parts])
 
     def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
-        """Return the log-probability `[B]` of actions `[B, ...]` under logits `[B, A]`, summed over the parts."""
+        """Return the log-probability `[B]` of actions `[B, ...]` under outputs `[B, A]`, summed over the parts."""
         from noterl import losses
 
-        choices = self._choices(action)
-        parts = [ops.log_softmax(part, axis=-1) for part in split(values, self.counts)]
+        choices, parts = self._choices(action), self._log_policies(values)
         return sum(losses.take(part, choices[:, column]) for column, part in enumerate(parts))
 
     def entropy(self, values: Tensor) -> Tensor:
-        """Return the entropy `[B]` of the softmax of logits `[B, A]`, in nats, summed over the parts."""
-        parts = [ops.log_softmax(part, axis=-1) for part in split(values, self.counts)]
-        return sum(-ops.sum(ops.exp(part) * part, axis=-1) for part in parts)
+        """Return the entropy `[B]` of the policy with outputs `[B, A]`, in nats, summed over the parts."""
+        return sum(-ops.sum(ops.exp(part) * part, axis=-1) for part in self._log_policies(values))
 
     def one_hot(self, action: Tensor) -> Tensor:
         """Return actions `[B, ...]` as float32 one-hot vectors `[B, A]`, those of the parts side by side."""
@@ -97,10 +94,29 @@ class Categorical(Head):
             uniform: numbers in [0, 1), `[B, A]`.
             temperature: of the softmax, above 0.
         """
-        perturbed = values - ops.log(-ops.log(ops.clip(uniform, _TINY, 1.0 - _TINY)))
+        perturbed = self._logits(values) - ops.log(-ops.log(ops.clip(uniform, _TINY, 1.0 - _TINY)))
         parts = split(perturbed, self.counts)
         soft = ops.concatenate([ops.softmax(part / temperature, axis=-1) for part in parts], axis=-1)
         return ops.stop_gradient(self.greedy(perturbed) - soft) + soft
+
+    def check_values(self, values: np.ndarray) -> None:
+        """Raise a ValueError if the outputs `[N, A]` are probabilities."""
+        if all(_are_probabilities(part, 1e-5) for part in split(values, self.counts)):
+            raise ValueError(
+                "forward must return logits, but its outputs are probabilities: remove the softmax from the network, "
+                "or declare head = noterl.heads.Probabilities() in the agent's class"
+            )
+
+    def _logits(self, values: Tensor) -> Tensor:
+        return values
+
+    def _log_policies(self, values: Tensor) -> list[Tensor]:
+        """Return the log-probabilities of all choices, `[B, choices]` of each part."""
+        return [ops.log_softmax(part, axis=-1) for part in split(self._logits(values), self.counts)]
+
+    def _weights(self, part: np.ndarray) -> np.ndarray:
+        """Return numbers `[N, choices]` that are proportional to the probabilities of one part's choices."""
+        return np.exp(part - part.max(axis=-1, keepdims=True))
 
     def _choices(self, action: Tensor) -> Tensor:
         return ops.reshape(ops.cast(action, "int32"), (-1, len(self.counts)))
@@ -111,6 +127,30 @@ class Categorical(Head):
             return choices[0]
         space: Any = self.action_space
         return np.stack(choices, axis=-1).reshape(-1, *space.shape).astype(space.dtype, copy=False)
+
+
+class Probabilities(Categorical):
+    """Outputs are probabilities `[N, A]`, for networks that end in a softmax; otherwise like `Categorical`.
+
+    In a Discrete space, `noterl.policies.SoftmaxPolicy` can explore.
+    """
+
+    outputs = "a probability for each choice"
+    acts_on = ("probabilities",)
+
+    def check_values(self, values: np.ndarray) -> None:
+        """Raise a ValueError if the outputs `[N, A]` are not probabilities."""
+        if not all(_are_probabilities(part, 1e-3) for part in split(values, self.counts)):
+            raise ValueError(
+                "forward must return probabilities, rows of at least 0 that sum to 1: end the network in a softmax, or "
+                "use the head Categorical for logits"
+            )
+
+    def _logits(self, values: Tensor) -> Tensor:
+        return ops.log(ops.maximum(values, _TINY))
+
+    def _weights(self, part: np.ndarray) -> np.ndarray:
+        return part
 
 
 class Gaussian(Head):
@@ -152,6 +192,10 @@ class Gaussian(Head):
     def _reshape(self, actions: np.ndarray) -> np.ndarray:
         space: Any = self.action_space
         return actions.reshape(-1, *space.shape)
+
+
+def _are_probabilities(part: np.ndarray, tolerance: float) -> bool:
+    return bool((part >= 0).all() and (np.abs(part.sum(axis=-1, dtype=np.float64) - 1.0) <= tolerance).all())
 
 
 def _one_hot(index: Tensor, count: int) -> Tensor:

@@ -43,7 +43,10 @@ def resolve(optimizer: Any, names: Sequence[str], learning_rate: float, default:
         optimizer = default
     if isinstance(optimizer, list | tuple):
         if len(optimizer) != len(names):
-            raise ValueError(f"optimizer must list one optimizer for each of {', '.join(names)}, got {len(optimizer)}")
+            hint = "; PPO has two if it is built with optimizers=2" if len(names) == 1 else ""
+            raise ValueError(
+                f"optimizer must list one optimizer for each of {', '.join(names)}, got {len(optimizer)}{hint}"
+            )
         optimizer = dict(zip(names, optimizer, strict=True))
     elif not isinstance(optimizer, Mapping):
         if _is_torch(optimizer) and len(names) > 1:

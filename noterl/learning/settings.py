@@ -53,6 +53,11 @@ class Settings:
         self.policy: Policy | None = _explorer("policy", arguments.get("policy", defaults.policy), Policy, head)
         self.noise: NoiseProcess | None = _explorer("noise", arguments.get("noise", defaults.noise), NoiseProcess, head)
         _check_explores(head, self.policy, self.noise)
+        if algorithm.memory == "rollout" and head.samples and self.policy is not None:
+            raise ValueError(
+                f"policy is not supported for an agent that learns from rollouts: {type(algorithm).__name__} needs the "
+                f"log-probabilities of its actions, so its head {type(head).__name__} samples them; got {self.policy!r}"
+            )
         self.replay: Replay | None = arguments.get("replay")
         if self.replay is not None and not isinstance(self.replay, Replay):
             raise ValueError(f"replay must be a noterl.Replay, or its capacity, got {self.replay!r}")

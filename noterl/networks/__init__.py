@@ -6,11 +6,13 @@ from noterl.networks.access import (
     check_network,
     clone,
     copy,
+    ends_in_softmax,
     find_networks,
     get_weights,
     is_module,
     is_network,
     network_or_default,
+    returns_pair,
     set_weights,
     split_networks,
     stacked_layers,
@@ -20,6 +22,7 @@ from noterl.networks.access import (
 )
 from noterl.networks.builders import (
     ACTIVATIONS,
+    column_scales,
     default_critic,
     default_network,
     dueling_mlp,

@@ -211,6 +211,29 @@ def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def returns_pair(network: Network, shape: tuple[int, ...]) -> bool:
+    """Return whether a network returns two outputs for observations of a shape, for example logits and a value."""
+    if isinstance(network, keras.Model) and getattr(network, "outputs", None):
+        return len(network.outputs) == 2
+    if not is_network(network):
+        return False
+    try:
+        outputs = network(backends.ops.zeros((1, *shape), "float32"))
+    except Exception:  # The dry run of updates names a network that does not fit.
+        return False
+    return isinstance(outputs, tuple | list) and len(outputs) == 2
+
+
+def ends_in_softmax(network: Network) -> bool:
+    """Return whether the last layer of a Sequential or Functional network is a softmax, or has it as activation."""
+    outputs = getattr(network, "outputs", None)
+    if isinstance(network, keras.Model) and outputs:
+        last = outputs[0]._keras_history.operation
+    else:
+        last = (stacked_layers(network) or [None])[-1]
+    return type(last).__name__ == "Softmax" or getattr(last, "activation", None) is keras.activations.softmax
+
+
 def stacked_layers(network: Network) -> list[Any]:
     """Return the layers of a Keras Sequential model or a `torch.nn.Sequential`; an empty list for other networks."""
     if isinstance(network, keras.Sequential):

@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from noterl import backends
 from noterl.backends import keras
+from noterl.envs.observation import ObservationEncoder, Part
 from noterl.networks.access import Network, get_weights, is_module, set_weights, stacked_layers
 from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
@@ -38,7 +39,6 @@ def mlp(
     activation: str = "relu",
     gain: float | None = None,
     log_std: float | None = None,
-    scale: float | None = None,
 ) -> Network:
     """Build a multi-layer perceptron with a linear last layer.
 
@@ -51,7 +51,6 @@ def mlp(
             `fan_in_uniform`.
         log_std: the initial log standard deviations for `heads.Gaussian`, trained and independent of the observation;
             None for none.
-        scale: a factor for the inputs, such as 1/255 for bytes; None for none.
 
     Returns:
         A network `[B, inputs] -> [B, outputs]`; with `log_std`, `[B, 2 * outputs]`.
@@ -65,26 +64,18 @@ def mlp(
     >>> [weight.shape for weight in networks.get_weights(networks.mlp(4, [8], 2))]
     [(4, 8), (8,), (8, 2), (2,)]
     """
-    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, _hidden_gain(gain), scale)
-    return _build(("sequential", [*layers, *_last_layers(outputs, gain, log_std)]), shape)
+    return _mlp([], inputs, hidden, outputs, activation, gain, log_std)
 
 
 def dueling_mlp(
-    inputs: int | tuple[int, ...],
-    hidden: Sequence[int],
-    outputs: int,
-    *,
-    activation: str = "relu",
-    scale: float | None = None,
+    inputs: int | tuple[int, ...], hidden: Sequence[int], outputs: int, *, activation: str = "relu"
 ) -> Network:
     """Build the dueling network of Wang et al. (2016), equation 9, on dense layers.
 
     `q = value + advantage - mean(advantage)`. All hidden layers but the last are shared. The value and the advantage
     stream have one hidden layer each, of the last size. Arguments, shapes and errors as in `mlp`.
     """
-    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, None, scale)
-    trunk, stream = (layers[:-1], layers[-1:]) if len(hidden) else (layers, [])
-    return _build(("dueling", trunk, stream, int(outputs)), shape)
+    return _dueling_mlp([], inputs, hidden, outputs, activation)
 
 
 def nature_cnn(
@@ -135,7 +126,7 @@ def is_image_shape(shape: tuple[int, ...]) -> bool:
 
 
 def default_network(
-    space: spaces.Box,
+    space: spaces.Space[Any],
     hidden: Sequence[int],
     outputs: int,
     *,
@@ -144,12 +135,13 @@ def default_network(
     gain: float | None = None,
     log_std: float | None = None,
 ) -> Network:
-    """Build the default network for observations of a Box: `nature_cnn` for images, otherwise `mlp` or `dueling_mlp`.
+    """Build the default network for observations: `nature_cnn` for images, otherwise `mlp` or `dueling_mlp`.
 
-    Bytes with the bounds 0 and 255, and images of floats with these bounds, are divided by 255.
+    Bytes with the bounds 0 and 255, and images of floats with these bounds, are divided by 255. Each image in a Dict
+    goes through the convolutions of `nature_cnn` and 256 units, whose outputs join the other values of the Dict.
 
     Args:
-        space: the Box of observations.
+        space: the space of observations. Networks receive a Box as it is, and any other space as a vector.
         hidden: the units of each hidden layer, unless the observations are images.
         outputs: the number of outputs.
         activation: of the hidden layers, unless the observations are images.
@@ -157,41 +149,44 @@ def default_network(
         gain: as in `mlp`, for a network that is not dueling.
         log_std: as in `mlp`, for a network that is not dueling.
 
+    Raises:
+        ValueError: if the space is not supported, or another argument is not one of the allowed values.
+
     Warns:
         UserWarning: if images are flattened because they are too small for the convolutions.
     """
-    shape, scale = space.shape, pixel_scale(space)
+    encoder = ObservationEncoder(space)
+    shape = tuple(encoder.space.shape)
     if is_image_shape(shape):
+        scale = pixel_scale(encoder.space)
         return nature_cnn(shape, outputs, dueling=dueling, gain=gain, log_std=log_std, scale=scale)
-    if len(shape) > 2 or (len(shape) == 2 and scale is not None):
-        warnings.warn(
-            f"observations of the shape {shape} are flattened for dense layers, because the default convolutions need "
-            f"images of at least {LEAST_PIXELS}x{LEAST_PIXELS} pixels; pass a convolutional network of your own",
-            stacklevel=2,
-        )
-    if dueling:
-        return dueling_mlp(shape, hidden, outputs, activation=activation, scale=scale)
-    return mlp(shape, hidden, outputs, activation=activation, gain=gain, log_std=log_std, scale=scale)
-
-
-def default_critic(space: spaces.Box, hidden: Sequence[int], actions: int) -> Network:
-    """Build the default critic `[B, D + A] -> [B, 1]` for flat observations of a Box and A values of actions.
-
-    The D values of an image are brought into its shape. Convolutions and 512 units follow; then the actions are
-    appended. Values are divided by 255 as in `default_network`.
-    """
-    shape, scale, size = tuple(space.shape), pixel_scale(space), int(np.prod(space.shape))
-    if is_image_shape(shape):
-        trunk = [("rearrange", (0,), shape), *_convolutions(shape, scale, None), ("dense", 512, "relu")]
-    elif scale is not None:
-        trunk = [("scale", scale)]
+    parts = _parts(encoder)
+    for part in parts:
+        _warn_if_flattened(part.space)
+    if encoder.is_identity:
+        scale = pixel_scale(encoder.space)
+        first = [] if scale is None else [("scale", scale)]
     else:
-        return mlp(size + actions, hidden, 1)
-    _, layers = _hidden_layers(size + actions, hidden, 1, "relu", None)
-    return _build(("joined", trunk, [*layers, ("dense", 1, "linear")], size), (size + actions,))
+        first = _encoders(parts, 256, _hidden_gain(gain))
+    if dueling:
+        return _dueling_mlp(first, shape, hidden, outputs, activation)
+    return _mlp(first, shape, hidden, outputs, activation, gain, log_std)
 
 
-def pixel_scale(space: spaces.Box) -> float | None:
+def default_critic(space: spaces.Space[Any], hidden: Sequence[int], actions: int) -> Network:
+    """Build the default critic `[B, D + A] -> [B, 1]` for observations with D values and A values of actions.
+
+    An image goes through the convolutions of `nature_cnn` and 512 units, or 256 if it is part of a Dict; their outputs
+    join the other values. Values are divided by 255 as in `default_network`.
+    """
+    encoder = ObservationEncoder(space)
+    size = int(np.prod(encoder.space.shape))
+    action = Part((), None, slice(size, size + actions))
+    first = _encoders([*_parts(encoder), action], 512 if encoder.is_identity else 256, None)
+    return _mlp(first, size + actions, hidden, 1, "relu", None, None)
+
+
+def pixel_scale(space: spaces.Space[Any]) -> float | None:
     """Return 1/255 for bytes, and images of floats, with the bounds 0 and 255; None for other observations.
 
     Example:
@@ -201,8 +196,47 @@ def pixel_scale(space: spaces.Box) -> float | None:
     >>> networks.pixel_scale(Box(0, 255, (128,), np.uint8)) == 1 / 255, networks.pixel_scale(Box(0, 255, (128,)))
     (True, None)
     """
-    has_bounds = bool((space.low == 0).all() and (space.high == 255).all())
-    return 1 / 255 if has_bounds and (space.dtype == np.uint8 or is_image_shape(space.shape)) else None
+    if not isinstance(space, spaces.Box) or not (space.dtype == np.uint8 or is_image_shape(space.shape)):
+        return None
+    return 1 / 255 if (space.low == 0).all() and (space.high == 255).all() else None
+
+
+def column_scales(space: spaces.Space[Any]) -> np.ndarray:
+    """Return a factor for each of the D values of an observation: 1/255 for pixels as in `pixel_scale`, otherwise 1."""
+    encoder = ObservationEncoder(space)
+    scales = np.ones(int(np.prod(encoder.space.shape)), np.float32)
+    for part in _parts(encoder):
+        scales[part.columns] = pixel_scale(part.space) or 1.0
+    return scales
+
+
+def _parts(encoder: ObservationEncoder) -> tuple[Part, ...]:
+    """Return the parts of an observation and their places among its D values; a Box is the only part."""
+    return encoder.parts or (Part((), encoder.space, slice(0, int(np.prod(encoder.space.shape)))),)
+
+
+def _encoders(parts: Sequence[Part], units: int, gain: float | None) -> list[tuple]:
+    """Return the plan of a layer that encodes images and bytes among the parts of a vector; [] if there are none."""
+    plans: list[tuple[int, int, list[tuple]]] = []
+    for _, space, columns in parts:
+        scale = pixel_scale(space)
+        layers: list[tuple] = [] if scale is None else [("scale", scale)]
+        if isinstance(space, spaces.Box) and is_image_shape(space.shape):
+            layers = [("rearrange", (0,), tuple(space.shape)), *_convolutions(tuple(space.shape), scale, gain)]
+            layers += [("dense", units, "relu", gain)]
+        plans.append((columns.start, columns.stop, layers))
+    return [("encoders", plans)] if any(layers for _, _, layers in plans) else []
+
+
+def _warn_if_flattened(space: spaces.Space[Any]) -> None:
+    if not isinstance(space, spaces.Box) or is_image_shape(space.shape):
+        return
+    if len(space.shape) > 2 or (len(space.shape) == 2 and pixel_scale(space) is not None):
+        warnings.warn(
+            f"observations of the shape {space.shape} are flattened for dense layers, because the default convolutions "
+            f"need images of at least {LEAST_PIXELS}x{LEAST_PIXELS} pixels; pass a convolutional network of your own",
+            stacklevel=3,
+        )
 
 
 def _convolutions(shape: tuple[int, ...], scale: float | None, gain: float | None) -> list[tuple]:
@@ -267,16 +301,36 @@ def _check_sizes(**sizes: Sequence[Any]) -> None:
                 raise ValueError(f"{name} must hold positive ints, got {value!r}")
 
 
+def _mlp(
+    first: list[tuple],
+    inputs: Any,
+    hidden: Sequence[int],
+    outputs: int,
+    activation: str,
+    gain: float | None,
+    log_std: float | None,
+) -> Network:
+    """Build the network of `mlp` behind the first layers of a plan."""
+    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, _hidden_gain(gain))
+    return _build(("sequential", [*first, *layers, *_last_layers(outputs, gain, log_std)]), shape)
+
+
+def _dueling_mlp(first: list[tuple], inputs: Any, hidden: Sequence[int], outputs: int, activation: str) -> Network:
+    """Build the network of `dueling_mlp` behind the first layers of a plan."""
+    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, None)
+    trunk, stream = (layers[:-1], layers[-1:]) if len(hidden) else (layers, [])
+    return _build(("dueling", [*first, *trunk], stream, int(outputs)), shape)
+
+
 def _hidden_layers(
-    inputs: Any, hidden: Sequence[int], outputs: int, activation: str, gain: float | None, scale: float | None = None
+    inputs: Any, hidden: Sequence[int], outputs: int, activation: str, gain: float | None
 ) -> tuple[tuple[int, ...], list[tuple]]:
     """Return the shape of the inputs, and the plan of the layers before the last."""
     shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     check_word("activation", activation, ACTIVATIONS)
-    first: list[tuple] = [] if scale is None else [("scale", finite("scale", scale))]
-    first += [("flatten",)] if len(shape) > 1 else []
-    return shape, first + [("dense", int(units), activation, gain) for units in hidden]
+    flatten: list[tuple] = [("flatten",)] if len(shape) > 1 else []
+    return shape, flatten + [("dense", int(units), activation, gain) for units in hidden]
 
 
 def _last_layers(outputs: int, gain: float | None, log_std: float | None) -> list[tuple]:

@@ -10,7 +10,7 @@ import numpy as np
 def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
     """Return initial weights for the network of a plan, with the shapes of `weights`."""
     layers = plan[1] if plan[0] == "sequential" else []
-    gains = iter([layer[-1] for layer in layers if layer[0] in ("dense", "convolution")])
+    gains = iter(_gains(layers))
     initial: list[np.ndarray] = []
     gain, fan_in = None, 1
     for weight in weights:
@@ -23,6 +23,17 @@ def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.ra
     if layers and layers[-1][0] == "log_std":
         initial[-1] = np.full_like(initial[-1], layers[-1][1])
     return initial
+
+
+def _gains(layers: Sequence[tuple]) -> list[float | None]:
+    """Return the gain of each kernel in the plan of a stack of layers, None for uniform ones."""
+    found: list[float | None] = []
+    for kind, *rest in layers:
+        if kind == "encoders":
+            found += [gain for _, _, inner in rest[0] for gain in _gains(inner)]
+        elif kind in ("dense", "convolution"):
+            found.append(rest[-1])
+    return found
 
 
 def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> np.ndarray:

@@ -18,17 +18,16 @@ def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
     made: list[keras.layers.Layer] = []
 
     def stack(shape: tuple[int, ...], layers: Sequence[tuple]) -> keras.Sequential:
-        built = [_keras_layer(layer) for layer in layers]
+        built = [_keras_layer(layer) if layer[0] != "encoders" else encoders(layer[1]) for layer in layers]
         made.extend(built)
         return keras.Sequential([keras.Input(shape), *built])
 
+    def encoders(plans: Sequence[tuple[int, int, Sequence[tuple]]]) -> Encoders:
+        places = [(start, stop) for start, stop, _ in plans]
+        return Encoders(places, [stack((stop - start,), inner or [("flatten",)]) for start, stop, inner in plans])
+
     if plan[0] == "sequential":
         network = stack(shape, plan[1])
-    elif plan[0] == "joined":
-        _, trunk_layers, tail, size = plan
-        trunk = stack((size,), trunk_layers)
-        network = Joined(trunk, stack((trunk.output_shape[-1] + shape[0] - size,), tail), size)
-        network(np.zeros((1, *shape), "float32"))
     else:
         _, trunk_layers, stream, outputs = plan
         trunk = stack(shape, trunk_layers or [("flatten",)])
@@ -87,17 +86,17 @@ class Dueling(keras.Model):
 
 
 @keras.saving.register_keras_serializable("noterl")
-class Joined(keras.Model):
-    """A critic on flat inputs `[B, D + A]`: a trunk for the observation, and a tail for its features and the action."""
+class Encoders(keras.layers.Layer):
+    """Passes parts of the columns of inputs `[B, D]` through a network each, and concatenates the outputs."""
 
-    def __init__(self, trunk: keras.Sequential, tail: keras.Sequential, size: int) -> None:
+    def __init__(self, places: Sequence[tuple[int, int]], networks: Sequence[keras.Sequential]) -> None:
         super().__init__()
-        self.trunk, self.tail, self.size = trunk, tail, size
+        self.places, self.networks = list(places), list(networks)
 
     def call(self, inputs: Any) -> Any:
-        """Return the values `[B, 1]`."""
-        features = self.trunk(inputs[:, : self.size])
-        return self.tail(keras.ops.concatenate([features, inputs[:, self.size :]], axis=-1))
+        """Return the features `[B, F]`."""
+        places = zip(self.places, self.networks, strict=True)
+        return keras.ops.concatenate([network(inputs[:, start:stop]) for (start, stop), network in places], axis=-1)
 
 
 @keras.saving.register_keras_serializable("noterl")

@@ -207,14 +207,21 @@ def get_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
     return {**found, **{f"{_NORMALIZERS}{name}": array for name, array in statistics.items()}}
 
 
-def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> None:
+def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray], *, allow_nonfinite: bool = False) -> None:
     """Set what `get_weights` returned.
 
     Raises:
-        ValueError: if the arrays do not fit; the agent is then unchanged.
+        ValueError: if the arrays do not fit, or one of them is not finite and `allow_nonfinite` is False; the agent is
+            then unchanged.
     """
+    check_bool("allow_nonfinite", allow_nonfinite)
     expected = get_weights(algorithm)
     check(dict(arrays), {name: Array(shape=array.shape) for name, array in expected.items()}, "weights")
+    for name, array in arrays.items():
+        if array.dtype.kind != expected[name].dtype.kind:
+            raise ValueError(f"weights: {name!r} must be of {expected[name].dtype}, got {array.dtype}")
+        if not allow_nonfinite and array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"weights: {name!r} is not finite; set allow_nonfinite=True to load it nevertheless")
     if algorithm._normalizers is not None:
         statistics = {name: arrays[name] for name in expected if name.startswith(_NORMALIZERS)}
         algorithm._normalizers.set_arrays({name[len(_NORMALIZERS) :]: array for name, array in statistics.items()})

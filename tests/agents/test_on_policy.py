@@ -14,6 +14,7 @@ import noterl
 from noterl import heads
 from noterl.backends import current
 from noterl.backends.common import GroupResult
+from noterl.policies import GumbelSoftmaxPolicy
 from noterl.replay import Prioritized, RatioScore
 from noterl.types import Transition
 from tests.support import reference_on_policy as reference
@@ -34,6 +35,98 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "continuous, two optimizers": ("box", {"optimizers": 2, "entropy_coefficient": 0.01}, 0),
 }
 ROUNDS, LANES, RTOL, ATOL = 6, 2, 1e-4, 2e-6
+
+
+@pytest.mark.parametrize("kind", [noterl.PPO, noterl.A2C])
+def test_policy_is_refused_for_rollouts(kind: Any) -> None:
+    """The stored log-probabilities would not be those of the policy."""
+    agent = kind((OBSERVATIONS, SPACES["discrete"]), hidden=(4,), seed=3)
+    with pytest.raises(ValueError, match=rf"policy .*{kind.__name__}.*got .*GumbelSoftmaxPolicy"):
+        agent.compile(policy=GumbelSoftmaxPolicy(eps=0.5))
+
+
+def softmax_network(functional: bool) -> Any:
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Softmax(dim=-1))
+    inputs = keras.Input((3,))
+    if functional:
+        return keras.Model(inputs, keras.layers.Softmax()(keras.layers.Dense(3)(inputs)))
+    return keras.Sequential([inputs, keras.layers.Dense(3, activation="softmax")])
+
+
+@pytest.mark.parametrize("functional", [False, True])
+def test_actor_that_ends_in_softmax_returns_probabilities(functional: bool) -> None:
+    agent = ppo("discrete", network=softmax_network(functional))
+    assert isinstance(agent.head, heads.Probabilities)
+    agent.build()
+    tensor = keras.ops.convert_to_tensor
+    observations = tensor(np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32))
+    actions = np.array([0, 1, 2, 0, 1], np.int32)
+    probabilities = current().fetch(agent.forward(observations))
+    expected = np.log(probabilities[np.arange(5), actions])
+    np.testing.assert_allclose(current().fetch(agent.log_prob(observations, tensor(actions))), expected, rtol=1e-4)
+
+
+def two_headed(inputs: int = 3, actions: int = 3) -> Any:
+    if keras.backend.backend() == "torch":
+        import torch
+
+        class Both(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.trunk = torch.nn.Linear(inputs, 8)
+                self.policy, self.value = torch.nn.Linear(8, actions), torch.nn.Linear(8, 1)
+
+            def forward(self, observation: Any) -> Any:
+                features = torch.tanh(self.trunk(observation))
+                return self.policy(features), self.value(features)
+
+        return Both()
+    observation = keras.Input((inputs,))
+    features = keras.layers.Dense(8, activation="tanh")(observation)
+    return keras.Model(observation, [keras.layers.Dense(actions)(features), keras.layers.Dense(1)(features)])
+
+
+@pytest.mark.parametrize("kind", [noterl.PPO, noterl.A2C])
+def test_network_with_two_outputs_is_actor_and_critic(kind: Any) -> None:
+    network = two_headed()
+    agent = kind((OBSERVATIONS, SPACES["discrete"]), network=network, rollout_steps=ROUNDS, seed=3)
+    assert list(agent.networks()) == ["actor"]
+    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    logits, values = (current().fetch(each) for each in network(keras.ops.convert_to_tensor(observations)))
+    np.testing.assert_allclose(current().fetch(agent.forward(keras.ops.convert_to_tensor(observations))), logits)
+    np.testing.assert_allclose(current().fetch(agent.value(keras.ops.convert_to_tensor(observations))), values[:, 0])
+    assert agent.act(observations).tolist() == logits.argmax(axis=1).tolist()
+
+
+def test_network_with_two_outputs_is_trained() -> None:
+    agent = noterl.PPO("CartPole-v1", network=two_headed(4, 2), rollout_steps=8, epochs=1, seed=3)
+    before = agent.get_weights()
+    agent.fit(steps=16, verbose=0)
+    after = agent.get_weights()
+    assert agent.updates > 0 and not any(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_network_with_two_outputs_needs_one_optimizer() -> None:
+    with pytest.raises(ValueError, match="optimizers"):
+        ppo("discrete", network=two_headed(), optimizers=2)
+
+
+def test_list_of_optimizers_names_the_argument_for_two() -> None:
+    agent = ppo("discrete")
+    with pytest.raises(ValueError, match="optimizers=2"):
+        agent.compile([keras.optimizers.Adam(), keras.optimizers.Adam()])
+
+
+def test_softmax_inside_forward_is_refused() -> None:
+    class Softmaxed(noterl.PPO):
+        def forward(self, observation: Any) -> Any:
+            return keras.ops.softmax(super().forward(observation))
+
+    with pytest.raises(ValueError, match=r"logits.*Probabilities"):
+        Softmaxed((OBSERVATIONS, SPACES["discrete"]), hidden=(4,), seed=3).build()
 
 
 def ppo(kind: str, **arguments: Any) -> noterl.PPO:

@@ -11,7 +11,7 @@ from noterl import heads, networks
 from noterl.acting import numpy_forward as acting
 from noterl.backends import current
 from noterl.explorer import Explorer
-from noterl.policies import GumbelSoftmaxPolicy
+from noterl.policies import GumbelSoftmaxPolicy, SoftmaxPolicy
 
 LOGITS = np.array([[0.0, 1.0, -1.0], [2.0, 0.0, 0.5]], np.float32)
 BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 2.0], np.float32))
@@ -82,6 +82,50 @@ class TestCategorical:
             heads.Categorical().bind(BOX)
         with pytest.raises(ValueError, match=r"5.*got \(1, 4\)"):
             self.several.check((1, 4))
+
+
+class TestProbabilities:
+    """The head of probabilities equals `Categorical` on the logits that they come from."""
+
+    kinds = pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.MultiDiscrete([2, 1])], ids=str)
+
+    @staticmethod
+    def values(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
+        logits = np.array([[0.0, 1.0, -1.0], [2.0, 0.0, 0.5]], np.float32)
+        parts = [logits] if isinstance(space, spaces.Discrete) else [logits[:, :2], logits[:, 2:]]
+        return logits, np.concatenate([softmax(part) for part in parts], axis=1).astype(np.float32)
+
+    @kinds
+    def test_losses_and_actions_equal_those_of_logits(self, space: spaces.Space) -> None:
+        logits, probabilities = self.values(space)
+        head, other = heads.Probabilities().bind(space), heads.Categorical().bind(space)
+        actions = head.explore(probabilities, explorer(3), 0)
+        assert actions.tolist() == other.explore(logits, explorer(3), 0).tolist()
+        assert head.deterministic(probabilities).tolist() == other.deterministic(logits).tolist()
+        for name, arguments in (("log_prob", (tensor(actions),)), ("entropy", ())):
+            found = fetched(getattr(head, name)(tensor(probabilities), *arguments))
+            expected = fetched(getattr(other, name)(tensor(logits), *arguments))
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+    def test_probability_of_zero_has_finite_losses(self) -> None:
+        head = heads.Probabilities().bind(spaces.Discrete(2))
+        values = tensor(np.array([[1.0, 0.0]], np.float32))
+        assert np.isfinite(fetched(head.log_prob(values, tensor(np.array([1], np.int32))))).all()
+        np.testing.assert_allclose(fetched(head.entropy(values)), [0.0], atol=1e-5)
+
+    def test_softmax_policy_may_choose_actions(self) -> None:
+        head = heads.Probabilities().bind(spaces.Discrete(2))
+        assert head.explore(np.array([[0.0, 1.0]], np.float32), SoftmaxPolicy(), 0).tolist() == [1]
+
+    def test_logits_and_probabilities_are_not_confused(self) -> None:
+        space = spaces.Discrete(3)
+        logits, probabilities = self.values(space)
+        with pytest.raises(ValueError, match=r"logits.*Probabilities"):
+            heads.Categorical().bind(space).check_values(probabilities)
+        with pytest.raises(ValueError, match="probabilities"):
+            heads.Probabilities().bind(space).check_values(logits)
+        heads.Categorical().bind(space).check_values(logits)
+        heads.Probabilities().bind(space).check_values(probabilities)
 
 
 class TestGaussian:

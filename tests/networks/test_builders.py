@@ -163,7 +163,7 @@ def test_networks_built_outside_an_agent_differ() -> None:
         (lambda: networks.dueling_mlp(4, [8], 2, activation=None), "activation"),
         (lambda: networks.nature_cnn((35, 84, 4), 2), "36x36"),
         (lambda: networks.nature_cnn((4, 35, 84), 2), "36x36"),
-        (lambda: networks.nature_cnn((84, 84), 2), "height, width, channels"),
+        (lambda: networks.nature_cnn((84,), 2), "height, width, channels"),
         (lambda: networks.nature_cnn((84, 84, 4), 0), "outputs"),
         (lambda: networks.nature_cnn(None, 2), "shape .*got None"),
         (lambda: networks.mlp(None, [8], 2), "inputs .*got None"),

@@ -322,6 +322,29 @@ def test_weights_of_another_size_raise_and_change_nothing(trained: Any, tmp_path
         assert_same_state(before, other)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_non_finite_weights_are_refused_by_name_unless_allowed(value: float, tmp_path: Path) -> None:
+    agent, weights = small(), small(seed=5).get_weights()
+    weights["q/002"][3, 1] = value
+    before = agent.get_state()
+    saving.write_weights(tmp_path / "w", weights)
+    with pytest.raises(ValueError, match="q/002"):
+        agent.load_weights(tmp_path / "w")
+    with pytest.raises(ValueError, match="q/002"):
+        agent.set_weights(weights)
+    assert_same_state(before, agent)
+    agent.load_weights(tmp_path / "w", allow_nonfinite=True)
+    assert not np.isfinite(agent.get_weights()["q/002"][3, 1])
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int64])
+def test_weights_of_another_kind_of_dtype_are_refused(dtype: Any) -> None:
+    agent = small()
+    weights = {name: array.astype(dtype) for name, array in agent.get_weights().items()}
+    with pytest.raises(ValueError, match="q/000"):
+        agent.set_weights(weights)
+
+
 def test_weights_can_be_saved_and_loaded_before_build(tmp_path: Path) -> None:
     first, second = small(seed=1), small(seed=5)
     first.save_weights(tmp_path / "w.safetensors")

@@ -112,16 +112,17 @@ class Rearrange(nn.Module):
         return rows.permute(self.axes).reshape(-1, *self.shape)
 
 
-class Joined(nn.Module):
-    """A critic on flat inputs `[B, D + A]`: a trunk for the observation, and a tail for its features and the action."""
+class Encoders(nn.Module):
+    """Passes parts of the columns of inputs `[B, D]` through a module each, and concatenates the outputs."""
 
-    def __init__(self, trunk: nn.Module, tail: nn.Module, size: int) -> None:
+    def __init__(self, places: Sequence[tuple[int, int]], modules: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.trunk, self.tail, self.size = trunk, tail, size
+        self.places, self.parts = list(places), nn.ModuleList(modules)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the values `[B, 1]`."""
-        return self.tail(torch.cat([self.trunk(inputs[:, : self.size]), inputs[:, self.size :]], dim=-1))
+        """Return the features `[B, F]`."""
+        places = zip(self.places, self.parts, strict=True)
+        return torch.cat([part(inputs[:, start:stop]) for (start, stop), part in places], dim=-1)
 
 
 class Float(nn.Module):
@@ -160,11 +161,6 @@ class LogStd(nn.Module):
 
 def build(plan: tuple, shape: tuple[int, ...]) -> nn.Module:
     """Build the native module of a plan of `noterl.networks`; the caller sets its initial weights."""
-    if plan[0] == "joined":
-        _, trunk_layers, tail_layers, size = plan
-        trunk, features = _sequence(trunk_layers, (size,))
-        tail, _ = _sequence(tail_layers, (features[0] + shape[0] - size,))
-        return Joined(trunk, tail, size).to(device_name())
     first = plan[1][:1]
     layers = plan[1] if first and first[0][0] == "scale" else [("float",), *plan[1]]
     module, features = _sequence(layers, shape)
@@ -191,6 +187,10 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
             shape = ((shape[0] - size) // stride + 1, (shape[1] - size) // stride + 1, filters)
         elif kind == "scale":
             modules.append(Scale(rest[0]))
+        elif kind == "encoders":
+            parts = [_sequence(inner, (stop - start,)) for start, stop, inner in rest[0]]
+            modules.append(Encoders([(start, stop) for start, stop, _ in rest[0]], [part for part, _ in parts]))
+            shape = (sum(features for _, (features,) in parts),)
         elif kind == "rearrange":
             modules.append(Rearrange(*rest))
             shape = rest[1]

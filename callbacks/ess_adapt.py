@@ -30,8 +30,8 @@ class ESSAdapt(AdaptiveCallback):
         **adjusted: a `Rate` or `Scale` for each tunable, by its name; `AdaptiveCallback` lists the names.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no such
-            tunable, or no replay memory.
+        ValueError: if an argument is not one of the allowed values, or there is nothing to adapt; when training begins,
+            if the agent has no such tunable, or no replay memory.
 
     Example:
     >>> import noterl
@@ -58,6 +58,8 @@ class ESSAdapt(AdaptiveCallback):
     ) -> None:
         super().__init__(smooth, every, unit, adjusted)
         self.target_ess = None if target_ess is None else check_number("target_ess", target_ess, low=0, above=True)
+        if not self._adjusted:
+            raise ValueError("ESSAdapt needs something to adapt, such as lr=Rate(1e-4, 1e-4, 1e-2)")
         self._baseline: float | None = None  # smoothed ESS per stored transition
         self._measured_at = 0  # environment steps
 

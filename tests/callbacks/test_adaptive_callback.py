@@ -247,8 +247,8 @@ class TestScales:
 
 class TestAdapt:
     def test_target_decides_the_class(self) -> None:
-        assert isinstance(Adapt().chosen, ESSAdapt)
-        assert Adapt(300, smooth=0.5).chosen.target_ess == 300
+        assert isinstance(Adapt(lr=RATE).chosen, ESSAdapt)
+        assert Adapt(300, smooth=0.5, lr=RATE).chosen.target_ess == 300
         chosen = Adapt(target_noise=2e-3, num_samples=np.int64(7), smooth=0.5).chosen
         assert isinstance(chosen, AdaBatch)
         assert (chosen.num_samples, chosen.target_noise, chosen.smooth) == (7, 2e-3, 0.5)
@@ -275,6 +275,9 @@ class TestErrors:
             (lambda: ESSAdapt(every=0), r"^every must be a positive int, got 0$"),
             (lambda: ESSAdapt(learning=RATE), r"^ESSAdapt .*batch, alpha, lr, .*got 'learning'$"),
             (lambda: AdaBatch(2, updates=Scale()), r"^AdaBatch .*batch, .*got 'updates'$"),
+            (lambda: ESSAdapt(), r"^ESSAdapt .*something to adapt"),
+            (lambda: ESSAdapt(400, lr=None), r"^ESSAdapt .*something to adapt"),
+            (lambda: Adapt(), r"^ESSAdapt .*something to adapt"),
             (lambda: ESSAdapt(lr=0.1), r"^lr must be a Rate, got 0.1$"),
             (lambda: ESSAdapt(batch=RATE), r"^batch must be a Scale, got "),
             (

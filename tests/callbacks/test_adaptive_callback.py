@@ -193,6 +193,16 @@ class TestFormulas:
         agent.replay.length = 200
         assert measure(callback, agent)[0]["ess_ratio"] == 1.0
 
+    def test_filling_memory_of_equal_scores_stays_at_its_baseline(self) -> None:
+        """The ESS of equal scores is the number of transitions, however the memory grows."""
+        callback, agent = ESSAdapt(smooth=0.2, lr=Rate(1e-3, 0, 1)), LiveAgent()
+        for length in range(100, 1000, 100):
+            agent.replay.length, agent.replay.sizes = length, iter([float(length)])
+            (logs,) = measure(callback, agent)
+            assert logs["ess_ratio"] == pytest.approx(1.0)
+            assert logs["ess"] == length
+            assert logs["lr"] == pytest.approx(1e-3)
+
     def test_baseline_is_measured_again_when_all_transitions_are_replaced(self) -> None:
         agent = LiveAgent([400.0, 800.0, 200.0, 100.0], capacity=1000)
         logs = measure(ESSAdapt(smooth=1.0, lr=Rate(1e-3, 0, 1)), agent, 4, steps=400)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -13,11 +14,15 @@ from noterl import saving
 from noterl.callback import CHECKPOINT, Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_positive
+from noterl.utils.files import reading, replacing
 
 from .support.monitor import Monitor
 from .support.writer import Writer
 
-_NAME = re.compile(r"episode-(\d+)-(?:step-(\d+)-)?.+\.(?:noterl|safetensors)")
+_NAME = re.compile(
+    r"episode-(\d+)-(?:step-(\d+)-)?.+-(?:minus-)?(?:\d+\.\d\d|nan|inf)\.(?:noterl|safetensors)", re.ASCII
+)
+MANIFEST = ".checkpoints.json"  # lists the files of the run that saved last
 
 
 class _File(NamedTuple):
@@ -31,9 +36,10 @@ class _File(NamedTuple):
 class Checkpoint(Callback):
     """Save the agent every `save_freq` episodes, steps, updates or seconds, and when training ends.
 
-    Files are named by episode and score, `<path>/episode-000120-reward-187.30.noterl`. The ending is `.safetensors` for
-    weights only; with another unit than episodes, the step follows the episode. An older file is removed only after the
-    new one is complete. Checkpoints run after all other callbacks, so a file holds their state after the episode.
+    Files are named by episode and score, `<path>/episode-000120-reward-187.30.noterl`; a score of -187.30 is written as
+    `minus-187.30`. The ending is `.safetensors` for weights only; with another unit than episodes, the step follows the
+    episode. An older file is removed only after the new one is complete. Files of other runs are never removed.
+    Checkpoints run after all other callbacks, so a file holds their state after the episode.
 
     Which files are kept: by default, the newest `max_save_files`; with `save_best_only` or `save_top_k`, the
     best-scoring ones, plus the newest one unless `save_last=False`. The agent at the end of training is saved too,
@@ -46,14 +52,16 @@ class Checkpoint(Callback):
             episodes in flight.
         unit: "episodes" (finished ones), "steps" (of the environment), "updates" (of gradients) or "seconds".
         max_save_files: number of files that are kept, the newest; None for all.
-        save_best_only: save only if the score is better than all before; the first one is.
+        save_best_only: save only if the score is better than all before.
         save_top_k: keep the files of this number of best scores instead of the newest.
         save_last: keep the newest file whatever its score, and save the agent at the end of training.
         save_weights_only: save only the weights (`Agent.save_weights`).
         save_replay: save the memory too. Exact resuming needs it; large memories make large files.
         monitor: the metric whose mean is the score, a name in an episode's logs. The "loss" is NaN before the first
             update.
-        window: finished episodes in the mean; there are fewer at the start.
+        window: finished episodes in the mean; there are fewer at the start. With `save_best_only` or `save_top_k`, no
+            file is chosen before there are that many. Use 1 for a metric that is rarely logged, such as
+            `evaluation_reward_mean`.
         mode: "max" if a higher score is better, "min" if a lower one is better.
         background: write in a thread. Training waits only for the copy of the state, and for the previous file if it
             is still being written. If a copy does not fit in memory, the file is written at once. An error of the
@@ -115,10 +123,20 @@ class Checkpoint(Callback):
 
     @staticmethod
     def latest(path: str | Path) -> Path | None:
-        """Return the newest file of a `Checkpoint` in a directory; None if there is none."""
-        found = [(match, file) for file in Path(path).glob("episode-*") if (match := _NAME.fullmatch(file.name))]
-        order = [(int(match[1]), int(match[2] or 0), file) for match, file in found]
-        return max(order)[2] if order else None
+        """Return the newest file of the run that saved last in a directory; None if there is none.
+
+        Without the manifest that each save writes, the newest file is the one with the highest episode and step.
+
+        Raises:
+            noterl.saving.FileError: if the manifest is damaged.
+        """
+        found = {file.name: match for file in Path(path).glob("episode-*") if (match := _NAME.fullmatch(file.name))}
+        manifest = Path(path) / MANIFEST
+        if manifest.exists():
+            names = [name for name in _read_manifest(manifest) if name in found]
+        else:
+            names = sorted(found, key=lambda name: (int(found[name][1]), int(found[name][2] or 0), name))
+        return Path(path) / names[-1] if names else None
 
     @property
     def files(self) -> list[Path]:
@@ -181,6 +199,8 @@ class Checkpoint(Callback):
 
     def _is_chosen(self, score: float) -> bool:
         """Return whether a file with this score is kept; without a choice all are."""
+        if not self._monitor.is_full and (self.save_best_only or self.save_top_k is not None):
+            return False
         scores = [file.score for file in self._kept if file.chosen]
         if self.save_best_only:
             return self._monitor.is_better(score, scores[-1] if scores else None)
@@ -201,7 +221,8 @@ class Checkpoint(Callback):
 
     def _name(self, score: float) -> str:
         ending = "safetensors" if self.save_weights_only else "noterl"
-        return f"{self._prefix}{re.sub(r'[^A-Za-z0-9_.]+', '-', self._monitor.name)}-{score:.2f}.{ending}"
+        metric = re.sub(r"[^A-Za-z0-9_.]+", "-", self._monitor.name)
+        return f"{self._prefix}{metric}-{f'{score:.2f}'.replace('-', 'minus-')}.{ending}"
 
     def _write(self, path: Path, surplus: list[Path], undo: Callable[[], None]) -> None:
         """Write the present state, then remove the files that are not kept."""
@@ -217,8 +238,12 @@ class Checkpoint(Callback):
             background = self._writer.detach(document, path, self.agent)
             save = partial(saving.write, path, document)
 
+        names = [file.name for file in self._kept]
+
         def job() -> None:
             save()
+            with replacing(self.path / MANIFEST) as manifest:
+                manifest.write(json.dumps({"files": names}, indent=1).encode())
             for file in surplus:
                 file.unlink(missing_ok=True)
 
@@ -234,7 +259,17 @@ class Checkpoint(Callback):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned; files are looked up in this directory."""
-        columns = [Path(name).name for name in state["files"]], state["scores"], state["chosen"]
-        self._kept = [_File(*row) for row in zip(*columns, strict=True)]
+        """Restore what `get_state` returned; only files of a `Checkpoint` in this directory are kept and removed."""
+        rows = zip(state["files"], state["scores"], state["chosen"], strict=True)
+        self._kept = [_File(*row) for row in rows if _NAME.fullmatch(row[0])]
         self._monitor.set_recent(state["recent"])
+
+
+def _read_manifest(path: Path) -> list[Any]:
+    """Return the names in a manifest, oldest first."""
+    with reading(path) as file:
+        document = json.load(file)
+        names = document.get("files") if isinstance(document, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise saving.FileError("it is not the manifest of a Checkpoint; remove it")
+    return names

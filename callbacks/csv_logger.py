@@ -14,14 +14,16 @@ class CSVLogger(RowLogger):
     """Write a row for each finished episode: the metrics in its logs, including those that callbacks add.
 
     A metric that appears after the first row gets a new column, which is empty in earlier rows. A resumed run
-    appends rows without duplicates; a new run replaces the file. See `RowLogger`.
+    appends rows without duplicates. The file of another run is renamed, unless `append` is set. See `RowLogger`.
 
     Args:
         path: path of the file.
         flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
+        append: continue the log of another run, such as the one whose weights were loaded.
 
     Raises:
-        ValueError: if `flush_every` is not a positive int; when training begins, if the file is not a log of this kind.
+        ValueError: if an argument is not one of the allowed values; when training begins, if the file is not a log of
+            this kind.
         OSError: when training begins, if the file cannot be written.
 
     Example:
@@ -35,8 +37,8 @@ class CSVLogger(RowLogger):
     ('episode,reward,length,loss,steps,updates,time', 4)
     """
 
-    def __init__(self, path: str | Path, flush_every: int = 10) -> None:
-        super().__init__(path, flush_every)
+    def __init__(self, path: str | Path, flush_every: int = 10, *, append: bool = False) -> None:
+        super().__init__(path, flush_every, append=append)
         self._columns: list[str] = []
 
     def read(self) -> list[Row]:
@@ -49,7 +51,7 @@ class CSVLogger(RowLogger):
         with replacing(self.path) as file:
             file.write(csv_text(rows, self._columns, header=bool(rows)).encode())
 
-    def append(self, rows: list[Row]) -> None:
+    def append_rows(self, rows: list[Row]) -> None:
         """Append rows; if they have a new column, write the whole file again."""
         if set(columns_of(rows)) <= set(self._columns):
             with self.path.open("a", newline="", encoding="utf-8") as file:

@@ -18,9 +18,9 @@ class ESSAdapt(AdaptiveCallback):
     variance as those that the memory samples. It is smoothed: `ema = smooth * ESS + (1 - smooth) * ema`. The ratio of
     `ema` to `target_ess` changes the tunables as the table in `AdaptiveCallback` shows.
 
-    If `target_ess` is None, the target is `baseline * len(memory)`. The baseline is the first smoothed ESS, divided by
-    the number of transitions at that time. It is measured again after as many environment steps as the memory's
-    capacity. Every tunable is then reset to its first value.
+    If `target_ess` is None, ESS divided by the number of transitions is smoothed instead, because the ESS of a memory
+    that fills grows by itself. The target is the first measurement. It is measured again after as many environment
+    steps as the memory's capacity. Every tunable is then reset to its first value.
 
     Args:
         target_ess: target of the smoothed ESS, in transitions; None to compare with the first measurement.
@@ -30,8 +30,8 @@ class ESSAdapt(AdaptiveCallback):
         **adjusted: a `Rate` or `Scale` for each tunable, by its name; `AdaptiveCallback` lists the names.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no such
-            tunable, or no replay memory.
+        ValueError: if an argument is not one of the allowed values, or there is nothing to adapt; when training begins,
+            if the agent has no such tunable, or no replay memory.
 
     Example:
     >>> import noterl
@@ -58,6 +58,8 @@ class ESSAdapt(AdaptiveCallback):
     ) -> None:
         super().__init__(smooth, every, unit, adjusted)
         self.target_ess = None if target_ess is None else check_number("target_ess", target_ess, low=0, above=True)
+        if not self._adjusted:
+            raise ValueError("ESSAdapt needs something to adapt, such as lr=Rate(1e-4, 1e-4, 1e-2)")
         self._baseline: float | None = None  # smoothed ESS per stored transition
         self._measured_at = 0  # environment steps
 
@@ -72,16 +74,20 @@ class ESSAdapt(AdaptiveCallback):
             return None
         return float(self.agent.replay.effective_sample_size())
 
+    def _average(self, new: float, old: float | None) -> float:
+        """Return the next moving average: of the ESS, or without a target of the ESS per transition."""
+        return super()._average(new if self.target_ess is not None else new / len(self.agent.replay), old)
+
     def _target(self) -> float:
-        """Return `target_ess`, or the baseline times the current number of transitions."""
+        """Return `target_ess`, or the baseline."""
         if self.target_ess is not None:
             return self.target_ess
         agent = self.agent
         if self._baseline is None or agent.steps - self._measured_at >= agent.replay.capacity:
             if self._baseline is not None:
                 self._reset()
-            self._baseline, self._measured_at = (self.ema or 0.0) / len(agent.replay), agent.steps
-        return self._baseline * len(agent.replay)
+            self._baseline, self._measured_at = self.ema or 0.0, agent.steps
+        return self._baseline
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the base class, and the baseline."""

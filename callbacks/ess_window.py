@@ -17,12 +17,12 @@ class ESSWindow(Callback):
     """Trim a prioritized memory by its effective sample size, ESS = 1 / sum of p^2.
 
     Here p are the sampling probabilities. If all are equal, ESS is the number N of transitions. If few transitions have
-    most of the probability, ESS is small and the others can be dropped at little cost. Each measurement is smoothed.
-    Then
+    most of the probability, ESS is small and the others can be dropped at little cost.
 
-    - mode "target" keeps ESS * scale transitions;
-    - mode "baseline" drops (1 - ESS / ESS0) * scale * N transitions. ESS0 is the ESS after the last trim, or the
-      largest smoothed ESS since then.
+    - Mode "baseline" smooths ESS, and drops (1 - ESS / ESS0) * scale * N transitions. ESS0 is the ESS after the last
+      trim, or the largest smoothed ESS since then. A memory whose ESS does not fall stays as it is.
+    - Mode "target" smooths ESS / N, and keeps this share times scale * N transitions. Unless the scores are nearly
+      equal, each measurement shrinks the memory again, down to `min_size`: set `min_size` well above a batch.
 
     Both rules come from Note_rl, which measures ESS0 whenever collection ends and learning begins. In noterl,
     collection and learning alternate all the time, so ESS0 is the largest value.
@@ -32,7 +32,7 @@ class ESSWindow(Callback):
     Args:
         scale: factor of the rule. Above 1, mode "target" keeps more and mode "baseline" drops more.
         smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
-        mode: "target" or "baseline".
+        mode: "baseline" or "target".
         trim: "oldest" drops the oldest transitions. "sampled" samples which transitions to keep, in proportion to their
             scores, and masks the others.
         min_size: number of transitions that are always kept; None for one batch. A memory of at most this size is not
@@ -45,7 +45,7 @@ class ESSWindow(Callback):
             memory.
 
     Attributes:
-        ess: the smoothed ESS; None before the first measurement.
+        ess: the smoothed ESS, in mode "target" of the memory at the last measurement; None before the first one.
         baseline: ESS0; None before the first measurement.
 
     Example:
@@ -54,7 +54,7 @@ class ESSWindow(Callback):
     >>> from noterl.replay import Prioritized
     >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
     >>> agent.compile(replay=noterl.Replay(1000, sampler=Prioritized()), batch_size=16, learning_starts=100)
-    >>> history = agent.fit(steps=500, callbacks=[ESSWindow(min_size=50)], verbose=0)
+    >>> history = agent.fit(steps=500, callbacks=[ESSWindow(mode="target", min_size=50)], verbose=0)
     >>> 50 <= history.history["window"][-1] < 500
     True
     """
@@ -66,7 +66,7 @@ class ESSWindow(Callback):
         scale: float = 1.0,
         smooth: float = 0.2,
         *,
-        mode: str = "target",
+        mode: str = "baseline",
         trim: str = "oldest",
         min_size: int | None = None,
         every: float = 1,
@@ -80,6 +80,7 @@ class ESSWindow(Callback):
         self.every = Every(every, unit, name="every")
         self.ess: float | None = None
         self.baseline: float | None = None
+        self._share: float | None = None  # smoothed ESS / N
         self._last: float | None = None  # the newest ESS, not smoothed
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -100,12 +101,13 @@ class ESSWindow(Callback):
             self._log(logs)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the smoothed ESS, ESS0 and the last ESS."""
-        return {"ess": self.ess, "baseline": self.baseline, "last": self._last}
+        """Return the smoothed ESS, also per transition, ESS0 and the last ESS."""
+        return {"ess": self.ess, "share": self._share, "baseline": self.baseline, "last": self._last}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self.ess, self.baseline, self._last = state["ess"], state["baseline"], state["last"]
+        self.ess, self._share = state["ess"], state["share"]
+        self.baseline, self._last = state["baseline"], state["last"]
 
     def _log(self, logs: Logs) -> None:
         logs["window"] = self._size
@@ -120,16 +122,22 @@ class ESSWindow(Callback):
 
     def _trim(self, size: int, least: int) -> None:
         ess = self._last = self.agent.replay.effective_sample_size()
-        self.ess = ess if self.ess is None else self.smooth * ess + (1 - self.smooth) * self.ess
-        self.baseline = self.ess if self.baseline is None else max(self.baseline, self.ess)
         if self.mode == "target":
+            # Not ESS itself: its average lags behind the N of a memory that fills.
+            self._share = self._average(ess / size, self._share)
+            self.ess = self._share * size
             kept = _floor(self.ess * self.scale)
         else:
+            self.ess = self._average(ess, self.ess)
+            self.baseline = max(self.baseline or 0.0, self.ess)
             kept = size - _floor((1 - self.ess / self.baseline) * self.scale * size)
         kept = min(max(kept, least), size)
         if kept < size:
             self._drop(size - kept, kept)
             self.baseline = self.agent.replay.effective_sample_size()
+
+    def _average(self, new: float, old: float | None) -> float:
+        return new if old is None else self.smooth * new + (1 - self.smooth) * old
 
     def _drop(self, dropped: int, kept: int) -> None:
         replay = self.agent.replay

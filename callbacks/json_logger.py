@@ -11,14 +11,17 @@ from .support.row_logger import RowLogger
 class JSONLogger(RowLogger):
     """Write a JSON object per line for each finished episode: the metrics in its logs, with NaN as null.
 
-    A resumed run appends rows without duplicates; a new run replaces the file. See `RowLogger`.
+    A resumed run appends rows without duplicates. The file of another run is renamed, unless `append` is set. See
+    `RowLogger`.
 
     Args:
         path: path of the file.
         flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
+        append: continue the log of another run, such as the one whose weights were loaded.
 
     Raises:
-        ValueError: if `flush_every` is not a positive int; when training begins, if the file is not a log of this kind.
+        ValueError: if an argument is not one of the allowed values; when training begins, if the file is not a log of
+            this kind.
         OSError: when training begins, if the file cannot be written.
 
     Example:
@@ -41,7 +44,7 @@ class JSONLogger(RowLogger):
         with replacing(self.path) as file:
             file.write(json_text(rows).encode())
 
-    def append(self, rows: list[Row]) -> None:
+    def append_rows(self, rows: list[Row]) -> None:
         """Append rows."""
         with self.path.open("a", encoding="utf-8", newline="\n") as file:
             file.write(json_text(rows))

@@ -19,17 +19,18 @@ class ParquetLogger(RowLogger):
     The columns are those of the logs, and the five that xagents writes: `mean_reward` (of the last `window` episodes,
     with this one), `best_reward` (the best such mean so far), `episode_reward`, `step` and `time` (seconds of
     training, over all fits). Rows cannot be appended to a Parquet file, so each write replaces the file atomically, and
-    the default interval is longer. A resumed run writes no duplicates; a new run replaces the file. See
-    `RowLogger`.
+    the default interval is longer. A resumed run writes no duplicates. The file of another run is renamed, unless
+    `append` is set. See `RowLogger`.
 
     Args:
         path: path of the file.
         flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
         window: number of finished episodes in the mean.
+        append: continue the log of another run, such as the one whose weights were loaded.
 
     Raises:
-        ValueError: if `flush_every` or `window` is not a positive int; when training begins, if the file is
-            not a log of this kind.
+        ValueError: if an argument is not one of the allowed values; when training begins, if the file is not a log of
+            this kind.
         OSError: when training begins, if the file cannot be written.
         ImportError: if the extra `parquet` is not installed.
 
@@ -43,8 +44,8 @@ class ParquetLogger(RowLogger):
     True
     """
 
-    def __init__(self, path: str | Path, flush_every: int = 100, *, window: int = 100) -> None:
-        super().__init__(path, flush_every)
+    def __init__(self, path: str | Path, flush_every: int = 100, *, window: int = 100, append: bool = False) -> None:
+        super().__init__(path, flush_every, append=append)
         require("pyarrow.parquet", "parquet", "ParquetLogger")
         self._recent: deque[float] = deque(maxlen=check_positive("window", window))
         self._best = -math.inf
@@ -76,7 +77,7 @@ class ParquetLogger(RowLogger):
         self._best = max((row["best_reward"] for row in rows), default=-math.inf)
         write_parquet(self.path, self._rows)
 
-    def append(self, rows: list[Row]) -> None:
+    def append_rows(self, rows: list[Row]) -> None:
         """Write the file again with further rows."""
         self._rows += rows
         write_parquet(self.path, self._rows)

@@ -24,7 +24,7 @@ agent.compile(
     batch_size=256,
     replay=noterl.Replay(1024, sampler=Prioritized(score=RatioScore())),
 )
-window = ESSWindow(min_size=256, every=256, unit="steps")
+window = ESSWindow(mode="target", min_size=256, every=256, unit="steps")
 history = agent.fit(episodes=EPISODES, steps=STEPS, num_envs=8, callbacks=[window], log_every=100)
 history.plot(path="runs/ppo_prioritized/curve.png")
 print(f"mean return {agent.evaluate(episodes=20)['reward_mean']:.1f}")

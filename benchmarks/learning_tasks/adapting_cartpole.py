@@ -53,7 +53,7 @@ VARIANTS: dict[str, Callable[[], list[Any]]] = {
     "Adapt, exploration": lambda: [
         Adapt(target_noise=1e-3, num_samples=7, every=500, unit="steps", eps=Rate(0.02, 0.02, 0.2))
     ],
-    "ESSWindow": lambda: [ESSWindow(2.0, min_size=2_000, every=500, unit="steps")],
+    "ESSWindow": lambda: [ESSWindow(2.0, mode="target", min_size=2_000, every=500, unit="steps")],
 }
 ADAPTED = ("batch", "lr", "eps", "window")
 

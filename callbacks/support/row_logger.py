@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from noterl import saving
 from noterl.callback import LOGGER, Callback
 from noterl.history import COLUMNS
 from noterl.types import Logs
-from noterl.utils.checks import check_positive
+from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.tables import Row, plain_row
 
 
@@ -18,24 +19,33 @@ class RowLogger(Callback):
 
     If a run continues, in a second `fit` or after a restore, the rows up to its step are kept. Later rows are removed,
     because their episodes are played again. Rows that were saved with the agent but not yet written are restored. No
-    row is therefore duplicated. A new run replaces the file. `time` continues to count. A subclass defines how
-    rows are read and written.
+    row is therefore duplicated. `time` continues to count.
+
+    If the file holds later rows of another run, it is renamed first: `log.csv` becomes `log.csv.1`. With `append`,
+    these rows stay instead, and `episode`, `steps` and `updates` of the new rows count on from theirs.
+
+    A subclass defines how rows are read and written.
 
     Args:
         path: path of the file.
         flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
+        append: continue the log of another run, such as the one whose weights were loaded.
 
     Raises:
-        ValueError: if `flush_every` is not a positive int; when training begins, if the file is not a log of this kind.
+        ValueError: if an argument is not one of the allowed values; when training begins, if the file is not a log of
+            this kind.
         OSError: when training begins, if the file cannot be written.
     """
 
     order = LOGGER
 
-    def __init__(self, path: str | Path, flush_every: int = 10) -> None:
+    def __init__(self, path: str | Path, flush_every: int = 10, *, append: bool = False) -> None:
         self.path = Path(path)
         self.flush_every = check_positive("flush_every", flush_every)
+        self.append = check_bool("append", append)
         self._pending: list[Row] = []
+        self._offset = {"episode": 0, "steps": 0, "updates": 0}  # counts of the run that the log continues
+        self._restored = False  # whether the rows after the present step are those of this run
         self._seconds = 0.0  # training time of earlier fits
 
     @property
@@ -51,7 +61,7 @@ class RowLogger(Callback):
         """Replace the file by one with these rows."""
         raise NotImplementedError
 
-    def append(self, rows: list[Row]) -> None:
+    def append_rows(self, rows: list[Row]) -> None:
         """Append rows."""
         raise NotImplementedError
 
@@ -62,7 +72,13 @@ class RowLogger(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Keep the rows up to the step at which training continues."""
         saving.check_writable(self.path)
-        kept = [row for row in self._written_rows() if row["steps"] <= self.agent.steps]
+        written = self._written_rows()
+        present = self.agent.steps + self._offset["steps"]
+        if not self._restored and any(row["steps"] > present for row in written):
+            self._keep_other_run(written)
+        self._restored = False
+        present = self.agent.steps + self._offset["steps"]
+        kept = [row for row in written if row["steps"] <= present]
         known = {row["episode"] for row in kept}
         kept += [row for row in self._pending if row["episode"] not in known]
         self._seconds = float(kept[-1]["time"]) if kept else 0.0
@@ -76,6 +92,8 @@ class RowLogger(Callback):
         row = {"episode": episode, **dict.fromkeys(COLUMNS), **plain_row(logs)}
         row.pop("complete", None)
         row["time"] += self._seconds
+        for name, count in self._offset.items():
+            row[name] += count
         self._pending.append(self.complete_row(row))
         if len(self._pending) >= self.flush_every:
             self._flush()
@@ -85,16 +103,31 @@ class RowLogger(Callback):
         self._flush()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the rows that are not yet written."""
-        return {"pending": [dict(row) for row in self._pending]}
+        """Return the rows that are not yet written, and the counts of the run that the log continues."""
+        return {"pending": [dict(row) for row in self._pending], "offset": dict(self._offset)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         self._pending = [dict(row) for row in state["pending"]]
+        self._offset = {name: state["offset"][name] for name in self._offset}
+        self._restored = True
+
+    def _keep_other_run(self, rows: list[Row]) -> None:
+        """Count on from the rows of another run, or rename its file."""
+        agent = self.agent
+        if self.append:
+            now = {"episode": agent.episodes - 1, "steps": agent.steps, "updates": agent.updates}
+            self._offset = {name: max(row.get(name) or 0 for row in rows) - count for name, count in now.items()}
+            return
+        number = 1
+        while (backup := self.path.with_name(f"{self.path.name}.{number}")).exists():
+            number += 1
+        os.replace(self.path, backup)
+        agent.show_message(f"{self.path} holds the log of another run: renamed to {backup}")
 
     def _flush(self) -> None:
         if self._pending:
-            self.append(self._pending)
+            self.append_rows(self._pending)
             self._pending = []
 
     def _written_rows(self) -> list[Row]:

@@ -64,48 +64,77 @@ def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
         return False
     means = window_means(rewards, window)[window - 1 :]
     best = max(means)
-    return best - means[-1] > max(0.5 * (best - means[0]), 6 * deviation(rewards) / math.sqrt(window))
+    return best - means[-1] > max(0.5 * (best - means[0]), 6 * reward_noise(rewards) / math.sqrt(window))
 
 
-def deviation(values: Sequence[float]) -> float:
+def loss_noise(losses: Sequence[float]) -> float:
     """Return the standard deviation of the noise on a trend, from the median step between neighbours.
 
-    For a normal variable, the median step is 0.954 standard deviations.
+    For a normal variable, the median step is 0.954 standard deviations. Outliers do not change it, so a loss that
+    explodes is not noise.
 
     Example:
-    >>> from noterl.finders.curves import deviation
-    >>> round(deviation([0.0, 11.0, 20.0, 31.0, 40.0]), 2)
+    >>> from noterl.finders.curves import loss_noise
+    >>> round(loss_noise([0.0, 11.0, 20.0, 31.0, 40.0]), 2)
     10.48
     """
-    return float(np.median(np.abs(np.diff(values)))) / 0.954
+    return float(np.median(np.abs(np.diff(losses)))) / 0.954
 
 
-def differs_from_noise(values: Sequence[float], index: int, window: int, sma: int) -> bool:
+def reward_noise(rewards: Sequence[float]) -> float:
+    """Return the standard deviation of the noise on a trend, if values far from the others may be noise too.
+
+    If most rewards are 0, so is the median step. The standard deviation of the steps counts rare rewards.
+
+    Example:
+    >>> from noterl.finders.curves import loss_noise, reward_noise
+    >>> rare = [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    >>> loss_noise(rare), reward_noise(rare)
+    (0.0, 0.35355339059327373)
+    """
+    return max(loss_noise(rewards), float(np.std(np.diff(rewards))) / math.sqrt(2))
+
+
+def differs_from_noise(values: Sequence[float], index: int, window: int, sma: int, noise: float) -> bool:
     """Return whether the mean over a window changed, in the `sma` points up to an index, by over four standard errors.
 
     In noise alone, the largest of about fifty changes is rarely that large.
 
+    Args:
+        values: the series.
+        index: the last point of the change.
+        window: points in a mean.
+        sma: points over which the change is measured.
+        noise: the standard deviation of the noise on the series.
+
     Example:
     >>> from noterl.finders.curves import differs_from_noise
     >>> values = [0.0, 1.0, 0.0, 1.0, 9.0, 10.0, 9.0, 10.0]
-    >>> differs_from_noise(values, 7, 4, 4), differs_from_noise(values, 3, 4, 1)
+    >>> differs_from_noise(values, 7, 4, 4, noise=1.0), differs_from_noise(values, 3, 4, 1, noise=1.0)
     (True, False)
     """
     means = window_means(values, window)
     if not all(map(math.isfinite, values)) or index < sma:
         return False
-    error = deviation(values) * math.sqrt(2 * min(sma, window)) / window
+    error = noise * math.sqrt(2 * min(sma, window)) / window
     return abs(means[index] - means[index - sma]) > 4 * error
 
 
 def loss_exploded(losses: Sequence[float], window: int) -> bool:
-    """Return whether the mean loss of a window exceeds four times the lowest mean, or a loss is not finite."""
+    """Return whether the loss has risen by three times its range, by more than noise explains, or is not finite.
+
+    The rise is from the lowest mean over a window to the last one. The range is the distance from the lowest mean to
+    the first one, or to zero if that is larger. A positive loss that only rises thus explodes at four times its first
+    mean. Noise explains up to six standard errors of a mean.
+    """
     if not all(map(math.isfinite, losses[-1:])):
         return True
     if len(losses) <= max(MIN_POINTS, window):
         return False
     means = window_means(losses, window)[window - 1 :]
-    return means[-1] > 4 * min(means)
+    best = min(means)
+    loss_range = max(means[0] - best, abs(best))
+    return means[-1] - best > max(3 * loss_range, 6 * loss_noise(losses) / math.sqrt(window))
 
 
 def steepest(slopes: Sequence[float], *, rising: bool, skip_beginning: int, skip_end: int) -> int | None:

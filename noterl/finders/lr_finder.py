@@ -10,8 +10,10 @@ from noterl.finders.curves import (
     derivative,
     differs_from_noise,
     loss_exploded,
+    loss_noise,
     normalised,
     reward_collapsed,
+    reward_noise,
     steepest,
     window_means,
 )
@@ -20,6 +22,9 @@ from noterl.finders.finder_logger import METRICS, FinderLogger
 from noterl.finders.preserving import preserving, train
 from noterl.learning import optimizers
 from noterl.utils.checks import check_int, check_number, check_positive, check_word
+
+# Points that `suggestion` skips by default: the first means are over few points, and the last rates are too high.
+SKIP_BEGINNING, SKIP_END = 10, 5
 
 if TYPE_CHECKING:
     from noterl.agent import Agent
@@ -71,42 +76,47 @@ class LRFinder(Finder):
         window_size: int = 7,
         metric: str = "reward",
         updates: int | None = None,
+        optimizer: str | None = None,
         **fit: Any,
     ) -> float | None:
         """Run the test and return the rate of `suggestion`.
 
         The rate is `start_lr` for the first point and is multiplied by (end_lr / start_lr) ** (1 / points) at each
         point. A point is an episode, starting with the first that has an update; for the metric "loss", a gradient
-        update. The search ends early if the reward loses half of its gain, the loss exceeds four times its minimum
-        (both as means over the window), or a value is not finite.
+        update. The search ends early if the reward loses half of its gain, if the loss rises by three times its range
+        above its minimum (both as means over the window), or if a value is not finite.
 
         Args:
             env: where to train; by default a new copy of the training environment.
-            episodes: number of points.
+            episodes: number of points, at least 16, because `suggestion` skips the first 10 and the last 5.
             start_lr: the first rate.
             end_lr: the rate after the last point.
             window_size: points in a mean.
             metric: "reward" or "loss".
-            updates: number of points for the metric "loss"; by default `episodes`.
+            updates: number of points for the metric "loss", at least 16; by default `episodes`.
+            optimizer: the name of the optimizer whose rate grows, such as "critic"; None for all.
             **fit: further arguments of `Agent.fit`.
 
         Raises:
             ValueError: if an argument is not one of the allowed values, or an optimizer's learning rate has a schedule.
         """
-        check_positive("episodes", episodes)
         check_number("start_lr", start_lr, low=0, above=True)
         check_number("end_lr", end_lr, low=start_lr, above=True)
         window = self._window = check_positive("window_size", window_size)
         self.metric = check_word("metric", metric, METRICS)
-        for optimizer in self.agent.optimizers.values():
-            optimizers.check_without_schedule(optimizer)
-        points = episodes if metric == "reward" else check_positive("updates", updates or episodes)
+        name, points = ("episodes", episodes) if metric == "reward" or updates is None else ("updates", updates)
+        check_int(name, points, least=SKIP_BEGINNING + SKIP_END + 1)
+        names = self.agent.optimizer_names
+        if optimizer is not None and optimizer not in names:
+            raise ValueError(f"optimizer must be {', '.join(map(repr, names))} or None, got {optimizer!r}")
+        for name in names if optimizer is None else (optimizer,):
+            optimizers.check_without_schedule(self.agent.optimizers[name])
         rates = np.geomspace(start_lr, end_lr, points, endpoint=False).tolist()
         collapsed = reward_collapsed if metric == "reward" else loss_exploded
         logger = FinderLogger(
             metric,
             points,
-            before=lambda index: self.agent.set_rule("learning_rate", rates[index]),
+            before=lambda index: self.agent.set_rule("learning_rate", rates[index], optimizer),
             collapsed=lambda values: collapsed(values, window),
         )
         with preserving(self.agent):
@@ -115,7 +125,9 @@ class LRFinder(Finder):
         self.results = _rows(metric, rates, logger.values, window)
         return self.suggestion() if self.results else None
 
-    def suggestion(self, sma: int | None = None, n_skip_beginning: int = 10, n_skip_end: int = 5) -> float | None:
+    def suggestion(
+        self, sma: int | None = None, n_skip_beginning: int = SKIP_BEGINNING, n_skip_end: int = SKIP_END
+    ) -> float | None:
         """Return the rate at which the mean reward rises fastest, or the mean loss falls fastest; None if too short.
 
         A change of means depends on many points; the rate is that of the middle one.
@@ -139,11 +151,13 @@ class LRFinder(Finder):
     def is_clear(self) -> bool:
         """Whether the suggestion of `find` differs from noise: the change exceeds four standard errors."""
         index = self._steepest(self._window) if self.results else None
-        return index is not None and differs_from_noise(
-            self.curves(self.metric)[self.metric][1], index, self._window, self._window
-        )
+        if index is None:
+            return False
+        values = self.curves(self.metric)[self.metric][1]
+        noise = reward_noise(values) if self.metric == "reward" else loss_noise(values)
+        return differs_from_noise(values, index, self._window, self._window, noise)
 
-    def _steepest(self, sma: int, n_skip_beginning: int = 10, n_skip_end: int = 5) -> int | None:
+    def _steepest(self, sma: int, n_skip_beginning: int = SKIP_BEGINNING, n_skip_end: int = SKIP_END) -> int | None:
         """Return the last of the `sma` points over which the mean improves fastest."""
         slopes = derivative(self.curves(self.metric)[self._mean][1], sma)
         rising = self.metric == "reward"

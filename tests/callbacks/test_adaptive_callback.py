@@ -193,6 +193,16 @@ class TestFormulas:
         agent.replay.length = 200
         assert measure(callback, agent)[0]["ess_ratio"] == 1.0
 
+    def test_filling_memory_of_equal_scores_stays_at_its_baseline(self) -> None:
+        """The ESS of equal scores is the number of transitions, however the memory grows."""
+        callback, agent = ESSAdapt(smooth=0.2, lr=Rate(1e-3, 0, 1)), LiveAgent()
+        for length in range(100, 1000, 100):
+            agent.replay.length, agent.replay.sizes = length, iter([float(length)])
+            (logs,) = measure(callback, agent)
+            assert logs["ess_ratio"] == pytest.approx(1.0)
+            assert logs["ess"] == length
+            assert logs["lr"] == pytest.approx(1e-3)
+
     def test_baseline_is_measured_again_when_all_transitions_are_replaced(self) -> None:
         agent = LiveAgent([400.0, 800.0, 200.0, 100.0], capacity=1000)
         logs = measure(ESSAdapt(smooth=1.0, lr=Rate(1e-3, 0, 1)), agent, 4, steps=400)
@@ -247,8 +257,8 @@ class TestScales:
 
 class TestAdapt:
     def test_target_decides_the_class(self) -> None:
-        assert isinstance(Adapt().chosen, ESSAdapt)
-        assert Adapt(300, smooth=0.5).chosen.target_ess == 300
+        assert isinstance(Adapt(lr=RATE).chosen, ESSAdapt)
+        assert Adapt(300, smooth=0.5, lr=RATE).chosen.target_ess == 300
         chosen = Adapt(target_noise=2e-3, num_samples=np.int64(7), smooth=0.5).chosen
         assert isinstance(chosen, AdaBatch)
         assert (chosen.num_samples, chosen.target_noise, chosen.smooth) == (7, 2e-3, 0.5)
@@ -275,6 +285,9 @@ class TestErrors:
             (lambda: ESSAdapt(every=0), r"^every must be a positive int, got 0$"),
             (lambda: ESSAdapt(learning=RATE), r"^ESSAdapt .*batch, alpha, lr, .*got 'learning'$"),
             (lambda: AdaBatch(2, updates=Scale()), r"^AdaBatch .*batch, .*got 'updates'$"),
+            (lambda: ESSAdapt(), r"^ESSAdapt .*something to adapt"),
+            (lambda: ESSAdapt(400, lr=None), r"^ESSAdapt .*something to adapt"),
+            (lambda: Adapt(), r"^ESSAdapt .*something to adapt"),
             (lambda: ESSAdapt(lr=0.1), r"^lr must be a Rate, got 0.1$"),
             (lambda: ESSAdapt(batch=RATE), r"^batch must be a Scale, got "),
             (

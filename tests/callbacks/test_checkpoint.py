@@ -13,6 +13,7 @@ import pytest
 
 import noterl
 from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from noterl.callbacks.checkpoint import MANIFEST
 from tests.support.states import assert_same_state
 from tests.support.tape import Recorder, Tape, TapeAgent, rewarded, taped
 
@@ -37,7 +38,7 @@ class FileAgent(TapeAgent):
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
+    return sorted(path.name for path in directory.iterdir() if path.name != MANIFEST)
 
 
 def episodes_of(directory: Path) -> list[int]:
@@ -112,9 +113,9 @@ class TestFiles:
         play([0.0], tmp_path / "a")
         play([0.0], tmp_path / "b", save_replay=True)
         play([0.0], tmp_path / "c", save_weights_only=True)
-        assert next((tmp_path / "a").iterdir()).read_text() == "all, replay=False"
-        assert next((tmp_path / "b").iterdir()).read_text() == "all, replay=True"
-        [weights] = (tmp_path / "c").iterdir()
+        assert next((tmp_path / "a").glob("episode-*")).read_text() == "all, replay=False"
+        assert next((tmp_path / "b").glob("episode-*")).read_text() == "all, replay=True"
+        [weights] = (tmp_path / "c").glob("episode-*")
         assert (weights.suffix, weights.read_text()) == (".safetensors", "weights")
 
     def test_checkpoints_run_last(self, tmp_path: Path) -> None:
@@ -141,8 +142,17 @@ class TestBestOnly:
         assert episodes_of(tmp_path) == [1, 4, 7]
 
     def test_first_score_is_the_best(self, tmp_path: Path) -> None:
-        play([-500, -600, -700], tmp_path, save_freq=1, save_best_only=True, save_last=False)
-        assert names(tmp_path) == ["episode-000001-reward--500.00.noterl"]
+        play([-500, -600, -700], tmp_path, save_freq=1, save_best_only=True, save_last=False, window=1)
+        assert names(tmp_path) == ["episode-000001-reward-minus-500.00.noterl"]
+
+    @pytest.mark.parametrize("chosen", [{"save_best_only": True}, {"save_top_k": 1}], ids=str)
+    def test_lucky_first_episode_is_not_the_best(self, tmp_path: Path, chosen: dict[str, Any]) -> None:
+        play([100, 20, 20, 40, 20, 20], tmp_path, save_freq=1, save_last=False, window=3, max_save_files=1, **chosen)
+        assert names(tmp_path) == ["episode-000003-reward-46.67.noterl"]
+
+    def test_no_file_is_chosen_before_the_window_is_full(self, tmp_path: Path) -> None:
+        play([1, 2, 3], tmp_path, save_freq=1, save_last=False, window=4, save_best_only=True)
+        assert names(tmp_path) == []
 
     def test_scores_are_compared_only_when_a_file_is_due(self, tmp_path: Path) -> None:
         play(
@@ -154,7 +164,9 @@ class TestBestOnly:
         play(
             [4, 0, 5, 1, 6], tmp_path, save_freq=1, max_save_files=None, save_best_only=True, save_last=False, window=2
         )
-        assert names(tmp_path) == ["episode-000001-reward-4.00.noterl"]
+        assert names(tmp_path) == [
+            f"episode-00000{n}-reward-{score:.2f}.noterl" for n, score in [(2, 2), (3, 2.5), (4, 3), (5, 3.5)]
+        ]
 
     def test_nan_score_does_not_block_later_scores(self, tmp_path: Path) -> None:
         agent = taped(Tape(), learning_starts=5)  # the first losses, 0 and 1, come with the third episode
@@ -209,7 +221,7 @@ class TestFailures:
         with pytest.raises(OSError, match="No space left"):
             agent.fit(episodes=4, callbacks=[checkpoint], verbose=0)
         assert episodes_of(tmp_path) == [1]
-        assert checkpoint.files == list(tmp_path.iterdir())
+        assert [file.name for file in checkpoint.files] == names(tmp_path)
         # The state holds the existing files, and the next fit saves again.
         assert checkpoint.get_state() == {
             "files": names(tmp_path),
@@ -282,7 +294,7 @@ class TestResuming:
         whole.fit(episodes=12, callbacks=kept, verbose=0)
         first = small()
         first.fit(episodes=6, callbacks=self.callbacks(tmp_path / "parts"), verbose=0)
-        newest = max((tmp_path / "parts").iterdir())
+        newest = max((tmp_path / "parts").glob("episode-*"))
         second = small(seed=8)
         second.restore(newest)
         assert second.episodes < 12
@@ -296,7 +308,7 @@ class TestResuming:
         small().fit(
             episodes=2, callbacks=[Checkpoint(tmp_path, save_freq=2), stopper := EarlyStopping(9, 0)], verbose=0
         )
-        [file] = tmp_path.iterdir()
+        [file] = tmp_path.glob("episode-*")
         states = noterl.load(file).get_state()["callbacks"]
         assert states["EarlyStopping"] == stopper.get_state()
         assert len(states["EarlyStopping"]["recent"]) == 2
@@ -306,7 +318,7 @@ class TestResuming:
         agent = small()
         agent.fit(episodes=1, callbacks=[Checkpoint(tmp_path, save_weights_only=True)], verbose=0)
         other = small(seed=9)
-        other.load_weights(next(tmp_path.iterdir()))
+        other.load_weights(next(tmp_path.glob("episode-*")))
         for ours, theirs in zip(
             noterl.networks.get_weights(agent.q), noterl.networks.get_weights(other.q), strict=True
         ):
@@ -316,7 +328,7 @@ class TestResuming:
     def test_save_replay_decides_whether_the_memory_is_saved(self, tmp_path: Path, save_replay: bool) -> None:
         agent = small()
         agent.fit(episodes=2, callbacks=[Checkpoint(tmp_path, save_replay=save_replay)], verbose=0)
-        restored = noterl.load(next(tmp_path.iterdir()))
+        restored = noterl.load(next(tmp_path.glob("episode-*")))
         restored.build()
         assert len(restored.replay) == (agent.steps if save_replay else 0)
         assert restored.steps == agent.steps

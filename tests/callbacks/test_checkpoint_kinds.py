@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import noterl
 from noterl import saving
 from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from noterl.callbacks.checkpoint import MANIFEST
 from tests.callbacks.test_checkpoint import FileAgent, episodes_of, names, play, small
 from tests.support.doubles import FakeClock
 from tests.support.states import assert_same_state, one_lane
@@ -64,7 +66,7 @@ class TestChosen:
             on_episode_end=lambda episode, logs: logs.update(score=float(episode)) if episode == 2 else None
         )
         adder.adds = ("score",)
-        checkpoint = Checkpoint(tmp_path, 1, monitor="score", save_best_only=True, save_last=False)
+        checkpoint = Checkpoint(tmp_path, 1, monitor="score", window=1, save_best_only=True, save_last=False)
         rewarded([0.0], FileAgent).fit(episodes=4, callbacks=[adder, checkpoint], verbose=0)
         assert names(tmp_path) == ["episode-000003-score-2.00.noterl"]
 
@@ -131,9 +133,54 @@ class TestLatest:
             (tmp_path / name).touch()
         assert Checkpoint.latest(tmp_path) == tmp_path / "episode-1000000-step-00000012-reward-1.00.safetensors"
 
+    def test_latest_is_of_the_run_that_saved_last(self, tmp_path: Path) -> None:
+        play([0.0] * 20, tmp_path, save_freq=10)
+        checkpoint = play([0.0] * 10, tmp_path, save_freq=5)
+        assert episodes_of(tmp_path) == [5, 10, 20]
+        assert Checkpoint.latest(tmp_path) == checkpoint.files[-1]
+        assert Checkpoint.latest(tmp_path).name.startswith("episode-000010")
+
+    def test_latest_skips_files_that_were_removed(self, tmp_path: Path) -> None:
+        (tmp_path / "episode-000099-reward-1.00.noterl").touch()  # of an older run
+        checkpoint = play([0.0] * 10, tmp_path, save_freq=5)
+        first, last = checkpoint.files
+        last.unlink()
+        assert Checkpoint.latest(tmp_path) == first
+        first.unlink()
+        assert Checkpoint.latest(tmp_path) is None
+
+    def test_latest_is_found_after_the_folder_was_moved(self, tmp_path: Path) -> None:
+        play([0.0] * 10, tmp_path / "runs", save_freq=5)
+        (tmp_path / "runs").rename(tmp_path / "old")
+        assert Checkpoint.latest(tmp_path / "old").parent == tmp_path / "old"
+
+    @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"files": 3}', '{"files": [3]}', "nonsense"])
+    def test_damaged_manifest_raises(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / MANIFEST).write_text(text)
+        with pytest.raises(saving.FileError, match=re.escape(MANIFEST)):
+            Checkpoint.latest(tmp_path)
+
+    def test_manifest_names_no_other_files(self, tmp_path: Path) -> None:
+        (tmp_path / "thesis.tex").touch()
+        (tmp_path / MANIFEST).write_text('{"files": ["thesis.tex", "../thesis.tex"]}')
+        assert Checkpoint.latest(tmp_path) is None
+
     def test_latest_is_none_without_files(self, tmp_path: Path) -> None:
         assert Checkpoint.latest(tmp_path) is None
         assert Checkpoint.latest(tmp_path / "nowhere") is None
+
+
+class TestForeignNames:
+    @pytest.mark.parametrize("name", ["thesis.tex", ".env", "episode-000001.noterl", "episode-1-notes.noterl"])
+    def test_restored_checkpoint_removes_no_other_file(self, tmp_path: Path, name: str) -> None:
+        checkpoint = play([1.0, 2.0], tmp_path, save_freq=1, max_save_files=1)
+        state = checkpoint.get_state()
+        (tmp_path / name).write_text("precious")
+        restored = Checkpoint(tmp_path, 1, max_save_files=1)
+        restored.set_state({**state, "files": [name, *state["files"]], "scores": [0.0, 1.0], "chosen": [True, True]})
+        rewarded([0.0], FileAgent).fit(episodes=3, callbacks=[restored], verbose=0)
+        assert (tmp_path / name).read_text() == "precious"
+        assert len(restored.files) == 1
 
 
 class Gate:
@@ -195,7 +242,7 @@ class TestBackground:
         with pytest.raises(OSError, match="No space left"):
             agent.fit(episodes=5, callbacks=[checkpoint], verbose=0)
         assert episodes_of(tmp_path) == [1]
-        assert checkpoint.files == [*tmp_path.iterdir()]
+        assert checkpoint.files == [*tmp_path.glob("episode-*")]
         gate.failing = set()
         agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
         assert [int(file.name.split("-")[1]) for file in checkpoint.files] == episodes_of(tmp_path)

@@ -148,6 +148,64 @@ class TestGoingOn:
             rewarded([0]).fit(episodes=episodes, callbacks=[KINDS[ending](path)], verbose=0)
         assert read_columns(path)["episode"] == [0, 1]
 
+    def test_log_of_another_run_is_renamed(
+        self, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / f"log.{ending}"
+        for episodes in (5, 3, 2):
+            rewarded([0]).fit(episodes=episodes, callbacks=[KINDS[ending](path)], verbose=2)
+        assert f"renamed to {path}.1" in capsys.readouterr().err
+        for number, episodes in (("1", 5), ("2", 3)):
+            old = tmp_path / f"old.{ending}"
+            shutil.copy(f"{path}.{number}", old)
+            assert read_columns(old)["episode"] == list(range(episodes))
+
+    def test_only_a_run_whose_rows_would_be_lost_is_renamed(self, ending: str, tmp_path: Path) -> None:
+        path, agent = tmp_path / f"log.{ending}", rewarded([0])
+        logger = KINDS[ending](path)
+        for callback in (logger, logger, KINDS[ending](path)):
+            agent.fit(episodes=2, callbacks=[callback], verbose=0)
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]
+        rewarded([0]).fit(episodes=1, callbacks=[logger], verbose=0)  # the same object, but another run
+        assert len(list(tmp_path.iterdir())) == 2
+
+    def test_append_continues_the_counts_of_another_run(self, ending: str, tmp_path: Path) -> None:
+        path = tmp_path / f"log.{ending}"
+        rewarded([7]).fit(episodes=3, callbacks=[KINDS[ending](path)], verbose=0)
+        agent = taped(Tape(), length=2)
+        for _ in range(2):
+            agent.fit(episodes=2, callbacks=[KINDS[ending](path, append=True)], verbose=0)
+        table = read_columns(path)
+        assert table["episode"] == list(range(7))
+        assert table["steps"] == [1, 2, 3, 5, 7, 9, 11]
+        assert table["updates"][:3] == [0, 0, 0]
+        assert table["updates"] == sorted(table["updates"])
+        assert table["time"] == sorted(table["time"])
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]
+        if ending == "parquet":
+            assert table["step"] == table["steps"]
+            assert table["best_reward"][-1] == 7.0
+
+    def test_appended_run_is_restored_without_duplicates(
+        self, ending: str, agent: noterl.DQN, beginning: dict[str, Any], tmp_path: Path
+    ) -> None:
+        path, states = tmp_path / f"log.{ending}", []
+        agent.set_state(beginning)
+        agent.fit(episodes=4, callbacks=[KINDS[ending](path)], verbose=0)
+        steps = agent.steps
+        agent.set_state({**beginning, "callbacks": {}})
+        save = at(2, lambda: states.append(agent.get_state()))
+        agent.fit(episodes=4, callbacks=[KINDS[ending](path, 1, append=True), save], verbose=0)
+        whole = read_columns(path)
+        assert whole["steps"][4] > whole["steps"][3] == steps
+        agent.set_state(states[0])
+        agent.fit(episodes=2, callbacks=[KINDS[ending](path, 1, append=True)], verbose=0)
+        again = read_columns(path)
+        for table in (whole, again):
+            table.pop("time")
+        np.testing.assert_equal(again, whole)
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
     @pytest.mark.parametrize(("flush_every", "kept"), [(1, 8), (3, 3), (100, 0)])
     def test_restored_run_neither_loses_nor_duplicates_rows(
         self, ending: str, flush_every: int, kept: int, agent: noterl.DQN, beginning: dict[str, Any], tmp_path: Path

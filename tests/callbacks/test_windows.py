@@ -63,20 +63,34 @@ def trim(callback: ESSWindow, size: int, values: list[float], batch_size: int = 
 
 
 def test_target_keeps_the_smoothed_ess_times_scale() -> None:
-    callback = ESSWindow(scale=2.0, smooth=0.25, min_size=10)
+    callback = ESSWindow(scale=2.0, smooth=0.25, mode="target", min_size=10)
     # After a trim the ESS is measured once more, as the baseline of the other mode.
-    dropped, logs = trim(callback, 1000, [400.0, 380.0, 200.0, 190.0, 375.0])
-    # 400 -> keep 800; 0.25 * 200 + 0.75 * 400 = 350 -> keep 700; 0.25 * 375 + 0.75 * 350 = 356.25 -> 712, all of 700
-    assert dropped == [200, 100]
-    assert [entry["window"] for entry in logs] == [800, 700, 700]
-    assert [entry["ess"] for entry in logs] == [400.0, 200.0, 375.0]
-    assert callback.ess == 356.25
+    dropped, logs = trim(callback, 1000, [400.0, 380.0, 200.0, 190.0, 435.0, 400.0])
+    # Per transition: 0.4 -> keep 0.8 * 1000; 0.25 * 200 / 800 + 0.75 * 0.4 = 0.3625 -> keep 0.725 * 800;
+    # 0.25 * 435 / 580 + 0.75 * 0.3625 = 0.459375 -> 0.91875 * 580 = 532.875
+    assert dropped == [200, 220, 48]
+    assert [entry["window"] for entry in logs] == [800, 580, 532]
+    assert [entry["ess"] for entry in logs] == [400.0, 200.0, 435.0]
+    assert callback.ess == pytest.approx(0.459375 * 580)
+
+
+def test_target_keeps_a_filling_memory_of_equal_scores() -> None:
+    agent = small_agent()
+    history = agent.fit(episodes=15, callbacks=[ESSWindow(mode="target")], verbose=0)
+    assert history.history["window"] == list(range(10, 160, 10))
+
+
+def test_default_mode_does_not_shrink_the_memory_by_itself() -> None:
+    """The ESS is half of the transitions all the time: nothing was lost, so nothing is dropped."""
+    dropped, logs = trim(ESSWindow(min_size=10), 1000, [500.0] * 20)
+    assert dropped == []
+    assert {entry["window"] for entry in logs} == {1000}
 
 
 def test_target_keeps_min_size() -> None:
-    dropped, _ = trim(ESSWindow(scale=0.5, smooth=1.0, min_size=64), 100, [3.0, 3.0])
+    dropped, _ = trim(ESSWindow(scale=0.5, smooth=1.0, mode="target", min_size=64), 100, [3.0, 3.0])
     assert dropped == [36]
-    dropped, _ = trim(ESSWindow(scale=0.5, smooth=1.0), 100, [3.0, 3.0], batch_size=32)
+    dropped, _ = trim(ESSWindow(scale=0.5, smooth=1.0, mode="target"), 100, [3.0, 3.0], batch_size=32)
     assert dropped == [68]
 
 
@@ -104,11 +118,11 @@ def test_baseline_keeps_min_size() -> None:
 
 
 def test_rounding_error_of_the_ess_drops_nothing() -> None:
-    assert trim(ESSWindow(smooth=1.0), 1000, [999.9999999])[0] == []
+    assert trim(ESSWindow(smooth=1.0, mode="target"), 1000, [999.9999999])[0] == []
 
 
 def test_logs_hold_ess_and_window() -> None:
-    agent, callback = small_agent(), ESSWindow(smooth=1.0, min_size=5)
+    agent, callback = small_agent(), ESSWindow(smooth=1.0, mode="target", min_size=5)
 
     def feed(episode: int, logs: Any) -> None:
         if episode == 1:  # 20 transitions, all of the same score; now 4 of them count
@@ -148,7 +162,7 @@ def test_sampled_keeps_those_with_high_scores_and_masks_the_rest() -> None:
         for _ in range(40):
             agent.replay.add(0, np.zeros(2), 0, 0.0, np.zeros(2), True, False)
         agent.replay.sampler.feedback(np.arange(40), {"td_error": np.where(np.arange(40) < 20, 9.0, 1.0)})
-        callback = ESSWindow(scale=0.5, smooth=1.0, trim="sampled")
+        callback = ESSWindow(scale=0.5, smooth=1.0, mode="target", trim="sampled")
         callback.agent = agent
         ess = agent.replay.effective_sample_size()
         assert ess == pytest.approx(200**2 / (20 * 81 + 20))

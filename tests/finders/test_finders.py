@@ -25,6 +25,8 @@ from noterl.finders.parallel_finder import _try
 from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state, one_lane
 
+RATES = ("actor", "critic")
+
 
 @pytest.fixture(scope="module")
 def agent() -> noterl.DQN:
@@ -110,23 +112,43 @@ class TestLRFinder:
         note = LambdaCallback(on_episode_end=lambda episode, logs: rates.append((logs["updates"], agent.learning_rate)))
         finder = LRFinder(agent)
         with Undisturbed(agent):
-            finder.find(episodes=6, callbacks=[note])
+            finder.find(episodes=16, end_lr=2e-4, callbacks=[note])
         early = [rate for updates, rate in rates if not updates]
         assert len(early) > 0
         np.testing.assert_allclose(early, 1e-4, rtol=1e-6)
-        assert len(finder.results) == len(rates) - len(early) == 6
+        assert len(finder.results) == len(rates) - len(early) == 16
 
     def test_arguments_of_fit_are_passed_on(self, agent: noterl.DQN) -> None:
         counts: list[int] = []
         note = LambdaCallback(on_episode_begin=lambda episode, logs: counts.append(len(lanes_of(agent).ledger.running)))
         with Undisturbed(agent):
-            LRFinder(agent).find(lambda: gymnasium.make("CartPole-v1"), 4, num_envs=3, seed=5, callbacks=[note])
+            LRFinder(agent).find(lambda: gymnasium.make("CartPole-v1"), 16, num_envs=3, seed=5, callbacks=[note])
         assert set(counts) == {3}
+
+    def test_one_optimizer_is_searched(self) -> None:
+        agent = noterl.DDPG("Pendulum-v1", hidden=(8,), seed=1)
+        agent.compile(batch_size=8, learning_starts=10)
+        before, rates = agent.get_rule("learning_rate", "actor"), []
+        note = LambdaCallback(
+            on_batch_end=lambda batch, logs: rates.append([agent.get_rule("learning_rate", name) for name in RATES])
+        )
+        finder = LRFinder(agent)
+        finder.find(metric="loss", updates=16, optimizer="critic", callbacks=[note])
+        assert {actor for actor, _ in rates} == {before}
+        searched = [row["learning_rate"] for row in finder.results]
+        assert [critic for _, critic in rates][: len(searched)] == pytest.approx(searched, rel=1e-6)
+
+    def test_one_rare_success_is_not_clear(self, agent: noterl.DQN) -> None:
+        finder = LRFinder(agent)
+        finder._window = 7
+        rewards = [0.0] * 25 + [1.0] + [0.0] * 30
+        finder.results = _rows("reward", [10.0**index for index in range(56)], rewards, 7)
+        assert not finder.is_clear
 
     def test_error_of_a_callback_leaves_the_agent_unchanged(self, agent: noterl.DQN) -> None:
         broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))
         with Undisturbed(agent), pytest.raises(ValueError, match="no number"):
-            LRFinder(agent).find(episodes=4, callbacks=[broken])
+            LRFinder(agent).find(callbacks=[broken])
 
     def test_environment_object_is_not_used(self) -> None:
         env = gymnasium.make("CartPole-v1")
@@ -134,18 +156,22 @@ class TestLRFinder:
         agent.fit(steps=6, verbose=0)
         place = np.array(env.unwrapped.state)
         with Undisturbed(agent):
-            LRFinder(agent).find(episodes=3)
+            LRFinder(agent).find(episodes=16)
         assert np.array_equal(env.unwrapped.state, place)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"episodes": 0}, "episodes must be a positive int, got 0"),
+            ({"episodes": 0}, "episodes must be an int of at least 16, got 0"),
+            ({"episodes": 15}, "episodes must be an int of at least 16, got 15"),
+            ({"metric": "loss", "updates": 15}, "updates must be an int of at least 16, got 15"),
+            ({"metric": "loss", "episodes": 15}, "episodes must be an int of at least 16, got 15"),
+            ({"optimizer": "critic"}, "optimizer must be 'optimizer' or None, got 'critic'"),
             ({"start_lr": 0.0}, "start_lr must be a finite number above 0, got 0.0"),
             ({"start_lr": 0.1, "end_lr": 0.1}, "end_lr must be a finite number above 0.1, got 0.1"),
             ({"window_size": 0}, "window_size must be a positive int, got 0"),
             ({"metric": "length"}, "metric must be 'reward' or 'loss', got 'length'"),
-            ({"metric": "loss", "updates": -1}, "updates must be a positive int, got -1"),
+            ({"metric": "loss", "updates": -1}, "updates must be an int of at least 16, got -1"),
         ],
     )
     def test_bad_arguments_raise(self, agent: noterl.DQN, arguments: dict[str, Any], message: str) -> None:

@@ -283,14 +283,14 @@ def test_full_disk_leaves_old_file_and_agent_unchanged(victim: Any, file: Path, 
 def test_full_disk_during_checkpoint_ends_fit_and_loses_nothing(victim: Any, tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path, save_freq=1, max_save_files=2, save_replay=True)
     victim.fit(episodes=1, callbacks=[checkpoint], verbose=0)
-    (kept,) = tmp_path.iterdir()
+    (kept,) = tmp_path.glob("episode-*")
     episodes = victim.episodes
     with file_size_limit(5000), pytest.raises(OSError, match=r"\.noterl"):
         victim.fit(episodes=3, callbacks=[checkpoint], verbose=0)
-    assert list(tmp_path.iterdir()) == [kept] and victim.episodes == episodes + 1
+    assert list(tmp_path.glob("episode-*")) == [kept] and victim.episodes == episodes + 1
     noterl.load(kept)
     victim.fit(episodes=1, callbacks=[checkpoint], verbose=0)
-    assert kept in tmp_path.iterdir() and len(list(tmp_path.iterdir())) == 2
+    assert kept in tmp_path.glob("episode-*") and len(list(tmp_path.glob("episode-*"))) == 2
 
 
 def test_unwritable_path_is_named(victim: Any, tmp_path: Path) -> None:

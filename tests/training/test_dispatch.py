@@ -73,7 +73,7 @@ def test_error_names_its_callback_and_files_stay_readable(event: str, others: bo
     with pytest.raises(Broken) as raised:
         agent.fit(episodes=2, callbacks=[raiser, *other_callbacks], verbose=0)
     assert any("raised by the callback Raiser." in note for note in raised.value.__notes__)
-    for file in tmp_path.iterdir():
+    for file in tmp_path.glob("episode-*"):
         assert noterl.load(file).episodes >= 1
     agent.fit(episodes=1, callbacks=other_callbacks, verbose=0)  # training can continue
 

@@ -511,6 +511,11 @@ class Agent(Algorithm):
         return self._compiled().batch_size
 
     @property
+    def metric_names(self) -> frozenset[str]:
+        """The names of what updates log; `fit` adds their means to the logs of each episode."""
+        return self._build()[0].metric_names
+
+    @property
     def callbacks(self) -> Sequence[Callback]:
         """The callbacks of the `fit` in progress, or of the last one, in the order in which they run."""
         return self._session.callbacks.callbacks

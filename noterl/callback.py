@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -63,6 +63,7 @@ class AgentView(Protocol):
         hyperparameters: the hyperparameters by name.
         learning_rate: that of the first optimizer.
         update_batch_size: transitions of one gradient update.
+        metric_names: the names of what updates log.
     """
 
     memory: str
@@ -84,6 +85,7 @@ class AgentView(Protocol):
     hyperparameters: Mapping[str, Any]
     learning_rate: float
     update_batch_size: int
+    metric_names: Collection[str]
 
     def get_rule(self, rule: str, optimizer: str | None = None) -> float:
         """Return a rule of one optimizer, by default of the first, such as `learning_rate`."""
@@ -299,9 +301,10 @@ class Callback:
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Called when an episode ends.
 
-        `logs` holds `reward` (the return), `length`, `loss` (mean since the last episode's end; absent before the first
-        update), `steps`, `updates` and `time` (seconds since train begin). `logs["complete"]` is False for an episode
-        that the end of training cuts short.
+        `logs` holds `reward` (the return), `length`, `steps`, `updates` and `time` (seconds since train begin). It also
+        holds `loss` and every other scalar that `Agent.update` returns, as means over the updates since the last
+        episode's end; they are absent before the first update. `logs["complete"]` is False for an episode that the end
+        of training cuts short.
         """
 
     def on_batch_begin(self, batch: int, logs: Logs) -> None:

@@ -23,8 +23,9 @@ class History(Callback):
 
     Attributes:
         history: one list per quantity, as in Keras: `reward` (returns), `length`, `loss` (NaN before the first update),
-            `steps`, `updates` (totals so far), `time` (seconds since the start of training), and values that callbacks
-            add to the `logs` of an episode (NaN for other episodes).
+            `steps`, `updates` (totals so far), `time` (seconds since the start of training), every other scalar that
+            updates return (means like `loss`), and values that callbacks add to the `logs` of an episode (NaN for other
+            episodes).
         episode: the number of each finished episode, in the order in which they ended.
         stop_reason: why the fit ended.
         time_split: seconds spent in each part of the loop, by name.

@@ -42,17 +42,18 @@ class Monitor:
     def update(self, logs: Logs, agent: AgentView | None) -> bool:
         """Add the metric of an episode to the mean; return whether the logs hold the metric.
 
-        The loss may be missing before the first update. A metric that another callback adds may be missing in some
-        episodes.
+        A metric of updates is missing before the first update. A metric that another callback adds may be missing in
+        some episodes.
 
         Raises:
-            ValueError: if the metric is missing and no callback adds it.
+            ValueError: if the metric is missing, and neither updates nor a callback add it.
         """
         if self.name in logs:
             self.recent.append(float(logs[self.name]))
             return True
-        others = agent.callbacks if agent is not None else ()
-        if self.name != "loss" and not any(self.name in other.adds for other in others):
+        if agent is None or not (
+            self.name in agent.metric_names or any(self.name in other.adds for other in agent.callbacks)
+        ):
             raise ValueError(f"monitor: the episode's logs have no {self.name!r}; they have {', '.join(sorted(logs))}")
         return False
 

@@ -149,7 +149,7 @@ class Learner(ABC):
             report=report,
             jit_compile=self.jit_compile,
             on_trace=self.trace_counter("update"),
-            log_names=log_names(self._returned),
+            log_names=self.metric_names,
             torch_seed=self.torch_seed,
         )
 
@@ -253,6 +253,11 @@ class Learner(ABC):
         """Set everything that has a schedule to its value at this step."""
         for update in self._scheduled:
             update(step)
+
+    @property
+    def metric_names(self) -> frozenset[str]:
+        """The names of everything that updates log; known after `build`."""
+        return log_names(self._returned)
 
     def logs_of_update(self, number: int, logs: dict[str, Any]) -> dict[str, Any]:
         """Return the logs that the update with this number returns; others belong to other updates of the period."""

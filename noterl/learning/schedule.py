@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl import backends
 from noterl.utils.checks import check_int, check_int_or_word, whole
 
 
@@ -73,51 +72,6 @@ class UpdateSchedule:
             return Due(0, target) if target else _NOTHING
         each = math.ceil(count / self.batch_size) if isinstance(self.updates, str) else self.updates
         return Due(times * each, target)
-
-
-class LossMean:
-    """The mean loss since the last call of `take`; losses are fetched from the device only when they are read."""
-
-    def __init__(self) -> None:
-        self.last: float | None = None
-        self._pending: list[tuple[Any, int]] = []
-        self._sum, self._count = 0.0, 0
-
-    def add(self, losses: Any, count: int) -> None:
-        """Add the first `count` of the losses `[K]` of a call."""
-        self._pending.append((losses, count))
-        if len(self._pending) >= 1000:
-            self._fetch()
-
-    def take(self) -> float | None:
-        """Return the mean since the last call; without updates since then, the last mean; before the first, None."""
-        self.last = self.peek()
-        self._sum, self._count = 0.0, 0
-        return self.last
-
-    def peek(self) -> float | None:
-        """Return what `take` would return, and continue the mean."""
-        self._fetch()
-        return self._sum / self._count if self._count else self.last
-
-    def _fetch(self) -> None:
-        fetch = backends.current().fetch
-        for losses, count in self._pending:
-            # One by one, so that the grouping of updates does not change the rounding.
-            for loss in np.asarray(fetch(losses), np.float64)[:count].tolist():
-                self._sum += loss
-            self._count += count
-        self._pending.clear()
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state."""
-        self._fetch()
-        return {"last": self.last, "sum": self._sum, "count": self._count}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        self._pending.clear()
-        self.last, self._sum, self._count = state["last"], state["sum"], state["count"]
 
 
 def _target(target_update: Any) -> tuple[int, float | None]:

@@ -109,14 +109,15 @@ class KerasCallback(Callback):
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """End the epoch with the logs of the completed episode; metrics that the callback adds are passed on.
 
-        Loggers always receive a loss, NaN before the first update, because a table has the columns of its first row.
+        Loggers always receive the metrics of updates, NaN before the first update, because a table has the columns of
+        its first row.
         """
         if not logs.get("complete", True):
             return
         self._open_epoch()
         metrics = {name: value for name, value in logs.items() if name != "complete"}
         if self.order == LOGGER:
-            metrics.setdefault("loss", math.nan)
+            metrics = {**dict.fromkeys(sorted(self.agent.metric_names), math.nan), **metrics}
         known = set(metrics)
         epoch, self._epoch, self._epoch_open = self._epoch, self._epoch + 1, False
         self.callback.on_epoch_end(epoch, metrics)

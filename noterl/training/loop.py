@@ -50,7 +50,7 @@ class Loop:
         session, lanes = self.session, self.session.lanes
         assert lanes is not None
         self.lanes: Any = lanes
-        self.events, self.stop, self.loss_mean = session.events, session.stop, session.loss_mean
+        self.events, self.stop, self.metrics = session.events, session.stop, session.metrics
         self.live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
         self.clock = self.history.time_split = dict.fromkeys(CLOCK, 0.0)
         self.guard = InterruptGuard()
@@ -204,7 +204,7 @@ class Loop:
             raise
         self.clock["learn"] += perf_counter() - started
         self.actor.forward.weights_updated(result.weights)
-        self.loss_mean.add(result.logs["loss"], result.applied)
+        self.metrics.add(result.logs, result.applied)
         self._report_updates(result, count)
         return result
 
@@ -288,12 +288,11 @@ class Loop:
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
         counters, ledger = self.counters, self.lanes.ledger
         logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane], **self.lanes.logs(lane)}
-        loss = self.loss_mean.take() if complete else self.loss_mean.peek()
-        if loss is not None:
-            logs["loss"] = loss
-        time = perf_counter() - self._started
-        logs.update(steps=counters.steps, updates=counters.updates, time=time, complete=complete)
-        return logs
+        metrics = self.metrics.take() if complete else self.metrics.peek()
+        if "loss" in metrics:
+            logs["loss"] = metrics["loss"]
+        logs.update(steps=counters.steps, updates=counters.updates, time=perf_counter() - self._started)
+        return {**logs, **{name: mean for name, mean in metrics.items() if name not in logs}, "complete": complete}
 
     def _fire(self, handlers: Handlers, *args: Any) -> None:
         if handlers:

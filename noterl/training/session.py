@@ -11,7 +11,7 @@ from noterl import envs
 from noterl.callback import Events
 from noterl.collect import Lanes, TeamLanes, VectorLanes, open_lanes
 from noterl.history import History
-from noterl.learning.schedule import LossMean
+from noterl.learning.metrics import MetricMeans
 from noterl.random import Generators
 from noterl.training.dispatch import CallbackList
 
@@ -39,7 +39,7 @@ class Session:
         events: the bound callbacks during a `fit`; empty otherwise.
         history: the record of the last `fit`; None before the first.
         stop: of the last `fit`; it ends after the transition in progress when it is set.
-        loss_mean: the mean loss for the logs of episodes.
+        metrics: the means of what updates log, for the logs of episodes.
         fits: number of `fit` calls that started training.
         is_training: whether a `fit` is running.
         verbose: the verbosity of the last `fit`.
@@ -54,7 +54,7 @@ class Session:
         self.lanes: Lanes | TeamLanes | VectorLanes | None = None
         self.callbacks, self.events = CallbackList(), Events()
         self.history: History | None = None
-        self.stop, self.loss_mean = StopRequest(), LossMean()
+        self.stop, self.metrics = StopRequest(), MetricMeans()
         self.fits, self.is_training, self.verbose = 0, False, 1
         self.restored_callbacks: dict[str, Any] = {}
         self._saved_lanes: Any = None  # the state of closed lanes, restored when they are opened again

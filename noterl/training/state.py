@@ -64,7 +64,7 @@ def _core_state(parts: Parts) -> dict[str, Any]:
         "hyperparameters": {name: float(value) for name, value in algorithm.hyperparameters.items()},
         "optimizers": {name: optimizers.get_state(one, layout) for name, one in learner.optimizers.items()},
         "counters": {name: getattr(parts.counters, name) for name in _COUNTERS},
-        "loss": parts.session.loss_mean.get_state(),
+        "loss": parts.session.metrics.get_state(),
         "generators": algorithm.generators.get_state(),
         "explorer": parts.actor.explorer.get_state(),
         "normalizers": None if normalizers is None else normalizers.get_state(),
@@ -103,7 +103,7 @@ def _check(parts: Parts, state: Any) -> None:
         "hyperparameters": dict.fromkeys(algorithm.hyperparameters, float),
         "optimizers": dict.fromkeys(learner.optimizers, dict),
         "counters": dict.fromkeys(_COUNTERS, Int(0)),
-        "loss": {"last": (float, None), "sum": float, "count": Int(0)},
+        "loss": {"last": DictOf(float), "sums": DictOf([float, Int(1)])},
         "generators": dict,
         "explorer": dict,
         "normalizers": None if algorithm._normalizers is None else dict,
@@ -135,7 +135,7 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
             algorithm.hyperparameters[name].restore(value)
     for name in _COUNTERS:
         setattr(parts.counters, name, state["counters"][name])
-    parts.session.loss_mean.set_state(state["loss"])
+    parts.session.metrics.set_state(state["loss"])
     parts.actor.explorer.set_state(state["explorer"])
     if algorithm._normalizers is not None:
         algorithm._normalizers.set_state(state["normalizers"])

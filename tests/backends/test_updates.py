@@ -13,7 +13,7 @@ import pytest
 import noterl
 from noterl import networks
 from noterl.backends import current
-from noterl.learning.schedule import LossMean
+from noterl.learning.metrics import MetricMeans
 from noterl.policies import EpsGreedyQPolicy
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
@@ -235,14 +235,14 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_memory_does_not_grow_with_updates() -> None:
-    agent, loss_mean = small_dqn(), LossMean()
+    agent, metrics = small_dqn(), MetricMeans()
     batch = random_batch(100, 4)
 
     def run(calls: int) -> None:
         for _ in range(calls):
             result = run_updates(agent, batch, 100)
-            loss_mean.add(result.logs["loss"], 100)
-            loss_mean.take()
+            metrics.add(result.logs, 100)
+            metrics.take()
         gc.collect()
 
     run(20)

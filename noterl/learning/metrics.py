@@ -1,0 +1,62 @@
+"""The means of the scalars that updates log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from noterl import backends
+
+
+class MetricMeans:
+    """The mean of each scalar that updates log, since the last call of `take`.
+
+    Values are fetched from the device only when they are read. An update that logs NaN, or does not log a metric, is
+    left out of its mean.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._sums: dict[str, list[Any]] = {}  # name -> [sum, number of values]
+        self._pending: list[tuple[Mapping[str, Any], int]] = []
+
+    def add(self, logs: Mapping[str, Any], count: int) -> None:
+        """Add the values of the first `count` updates of a call, `[K]` by name; other arrays are ignored."""
+        self._pending.append((logs, count))
+        if len(self._pending) >= 1000:
+            self._fetch()
+
+    def take(self) -> dict[str, float]:
+        """Return the means since the last call; a metric without a new value keeps its last mean."""
+        self._last, self._sums = self.peek(), {}
+        return self._last
+
+    def peek(self) -> dict[str, float]:
+        """Return what `take` would return, and continue the means."""
+        self._fetch()
+        return {**self._last, **{name: total / count for name, (total, count) in self._sums.items()}}
+
+    def _fetch(self) -> None:
+        fetch = backends.current().fetch
+        for logs, count in self._pending:
+            for name, values in logs.items():
+                if values.ndim != 1:
+                    continue
+                # One by one, so that the grouping of updates does not change the rounding.
+                for value in fetch(values)[:count].tolist():
+                    if value == value:  # not NaN; half the time of math.isnan
+                        entry = self._sums.setdefault(name, [0.0, 0])
+                        entry[0] += value
+                        entry[1] += 1
+        self._pending.clear()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state."""
+        self._fetch()
+        return {"last": dict(self._last), "sums": {name: list(entry) for name, entry in self._sums.items()}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+        self._pending.clear()
+        self._last = dict(state["last"])
+        self._sums = {name: list(entry) for name, entry in state["sums"].items()}

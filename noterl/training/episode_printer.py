@@ -1,19 +1,25 @@
-"""A line of text for a number of episodes: what `fit(verbose=2)` prints."""
+"""Lines of text about the progress of training: what `fit(verbose=2)` prints."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from time import perf_counter
 from typing import Any
 
 from noterl.callback import LOGGER, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 
+# Seconds after which a line is printed even if no episode ends.
+INTERVAL = 10.0
+
 
 class EpisodePrinter(Callback):
-    """Print a line every `every` finished episodes.
+    """Print a line every `every` finished episodes, and at least every 10 seconds.
 
-    The line holds episode, steps, mean reward since the last line, loss, and steps per second.
+    The line holds finished episodes, steps, mean reward since the last line, loss, and steps per second. A last line
+    sums up the `fit`, with the mean reward of up to `every` last episodes.
 
     Args:
         every: finished episodes between lines.
@@ -32,15 +38,21 @@ class EpisodePrinter(Callback):
 
     def __init__(self, every: int = 10) -> None:
         self._every = check_positive("every", every)
-        self._rewards: list[float] = []
+        self._rewards: list[float] = []  # since the last line
+        self._recent: deque[float] = deque(maxlen=self._every)
         self._finished = 0
         self._last_line = (0, 0.0)  # steps and time at the last line
+        self._next_line = math.inf  # when a line is due even if no episode ends
 
     def on_train_begin(self, logs: Logs) -> None:
         """Start the counts of this fit."""
         self._rewards.clear()
+        self._recent.clear()
         self._finished = 0
+        self._first_step, self._first_update = self.agent.steps, self.agent.updates
         self._last_line = (self.agent.steps, 0.0)
+        self._started = perf_counter()
+        self._next_line = self._started + INTERVAL
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Count the episode, and print a line if one is due."""
@@ -48,17 +60,43 @@ class EpisodePrinter(Callback):
             return
         self._finished += 1
         self._rewards.append(logs["reward"])
-        if self._finished % self._every:
-            return
-        steps, seconds = logs["steps"], logs["time"]
-        rate = (steps - self._last_line[0]) / max(seconds - self._last_line[1], 1e-9)
-        parts: list[Any] = [
-            f"episode {self._finished}",
-            f"steps {steps}",
-            f"reward {math.fsum(self._rewards) / len(self._rewards):.2f}",
+        self._recent.append(logs["reward"])
+        if self._finished % self._every == 0:
+            self._print_line(logs["steps"], logs["time"], logs.get("loss"))
+
+    def on_step_end(self) -> None:
+        """Print a line if the last one was 10 seconds ago."""
+        if perf_counter() >= self._next_line:
+            self._print_line(self.agent.steps, perf_counter() - self._started)
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Print the line that sums up the fit."""
+        seconds = perf_counter() - self._started
+        steps, updates = self.agent.steps - self._first_step, self.agent.updates - self._first_update
+        reason = None if self.agent.history is None else self.agent.history.stop_reason
+        parts = [
+            f"fit ended{f' ({reason})' if reason else ''}: {self._finished:,} episodes",
+            f"{steps:,} steps",
+            f"{updates:,} updates in {seconds:.1f} s",
+            f"{steps / max(seconds, 1e-9):,.0f} steps/s",
         ]
-        if "loss" in logs:
-            parts.append(f"loss {logs['loss']:.4g}")
+        if self._recent:
+            parts.append(f"mean reward {_mean(self._recent):.2f} over the last {len(self._recent)}")
+        print(", ".join(parts), flush=True)
+
+    def _print_line(self, steps: int, seconds: float, loss: float | None = None) -> None:
+        rate = (steps - self._last_line[0]) / max(seconds - self._last_line[1], 1e-9)
+        parts: list[Any] = [f"episode {self._finished}", f"steps {steps}"]
+        if self._rewards:
+            parts.append(f"reward {_mean(self._rewards):.2f}")
+        if loss is not None:
+            parts.append(f"loss {loss:.4g}")
         print(" | ".join([*parts, f"{rate:,.0f} steps/s"]), flush=True)
         self._rewards.clear()
         self._last_line = (steps, seconds)
+        if self._next_line < math.inf:
+            self._next_line = perf_counter() + INTERVAL
+
+
+def _mean(values: Any) -> float:
+    return math.fsum(values) / len(values)

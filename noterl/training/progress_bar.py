@@ -21,8 +21,8 @@ class ProgressBar(Callback):
     """Show episode, reward, loss, steps per second, the time left and where the time goes.
 
     The reward is the mean of the last ten finished episodes, the loss is that of the last one. The time is split into
-    environment, acting, learning (with sampling) and callbacks, since training began. If the output is neither a
-    terminal nor a notebook, nothing is shown.
+    environment, acting, learning (with sampling) and callbacks, since training began. A narrow terminal shows fewer of
+    these values. If the output is neither a terminal nor a notebook, nothing is shown.
 
     Args:
         episodes: the budget in episodes, or None.
@@ -72,6 +72,12 @@ class ProgressBar(Callback):
         if perf_counter() - self._shown >= _INTERVAL:
             self._show()
 
+    def on_step_end(self) -> None:
+        """Move the bar within a long episode."""
+        if self._bar is not None and perf_counter() - self._shown >= _INTERVAL:
+            self._move()
+            self._show()
+
     def on_train_end(self, logs: Logs) -> None:
         """Show the final values and close the bar."""
         if self._bar is not None:
@@ -98,6 +104,17 @@ class ProgressBar(Callback):
         reward = f"{math.fsum(self._recent) / len(self._recent):.1f}" if self._recent else "-"
         rate = f"{(self.agent.steps - self._first_step) / seconds:,.0f} steps/s"
         split = " ".join(f"{name} {share / seconds:.0%}" for name, share in shares.items())
-        loss = "" if self._loss is None else f"loss {self._loss:.3g}, "
-        self._bar.set_postfix_str(f"reward {reward}, {loss}{rate}, {split}", refresh=False)
+        loss = [] if self._loss is None else [f"loss {self._loss:.3g}"]
+        reward = f"reward {reward}"
+        self._set_widest([[reward, *loss, rate, split], [reward, *loss, rate], [reward, rate], [reward]])
         self._bar.refresh()
+
+    def _set_widest(self, choices: list[list[str]]) -> None:
+        """Show the first choice that leaves 5 columns for the bar, or the last one."""
+        for choice in choices:
+            self._bar.set_postfix_str(", ".join(choice), refresh=False)
+            meter = self._bar.format_dict
+            width = meter["ncols"]
+            # Without a width, tqdm draws a bar of 10 columns.
+            if width is None or len(tqdm.format_meter(**{**meter, "ncols": None})) - 5 <= width:
+                return

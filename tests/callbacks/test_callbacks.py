@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -187,7 +189,7 @@ class TestLambdaCallback:
 class TestEpisodePrinter:
     def test_line_holds_episode_steps_reward_loss_and_speed(self, capsys: pytest.CaptureFixture[str]) -> None:
         printer = EpisodePrinter(every=2)
-        printer.agent = SimpleNamespace(steps=100)
+        printer.agent = SimpleNamespace(steps=100, updates=0)
         printer.on_train_begin({})
         for reward, steps, seconds, loss in [
             (1.0, 110, 0.5, {}),
@@ -208,6 +210,32 @@ class TestEpisodePrinter:
         assert re.findall(r"^episode (\d+)", capsys.readouterr().out, re.MULTILINE) == ["10", "20"]
         agent.fit(episodes=7, verbose=2, log_every=3)
         assert re.findall(r"^episode (\d+)", capsys.readouterr().out, re.MULTILINE) == ["3", "6"]
+
+    def test_fit_prints_a_line_every_10_seconds_of_a_long_episode(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = itertools.count(0.0, 1.0)  # a second for each look at the clock, so at most two for each step
+        monkeypatch.setattr(sys.modules["noterl.training.episode_printer"], "perf_counter", lambda: next(clock))
+        taped(Tape(), length=1_000).fit(steps=60, verbose=2)
+        *lines, summary = capsys.readouterr().out.splitlines()
+        steps = [
+            int(number) for number in re.findall(r"^episode 0 \| steps (\d+) \| \d+ steps/s$", "\n".join(lines), re.M)
+        ]
+        assert len(steps) == len(lines) >= 4
+        assert max(np.diff([0, *steps])) <= 10
+        assert summary.startswith("fit ended (steps): 0 episodes, 60 steps, ")
+
+    def test_fit_ends_with_a_summary(self, capsys: pytest.CaptureFixture[str]) -> None:
+        agent = rewarded([1, 2, 6])
+        agent.fit(episodes=3, verbose=2)
+        agent.fit(episodes=2, verbose=2, log_every=1)
+        summaries = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fit ended")]
+        number = r"[\d,.]+"
+        counts = rf"{number} steps, {number} updates in {number} s, {number} steps/s"
+        for line, episodes, last in zip(
+            summaries, (3, 2), (r"3\.00 over the last 3", r".* over the last 1"), strict=True
+        ):
+            assert re.fullmatch(rf"fit ended \(episodes\): {episodes} episodes, {counts}, mean reward {last}", line)
 
     def test_verbose_0_prints_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
         rewarded([0]).fit(episodes=25, verbose=0)
@@ -251,6 +279,27 @@ class TestProgressBar:
         rewarded([0]).fit(episodes=5, verbose=1)
         shown = re.findall(r"episode (\d) +(\d+)%", capsys.readouterr().err)
         assert [(str(n), str(20 * n)) for n in range(1, 6)] == list(dict.fromkeys(shown))
+
+    def test_bar_moves_within_a_long_episode(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = itertools.count(0.0, 5.0)
+        monkeypatch.setattr(sys.modules["noterl.training.progress_bar"], "perf_counter", lambda: next(clock))
+        taped(Tape(), length=1_000).fit(steps=10, verbose=1)
+        shown = re.findall(r"episode 0 [^\r]* (\d+)/10 ", capsys.readouterr().err)
+        assert {str(n) for n in range(1, 11)} <= set(shown)
+
+    @pytest.mark.parametrize("columns", [80, 200])
+    def test_bar_fits_the_terminal(
+        self, columns: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((columns, 25)))
+        taped(Tape(), length=100).fit(steps=25_000, verbose=1)
+        last = capfd.readouterr().err.rstrip("\n").split("\r")[-1]
+        assert len(last) <= columns
+        assert last.endswith("]") and last.count("█") >= 5
+        assert re.search(r"25000/25000 \[.*reward 100\.0, .* steps/s", last)
+        assert ("callbacks" in last) == (columns == 200)
 
     def test_bar_is_closed_when_training_fails(self, capsys: pytest.CaptureFixture[str]) -> None:
         tape = Tape()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,8 @@ class Agent(Algorithm):
                 last.
             num_envs: number of environments, which are stepped in turn in this process. Slow environments do not become
                 faster by it: pass a `gymnasium.vector.AsyncVectorEnv`, which steps them in processes, as `env`.
-            verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes; "auto" is 1 on a terminal, else 2.
+            verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds, and at
+                the end; "auto" is 1 on a terminal, else 2.
             log_every: episodes between lines, 10 by default.
             seed: new seed of every generator, including those of Keras layers; the environments are reset.
 
@@ -223,6 +225,9 @@ class Agent(Algorithm):
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
             KeyboardInterrupt: after Ctrl-C and the end of the step in progress; the agent can be saved and continue.
             SystemExit: with the code 143 after SIGTERM, in the same way.
+
+        Warns:
+            UserWarning: if the agent has made no gradient update, because training ended too early.
         """
         self._refuse_while_training("fit")
         episodes, steps = whole(episodes), whole(steps)
@@ -230,6 +235,7 @@ class Agent(Algorithm):
         verbose = check_fit_arguments(env, episodes, steps, num_envs, verbose, log_every, user_callbacks)
         check_seed(seed)
         session = self._session
+        session.verbose = verbose
         source = session.find_source(env)
         self._build()
         budget = budget_of(self._counters, episodes, steps)
@@ -246,12 +252,18 @@ class Agent(Algorithm):
         session.history = history = History()
         session.stop = StopRequest()
         progress = progress_callbacks(verbose, log_every, episodes, steps)
-        session.verbose, session.callbacks = verbose, CallbackList([*user_callbacks.callbacks, history, *progress])
+        session.callbacks = CallbackList([*user_callbacks.callbacks, history, *progress])
         session.callbacks.set_agent(self)
         session.restore_callbacks()
         session.events = session.callbacks.bind()
         with session.training():
             Loop(learner, actor, session, self._counters, budget, history).run()
+        if not self.updates:
+            warnings.warn(
+                f"fit ended without a gradient update, after {self.steps} environment steps: {learner.first_update}",
+                UserWarning,
+                stacklevel=3,  # the caller of fit, which `utils.words` wraps
+            )
         return history
 
     def stop(self, reason: str) -> None:

@@ -342,6 +342,11 @@ class Learner(ABC):
         """One line about the memory, for `Agent.summary`."""
 
     @property
+    @abstractmethod
+    def first_update(self) -> str:
+        """When the first update is made, for a warning."""
+
+    @property
     def gamma(self) -> float:
         """The discount factor of the memory: the agent's `gamma`, or 1 if it has none."""
         return discount_factor(self.algorithm)

@@ -112,6 +112,15 @@ class ReplayLearner(Learner):
         """One line about the memory."""
         return describe_replay(self.replay)
 
+    @property
+    def first_update(self) -> str:
+        """When the first update is made."""
+        schedule = self.schedule
+        return (
+            f"the first one follows learning_starts={schedule.learning_starts} steps, when update_every="
+            f"{schedule.update_every!r} is due and the memory holds batch_size={schedule.batch_size} transitions"
+        )
+
 
 def describe_replay(replay: Replay) -> str:
     """Return a line about a replay memory, for summaries."""

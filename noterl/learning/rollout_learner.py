@@ -174,6 +174,11 @@ class RolloutLearner(Learner):
         """One line about the rollouts."""
         return f"rollouts of {self.rollout.length:,} steps per environment, {self.algorithm.epochs:,} epochs on each"
 
+    @property
+    def first_update(self) -> str:
+        """When the first update is made."""
+        return f"the first one follows rollout_steps={self.rollout.length} steps of each environment"
+
 
 class ReplayedRolloutLearner(RolloutLearner):
     """Stores prepared rollouts in a replay memory and samples the minibatches from it.

@@ -198,6 +198,11 @@ class TestTheSameScript:
         small().fit(steps=60, callbacks=[BackupAndRestore(path)], verbose=2)
         assert f"resuming from {path}:" in capsys.readouterr().err
 
+    def test_verbose_0_prints_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for steps in (30, 60):
+            small().fit(steps=steps, callbacks=[BackupAndRestore(tmp_path / "b.noterl")], verbose=0)
+        assert capsys.readouterr() == ("", "")
+
 
 class TestWhenItSaves:
     def test_writes_every_save_freq_and_at_the_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import gymnasium
@@ -222,3 +223,25 @@ def test_environment_that_changes_its_action_does_not_change_training(build: Any
     plain, changed = (agent.get_state() for agent in agents)
     for part in ("replay", "lanes", "variables"):
         assert differences(plain[part], changed[part]) == []
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda: noterl.PPO(CountingEnv, hidden=(4,), rollout_steps=64), r"rollout_steps=64 "),
+        (lambda: noterl.DQN(CountingEnv, hidden=(4,)), r"learning_starts=\d+ "),
+    ],
+    ids=["PPO", "DQN"],
+)
+def test_fit_without_updates_warns(build: Any, reason: str) -> None:
+    with pytest.warns(UserWarning, match=rf"without a gradient update, after 9 .*{reason}") as caught:
+        build().fit(steps=9, verbose=0)
+    assert __file__ in [warning.filename for warning in caught]
+
+
+def test_fit_with_updates_does_not_warn() -> None:
+    agent = noterl.PPO(CountingEnv, hidden=(4,), rollout_steps=8, epochs=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "fit ended without")
+        agent.fit(steps=8, verbose=0)
+        agent.fit(steps=2, verbose=0)

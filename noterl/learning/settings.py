@@ -152,7 +152,7 @@ _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "targe
 
 
 def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algorithm) -> tuple[Replay, UpdateSchedule]:
-    replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults.capacity, algorithm)
+    replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults, algorithm)
     scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
     schedule = UpdateSchedule(**scheduled)
     if "updates" not in arguments:
@@ -168,8 +168,8 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
     return replay, schedule
 
 
-def _default_replay(capacity: int, algorithm: Algorithm) -> Replay:
-    source = algorithm._source
+def _default_replay(defaults: Defaults, algorithm: Algorithm) -> Replay:
+    source, capacity = algorithm._source, defaults.capacity
     fitting = default_capacity(capacity, source.observation_space, source.action_space)
     if fitting < capacity:
         warnings.warn(
@@ -178,7 +178,7 @@ def _default_replay(capacity: int, algorithm: Algorithm) -> Replay:
             f"yourself: compile(replay=noterl.Replay({fitting:_}))",
             stacklevel=2,
         )
-    return Replay(fitting)
+    return Replay(fitting, n_step=defaults.n_step)
 
 
 def _limit_updates(schedule: UpdateSchedule, default_every: int | str) -> None:

@@ -92,7 +92,9 @@ def describe(value: Any) -> Any:
     """Return the configuration of an optimizer, policy or noise."""
     if isinstance(value, np.generic):
         return value.item()
-    return {"class": type(value).__name__, **value.get_config()}
+    # Keras numbers the names of optimizers.
+    config = {name: setting for name, setting in value.get_config().items() if name != "name"}
+    return {"class": type(value).__name__, **config}
 
 
 def train(program: Program, seed: int) -> dict[str, Any]:
@@ -100,12 +102,11 @@ def train(program: Program, seed: int) -> dict[str, Any]:
     import noterl
 
     agent = getattr(noterl, program.algorithm)(program.environment, seed=seed)
-    history = agent.fit(steps=program.steps, verbose=0)
+    agent.fit(steps=program.steps, verbose=0)
     returns = agent.evaluate(episodes=EPISODES, seed=FIRST_SEED)["returns"]
     return {
         "returns": np.round(returns, 3).tolist(),
         "updates": agent.updates,
-        "seconds": round(float(sum(history.time_split.values())), 1),
         "versions": versions(PACKAGES),
     }
 

@@ -27,7 +27,7 @@ class FakeProcesses:
         if "--settings" in words:
             return self.settings
         self.seeds.append(int(words[words.index("--seed") + 1]))
-        return {"returns": 2 * [440.0 + self.seeds[-1]], "updates": 7, "seconds": 1.0, "versions": {}}
+        return {"returns": 2 * [440.0 + self.seeds[-1]], "updates": 7, "versions": {}}
 
 
 @pytest.fixture

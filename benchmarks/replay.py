@@ -236,7 +236,7 @@ def agent(pairs: int, steps: int = 10_000) -> list[dict[str, Any]]:
     exploration = settings["exploration_start"], settings["exploration_end"]
 
     def training(sampler: Prioritized | Uniform) -> Call:
-        learner = noterl.DQN("CartPole-v1", hidden=settings["hidden"], gamma=settings["gamma"], seed=1)
+        learner = noterl.DQN("CartPole-v1", double=False, hidden=settings["hidden"], gamma=settings["gamma"], seed=1)
         learner.compile(
             keras.optimizers.Adam(settings["learning_rate"]),
             policy=LinearEpsGreedyPolicy(*exploration, steps=settings["exploration_steps"]),

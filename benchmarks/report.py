@@ -47,6 +47,12 @@ def learning_tables(results: Path = RESULTS) -> str:
     return _joined(sections)
 
 
+def first_programs_tables(results: Path = RESULTS) -> str:
+    """Return the table of what agents with all defaults reach."""
+    stored = [json.loads(path.read_text()) for path in sorted((results / "first_programs").glob("*.json"))]
+    return _joined([first_programs_table(stored)] if stored else [])
+
+
 def readme_tables(results: Path = RESULTS) -> str:
     """Return the short tables of the README: the fastest backend beside its peers, and at most ten learning tasks."""
     tables = [short_speed_table(_results(results)), short_learning_table(_results(results / "learning"))]
@@ -181,6 +187,27 @@ def learning_table(results: Iterable[dict[str, Any]]) -> str:
     return markdown_table((*head, "published"), rows)
 
 
+def first_programs_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each program of `first_programs.py`."""
+    rows = []
+    for result in results:
+        one = result["summary"]
+        verdict = {True: "met", False: "missed", None: "seeds missing"}[one["met"]]
+        goal = ""
+        if one["goal"] is not None:
+            goal = f"{one['goal']:g} in {one['share']:.0%} of the seeds: {verdict} ({one['reached']} of {one['seeds']})"
+        seeds = f"{one['seeds']} of {one['complete']}" if one["seeds"] < one["complete"] else str(one["seeds"])
+        cells = [
+            f'`{result["algorithm"]}("{result["environment"]}")`',
+            f"{result['steps']:,}",
+            result["backend"],
+            seeds,
+        ]
+        rows.append((*cells, f"{one['median']:.1f}", iqm(one), f"{one['worst']:.1f}", goal))
+    head = ("agent", "steps", "backend", "seeds", "median", "IQM (95 % interval)", "worst seed", "goal")
+    return markdown_table(head, rows)
+
+
 def short_learning_table(results: Iterable[dict[str, Any]]) -> str:
     """Return at most ten rows: a task each, by its first backend."""
     rows = []
@@ -274,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--readme", action="store_true", help="print the two short tables of the README")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the results")
     chosen = parser.parse_args(arguments)
-    tables = [readme_tables] if chosen.readme else [speed_tables, learning_tables]
+    tables = [readme_tables] if chosen.readme else [speed_tables, learning_tables, first_programs_tables]
     print("\n".join(table(chosen.results) for table in tables), end="")
 
 

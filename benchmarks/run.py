@@ -62,7 +62,7 @@ def select(names: tuple[str, ...], settings: dict[str, Any]) -> dict[str, Any]:
 
 def dqn(task: Task, seed: int, steps: int) -> noterl.Agent:
     settings = task.settings
-    agent = noterl.DQN(environment(task), hidden=settings["hidden"], gamma=settings["gamma"], seed=seed)
+    agent = noterl.DQN(environment(task), double=False, hidden=settings["hidden"], gamma=settings["gamma"], seed=seed)
     agent.compile(
         optimizer=keras.optimizers.Adam(settings["learning_rate"]),
         policy=LinearEpsGreedyPolicy(

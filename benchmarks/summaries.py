@@ -148,6 +148,16 @@ def refresh(results: Path = RESULTS) -> None:
             if row["theirs"] is not None:
                 row.update(summarize_pairs(**row["runs"], bar=row["bar"]))
         store(result, path)
+    refresh_first_programs(results)
+
+
+def refresh_first_programs(results: Path) -> None:
+    """Compute the summaries of `first_programs.py` again."""
+    from benchmarks.first_programs import PROGRAMS, summarize
+
+    for path in sorted((results / "first_programs").glob("*.json")):
+        result = json.loads(path.read_text())
+        store({**result, "summary": summarize(PROGRAMS[path.stem], result["runs"])}, path)
 
 
 if __name__ == "__main__":

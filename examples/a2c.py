@@ -6,7 +6,7 @@ import noterl
 
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 
-agent = noterl.A2C("CartPole-v1", normalize_observation=True, seed=1)
+agent = noterl.A2C("CartPole-v1", rollout_steps=5, gae_lambda=1.0, normalize_observation=True, seed=1)
 agent.compile()
 history = agent.fit(episodes=EPISODES, steps=500_000, num_envs=8, log_every=200)
 history.plot(path="runs/a2c/curve.png")

@@ -18,7 +18,7 @@ BITS = 15
 
 
 def train(relabel: Hindsight | None) -> float:
-    agent = noterl.DQN(lambda: BitFlip(BITS), hidden=(256,), gamma=0.98, seed=1)
+    agent = noterl.DQN(lambda: BitFlip(BITS), double=False, hidden=(256,), gamma=0.98, seed=1)
     agent.compile(
         optimizer=keras.optimizers.Adam(1e-3),
         policy=EpsGreedyQPolicy(0.1),

@@ -21,7 +21,7 @@ TRUTH = BlindCliffwalk(STATES).action_values(GAMMA)
 
 
 def train(sampler: Prioritized | Uniform) -> str:
-    agent = noterl.DQN(lambda: BlindCliffwalk(STATES), hidden=(), gamma=GAMMA, loss="squared", seed=1)
+    agent = noterl.DQN(lambda: BlindCliffwalk(STATES), double=False, hidden=(), gamma=GAMMA, loss="squared", seed=1)
     agent.compile(
         optimizer=keras.optimizers.SGD(1.0),
         policy=EpsGreedyQPolicy(1.0),

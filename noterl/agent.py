@@ -159,7 +159,9 @@ class Agent(Algorithm):
                 gradient noise and cost more; 32 to 256 are usual.
             learning_starts: environment steps before the first update; their actions are uniformly random.
             update_every: environment steps between groups of updates, or "episode".
-            updates: gradient updates in a group, or "pass" for one pass over the memory: as many batches as hold it.
+            updates: gradient updates in a group, or "pass" for one pass over the memory: as many batches as hold it. By
+                default the algorithm's number; if `update_every` is below its default, fewer, so that the updates per
+                step do not increase. More than 4 updates per step cause a warning.
             target_update: an int is the number of environment steps between hard copies to the target. A float below 1
                 is Polyak's coefficient, applied after every update (or every `target_period` updates).
             jit_compile: False runs updates without compilation, for debugging.

@@ -39,6 +39,7 @@ class Defaults(NamedTuple):
     policy: Policy | None = None
     noise: NoiseProcess | None = None
     optimizer: Any = None
+    n_step: int = 1
 
 
 class Algorithm(Configurable):

@@ -165,7 +165,13 @@ COMPILE: dict[str, tuple[dict[str, Any], str]] = {
 def agent() -> Any:
     """Return a compiled agent with an episode in progress."""
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
-    agent.compile(policy=policies.EpsGreedyQPolicy(0.5), replay=noterl.Replay(500), learning_starts=100, batch_size=4)
+    agent.compile(
+        policy=policies.EpsGreedyQPolicy(0.5),
+        replay=noterl.Replay(500),
+        learning_starts=100,
+        batch_size=4,
+        target_update=500,
+    )
     agent.fit(steps=5, num_envs=2, verbose=0)
     return agent
 

@@ -73,7 +73,9 @@ def by_memory(runs: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
 
 def train(memory: str, seed: int, steps: int, bits: int) -> list[float]:
     """Return the success rate after every `EVERY` steps; all evaluations use the same goals."""
-    agent = noterl.DQN(lambda: BitFlip(bits), hidden=SETTINGS["hidden"], gamma=SETTINGS["gamma"], seed=seed)
+    agent = noterl.DQN(
+        lambda: BitFlip(bits), double=False, hidden=SETTINGS["hidden"], gamma=SETTINGS["gamma"], seed=seed
+    )
     schedule = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
     agent.compile(
         keras.optimizers.Adam(SETTINGS["learning_rate"]),

@@ -48,7 +48,7 @@ class Learner:
         self.env, self.gamma = BlindCliffwalk(n), 1 - 1 / n
         self.truth = self.env.action_values(self.gamma)
         self.network = keras.Sequential([keras.Input((n,)), keras.layers.Dense(2)])
-        self.agent = noterl.DQN(self.env, network=self.network, gamma=self.gamma, loss="squared", seed=0)
+        self.agent = noterl.DQN(self.env, double=False, network=self.network, gamma=self.gamma, loss="squared", seed=0)
         transitions = 2 ** (n + 1) - 2
         self.agent.compile(
             keras.optimizers.SGD(1.0),

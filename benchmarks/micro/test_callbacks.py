@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 
 import noterl
@@ -32,8 +33,17 @@ SETS = {
 def test_share_of_callbacks(
     benchmark: Any, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], size: Any
 ) -> None:
-    agent = noterl.DQN("CartPole-v1", double=True, seed=7)
-    agent.compile(policy=EpsGreedyQPolicy(0.05), replay=noterl.Replay(50_000), batch_size=64)
+    agent = noterl.DQN("CartPole-v1", double=True, hidden=(256, 256), seed=7)
+    agent.compile(
+        keras.optimizers.Adam(1e-3),
+        policy=EpsGreedyQPolicy(0.05),
+        replay=noterl.Replay(50_000),
+        batch_size=64,
+        learning_starts=1_000,
+        update_every=32,
+        updates=16,
+        target_update=250,
+    )
     agent.fit(steps=1_200, verbose=0)  # compile now
 
     def run() -> noterl.History:

@@ -18,7 +18,7 @@ ROWS, LENGTH = 1_000_000, 200
 def agent(size: Any) -> noterl.DQN:
     """Return an agent with a full memory of episodes with 200 steps."""
     rows = size(ROWS, 2_000)
-    agent = noterl.DQN("CartPole-v1", seed=1)
+    agent = noterl.DQN("CartPole-v1", hidden=(256, 256), seed=1)
     agent.compile(replay=noterl.Replay(rows))
     agent.fit(steps=1100, verbose=0)
     observations = np.random.default_rng(0).random((rows + 1, 4), np.float32)

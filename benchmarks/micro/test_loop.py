@@ -18,8 +18,14 @@ STEPS = 5_000
 
 def make_agent(steps: int) -> noterl.Agent:
     """Return an agent that acts by its network from the first step and never learns."""
-    agent = noterl.DQN(ENVIRONMENT, seed=0)
-    agent.compile(policy=GreedyQPolicy(), learning_starts=1, update_every=10**9, target_update=10**9)
+    agent = noterl.DQN(ENVIRONMENT, hidden=(256, 256), seed=0)
+    agent.compile(
+        policy=GreedyQPolicy(),
+        replay=noterl.Replay(50_000),
+        learning_starts=1,
+        update_every=10**9,
+        target_update=10**9,
+    )
     agent.fit(steps=steps, verbose=0)
     return agent
 

@@ -17,7 +17,7 @@ BATCH = 64
 @pytest.mark.parametrize("updates", [1, 32, 128])
 def test_update(benchmark: Any, hidden: tuple[int, ...], updates: int, size: Any, record_median: Any) -> None:
     updates = size(updates, min(updates, 2))
-    agent = noterl.DQN("CartPole-v1", hidden=hidden, seed=0)
+    agent = noterl.DQN("CartPole-v1", double=False, hidden=hidden, seed=0)
     agent.compile(
         batch_size=BATCH, replay=noterl.Replay(10_000), learning_starts=900, update_every=1_000, updates=updates
     )

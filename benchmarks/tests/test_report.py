@@ -71,7 +71,7 @@ def test_readme_shows_the_fastest_backend_and_a_ratio_for_each_peer() -> None:
 
 
 def test_folder_without_results_gives_a_sentence(tmp_path: Path) -> None:
-    for tables in (report.speed_tables, report.learning_tables, report.readme_tables):
+    for tables in (report.speed_tables, report.learning_tables, report.first_programs_tables, report.readme_tables):
         assert tables(tmp_path) == "No results are recorded yet.\n"
 
 
@@ -88,9 +88,11 @@ def test_report_imports_the_standard_library_alone() -> None:
 
 def test_command_prints_all_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     report.main([])
-    assert capsys.readouterr().out == f"{report.speed_tables()}\n{report.learning_tables()}"
+    assert capsys.readouterr().out == (
+        f"{report.speed_tables()}\n{report.learning_tables()}\n{report.first_programs_tables()}"
+    )
     report.main(["--results", str(tmp_path)])
-    assert capsys.readouterr().out == "No results are recorded yet.\n\nNo results are recorded yet.\n"
+    assert capsys.readouterr().out == "\n".join(3 * ["No results are recorded yet.\n"])
 
 
 def test_table_columns_are_aligned() -> None:

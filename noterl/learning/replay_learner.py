@@ -109,8 +109,8 @@ class ReplayLearner(Learner):
 
     @property
     def description(self) -> str:
-        """One line about the memory."""
-        return describe_replay(self.replay)
+        """One line about the memory and the update schedule."""
+        return f"{describe_replay(self.replay)}; {self.schedule.description}"
 
     @property
     def first_update(self) -> str:

@@ -49,6 +49,20 @@ class UpdateSchedule:
         """Whether the target moves after every gradient update."""
         return self.tau is not None
 
+    @property
+    def updates_per_step(self) -> float | None:
+        """Gradient updates per environment step; None if it depends on episodes or on the size of the memory."""
+        if isinstance(self.updates, str) or isinstance(self.update_every, str):
+            return None
+        return self.updates / self.update_every
+
+    @property
+    def description(self) -> str:
+        """One line about how often updates are made."""
+        ratio = "" if self.updates_per_step is None else f" ({self.updates_per_step:.3g} per step)"
+        every = "episode" if isinstance(self.update_every, str) else f"{self.update_every:,} steps"
+        return f"updates: {self.updates} every {every}{ratio}"
+
     def due(self, before: int, after: int, ended: int, num_sampleable: Callable[[], int]) -> Due:
         """Return what is due as the environment steps go from `before` to `after`.
 

@@ -146,12 +146,18 @@ def _is_spec(value: Any) -> bool:
     )
 
 
+# `compile` warns above this number of gradient updates per environment step.
+MANY_UPDATES_PER_STEP = 4
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
 
 
 def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algorithm) -> tuple[Replay, UpdateSchedule]:
-    replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults.capacity, algorithm)
-    schedule = UpdateSchedule(**{name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED})
+    replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults, algorithm)
+    scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
+    schedule = UpdateSchedule(**scheduled)
+    if "updates" not in arguments:
+        _limit_updates(schedule, defaults.update_every)
+    _warn_of_many_updates(schedule)
     if isinstance(schedule.batch_size, str):
         raise ValueError("batch_size must be an int for an agent that learns from a replay memory, got 'rollout'")
     if schedule.batch_size > replay.capacity:
@@ -162,8 +168,8 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
     return replay, schedule
 
 
-def _default_replay(capacity: int, algorithm: Algorithm) -> Replay:
-    source = algorithm._source
+def _default_replay(defaults: Defaults, algorithm: Algorithm) -> Replay:
+    source, capacity = algorithm._source, defaults.capacity
     fitting = default_capacity(capacity, source.observation_space, source.action_space)
     if fitting < capacity:
         warnings.warn(
@@ -172,7 +178,25 @@ def _default_replay(capacity: int, algorithm: Algorithm) -> Replay:
             f"yourself: compile(replay=noterl.Replay({fitting:_}))",
             stacklevel=2,
         )
-    return Replay(fitting)
+    return Replay(fitting, n_step=defaults.n_step)
+
+
+def _limit_updates(schedule: UpdateSchedule, default_every: int | str) -> None:
+    """Reduce the default of `updates`, so that a smaller `update_every` does not raise the updates per step."""
+    updates, every = schedule.updates, schedule.update_every
+    if not isinstance(updates, str) and not isinstance(every, str) and not isinstance(default_every, str):
+        schedule.updates = min(updates, max(1, updates * every // default_every))
+
+
+def _warn_of_many_updates(schedule: UpdateSchedule) -> None:
+    ratio = schedule.updates_per_step
+    if ratio is not None and ratio > MANY_UPDATES_PER_STEP:
+        warnings.warn(
+            f"updates: {schedule.updates} every {schedule.update_every} steps are {ratio:.3g} per environment step. "
+            f"Above {MANY_UPDATES_PER_STEP}, training is slow and often unstable: reduce updates or raise update_every",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
 
 def _from_rollouts(arguments: dict[str, Any], defaults: Defaults, supports_replay: bool) -> UpdateSchedule:

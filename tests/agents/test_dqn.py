@@ -74,7 +74,7 @@ def test_networks_have_the_shapes_of_spaces_and_arguments() -> None:
     def shapes(env: Any, **arguments: Any) -> list[tuple[int, ...]]:
         return [weight.shape for weight in networks.get_weights(noterl.DQN(env, **arguments).q)]
 
-    assert shapes(VECTOR) == [(5, 256), (256,), (256, 256), (256,), (256, 3), (3,)]
+    assert shapes(VECTOR) == [(5, 128), (128,), (128, 128), (128,), (128, 3), (3,)]
     assert shapes(VECTOR, hidden=(7,)) == [(5, 7), (7,), (7, 3), (3,)]
     assert shapes(VECTOR, hidden=(7, 6), dueling=True)[-4:] == [(7, 6), (6,), (6, 3), (3,)]
     assert shapes(IMAGE)[0] == (8, 8, 2, 32) and shapes(IMAGE)[-1] == (3,)
@@ -88,16 +88,16 @@ def test_networks_have_the_shapes_of_spaces_and_arguments() -> None:
 def test_defaults_are_from_the_paper_for_images_and_smaller_for_vectors() -> None:
     image = noterl.DQN((spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(6))).defaults()
     assert (image.capacity, image.batch_size, image.learning_starts) == (1_000_000, 32, 50_000)
-    assert (image.update_every, image.updates, image.target_update) == (4, 1, 10_000)
+    assert (image.update_every, image.updates, image.target_update, image.n_step) == (4, 1, 10_000, 1)
     assert isinstance(image.policy, LinearEpsGreedyPolicy)
     assert image.policy.get_config() == {"start": 1.0, "end": 0.1, "steps": 1_000_000}
     agent = noterl.DQN(VECTOR)
     agent.compile()
     vector = agent.defaults()
     assert vector.capacity <= 100_000 and vector.learning_starts <= 1_000
-    assert agent.replay.capacity == vector.capacity
-    assert agent.learning_rate == pytest.approx(vector.learning_rate)
-    assert (agent.schedule.batch_size, agent.schedule.hard_copy_every) == (vector.batch_size, vector.target_update)
+    assert (agent.replay.capacity, agent.replay.n_step) == (vector.capacity, vector.n_step) == (100_000, 3)
+    assert agent.learning_rate == pytest.approx(1e-3) and agent.optimizers["optimizer"].epsilon == 1e-4
+    assert (agent.schedule.batch_size, float(agent.tau)) == (vector.batch_size, pytest.approx(vector.target_update))
     assert float(agent.gamma) == 0.99
 
 
@@ -139,7 +139,7 @@ def test_images_stay_bytes_from_the_environment_to_the_update(shape: tuple[int, 
     assert agent.act(np.zeros(shape, np.uint8)) in range(4)
 
 
-@pytest.mark.parametrize("variant", [{}, {"double": True, "dueling": True}, {"loss": "squared"}], ids=str)
+@pytest.mark.parametrize("variant", [{"double": False}, {"dueling": True}, {"loss": "squared"}], ids=str)
 def test_dqn_learns_the_corridor(variant: dict[str, Any]) -> None:
     agent = noterl.DQN(Corridor, hidden=(32,), seed=4, **variant)
     agent.compile(
@@ -155,9 +155,9 @@ def test_dqn_learns_the_corridor(variant: dict[str, Any]) -> None:
 
 
 def test_dqn_is_registered_and_records_its_arguments() -> None:
-    agent = noterl.DQN("CartPole-v1", double=True, hidden=(8,), gamma=0.9)
+    agent = noterl.DQN("CartPole-v1", double=False, hidden=(8,), gamma=0.9)
     assert noterl.registry.lookup("DQN") is noterl.DQN
-    assert agent.get_config() == {"env": "CartPole-v1", "double": True, "hidden": (8,), "gamma": 0.9}
+    assert agent.get_config() == {"env": "CartPole-v1", "double": False, "hidden": (8,), "gamma": 0.9}
 
 
 def test_summary_names_backend_networks_memory_and_steps(capsys: pytest.CaptureFixture, backend: str) -> None:

@@ -224,6 +224,7 @@ def test_a2c_equals_the_reference() -> None:
         hidden=(4,),
         rollout_steps=ROUNDS,
         gamma=0.9,
+        gae_lambda=1.0,
         entropy_coefficient=0.01,
         seed=3,
     )

@@ -189,8 +189,8 @@ class Discounting(noterl.DQN):
 
 
 def test_hyperparameter_in_the_loss_can_change_without_retracing() -> None:
-    agent = Discounting(VECTOR, hidden=(8,), seed=3, gamma=0.9)
-    agent.compile(replay=noterl.Replay(64), batch_size=4)
+    agent = Discounting(VECTOR, double=False, hidden=(8,), seed=3, gamma=0.9)
+    agent.compile("adam", replay=noterl.Replay(64), batch_size=4)
     agent.build()
     weights = agent.get_state()["variables"]
     truth = reference.DQN(reference.mlp((8,)), weights["q"], weights["target_q"], reference.Adam(), double=False)

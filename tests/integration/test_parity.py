@@ -230,8 +230,8 @@ def test_padding_of_a_call_makes_no_updates() -> None:
 
 
 def test_updates_without_compilation_match_the_reference() -> None:
-    agent = noterl.DQN(VECTOR, hidden=(8,), seed=3)
-    agent.compile(replay=noterl.Replay(64), batch_size=4, target_update=0.1, jit_compile=False)
+    agent = noterl.DQN(VECTOR, double=False, hidden=(8,), seed=3)
+    agent.compile("adam", replay=noterl.Replay(64), batch_size=4, target_update=0.1, jit_compile=False)
     agent.build()
     truth = reference_of(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
     batch = random_batch(3, 16)
@@ -242,7 +242,7 @@ def test_updates_without_compilation_match_the_reference() -> None:
     assert_same_state(agent, truth)
 
 
-# Digests of the weights of `DQN(seed=3)`; they are the same on every backend.
+# Digests of the weights of `DQN(hidden=(256, 256), seed=3)`; they are the same on every backend.
 INITIAL_WEIGHTS = {
     ("vector", False): "459985943e1a77f8",
     ("vector", True): "c9afd72713d4053d",
@@ -253,13 +253,13 @@ INITIAL_WEIGHTS = {
 
 @pytest.mark.parametrize(("kind", "dueling"), INITIAL_WEIGHTS)
 def test_initial_weights_depend_on_the_seed_alone(kind: str, dueling: bool) -> None:
-    agent = noterl.DQN(IMAGE if kind == "image" else VECTOR, dueling=dueling, seed=3)
+    agent = noterl.DQN(IMAGE if kind == "image" else VECTOR, dueling=dueling, hidden=(256, 256), seed=3)
     digest = hashlib.sha256()
     for weight in networks.get_weights(agent.q):
         assert weight.dtype == np.float32
         digest.update(repr(weight.shape).encode() + np.ascontiguousarray(weight).tobytes())
     assert digest.hexdigest()[:16] == INITIAL_WEIGHTS[kind, dueling]
-    other = noterl.DQN(IMAGE if kind == "image" else VECTOR, dueling=dueling, seed=4)
+    other = noterl.DQN(IMAGE if kind == "image" else VECTOR, dueling=dueling, hidden=(256, 256), seed=4)
     assert not np.array_equal(networks.get_weights(agent.q)[0], networks.get_weights(other.q)[0])
 
 

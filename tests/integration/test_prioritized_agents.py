@@ -54,7 +54,7 @@ def test_restored_run_equals_an_uninterrupted_one(trained: noterl.DQN, tmp_path:
 
 
 def test_td_errors_become_scores_and_weights_reach_the_loss() -> None:
-    agent = noterl.DQN(Corridor(), hidden=(12,), gamma=0.9, seed=3)
+    agent = noterl.DQN(Corridor(), double=False, hidden=(12,), gamma=0.9, seed=3)
     sampler = Prioritized(alpha=0.6, beta=0.8)
     agent.compile(
         keras.optimizers.Adam(3e-3),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import noterl
+from noterl.agent import Defaults
 from noterl.callbacks import LambdaCallback
 from noterl.learning.learner import LARGEST_CALL
 from noterl.learning.schedule import Due, UpdateSchedule
@@ -23,6 +24,17 @@ from tests.support.tape import Tape, TapeAgent, TapeEnv, taped, updates_of
 @pytest.fixture
 def tape() -> Tape:
     return Tape()
+
+
+class DefaultsAgent(TapeAgent):
+    """An agent with these defaults of `update_every` and `updates`."""
+
+    def __init__(self, update_every: int | str, updates: int) -> None:
+        super().__init__(CountingEnv, tape=Tape())
+        self.my_defaults = Defaults(update_every=update_every, updates=updates, policy=GreedyQPolicy())
+
+    def defaults(self) -> Defaults:
+        return self.my_defaults
 
 
 class TestSchedule:
@@ -110,6 +122,64 @@ class TestSchedule:
         assert float(agent.tau) == 0.25
 
 
+class TestDefaultUpdates:
+    """`updates` depends on `update_every` if only the latter is given, so that updates per step do not increase."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "expected"),
+        [
+            ({}, (8, 16)),
+            ({"update_every": 4}, (4, 8)),
+            ({"update_every": 1}, (1, 2)),
+            ({"update_every": 64}, (64, 16)),
+            ({"update_every": "episode"}, ("episode", 16)),
+            ({"update_every": 4, "updates": 16}, (4, 16)),
+            ({"update_every": 4, "updates": "pass"}, (4, "pass")),
+            ({"updates": 5}, (8, 5)),
+        ],
+    )
+    def test_smaller_update_every_reduces_the_default_of_updates(
+        self, arguments: dict[str, Any], expected: tuple[Any, Any]
+    ) -> None:
+        agent = DefaultsAgent(8, 16)
+        agent.compile(**arguments)
+        assert (agent.schedule.update_every, agent.schedule.updates) == expected
+
+    def test_at_least_one_update_is_made(self) -> None:
+        agent = DefaultsAgent(100, 1)
+        agent.compile(update_every=3)
+        assert (agent.schedule.update_every, agent.schedule.updates) == (3, 1)
+
+    def test_default_of_an_episode_is_kept(self) -> None:
+        agent = DefaultsAgent("episode", 16)
+        agent.compile(update_every=4)
+        assert (agent.schedule.update_every, agent.schedule.updates) == (4, 16)
+
+    def test_dqn_with_a_smaller_update_every_keeps_its_updates_per_step(self) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,))
+        agent.compile()
+        ratio = agent.schedule.updates_per_step
+        agent.compile(update_every=4)
+        assert agent.schedule.updates_per_step == ratio
+
+    def test_more_than_four_updates_per_step_warn(self) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,))
+        with pytest.warns(RuntimeWarning, match=r"^updates: 9 every 2 steps .*4\.5") as caught:
+            agent.compile(update_every=2, updates=9)
+        assert caught[0].filename == __file__
+        agent.compile(update_every=2, updates=8)  # no warning
+
+    def test_summary_shows_the_updates_per_step(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for arguments, expected in (
+            ({"update_every": 8, "updates": 2}, "; updates: 2 every 8 steps (0.25 per step)\n"),
+            ({"update_every": "episode", "updates": "pass"}, "; updates: pass every episode\n"),
+        ):
+            agent = noterl.DQN("CartPole-v1", hidden=(4,))
+            agent.compile(replay=noterl.Replay(100), **arguments)
+            agent.summary()
+            assert expected in capsys.readouterr().out
+
+
 class TestCalls:
     """Splitting a group into compiled calls changes neither the number of updates nor their logs."""
 
@@ -153,7 +223,7 @@ class TestCalls:
 
     @pytest.mark.parametrize("updates", [7, 128])
     def test_the_usual_group_is_one_call(self, tape: Tape, updates: int) -> None:
-        assert learner_of(taped(tape, updates=updates)).call_size(updates) == updates
+        assert learner_of(taped(tape, updates=updates, update_every=updates)).call_size(updates) == updates
 
     def test_calls_for_groups_of_many_sizes_have_few_sizes(self, tape: Tape) -> None:
         learner = learner_of(taped(tape, updates="pass"))
@@ -162,8 +232,8 @@ class TestCalls:
         assert all(learner.call_size(updates) >= updates for updates in range(1, 257))
 
     def test_a_group_larger_than_the_largest_call_is_split(self, tape: Tape) -> None:
-        agent = taped(tape, updates=600, update_every=2)
-        agent.fit(steps=2, verbose=0)
+        agent = taped(tape, updates=600, update_every=150)
+        agent.fit(steps=150, verbose=0)
         assert [entry for entry in tape if entry.startswith("update")] == ["update 256", "update 256", "update 88"]
 
 

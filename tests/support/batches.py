@@ -61,9 +61,9 @@ def part(batch: Batch, start: int, stop: int) -> Batch:
     return Batch(*(field[start:stop] for field in batch[:-1]), extra=chosen)
 
 
-def small_dqn(env: Any = VECTOR, *, optimizer: Any = None, target_update: Any = 500, **arguments: Any) -> noterl.DQN:
+def small_dqn(env: Any = VECTOR, *, optimizer: Any = "adam", target_update: Any = 500, **arguments: Any) -> noterl.DQN:
     """Return a built DQN agent with a small memory."""
-    settings = {"hidden": (8,), "seed": 3, "gamma": 0.9} | arguments
+    settings = {"double": False, "hidden": (8,), "seed": 3, "gamma": 0.9} | arguments
     agent = noterl.DQN(env, **settings)
     replay = noterl.Replay(64, sampler=Prioritized())  # needs the feedback `td_error`
     agent.compile(optimizer, replay=replay, batch_size=4, target_update=target_update, learning_starts=0)

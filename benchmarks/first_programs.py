@@ -1,0 +1,201 @@
+"""Train agents with all defaults, as a new user's first program does, and show what the greedy policies reach.
+
+    python benchmarks/first_programs.py cartpole-dqn --seeds 10
+
+A run is `agent = noterl.DQN("CartPole-v1", seed=seed)` and `agent.fit(steps=50_000)` in a process of its own. Its score
+is the mean return of `agent.evaluate(episodes=20)`. Each run is stored in benchmarks/results/first_programs/ when it
+ends. A stored run with the same defaults and backend is not repeated, so the program adds only the missing seeds. If a
+default changed since, the stored runs are replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import inspect
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import stats  # noqa: E402
+from benchmarks.evaluation import FIRST_SEED, print_json, versions  # noqa: E402
+from benchmarks.processes import BACKENDS, RESULTS, execute, machine, store  # noqa: E402
+from benchmarks.report import first_programs_table  # noqa: E402
+
+FOLDER = RESULTS / "first_programs"
+EPISODES = 20
+PACKAGES = ("noterl", "numpy", "gymnasium", "keras", "tensorflow", "tensorflow-cpu", "jax", "torch", "Box2D")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A first program.
+
+    Attributes:
+        algorithm: name of the class.
+        environment: id of gymnasium.
+        steps: environment steps.
+        goal: the mean return that `share` of the seeds must reach; None if the result is only shown.
+        share: share of the seeds.
+        seeds: the seeds of a complete result.
+    """
+
+    algorithm: str
+    environment: str
+    steps: int
+    goal: float | None = None
+    share: float = 0.8
+    seeds: int = 10
+
+
+PROGRAMS = {
+    "cartpole-dqn": Program("DQN", "CartPole-v1", 50_000, 450),
+    "acrobot-dqn": Program("DQN", "Acrobot-v1", 100_000, -110),
+    "mountaincar-dqn": Program("DQN", "MountainCar-v0", 100_000),
+    "lunarlander-dqn": Program("DQN", "LunarLander-v3", 100_000),
+    "cartpole-a2c": Program("A2C", "CartPole-v1", 200_000, 475),
+    "pendulum-sac": Program("SAC", "Pendulum-v1", 20_000, -200),
+    "pendulum-td3": Program("TD3", "Pendulum-v1", 20_000, -200),
+    "pendulum-ddpg": Program("DDPG", "Pendulum-v1", 20_000, -200),
+    "lunarlandercontinuous-sac": Program("SAC", "LunarLanderContinuous-v3", 100_000),
+}
+
+
+def defaults_of(kind: type) -> dict[str, Any]:
+    """Return the defaults of the constructor's arguments, those of base classes included."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        if "__init__" in vars(base):
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            found |= {one.name: one.default for one in parameters if one.default is not one.empty}
+    return found
+
+
+def settings(program: Program) -> dict[str, Any]:
+    """Return all defaults of the program's agent as JSON."""
+    import noterl
+
+    agent = getattr(noterl, program.algorithm)(program.environment)
+    arguments, compiled = defaults_of(type(agent)), agent.defaults()._asdict()
+    return json.loads(json.dumps({"arguments": arguments, "compile": compiled}, default=describe))
+
+
+def describe(value: Any) -> Any:
+    """Return the configuration of an optimizer, policy or noise."""
+    if isinstance(value, np.generic):
+        return value.item()
+    # Keras numbers the names of optimizers.
+    config = {name: setting for name, setting in value.get_config().items() if name != "name"}
+    return {"class": type(value).__name__, **config}
+
+
+def train(program: Program, seed: int) -> dict[str, Any]:
+    """Run the program with a seed in this process."""
+    import noterl
+
+    agent = getattr(noterl, program.algorithm)(program.environment, seed=seed)
+    agent.fit(steps=program.steps, verbose=0)
+    returns = agent.evaluate(episodes=EPISODES, seed=FIRST_SEED)["returns"]
+    return {
+        "returns": np.round(returns, 3).tolist(),
+        "updates": agent.updates,
+        "versions": versions(PACKAGES),
+    }
+
+
+def command(name: str, backend: str, *more: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command line of a process for one program, and the environment variables that it adds."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "3", **BACKENDS[backend]}
+    return [sys.executable, "-m", "benchmarks.first_programs", name, *more], variables
+
+
+def run(name: str, seeds: int, backend: str, folder: Path) -> dict[str, Any]:
+    """Do the runs that `folder` does not hold, store each when it ends, and return the result of all."""
+    found = execute(*command(name, backend, "--settings"))
+    path = folder / f"{name}.json"
+    runs = stored_runs(path, name, backend, found)
+    result = make_result(name, backend, found, runs)
+    for seed in sorted(set(range(seeds)) - {one["seed"] for one in runs}):
+        runs.append({"seed": seed, **execute(*command(name, backend, "--seed", str(seed))), "machine": machine()})
+        print(f"{name}, seed {seed}: {np.mean(runs[-1]['returns']):.1f}", file=sys.stderr, flush=True)
+        result = make_result(name, backend, found, runs)
+        store(result, path)
+    return result
+
+
+def stored_runs(path: Path, name: str, backend: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the stored runs if they are of the same program, defaults and backend."""
+    if not path.exists():
+        return []
+    result = json.loads(path.read_text())
+    same = (result["backend"], result["settings"], result["steps"]) == (backend, found, PROGRAMS[name].steps)
+    return list(result["runs"]) if same else []
+
+
+def make_result(name: str, backend: str, found: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what is stored."""
+    program = asdict(PROGRAMS[name])
+    return {
+        "program": name,
+        **{key: program[key] for key in ("algorithm", "environment", "steps")},
+        "backend": backend,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "evaluation episodes": EPISODES,
+        "settings": found,
+        "summary": summarize(PROGRAMS[name], runs) if runs else {},
+        "runs": sorted(runs, key=lambda one: one["seed"]),
+    }
+
+
+def summarize(program: Program, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Summarize the scores of the seeds; `met` is None if there is no goal or seeds are missing."""
+    scores = [float(np.mean(one["returns"])) for one in sorted(runs, key=lambda one: one["seed"])]
+    summary = {**stats.summarize_scores(scores), "seeds": len(scores), "complete": program.seeds, "goal": program.goal}
+    if program.goal is None:
+        return {**summary, "reached": None, "met": None}
+    reached = sum(score >= program.goal for score in scores)
+    met = None if len(scores) < program.seeds else reached >= program.share * len(scores)
+    return {**summary, "share": program.share, "reached": reached, "met": met}
+
+
+def parse(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], prog="first_programs.py")
+    parser.add_argument("programs", nargs="*", metavar="program", help=f"any of {', '.join(PROGRAMS)} (default: all)")
+    parser.add_argument("--seeds", type=int, default=10, help="seeds that the result shall have")
+    parser.add_argument("--backend", choices=BACKENDS, default="jax")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the results")
+    parser.add_argument("--seed", type=int, help="train this seed in this process and print the run as JSON")
+    parser.add_argument("--settings", action="store_true", help="print the defaults as JSON")
+    arguments = parser.parse_args(words)
+    unknown = set(arguments.programs) - set(PROGRAMS)
+    if unknown:
+        parser.error(f"program must be one of {', '.join(PROGRAMS)}, got {', '.join(sorted(unknown))}")
+    if arguments.seeds < 1:
+        parser.error("--seeds must be at least 1")
+    arguments.programs = arguments.programs or list(PROGRAMS)
+    return arguments
+
+
+def main(words: list[str] | None = None) -> None:
+    arguments = parse(words)
+    first = PROGRAMS[arguments.programs[0]]
+    if arguments.settings:
+        print_json(settings(first))
+    elif arguments.seed is not None:
+        print_json(train(first, arguments.seed))
+    else:
+        results = [run(name, arguments.seeds, arguments.backend, arguments.output) for name in arguments.programs]
+        print(first_programs_table(results))
+
+
+if __name__ == "__main__":
+    main()

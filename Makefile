@@ -29,7 +29,7 @@ extras_tensorflow := classic-control
 extras_jax := classic-control
 extras_torch := classic-control
 extras_docs := classic-control,docs
-extras_dev := classic-control,pettingzoo,mp4,fast,parquet,tensorboard,tune,dev
+extras_dev := classic-control,pettingzoo,mp4,fast,parquet,tensorboard,tune,pandas,dev
 
 .PHONY: demo test lint type docs format bench peers clean
 .SECONDARY:

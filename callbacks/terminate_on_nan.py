@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from noterl.backends.common import NonFiniteError
 from noterl.callback import Callback
 from noterl.types import Logs
 
@@ -22,13 +23,11 @@ class TerminateOnNaN(Callback):
     >>> agent.compile(optimizer="sgd", learning_starts=10, batch_size=4)
     >>> agent.set_rule("learning_rate", 1e30)
     >>> agent.fit(steps=200, callbacks=[TerminateOnNaN()], verbose=0).stop_reason
-    'the loss (...) or a gradient of it is not finite at update ... (environment step ...)'
+    'the loss (...), a gradient of it or the state after the step is not finite at update ... (environment step ...)'
     """
 
     def on_batch_end(self, batch: int, logs: Logs) -> None:
         """Stop if the update was not applied."""
         if self.agent.updates <= batch:
-            self.agent.stop(
-                f"the loss ({logs.get('loss', math.nan)}) or a gradient of it is not finite at update {batch} "
-                f"(environment step {self.agent.steps})"
-            )
+            error = NonFiniteError(logs.get("loss", math.nan), update=batch, step=self.agent.steps)
+            self.agent.stop(str(error).partition(";")[0])

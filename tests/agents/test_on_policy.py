@@ -350,7 +350,7 @@ class TestResuming:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"replay": 100}, "replay .*got 100"),
+        ({"replay": -100}, "replay .*got -100"),
         ({"learning_starts": 5}, "learning_starts"),
         ({"update_every": 4}, "update_every"),
         ({"batch_size": 0}, "batch_size .*got 0"),

@@ -28,7 +28,7 @@ from benchmarks.tasks import TASKS  # noqa: E402
 def run_order(backends: list[str], peers: list[str], seed: int) -> list[str]:
     """Return the order of the runs of one seed: noterl and peers in turn, with another first run for each seed.
 
-    If the machine gets slower or faster over time, this order favours no participant.
+    If the machine gets slower or faster over time, this order favors no participant.
     """
     ours = [f"noterl-{backend}" for backend in backends]
     longest = max(len(ours), len(peers))

@@ -6,7 +6,7 @@ A class is imported when it is first used.
 from __future__ import annotations
 
 if __name__ != "noterl.callbacks":
-    raise ImportError("import noterl.callbacks, not callbacks: a second copy of a class would not be recognised")
+    raise ImportError("import noterl.callbacks, not callbacks: a second copy of a class would not be recognized")
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Train A2C on CartPole with normalised observations, plot the run and animate the agent."""
+"""Train A2C on CartPole with normalized observations, plot the run and animate the agent."""
 
 import os
 

@@ -129,7 +129,7 @@ class AgentView(Protocol):
         """Load the weights from a file."""
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        """Return the weights and the statistics of the normalisers."""
+        """Return the weights and the statistics of the normalizers."""
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Set what `get_weights` returned."""

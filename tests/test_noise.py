@@ -138,7 +138,7 @@ def test_white_noise_distribution() -> None:
 
 
 def test_ornstein_uhlenbeck_distribution() -> None:
-    """Over many lanes, after k steps: the moments of the linear recursion, and the correlation of neighbours."""
+    """Over many lanes, after k steps: the moments of the linear recursion, and the correlation of neighbors."""
     lanes, theta, dt, sigma, mu = 100_000, 2.0, 0.1, 0.7, -1.0
     noise = build(OrnsteinUhlenbeckProcess, {"theta": theta, "mu": mu, "sigma": sigma, "dt": dt})
     keep = 1 - theta * dt

@@ -1,4 +1,4 @@
-"""Running statistics of observations and rewards, and agents that normalise with them."""
+"""Running statistics of observations and rewards, and agents that normalize with them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def batch(reward: Any, ended: Any, weight: Any = None, gamma: float = 0.5) -> Ba
     return Batch(observation, reward, reward, observation + 1, discount, weight, reward, extra)
 
 
-def test_observations_are_normalised_with_earlier_rollouts() -> None:
+def test_observations_are_normalized_with_earlier_rollouts() -> None:
     normalizers = Normalizers((2,), reward=False)
     first, second = batch([[1, 2], [3, 100]], np.zeros((2, 2)), [[1, 1], [1, 0]]), batch([[5, -1000]], [[0, 0]])
     assert (
@@ -77,7 +77,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_running_return() -> None:
     assert second.observation.tolist() == batch([[0, 1000]], [[0, 0]]).observation.tolist()
 
 
-def test_normalised_rewards_are_clipped() -> None:
+def test_normalized_rewards_are_clipped() -> None:
     normalizers = Normalizers(None, reward=True)
     normalizers.normalize_rollout(batch(np.full((1, 200), 1.0), np.ones((1, 200))), 0.5)
     found = normalizers.normalize_rollout(batch(np.tile([[1.0] * 199 + [500.0]], (1, 1)), np.ones((1, 200))), 0.5)
@@ -182,7 +182,7 @@ def replaying(kind: Any = noterl.TD3, seed: int = 1, **arguments: Any) -> Any:
     return agent
 
 
-def test_transitions_update_statistics_and_batches_are_normalised() -> None:
+def test_transitions_update_statistics_and_batches_are_normalized() -> None:
     """Two lanes; lane 0 ends after its second step."""
     agent = replaying()
     learner: Any = learner_of(agent)
@@ -216,7 +216,7 @@ def test_transitions_update_statistics_and_batches_are_normalised() -> None:
 
 
 @pytest.mark.parametrize("kind", [noterl.DQN, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG])
-def test_agents_with_a_replay_memory_normalise_and_resume_exactly(kind: Any, tmp_path) -> None:
+def test_agents_with_a_replay_memory_normalize_and_resume_exactly(kind: Any, tmp_path) -> None:
     uninterrupted = replaying(kind)
     uninterrupted.fit(steps=60, num_envs=2, verbose=0)
     for one in getattr(uninterrupted._normalizers, "agents", [uninterrupted._normalizers]):
@@ -310,7 +310,7 @@ def test_weights_file_holds_the_statistics_of_a_team(tmp_path) -> None:
     [{"sampler": Prioritized()}, {"n_step": 3}, {"relabel": Hindsight()}],
     ids=["prioritized", "n-step", "goal"],
 )
-def test_normalisation_works_with_every_memory(memory: dict[str, Any]) -> None:
+def test_normalization_works_with_every_memory(memory: dict[str, Any]) -> None:
     goals = "relabel" in memory
     agent = noterl.DDPG(Reach2D if goals else RandomWalkEnv, hidden=(4,), normalize_observation=True, seed=1)
     agent.compile(replay=noterl.Replay(200, **memory), batch_size=8, learning_starts=10)
@@ -332,7 +332,7 @@ class BytesEnv(RandomWalkEnv):
 
 
 @pytest.mark.parametrize("replay", [None, noterl.Replay(50)])
-def test_bytes_are_normalised_as_numbers(replay: Any) -> None:
+def test_bytes_are_normalized_as_numbers(replay: Any) -> None:
     agent = noterl.PPO(BytesEnv, hidden=(4,), rollout_steps=5, epochs=1, normalize_observation=True, seed=1)
     agent.compile(batch_size=10, replay=replay)
     agent.fit(steps=40, num_envs=2, verbose=0)
@@ -345,7 +345,7 @@ def test_bytes_are_normalised_as_numbers(replay: Any) -> None:
         assert np.any(learned.observation % 1 != 0) and np.any(learned.observation < 0)
 
 
-def test_normalising_images_raises() -> None:
+def test_normalizing_images_raises() -> None:
     from tests.support.batches import IMAGE
 
     for kind in (noterl.PPO, noterl.DQN):
@@ -359,7 +359,7 @@ def test_normalising_images_raises() -> None:
             noterl.MADDPG(spaces_of_all, hidden=(4,), normalize_observation=True)
 
 
-def test_summary_names_what_is_normalised(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_names_what_is_normalized(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in (
         ({}, "normalizes observations and rewards"),
         ({"normalize_reward": False}, "normalizes observations\n"),
@@ -380,8 +380,8 @@ def badly_scaled_pendulum() -> gymnasium.Env:
 
 
 @pytest.mark.parametrize(("kind", "steps"), [(noterl.DDPG, 8_000), (noterl.TD3, 12_000), (noterl.SAC, 8_000)])
-def test_normalisation_solves_a_badly_scaled_pendulum(kind: Any, steps: int) -> None:
-    """Returns before the factor 100: random -1200, TD3 without normalisation -1500, a solved pendulum -150."""
+def test_normalization_solves_a_badly_scaled_pendulum(kind: Any, steps: int) -> None:
+    """Returns before the factor 100: random -1200, TD3 without normalization -1500, a solved pendulum -150."""
     agent = kind(
         badly_scaled_pendulum, hidden=(64, 64), gamma=0.98, normalize_observation=True, normalize_reward=True, seed=1
     )
@@ -418,8 +418,8 @@ class BadlyScaledTargets:
         return {agent: np.array([500 + 100 * target], np.float32) for agent, target in self.targets.items()}
 
 
-def test_normalisation_solves_a_badly_scaled_team_task() -> None:
-    """Without normalisation three seeds reached -1190 or less after 4,000 steps; with it two reached -4 after 2,000."""
+def test_normalization_solves_a_badly_scaled_team_task() -> None:
+    """Without normalization three seeds reached -1190 or less after 4,000 steps; with it two reached -4 after 2,000."""
     rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True}
     agent = noterl.MADDPG(BadlyScaledTargets, hidden=(32,), gamma=0.5, seed=1, **rules)
     agent.compile("adam", batch_size=128, learning_starts=512, update_every=8, updates=8)
@@ -427,7 +427,7 @@ def test_normalisation_solves_a_badly_scaled_team_task() -> None:
     assert agent.evaluate(episodes=20)["reward_mean"] > -50
 
 
-def test_float32_observations_are_normalised_like_float64_ones() -> None:
+def test_float32_observations_are_normalized_like_float64_ones() -> None:
     normalizers = Normalizers((1,), reward=False)
     times = 1.7e9 + 100.0 * np.arange(7)[:, None]
     normalizers.observation.update(times.astype(np.float32))

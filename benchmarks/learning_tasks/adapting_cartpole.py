@@ -134,11 +134,11 @@ def draw(result: dict[str, Any]) -> Any:
     figure = Figure(figsize=(10, 6), layout="constrained")
     panels = figure.subplots(2, 3, sharex=True, sharey=True)
     for axes, name in zip(panels.flat, names, strict=True):
-        for variant, colour in (("without", "tab:gray"), (name, "tab:blue")):
+        for variant, color in (("without", "tab:gray"), (name, "tab:blue")):
             curves = np.array([run["curve"] for run in result["runs"] if run["variant"] == variant])
             low, median, high = np.percentile(curves, [25, 50, 75], axis=0)
-            axes.plot(points(), median, color=colour, label=variant)
-            axes.fill_between(points(), low, high, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(points(), median, color=color, label=variant)
+            axes.fill_between(points(), low, high, color=color, alpha=0.2, linewidth=0)
         axes.set_xticks(range(0, STEPS + 1, 5_000))
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left")

@@ -145,10 +145,10 @@ def draw(result: dict[str, Any]) -> Any:
     axes = figure.subplots()
     rows = result["summary"]
     transitions = [row["transitions"] for row in rows]
-    for name, colour in COLOURS.items():
+    for name, color in COLOURS.items():
         median, best, worst = (np.array([row[name][key] for row in rows]) for key in ("median", "best", "worst"))
         axes.errorbar(
-            transitions, median, [median - best, worst - median], label=name, color=colour, marker="o", capsize=3
+            transitions, median, [median - best, worst - median], label=name, color=color, marker="o", capsize=3
         )
     axes.set(
         xscale="log",

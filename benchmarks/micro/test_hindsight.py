@@ -1,4 +1,4 @@
-"""Sampling 256 transitions of 15 bits with relabelled goals, and without."""
+"""Sampling 256 transitions of 15 bits with relabeled goals, and without."""
 
 from __future__ import annotations
 

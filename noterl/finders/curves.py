@@ -22,14 +22,14 @@ def window_means(values: Sequence[float], window: int) -> list[float]:
     return [_mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
 
 
-def normalised(values: Sequence[float], window: int) -> list[float]:
-    """Return each value normalised by the `window` values that end with it: (value - mean) / (deviation + 1e-8).
+def normalized(values: Sequence[float], window: int) -> list[float]:
+    """Return each value normalized by the `window` values that end with it: (value - mean) / (deviation + 1e-8).
 
     The deviation is that of the population. Rising values are above zero, whatever the scale of the rewards.
 
     Example:
-    >>> from noterl.finders.curves import normalised
-    >>> [round(value, 3) for value in normalised([2.0, 4.0, 4.0], 2)]
+    >>> from noterl.finders.curves import normalized
+    >>> [round(value, 3) for value in normalized([2.0, 4.0, 4.0], 2)]
     [0.0, 1.0, 0.0]
     """
     result = []
@@ -68,7 +68,7 @@ def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
 
 
 def loss_noise(losses: Sequence[float]) -> float:
-    """Return the standard deviation of the noise on a trend, from the median step between neighbours.
+    """Return the standard deviation of the noise on a trend, from the median step between neighbors.
 
     For a normal variable, the median step is 0.954 standard deviations. Outliers do not change it, so a loss that
     explodes is not noise.

@@ -11,7 +11,7 @@ from noterl.finders.curves import (
     differs_from_noise,
     loss_exploded,
     loss_noise,
-    normalised,
+    normalized,
     reward_collapsed,
     reward_noise,
     steepest,
@@ -41,7 +41,7 @@ class LRFinder(Finder):
         agent: the agent.
 
     Attributes:
-        results: a row per point: `learning_rate`, `reward`, `normalised_reward` and `mean_reward` over the window (for
+        results: a row per point: `learning_rate`, `reward`, `normalized_reward` and `mean_reward` over the window (for
             the metric "loss": `loss` and `mean_loss`).
         stop_reason: why the search ended.
         seconds: the duration of the search.
@@ -189,5 +189,5 @@ class LRFinder(Finder):
 def _rows(metric: str, rates: list[float], values: list[float], window: int) -> list[dict[str, Any]]:
     columns = {"learning_rate": rates[: len(values)], metric: values, f"mean_{metric}": window_means(values, window)}
     if metric == "reward":
-        columns["normalised_reward"] = normalised(values, window)
+        columns["normalized_reward"] = normalized(values, window)
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -47,7 +47,7 @@ class ReplayLearner(Learner):
             self.replay.relabel.attach(self.algorithm, source)
 
     def add(self, transition: Transition) -> None:
-        """Store a transition, and update the statistics of the normalisers with it."""
+        """Store a transition, and update the statistics of the normalizers with it."""
         self.replay.add(*transition)
         normalizers = self.algorithm._normalizers
         if normalizers is not None:
@@ -55,7 +55,7 @@ class ReplayLearner(Learner):
             normalizers.update(transition._replace(observation=observation), self.gamma)
 
     def interrupt(self, lane: int) -> None:
-        """End a lane's episode in the memory and in the normalisers' running returns."""
+        """End a lane's episode in the memory and in the normalizers' running returns."""
         if self.algorithm._normalizers is not None:
             self.algorithm._normalizers.interrupt(lane)
         self.replay.interrupt(lane)
@@ -85,7 +85,7 @@ class ReplayLearner(Learner):
         return self.replay.gather_ahead(lambda part: pad(self.gather(part), size), samples)
 
     def gather(self, sample: Sample) -> Batch:
-        """Return the batches `[K, B, ...]` of a sample, encoded and normalised as networks receive them."""
+        """Return the batches `[K, B, ...]` of a sample, encoded and normalized as networks receive them."""
         algorithm = self.algorithm
         assert sample.gamma is not None
         batch = self.replay.gather(sample, gamma=sample.gamma)

@@ -212,7 +212,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         algorithm = self.algorithm
         spec = self._prepared_fields()
         self._fields = list(spec)
-        # The memory stores prepared observations: normalised bytes and ints are floats.
+        # The memory stores prepared observations: normalized bytes and ints are floats.
         normalized = spaces.Box(-np.inf, np.inf, algorithm.observation_shape, np.float32)
         space = normalized if algorithm.observation_dtype == np.float32 else algorithm._encoder.space
         self.replay.build(space, algorithm.action_space, extra_spec=spec)

@@ -3,7 +3,7 @@
 Paper: Andrychowicz et al., "Hindsight experience replay" (2017), section 3.3 and, for the strategies, section 4.5.
 Their k hindsight goals per original goal are `ratio = k / (k + 1)`: k = 4 is 0.8.
 
-Differs: transitions are relabelled when they are sampled, not when they are stored, so each gets another goal every
+Differs: transitions are relabeled when they are sampled, not when they are stored, so each gets another goal every
 time. All rewards of an n-step return are computed for the new goal.
 """
 
@@ -49,7 +49,7 @@ class Hindsight(Relabel):
     Args:
         strategy: "future" samples a goal that this or a later transition of the episode achieved, "episode" one that
             any transition achieved. "final" takes the last one; in a running episode, the last so far.
-        ratio: the part of each batch that is relabelled, 0 to 1, rounded up or down to whole transitions.
+        ratio: the part of each batch that is relabeled, 0 to 1, rounded up or down to whole transitions.
 
     Raises:
         ValueError: if `strategy` or `ratio` is not allowed.

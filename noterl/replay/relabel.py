@@ -51,9 +51,9 @@ class Relabel(StorageUser):
         self._use(storage, "relabel")
 
     def sampleable(self, indices: Array) -> Array | None:
-        """Return which of the stored transitions `[n]` can be relabelled (bool); None if all can.
+        """Return which of the stored transitions `[n]` can be relabeled (bool); None if all can.
 
-        A transition that can be relabelled must stay so, except for `lost_per_eviction`.
+        A transition that can be relabeled must stay so, except for `lost_per_eviction`.
         """
         return None
 

@@ -1,6 +1,6 @@
 """A sum tree: sampling in proportion to priorities.
 
-Level 0 holds the values. Each further level holds the sums of `BRANCHES` neighbours of the level below, up to a level
+Level 0 holds the values. Each further level holds the sums of `BRANCHES` neighbors of the level below, up to a level
 that is small enough for one pass. A sum is always computed from its parts, never incremented. So rounding errors do not
 accumulate, an index may occur twice, and the tree depends only on its values.
 """

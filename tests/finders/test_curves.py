@@ -12,14 +12,14 @@ from noterl.finders import curves
 pytestmark = pytest.mark.backend_free
 
 
-def test_normalised_uses_the_window_that_ends_at_the_value() -> None:
+def test_normalized_uses_the_window_that_ends_at_the_value() -> None:
     values = [3.0, 1.0, 4.0, 1.0, 5.0]
     expected = []
     for index in range(5):
         recent = np.array(values[max(0, index - 2) : index + 1])
         expected.append((values[index] - recent.mean()) / (recent.std() + 1e-8))
-    assert curves.normalised(values, 3) == pytest.approx(expected, rel=1e-12)
-    assert curves.normalised([7.0, 7.0, 7.0], 2) == [0.0, 0.0, 0.0]
+    assert curves.normalized(values, 3) == pytest.approx(expected, rel=1e-12)
+    assert curves.normalized([7.0, 7.0, 7.0], 2) == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import noterl
 from noterl.callbacks import LambdaCallback
 from noterl.finders import FinderLogger, LRFinder, OptFinder, ParallelFinder
 from noterl.finders.candidates import Trial
-from noterl.finders.curves import normalised, window_means
+from noterl.finders.curves import normalized, window_means
 from noterl.finders.lr_finder import _rows
 from noterl.finders.parallel_finder import _try
 from tests.support.parts import lanes_of
@@ -79,7 +79,7 @@ class TestLRFinder:
         rewards = [row["reward"] for row in rows]
         expected = [1e-4 * 100 ** (index / 24) for index in range(len(rows))]
         assert [row["learning_rate"] for row in rows] == pytest.approx(expected, rel=1e-12)
-        assert [row["normalised_reward"] for row in rows] == normalised(rewards, 4)
+        assert [row["normalized_reward"] for row in rows] == normalized(rewards, 4)
         assert [row["mean_reward"] for row in rows] == window_means(rewards, 4)
         assert found == finder.suggestion()
         assert finder.seconds > 0

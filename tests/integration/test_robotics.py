@@ -30,7 +30,7 @@ def source() -> envs.EnvSource:
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_relabelled_rewards_match_compute_reward_of_fetch_reach(source: envs.EnvSource, n_step: int) -> None:
+def test_relabeled_rewards_match_compute_reward_of_fetch_reach(source: envs.EnvSource, n_step: int) -> None:
     env, relabel = source.make(), Hindsight("future", ratio=0.8)
     relabel.attach(object(), source)
     replay = Replay(400, relabel=relabel, n_step=n_step)
@@ -45,10 +45,10 @@ def test_relabelled_rewards_match_compute_reward_of_fetch_reach(source: envs.Env
         before, ended = after, terminated or truncated
     sample = replay.sample(4, 64, generator=np.random.default_rng(0))
     batch = replay.gather(sample, gamma=0.5)
-    relabelled = sample.choices["goal"] >= 0
-    assert 204 <= relabelled.sum() <= 205
+    relabeled = sample.choices["goal"] >= 0
+    assert 204 <= relabeled.sum() <= 205
     storage, task = replay._storage, env.unwrapped
-    for place in zip(*relabelled.nonzero(), strict=True):
+    for place in zip(*relabeled.nonzero(), strict=True):
         goal = storage.next_observations(sample.choices["goal"][place][None])["achieved_goal"][0]
         assert np.array_equal(batch.observation["desired_goal"][place], goal)
         index, total = int(sample.indices[place]), 0.0

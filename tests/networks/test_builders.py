@@ -81,7 +81,7 @@ def test_dueling_mlp_shares_all_but_the_last_hidden_layer() -> None:
 
 
 @pytest.mark.parametrize("hidden", [(8,), (9, 8), ()])
-def test_dueling_mlp_returns_value_plus_centred_advantage(hidden: tuple[int, ...]) -> None:
+def test_dueling_mlp_returns_value_plus_centered_advantage(hidden: tuple[int, ...]) -> None:
     network, x = networks.dueling_mlp(4, hidden, 3), np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     weights = doubles(networks.get_weights(network))
     if hidden:

@@ -1,4 +1,4 @@
-"""Hindsight: relabelled batches against a plain list, probabilities, reward functions, errors."""
+"""Hindsight: relabeled batches against a plain list, probabilities, reward functions, errors."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def compare(goals: Goals, strategy: str, ratio: float) -> None:
     before = len(goals.rule.calls)
     sample = goals.replay.sample(3, size, generator=np.random.default_rng(0))
     batch = goals.replay.gather(sample, gamma=GAMMA)
-    relabelled = sample.choices["goal"] >= 0
-    assert len(goals.rule.calls) - before == bool(relabelled.any())
-    count = relabelled.sum()
+    relabeled = sample.choices["goal"] >= 0
+    assert len(goals.rule.calls) - before == bool(relabeled.any())
+    count = relabeled.sum()
     assert np.floor(3 * size * ratio) <= count <= np.ceil(3 * size * ratio)
     for place in np.ndindex(3, size):
         stored = by_index[int(sample.indices[place])]
         desired = int(batch.observation["desired_goal"][place][0])
         assert batch.next_observation["desired_goal"][place] == desired
-        goal = desired if relabelled[place] else None
-        assert desired in goals.goals(stored, strategy) if relabelled[place] else desired == stored.desired
+        goal = desired if relabeled[place] else None
+        assert desired in goals.goals(stored, strategy) if relabeled[place] else desired == stored.desired
         total, discount, following = goals.expected(stored, goal, goals.replay.n_step)
         assert batch.reward[place] == np.float32(total)
         assert batch.discount[place] == np.float32(discount)

@@ -177,7 +177,7 @@ def test_every_stored_transition_is_sampled_equally_often_and_independently(coun
     assert set(numbers.tolist()) == set(range(count - stored, count))
     frequencies = np.bincount(numbers - numbers.min(), minlength=stored)
     assert ((frequencies - 400) ** 2 / 400).sum() < 50  # chi square, 19 degrees of freedom: p = 1e-4
-    # Neighbours in a batch are equal by chance only: sampling is with replacement.
+    # Neighbors in a batch are equal by chance only: sampling is with replacement.
     agree = (batch.index[:, 1:] == batch.index[:, :-1]).mean()
     assert abs(agree - 1 / stored) < 5 * np.sqrt(1 / stored / draws)
 

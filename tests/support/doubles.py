@@ -204,7 +204,7 @@ class NotANumberEnv(CountingEnv):
 
 
 class Box:
-    """A space of classic gym, recognised by the name of its class and its attributes."""
+    """A space of classic gym, recognized by the name of its class and its attributes."""
 
     def __init__(self, low: float, high: float, shape: tuple[int, ...], dtype: type = np.float32) -> None:
         self.low, self.high = np.full(shape, low, dtype), np.full(shape, high, dtype)

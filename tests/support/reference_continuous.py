@@ -239,8 +239,8 @@ class DiscreteSAC(SAC):
 
     def actor_gradients(self, batch) -> Weights:
         advantage, policy = self.advantage(batch), self.policy(batch.observation)
-        centred = advantage - np.sum(policy * advantage, axis=1, keepdims=True)
-        return self.actor.backward(policy * centred / len(policy), self.weights["actor"])[1]
+        centered = advantage - np.sum(policy * advantage, axis=1, keepdims=True)
+        return self.actor.backward(policy * centered / len(policy), self.weights["actor"])[1]
 
     def log_probability(self, batch) -> Array:
         policy = self.policy(batch.observation)

@@ -142,8 +142,8 @@ class Dueling:
     def backward(self, dy: Array, weights: list[Array]) -> tuple[Array, list[Array]]:
         trunk, value, advantage = self._split(weights)
         from_value, value_gradients = self.value.backward(dy.sum(axis=1, keepdims=True), value)
-        centred = dy - dy.mean(axis=1, keepdims=True)
-        from_advantage, advantage_gradients = self.advantage.backward(centred, advantage)
+        centered = dy - dy.mean(axis=1, keepdims=True)
+        from_advantage, advantage_gradients = self.advantage.backward(centered, advantage)
         dx, trunk_gradients = self.trunk.backward(from_value + from_advantage, trunk)
         return dx, trunk_gradients + value_gradients + advantage_gradients
 

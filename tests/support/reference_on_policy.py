@@ -25,7 +25,7 @@ def perceptron(x: Array, weights: list[Array]) -> Array:
 
 
 def advantages(reward: Array, discount: Array, value: Array, after: Array, continues: Array, lam: float) -> Array:
-    """Return generalised advantages `[T, N]`, lane by lane and step by step."""
+    """Return generalized advantages `[T, N]`, lane by lane and step by step."""
     found = np.zeros(reward.shape)
     for lane in range(reward.shape[1]):
         tail = 0.0
@@ -99,8 +99,8 @@ class ActorCritic:
         metrics = {"entropy": mean(self.entropy(batch["observation"]), weight)}
         error = (value - batch["target"]) ** 2
         if "clip" in rules:
-            centred = advantage - mean(advantage, weight)
-            advantage = centred / (np.sqrt(mean(centred**2, weight)) + 1e-8)
+            centered = advantage - mean(advantage, weight)
+            advantage = centered / (np.sqrt(mean(centered**2, weight)) + 1e-8)
             ratio = np.exp(log_prob - batch["log_prob"])
             clipped = np.clip(ratio, 1 - rules["clip"], 1 + rules["clip"])
             metrics["policy_loss"] = mean(-np.minimum(ratio * advantage, clipped * advantage), weight)

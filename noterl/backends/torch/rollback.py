@@ -48,7 +48,7 @@ class Rollback:
 
     Before an optimizer is applied, its variables are copied, unless it is the update's last optimizer and its step
     cannot overflow. The whole state is copied at the start of an update in two cases: the update assigns other
-    variables before its last loss is known (such as the running mean of a normalisation), or it may be undone after its
+    variables before its last loss is known (such as the running mean of a normalization), or it may be undone after its
     end.
 
     The first update of each index within the period shows how many optimizers an update applies, and whether it assigns

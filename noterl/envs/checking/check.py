@@ -37,7 +37,7 @@ _SLOW_MICROSECONDS = 5_000.0
 _SUSPICIOUS_LENGTH = 50
 _REPEATED_STEPS = 200
 
-# Colours, and the name of the method: a finding about reset and step is reported once.
+# Colors, and the name of the method: a finding about reset and step is reported once.
 _DROPPED = re.compile(r"\x1b\[[0-9;]*m|WARN: | returned by the `(reset|step)\(\)` method")
 
 # What a reset or step returned: observation, reward, terminated, truncated

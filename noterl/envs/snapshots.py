@@ -167,11 +167,11 @@ def _defines(layer: Any, name: str, arguments: int) -> bool:
 
 def _fields(layer: Any) -> tuple[str, ...] | None:
     """Return the attributes that are a wrapper's state; None for a wrapper of another package."""
-    package, *_, module = type(layer).__module__.split(".")
-    if package not in ("gymnasium", "noterl"):
+    names = type(layer).__module__.split(".")  # one name, "__main__", in a script
+    if names[0] not in ("gymnasium", "noterl"):
         return None
     name = type(layer).__name__
-    return () if name in _STATELESS or module in _STATELESS_MODULES else _WRAPPER_FIELDS.get(name)
+    return () if name in _STATELESS or names[-1] in _STATELESS_MODULES else _WRAPPER_FIELDS.get(name)
 
 
 def _set_random(base: Any, state: dict[str, Any] | None) -> None:

@@ -81,8 +81,9 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
     makes_torch = callable(optimizer) and (not isinstance(optimizer, type) or _is_torch_class(optimizer))
     if makes_torch or _is_torch(optimizer):
         if backends.name() != "torch":
+            kind = type(optimizer).__name__ if _is_torch(optimizer) else "a function of parameters"
             raise ValueError(
-                f"optimizer: {optimizer!r} needs the torch backend, but this process runs on {backends.name()}: set "
+                f"optimizer: {kind} needs the torch backend, but this process runs on {backends.name()}: set "
                 "KERAS_BACKEND=torch before Keras is imported, or pass a keras.optimizers.Optimizer"
             )
         return optimizer

@@ -146,6 +146,15 @@ class TestState:
         with pytest.raises(ValueError, match="this one is RememberingWithState"):
             set_state(other, {**get_state(other), "layers": ["Remembering", "StatefulEnv"]})
 
+    def test_classes_of_a_script_may_be_environments_and_wrappers(self, monkeypatch):
+        for kind in (Remembering, CountingEnv, StatefulEnv):
+            monkeypatch.setattr(kind, "__module__", "__main__")
+        env = StatefulEnv()
+        for each in (env, CountingEnv(3)):
+            each.reset(seed=0)
+        assert get_state(env) is not None
+        assert get_state(Remembering(env)) is None and get_state(CountingEnv(3)) is None
+
     def test_methods_with_other_arguments_are_ignored(self):
         class Mujoco(RandomWalkEnv):
             def get_state(self):

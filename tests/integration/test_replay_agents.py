@@ -136,7 +136,7 @@ def test_default_memory_that_is_reduced_is_announced_and_stays_in_the_file(
 ) -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
     monkeypatch.setattr("noterl.replay.replay.total_bytes", lambda: 2_000_000)
-    with pytest.warns(UserWarning, match=r"50,000 transitions .*20,000 .*compile\(replay=noterl\.Replay\(20_000\)\)"):
+    with pytest.warns(UserWarning, match=r"100,000 transitions .*20,000 .*compile\(replay=noterl\.Replay\(20_000\)\)"):
         agent.build()
     agent.summary()
     assert "0 of 20,000 transitions" in capsys.readouterr().out

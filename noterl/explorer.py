@@ -53,6 +53,9 @@ class Explorer(Configurable):
             raise ValueError(f"generator must be a numpy.random.Generator, got {value!r}")
         super().__setattr__(name, value)
 
+    def skip(self, steps: int) -> None:
+        """Count environment steps without a sample: those before `learning_starts`, whose actions are random."""
+
     def update_schedules(self, step: int) -> None:
         """Set the scheduled attributes to their values after `step` environment steps."""
         for name, schedule in self.schedules.items():

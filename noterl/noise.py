@@ -29,9 +29,10 @@ def _lane_states(name: str, value: Any) -> NDArray[np.float64]:
 class NoiseProcess(Explorer):
     """Base of the noises, with an annealed standard deviation.
 
-    After n samples, the standard deviation is `max(sigma_min, sigma - (sigma - sigma_min) * n / n_steps_annealing)`, a
-    straight line from `sigma` to `sigma_min`. Without `sigma_min` it is constant. A call for several lanes counts as
-    one sample per lane, so n counts environment steps; all these lanes use the same `current_sigma`.
+    After n environment steps, the standard deviation is
+    `max(sigma_min, sigma - (sigma - sigma_min) * n / n_steps_annealing)`, a straight line from `sigma` to `sigma_min`.
+    Without `sigma_min` it is constant. A call for several lanes counts as one step per lane, and all these lanes use
+    the same `current_sigma`. Random actions before `learning_starts` count too.
 
     Args:
         mu: mean.
@@ -41,7 +42,7 @@ class NoiseProcess(Explorer):
         size: values in one action.
 
     Attributes:
-        n: number of samples so far.
+        n: environment steps so far.
         size: values in one action.
 
     Raises:
@@ -98,6 +99,10 @@ class NoiseProcess(Explorer):
         noise = self.draw(rows).astype(np.float32)
         self.n += rows
         return noise[0] if lanes is None else noise
+
+    def skip(self, steps: int) -> None:
+        """Anneal by environment steps without a sample: those before `learning_starts`."""
+        self.n += steps
 
     def draw(self, lanes: int) -> NDArray[np.float64]:
         """Return noise `[lanes, size]` with the `current_sigma`; a subclass overrides it."""

@@ -55,6 +55,7 @@ class Actor:
         if waiting is not None:
             num_random = int(np.searchsorted(np.cumsum(~waiting), num_random, side="right"))
         if num_random == count:
+            self.explorer.skip(count)
             return self.random_actions(count)
         actions = self.select(observations, step, self.explorer)
         actions[:num_random] = self.random_actions(num_random)

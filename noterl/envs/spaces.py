@@ -54,7 +54,12 @@ def convert(space: Any, name: str) -> Space[Any]:
     """
     which = kind(space)
     if which is None:
-        raise ValueError(f"env: {name} must be a {', '.join(KINDS)} space, got {show(space)} ({type(space).__name__})")
+        single = ", ".join(each for each in KINDS if each != "Tuple")
+        wrapper = f"gymnasium.wrappers.Transform{'Action' if name.startswith('action') else 'Observation'}"
+        raise ValueError(
+            f"env: {name} must be a {single} space, or for several agents a Tuple of them, got {show(space)} "
+            f"({type(space).__name__}); wrap the environment in {wrapper}, so that it has arrays of one shape"
+        )
     if which in ("Discrete", "MultiDiscrete") and np.any(getattr(space, "start", 0)):
         raise ValueError(f"env: {name} must start at zero, got {show(space)}; {_start_hint(space, name)}")
     try:

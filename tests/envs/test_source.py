@@ -109,7 +109,9 @@ class TestResolve:
             built[-1].observation_space = spaces.Dict(text=spaces.Text(4))
             return built[-1]
 
-        with pytest.raises(ValueError, match=r"^env: observation_space\['text'\] must be a Box.* got Text"):
+        with pytest.raises(
+            ValueError, match=r"^env: observation_space\['text'\] must be a Box.* got Text.*TransformObservation"
+        ):
             resolve(factory)
         assert built[0].closed == 1
 

@@ -179,12 +179,15 @@ class Loop:
         self.clock["sample"] += perf_counter() - started
         parts = [sample[start : start + size] for start in range(0, updates, size)]
         results: list[GroupResult] = []
+        failed = False
         with learner.batches(parts, size) as batches:
             for part in parts:
                 results.append(self._call(batches, len(part)))
-                if results[-1].stopped_early:
+                if results[-1].applied < len(part):
+                    failed = not results[-1].stopped_early  # not finite, and a callback ended training
                     break
-        learner.feed_back(sample, results)
+        if not failed:
+            learner.feed_back(sample, results)
 
     def _call(self, batches: Iterator[Any], count: int) -> GroupResult:
         """Run `count` updates on the next batches as one compiled call; further batches are padding."""

@@ -20,6 +20,7 @@ from noterl.callbacks import (
     TerminateOnNaN,
     stop_on_time,
 )
+from noterl.replay import Prioritized
 from noterl.training.dispatch import CallbackList, call_handlers
 from tests.support.doubles import FakeClock
 from tests.support.states import assert_same_state, differences, one_lane
@@ -299,6 +300,23 @@ class TestTerminateOnNaN:
         for array in agents[1].get_weights().values():
             assert np.isfinite(array).all()
         assert not differences(agents[0].get_weights(), agents[1].get_weights())
+
+    @pytest.mark.parametrize("steps_per_execution", ["auto", 1])
+    @pytest.mark.parametrize("jit_compile", ["auto", False])
+    def test_group_that_fails_gives_the_memory_no_feedback(self, steps_per_execution: Any, jit_compile: Any) -> None:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=2)
+        agent.compile(
+            replay=noterl.Replay(100, sampler=Prioritized()),
+            batch_size=4,
+            learning_starts=8,
+            update_every=8,
+            updates=6,
+            steps_per_execution=steps_per_execution,
+            jit_compile=jit_compile,
+        )
+        agent.fit(steps=16, verbose=0)
+        agent.set_rule("learning_rate", 1e25)
+        assert "not finite" in agent.fit(steps=40, callbacks=[TerminateOnNaN()], verbose=0).stop_reason
 
     def test_finite_training_is_unchanged(self) -> None:
         plain, observed = self.agent(), self.agent()

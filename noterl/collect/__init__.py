@@ -1,4 +1,4 @@
-"""Where environment steps run: scalar environments in this process, and vector environments."""
+"""Lanes: they step the environments of a training, scalar ones in this process or a vector environment."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def open_lanes(
     """Return lanes of the kind that the source's environments need.
 
     Args:
-        source: of the environments.
-        num_envs: the number of lanes; a vector environment has its own.
+        source: makes the environments.
+        num_envs: the number of lanes; ignored for a vector environment, which has its own number.
         generators: the seeds of resets come from those named "environment/...".
-        team_reward: of an environment of several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
+        team_reward: for environments with several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
     """
     if source.vector is not None:
         return VectorLanes(source, generators)

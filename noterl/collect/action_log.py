@@ -1,4 +1,4 @@
-"""`ActionLog`: the actions since the last reset, from which an episode can be repeated."""
+"""`ActionLog`: the actions since the last reset, with which an episode can be repeated."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-# Bytes of actions since one reset. The bytearray may have up to an eighth more, so that it never exceeds 64 MiB.
+# Limit of one log in bytes. A bytearray may allocate up to an eighth more, so it never exceeds 64 MiB.
 MAX_BYTES = 2**26 * 8 // 9
 
 
 class ActionLog:
-    """Actions since the last reset of one environment, or of a vector environment; packed, and of bounded size.
+    """The actions since the last reset of one environment, or of a vector environment, as bytes of bounded size.
 
     Args:
         space: of the actions.
         lanes: the number of environments that step together; None for one environment.
 
     Attributes:
-        shape: of all actions: `[T, *space.shape]`, or `[T, lanes, *space.shape]`.
-        dtype: of the actions: the one of the space or, for a Discrete space, the smallest that holds its numbers.
+        shape: of all actions, with -1 for their number: `(-1, *space.shape)` or `(-1, lanes, *space.shape)`.
+        dtype: of the actions: the dtype of the space or, for a Discrete space, the smallest that holds all actions.
     """
 
     def __init__(self, space: spaces.Space[Any], lanes: int | None = None) -> None:
@@ -38,7 +38,7 @@ class ActionLog:
         self._bytes = None
 
     def append(self, action: Any) -> bool:
-        """Record an action, or one of each lane; return False if this exceeds the limit, which ends the recording."""
+        """Record an action, or one of each lane; if this exceeds the limit, call `stop` and return False."""
         if self._bytes is None:
             return True
         if type(action) is int:  # 0.3 µs, a fifth of the time of a NumPy scalar
@@ -51,5 +51,5 @@ class ActionLog:
         return False
 
     def actions(self) -> np.ndarray | None:
-        """Return all actions; None if they were not recorded."""
+        """Return all actions; None after `stop`."""
         return None if self._bytes is None else np.array(self._bytes, np.uint8).view(self.dtype).reshape(self.shape)

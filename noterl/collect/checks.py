@@ -17,10 +17,11 @@ _SEED = Int(0, 2**31 - 1)
 
 
 def check_state(state: Any, source: EnvSource) -> None:
-    """Raise unless lanes of environments with the source's spaces can restore a state in the next `fit`.
+    """Check a state that the lanes of the source's environments restore in the next `fit`.
 
     Raises:
-        ValueError: if their `get_state` never returns such a state.
+        ValueError: if their `get_state` cannot have returned it.
+        KeyError, TypeError: if parts of it are missing or of other types; the caller converts these to ValueError.
     """
     count = len(state["lanes"])
     lane: dict[str, Any] = {"observation": _layout(source.observation_space)}
@@ -53,7 +54,7 @@ def check_state(state: Any, source: EnvSource) -> None:
 
 
 def _is_possible(*, running: list[bool], numbers: list[int], over: list[int], **_: Any) -> bool:
-    """Return whether only lanes with an episode run or are over, and none does both."""
+    """Return whether every running or finished lane has had an episode, and no lane is both."""
     begun = all(number >= 0 for number, runs in zip(numbers, running, strict=True) if runs)
     return begun and len({*over}) == len(over) and all(numbers[lane] >= 0 and not running[lane] for lane in over)
 

@@ -1,7 +1,7 @@
 """Lanes: N scalar environments, stepped one after another in this process.
 
-A round is one action for every lane. It is stepped lane by lane, so a budget may end, and a run may continue, in the
-middle of a round.
+A round is one step of every lane. The lanes step in turn, so a budget may end in the middle of a round; a later `fit`
+continues there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Lanes:
         ledger: the episodes in flight.
         actions: the actions of the round in progress; None between rounds.
         cursor: the lane that steps next in the round.
-        waiting: lanes that reset themselves in the next step; None, as these never do.
+        waiting: lanes that reset themselves in the next step; always None, because scalar environments never do.
     """
 
     waiting: np.ndarray | None = None
@@ -52,7 +52,7 @@ class Lanes:
         self._checker = Checker(source.observation_space, warn_outside=True)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
         self._space, self._encoder = source.observation_space, ObservationEncoder(source.observation_space)
-        # The current observations, which are replaced but never changed in place, and all of them encoded
+        # The current observations; each is replaced, never changed in place. `_encoded` holds all of them, encoded.
         self._observations = [zeros(self._space)] * num_envs
         self._encoded = np.zeros((num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
         self._seeds: list[int] = [0] * num_envs
@@ -62,7 +62,7 @@ class Lanes:
         self.claim()
 
     def claim(self) -> None:
-        """Own the environments from now on; if another agent has stepped one since, its episode here restarts."""
+        """Take ownership of the environments; if another agent has stepped one meanwhile, its episode here restarts."""
         lost = []
         for lane, environment in enumerate(self._environments):
             if self.ledger.running[lane] and not is_owner(environment, self):
@@ -73,11 +73,11 @@ class Lanes:
             warn_restarted(f"environments {lost}", "another agent has stepped them", "Their episodes restart")
 
     def restart(self) -> None:
-        """Make every lane idle; its environment stays open."""
+        """Make all lanes idle; their environments stay open."""
         self.ledger, self.actions = Ledger(self.num_envs), None
 
     def observations(self) -> np.ndarray:
-        """Return the current observations as networks see them, `[N, ...]`."""
+        """Return the current observations, encoded for networks, `[N, ...]`."""
         return self._encoded
 
     def idle(self) -> list[int]:
@@ -111,7 +111,7 @@ class Lanes:
         return [actions[lane, ...] for lane in range(len(actions))] if actions.ndim == 1 else actions
 
     def tick(self, step: int) -> tuple[Transition, ...]:
-        """Step the next lane of the round and return its transition.
+        """Step the next lane of the round and return its transition; return () if the lane is idle.
 
         If the environment raises, its lane becomes idle; the other lanes are unchanged.
         """
@@ -151,9 +151,11 @@ class Lanes:
         return {}
 
     def get_state(self) -> dict[str, Any]:
-        """Return, for each lane, the seed of the last reset, the actions since, and the environment's own state.
+        """Return the ledger, the round in progress, and the state of each lane.
 
-        A finished episode is included, for environments whose state outlives an episode.
+        The state of a lane is the seed of its last reset, the actions since, the current observation, and the state
+        that the environment itself returns. It is also returned if the episode has ended, because some environments
+        keep state across episodes.
         """
         lanes = [
             {
@@ -169,14 +171,14 @@ class Lanes:
 
     def _environment_state(self, lane: int) -> dict[str, Any] | None:
         environment = self._environments[lane]
-        # If another agent has stepped it since, its state is not that of this lane's episode.
+        # If another agent has stepped it meanwhile, its state is not that of this lane's episode.
         known = self.ledger.numbers[lane] >= 0 and is_owner(environment, self)
         return envs.get_state(environment) if known else None
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the episodes that `get_state` returned; one that cannot be restored restarts, with a warning.
+        """Restore the state of `get_state`; an episode that cannot be restored restarts, with a warning.
 
-        A state of another number of lanes is ignored without a warning if the user chose that number (`num_envs`).
+        A state of another number of lanes is ignored. No warning is given if the user chose the number (`num_envs`).
         """
         lanes = state["lanes"]
         if "vector" in state or (len(lanes) != self.num_envs and self.source.num_envs is not None):
@@ -200,14 +202,14 @@ class Lanes:
             return
         try:
             reason = self._restore_environment(lane, saved)
-        except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
+        except Exception as error:  # an environment that has changed since the state was saved may raise any error
             reason = f"{type(error).__name__}: {error}"
         if reason is not None:
             self.ledger.running[lane] = False
             warn_restarted(f"environment {lane}", reason)
 
     def _restore_environment(self, lane: int, saved: dict[str, Any]) -> str | None:
-        """Restore the state, or repeat the actions; return the reason if that failed, else None."""
+        """Restore the environment's own state, or repeat the actions; return the reason if that failed, else None."""
         environment = self._environments[lane]
         if saved["environment"] is not None:
             envs.set_state(environment, saved["environment"])

@@ -1,4 +1,4 @@
-"""The episodes in flight: their returns and lengths, and the lanes that step an environment."""
+"""The episodes in flight: their returns and lengths, and which lanes own an environment."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Ledger:
         returns: sums of rewards.
         lengths: numbers of steps.
         numbers: episode numbers; -1 in a lane before its first episode.
-        running: whether the lane's episode continues.
-        over: lanes whose episode is over and not yet counted. Several episodes may end in one step of a vector
-            environment, and the agent may be saved in the event of the first of them.
+        running: whether the lane's episode is in progress.
+        over: lanes whose episode has ended but is not yet counted. Several episodes may end in one step of a vector
+            environment, and a callback may save the agent when the first of them is counted.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -37,7 +37,7 @@ class Ledger:
         self.running[lane] = False
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything."""
+        """Return copies of all attributes."""
         return {name: list(values) for name, values in vars(self).items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -51,8 +51,8 @@ def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts
 
     Args:
         what: the environment.
-        reason: why not.
-        restarts: the sentence about its episodes.
+        reason: why its episodes could not be restored.
+        restarts: the beginning of the second sentence of the warning.
     """
     warnings.warn(
         f"could not restore {what} ({reason}). {restarts}, so this run will differ from an uninterrupted one. Run "
@@ -63,7 +63,7 @@ def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts
 
 
 def warn_too_long(what: str) -> None:
-    """Warn that actions are no longer recorded, so that the episodes they belong to cannot be restored."""
+    """Warn that actions are no longer recorded, so their episodes cannot be restored."""
     warnings.warn(
         f"{what} has more actions than fit into 64 MiB, so they are no longer recorded. A restored run will restart "
         "its episodes. Environments with get_state() and set_state(state), stepped with num_envs=, have no such limit.",
@@ -72,13 +72,13 @@ def warn_too_long(what: str) -> None:
     )
 
 
-# The lanes that stepped an environment last, by the id of the innermost environment. Lanes keep their environments
-# alive, so no other object has this id. Keys are ids because environments that are dataclasses have no hash.
+# The lanes that own an environment, by the id of the innermost environment. Lanes keep their environments alive, so no
+# other object has this id. Keys are ids because environments that are dataclasses may have no hash.
 _owners: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def set_owner(environment: Any, lanes: Any) -> None:
-    """Record that `lanes` step an environment from now on."""
+    """Record that `lanes` own an environment: only they step it from now on."""
     _owners[_innermost_id(environment)] = lanes
 
 

@@ -57,7 +57,7 @@ class TeamLanes(Lanes):
         return {f"reward/{name}": earned for name, earned in zip(self._names, self._earned[lane].tolist(), strict=True)}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of `Lanes`, with each agent's return in every lane."""
+        """Return the state of `Lanes`, with the agents' returns in the state of each lane."""
         state = super().get_state()
         for lane, earned in zip(state["lanes"], self._earned, strict=True):
             lane["earned"] = earned.copy()

@@ -1,8 +1,9 @@
-"""Vector lanes: a vector environment of gymnasium that steps all its lanes together, in any autoreset mode.
+"""Vector lanes: a gymnasium vector environment that steps all its lanes together, in any autoreset mode.
 
-NEXT_STEP resets a lane in the step after its episode's end, ignoring the action; that transition is never returned.
-SAME_STEP resets at once and gives the final observation in `info["final_obs"]`. DISABLED waits for
-`reset(options={"reset_mask": ...})`.
+- NEXT_STEP resets a lane in the step after the end of its episode and ignores the action. That step is not returned as
+  a transition.
+- SAME_STEP resets a lane at once and returns the final observation in `info["final_obs"]`.
+- DISABLED resets a lane by `reset(options={"reset_mask": ...})`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class VectorLanes:
-    """A vector environment under the interface of `Lanes`; one tick steps all lanes.
+    """A vector environment with the interface of `Lanes`; one tick steps all lanes.
 
-    Its episodes continue in the next `fit`, unless another agent has stepped the environment since. A restored run
-    resets it with the same seed and repeats all actions since. That is exact unless the budget ended within a step of
-    all lanes, because what the lanes beyond the budget returned was discarded.
+    Its episodes continue in the next `fit`, unless another agent has stepped the environment meanwhile. A restored run
+    resets it with the same seed and repeats all actions since that reset. The restored run is exact, unless the budget
+    ended within a step of all lanes: the transitions beyond the budget were discarded.
 
     Args:
-        source: of the vector environment.
+        source: holds the vector environment.
         generators: the seed of the reset comes from the generator "environment/vector".
 
     Attributes:
@@ -53,7 +54,7 @@ class VectorLanes:
         self.num_envs = int(self._env.num_envs)
         self._mode = AutoresetMode(envs.autoreset_mode(self._env))
         self.ledger = Ledger(self.num_envs)
-        self._before = (self.ledger.returns, self.ledger.lengths)  # as they were before the last tick
+        self._before = (self.ledger.returns, self.ledger.lengths)  # before the last tick
         self._generators = generators
         self._checker = Checker(source.observation_space, warn_outside=True)
         self._encoder = ObservationEncoder(source.observation_space)
@@ -63,29 +64,29 @@ class VectorLanes:
         set_owner(self._env, self)
 
     def claim(self) -> None:
-        """Own the environment from now on; if another agent has stepped it since, all episodes here restart."""
+        """Take ownership of the environment; if another agent has stepped it meanwhile, all episodes here restart."""
         if self._observations is not None and not is_owner(self._env, self):
             self._forget()
             warn_restarted("the vector environment", "another agent has stepped it", "Its episodes restart")
         set_owner(self._env, self)
 
     def restart(self) -> None:
-        """Make every lane idle; the environment stays open."""
+        """Make all lanes idle; the environment stays open."""
         self._forget()
         self.ledger = Ledger(self.num_envs)
 
     def _forget(self) -> None:
-        """Make every lane idle, to be reset with a new seed."""
+        """Make all lanes idle; the next reset uses a new seed."""
         self._observations: Any = None  # arrays [N, ...]: one, or a dict of them
         self.actions: Any = None
         self.ledger.running = [False] * self.num_envs
-        self._unreset = np.zeros(self.num_envs, bool)  # lanes that DISABLED has to reset
+        self._unreset = np.zeros(self.num_envs, bool)  # in DISABLED, lanes that must be reset
         self.waiting = np.zeros(self.num_envs, bool)
-        self._discarded = False  # whether transitions of the last tick were
+        self._discarded = False  # whether transitions of the last tick were discarded
         self._seed = 0
 
     def observations(self) -> np.ndarray:
-        """Return the current observations as networks see them, `[N, ...]`."""
+        """Return the current observations, encoded for networks, `[N, ...]`."""
         assert self._observations is not None, "a reset comes first"
         return self._encoder(self._observations)
 
@@ -113,7 +114,7 @@ class VectorLanes:
         self._observations = copy_observation(self._batch_space, observations)
 
     def _reset_lanes(self, lanes: Iterable[int]) -> None:
-        """Reset lanes one after another, in DISABLED."""
+        """In DISABLED, reset lanes one after another."""
         for lane in lanes:
             observations, _ = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
             self._observations = copy_observation(self._batch_space, observations)
@@ -126,7 +127,7 @@ class VectorLanes:
     def tick(self, step: int) -> tuple[Transition, ...]:
         """Step all lanes and return the transitions of those that were not waiting.
 
-        If anything is raised, all lanes become idle, because the environment is ahead of the memory.
+        If an exception is raised, all lanes become idle, because the memory lacks the step that the environment took.
         """
         try:
             transitions = self._step(step)
@@ -155,7 +156,7 @@ class VectorLanes:
         return tuple(transitions)
 
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """Step the environment; return rewards, both kinds of ends, and the info."""
+        """Step the environment; return the rewards, the terminations, the truncations and the info."""
         observations, rewards, terminated, truncated, info = self._env.step(actions.copy())  # it may change them
         if not self._log.append(actions) and not self._has_warned:
             self._has_warned = True
@@ -169,9 +170,10 @@ class VectorLanes:
         return rewards, terminated, truncated, info
 
     def discard(self, transitions: tuple[Transition, ...]) -> None:
-        """Drop the surplus transitions of the last tick, with a warning.
+        """Exclude the surplus transitions of the last tick from the ledger, with a warning.
 
-        They do not count in the returns and lengths of their episodes. An episode that one of them ends is over.
+        They do not count in the returns and lengths of their episodes. If one of them ends its episode, the episode
+        does not continue.
         """
         returns, lengths = self._before
         for transition in transitions:
@@ -192,7 +194,7 @@ class VectorLanes:
         return {}
 
     def get_state(self) -> dict[str, Any] | None:
-        """Return the seed of the reset, the actions since and the current observations; None before a reset."""
+        """Return the ledger, the seed of the reset, the actions since and the observations; None before a reset."""
         if self._observations is None:
             return None
         space = self.source.observation_space
@@ -211,7 +213,7 @@ class VectorLanes:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the episodes that `get_state` returned; if that fails, all episodes restart, with a warning."""
+        """Restore the state of `get_state`; if that fails, all episodes restart, with a warning."""
         if len(state["lanes"]) == self.num_envs:
             self.ledger.set_state(state["ledger"])
         reason = self._restore(state)
@@ -242,7 +244,7 @@ class VectorLanes:
                 self._reset_lanes(np.flatnonzero(self._unreset))
                 self._advance(actions.astype(self.source.action_space.dtype))
             self._reset_lanes(np.flatnonzero(self._unreset & ~saved["unreset"]))
-        except Exception as error:  # an environment of another kind, or one that has changed, may fail in any way
+        except Exception as error:  # an environment that has changed since the state was saved may raise any error
             return f"{type(error).__name__}: {error}"
         self._discarded = saved["discarded"]
         same = (envs.equal(at(self._observations, lane), one["observation"]) for lane, one in enumerate(lanes))

@@ -1,6 +1,6 @@
 """Environments: gymnasium, classic gym, PettingZoo and vector environments behind one interface.
 
-`resolve` makes an `EnvSource` of anything that `env=` accepts, and `check` reports what is wrong with an environment.
+`resolve` returns an `EnvSource` for anything that `env=` accepts. `check` reports what is wrong with an environment.
 `get_state`, `set_state` and `replay` restore an episode in flight.
 """
 

@@ -1,6 +1,7 @@
 """The description of an environment in a saved file.
 
-An id in a file is only looked up among the registered ones; an id "module:id", which would import, is refused.
+An id in a file is only looked up among the registered ones. An id "module:id" is refused, because it would import a
+module.
 """
 
 from __future__ import annotations
@@ -14,12 +15,21 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from noterl.envs.spaces import kind, show
 
-# With shimmy installed, these make an environment of classic gym from an id among their arguments, and gym imports.
+# If shimmy is installed, these pass an id from their arguments to classic gym, which may import a module.
 _IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
 
 
 class Described(NamedTuple):
-    """A description that was read: the spaces, how to make the environment or why it cannot be, and its agents."""
+    """A description that `read` accepted.
+
+    Attributes:
+        observation_space: of the environment.
+        action_space: of the environment.
+        env_id: the id to make the environment from; None if it cannot be made.
+        keywords: the arguments of `gymnasium.make`.
+        absent: the reason why the environment cannot be made; empty if it can.
+        agents: the names of several agents; None for one agent.
+    """
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -32,9 +42,9 @@ class Described(NamedTuple):
 def describe(
     spec: EnvSpec | None, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> dict[str, Any]:
-    """Return a description that a file can hold: the spaces, and the id and arguments if they are sufficient."""
+    """Return a description for a file: the spaces, and the id and arguments if they suffice to make the environment."""
     description: dict[str, Any] = {"observation_space": observation_space, "action_space": action_space}
-    # A spec names wrappers by import path; an id without them would be another environment.
+    # A spec names wrappers by import path, which a file must not; without them the environment would be another one.
     registered = None if spec is None or spec.additional_wrappers else gymnasium.registry.get(spec.id)
     if spec is None or registered is None or registered.entry_point != spec.entry_point:
         return description
@@ -45,7 +55,7 @@ def describe(
 
 
 def _changed(kwargs: dict[str, Any], registered: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that differ from the registered ones, without the render mode."""
+    """Return the arguments that differ from the registered ones, except the render mode."""
     fixed = {"render_mode", *(name for name in kwargs if repr(kwargs[name]) == repr(registered.get(name, ...)))}
     return {name: value for name, value in kwargs.items() if name not in fixed}
 
@@ -99,10 +109,10 @@ def _check_keywords(env_id: str, kwargs: dict[str, Any]) -> None:
         raise ValueError(refused)
     spec = gymnasium.registry[env_id]
     try:
-        # This process has registered the entry point, so importing it runs nothing that the file brings.
+        # This process has registered the entry point, so importing it runs no code that the file chooses.
         creator: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
         signature = inspect.signature(creator)
-    except Exception:  # a missing package is named when the environment is made
+    except Exception:  # if a package is missing, making the environment raises an error that names it
         return
     try:
         signature.bind_partial(**{**spec.kwargs, **kwargs})

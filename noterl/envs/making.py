@@ -1,4 +1,4 @@
-"""Making environments from an id, a factory or another environment's spec."""
+"""Functions that make environments from an id, a factory or the spec of another environment."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ _VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 
 
 class NotRemade(Exception):
-    """A second environment cannot be made; the message is the reason."""
+    """Raised if a second environment cannot be made; the message is the reason."""
 
 
 def open_env(env: Any) -> tuple[Env | VectorEnv[Any, Any, Any], Builder | None, bool]:
-    """Return the environment that `env` is or makes, how to make another, and whether it was made here.
+    """Return the environment that `env` is or makes, a function that makes another, and whether it was made here.
+
+    The function is None if `env` is an environment.
 
     Raises:
         ValueError: if `env` neither is nor makes an environment.
@@ -59,7 +61,8 @@ def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
     """Return `value` with gymnasium's interface, or None if it is not an environment.
 
     Raises:
-        ValueError: if it is a vector environment of another library, or has a space of an unsupported kind.
+        ValueError: if it is a vector environment of another library, has a space of an unsupported kind, or has agents
+            that act in turn.
     """
     if isinstance(value, VectorEnv):
         return value
@@ -80,7 +83,7 @@ def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: 
     """Make an environment by its id or spec, without gymnasium's checker, which takes time in every step.
 
     Raises:
-        ValueError: if the id is not known; the message has gymnasium's suggestion.
+        ValueError: if the id is unknown; the message includes gymnasium's suggestion.
         ImportError: if the environment, or the module of the id, is not installed.
     """
     if render_mode is not None:
@@ -112,8 +115,8 @@ def remake(env: Env, render_mode: str | None) -> Env:
     """Make another environment by `gymnasium.make(env.spec)`.
 
     Raises:
-        NotRemade: if the environment has no spec, or its spec does not make one. gymnasium refuses wrappers that do not
-            record their arguments.
+        NotRemade: if the environment has no spec, or if `gymnasium.make` raises, for example because a wrapper does not
+            record its arguments.
     """
     if not isinstance(env.spec, EnvSpec):
         raise NotRemade("it has no spec")
@@ -143,7 +146,7 @@ def vector_builder(vector: VectorEnv[Any, Any, Any]) -> Builder:
     if wrappers := _wrappers(vector):
         raise NotRemade(f"the wrapper {wrappers[0]} is one for vector environments")
     factories = getattr(vector.unwrapped, "env_fns", None)
-    # Before gymnasium 1.2 these may be a generator that is used up.
+    # Before gymnasium 1.2, these may be a generator that is exhausted.
     if isinstance(factories, list | tuple):
         return functools.partial(_call_factory, factories[0])
     spec = single_spec(vector)
@@ -159,5 +162,5 @@ def _wrappers(vector: VectorEnv[Any, Any, Any]) -> list[str]:
 
 
 def name_of(env: Any) -> str:
-    """Return the name of an environment in error messages."""
+    """Return the name of an environment for error messages."""
     return "the environment" if env is None else show(env)

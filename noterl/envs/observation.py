@@ -1,7 +1,7 @@
-"""Encoding of observations for networks: a Box is unchanged, other spaces become one float32 vector.
+"""Encoding of observations for networks: a Box with axes is unchanged, other spaces become one float32 vector.
 
 The vector concatenates the parts in the order of `gymnasium.spaces.flatten`; discrete values are one-hot. For a goal
-environment it holds "observation" and "desired_goal", in this order. The achieved goal is stored for relabelling, but
+environment, it holds "observation" and "desired_goal", in this order. The achieved goal is stored for relabeling, but
 networks do not receive it.
 """
 
@@ -21,7 +21,7 @@ _ENCODED_GOAL_KEYS = ("observation", "desired_goal")
 
 
 class Part(NamedTuple):
-    """One space within a space: the keys that lead to it, and the columns of the vector that it fills."""
+    """A part of an observation space: its keys, its space, and its columns in the vector."""
 
     path: tuple[str, ...]
     space: Any
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 class ObservationEncoder:
-    """Encodes observations of a space as the arrays that networks see.
+    """Encodes observations of a space as the arrays that networks receive.
 
     Args:
         space: a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict of these.
@@ -37,11 +37,11 @@ class ObservationEncoder:
     Attributes:
         original_space: `space`.
         space: the Box of encoded observations.
-        is_identity: whether observations are encoded as themselves.
-        parts: where each part lies in the vector; empty if `is_identity`.
+        is_identity: whether encoding leaves observations unchanged.
+        parts: the parts of the space and their columns; empty if `is_identity`.
 
     Raises:
-        ValueError: for another space.
+        ValueError: if the space is of another kind, or is empty.
 
     Example:
     >>> import numpy as np
@@ -68,11 +68,11 @@ class ObservationEncoder:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type in which networks receive observations: bytes stay bytes, everything else becomes float32."""
+        """The dtype in which networks receive observations: uint8 stays uint8, all others become float32."""
         return np.dtype(np.uint8) if self.space.dtype == np.uint8 else np.dtype(np.float32)
 
     def __call__(self, observation: Any) -> Array:
-        """Encode one observation or, if every part has leading axes, many: `[..., *shape]`."""
+        """Encode one observation or, if all parts have leading axes, many; return an array `[..., *shape]`."""
         if self.is_identity:
             return np.asarray(observation)
         first = self.parts[0]
@@ -82,7 +82,7 @@ class ObservationEncoder:
         return encoded
 
     def write(self, observation: Any, encoded: Array) -> None:
-        """Encode observations into `encoded [..., D]`; not for `is_identity`."""
+        """Encode observations into `encoded [..., D]`; do not call this if `is_identity`."""
         for path, space, columns in self.parts:
             value = np.asarray(_get(observation, path))
             if isinstance(space, spaces.Discrete):
@@ -95,14 +95,14 @@ class ObservationEncoder:
                 encoded[..., columns] = value.reshape(*encoded.shape[:-1], -1)
 
     def stack(self, observations: Sequence[Any]) -> Array:
-        """Encode several observations as `[N, *shape]`."""
+        """Encode a sequence of N observations as one array `[N, *shape]`."""
         return np.stack([self(observation) for observation in observations])
 
     def axes(self, observation: Any, argument: str = "observation") -> int:
-        """Return the number of leading axes of an observation, equal in all its parts: 0 for one, 1 for a batch.
+        """Return the number of leading axes: 0 for one observation, 1 for a batch.
 
         Raises:
-            ValueError: naming the argument, if it is neither one observation nor a batch.
+            ValueError: if `observation` is neither one observation nor a batch; the message names `argument`.
         """
         axes = _leading_axes(self.original_space, observation)
         if axes is None:
@@ -112,14 +112,14 @@ class ObservationEncoder:
 
 
 def zeros(space: Space[Any]) -> Any:
-    """Return an observation of zeros."""
+    """Return an observation of zeros: an array, or a dict of arrays."""
     if isinstance(space, spaces.Dict):
         return {name: zeros(part) for name, part in space.spaces.items()}
     return np.zeros(space.shape or (), space.dtype)
 
 
 def copy_observation(space: Space[Any], observation: Any) -> Any:
-    """Return a copy of an observation in the types of its space: an array, or a dict of arrays."""
+    """Return a copy of an observation in the dtypes of its space: an array, or a dict of arrays."""
     if isinstance(space, spaces.Dict):
         return {name: copy_observation(part, observation[name]) for name, part in space.spaces.items()}
     return np.array(observation, space.dtype)
@@ -133,7 +133,7 @@ def at(observations: Any, index: int) -> Any:
 
 
 def is_goal_space(space: Space[Any]) -> bool:
-    """Return whether observations are those of a goal environment."""
+    """Return whether a space of observations is that of a goal environment."""
     return isinstance(space, spaces.Dict) and set(space.spaces) == set(GOAL_KEYS)
 
 

@@ -1,10 +1,10 @@
 """The state of an environment in the middle of an episode.
 
-An environment with `get_state()` and `set_state(state)` is restored by these; they cover everything that it wraps. The
-state may hold numbers, text, bytes, None, NumPy arrays, scalars and generators, and lists, tuples, deques and dicts of
-these. The generator that gymnasium gives every environment is always included, and so are the wrappers of gymnasium and
-noterl; another wrapper needs the two methods itself. Any other environment is replayed: it is reset with the same seed,
-and the actions since are repeated.
+If an environment has `get_state()` and `set_state(state)`, it is restored by these methods, which must also cover any
+environment that it wraps. The state may hold numbers, text, bytes, None, NumPy arrays, scalars and generators, and
+lists, tuples, deques and dicts of these. The generator `np_random` and the state of wrappers of gymnasium and noterl
+are included automatically. A wrapper of another package needs the two methods itself. All other environments are
+replayed: they are reset with the same seed, and the actions since then are repeated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 from noterl.envs.wrappers.classic import layers
 from noterl.utils import codec
 
-# The attributes of gymnasium's wrappers that change during an episode, by class; dots lead into objects. Clock times
-# are left out.
+# The attributes of gymnasium's and noterl's wrappers that change during an episode, by class; a path with dots names an
+# attribute of an attribute. Clock times are omitted.
 _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
     "Autoreset": ("autoreset",),
     "AtariPreprocessing": ("obs_buffer", "lives", "game_over"),
@@ -47,11 +47,11 @@ def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
     """Return the state of an environment and of the wrappers around it.
 
     Args:
-        env: an environment whose own class, or one of its wrappers, has `get_state()` and `set_state(state)`.
+        env: an environment. Its class, or one of its wrappers, should have `get_state()` and `set_state(state)`.
 
     Returns:
-        A dict of values that a file can hold. None if no such methods exist, if a file cannot hold their state, or if
-        there is a wrapper around them that is neither gymnasium's nor noterl's.
+        A dict of values that a file can hold. None if there are no such methods, if a file cannot hold their state, or
+        if a wrapper around the object that has them is not a known one of gymnasium or noterl.
     """
     stack = list(layers(env))
     stateful = _stateful(stack)
@@ -75,12 +75,12 @@ def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
 
 
 def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
-    """Restore the state of an environment, and of the wrappers around it, that `get_state` returned.
+    """Restore the state of an environment and of the wrappers around it, as `get_state` returned it.
 
-    The environment is reset first, because many create the objects that hold their state in `reset`.
+    The environment is reset first, because many environments create the objects that hold their state in `reset`.
 
     Raises:
-        ValueError: if the state is of an environment with other wrappers.
+        ValueError: if the state is not a result of `get_state`, or is of an environment with other wrappers.
     """
     stack = list(layers(env))
     stateful = _stateful(stack)
@@ -112,7 +112,8 @@ def has_state_methods(env: gymnasium.Env[Any, Any]) -> bool:
 def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any], *, over: bool = False) -> Any:
     """Reset with `seed`, take `actions`, and return the last observation.
 
-    Return None if the episode ended before the last action or, unless `over`, with it: it is another episode then.
+    If the episode ends before the last action, it differs from the one to repeat, and None is returned. The same holds
+    if it ends with the last action, unless `over`.
 
     Example:
     >>> env = gymnasium.make("CartPole-v1")
@@ -153,7 +154,10 @@ def _stateful(stack: list[Any]) -> int | None:
 
 
 def _defines(layer: Any, name: str, arguments: int) -> bool:
-    """Return whether `layer` defines a method with this many arguments; gym's wrappers forward names they lack."""
+    """Return whether `layer` itself defines a method that takes this many arguments.
+
+    `hasattr` does not suffice: wrappers of gym forward attributes that they lack.
+    """
     if name not in getattr(layer, "__dict__", {}) and not any(name in vars(base) for base in type(layer).__mro__):
         return False
     method: Callable[..., Any] = getattr(layer, name)
@@ -166,7 +170,7 @@ def _defines(layer: Any, name: str, arguments: int) -> bool:
 
 
 def _fields(layer: Any) -> tuple[str, ...] | None:
-    """Return the attributes that are a wrapper's state; None for a wrapper of another package."""
+    """Return the attributes that hold the state of a wrapper; None if the wrapper is not a known one."""
     names = type(layer).__module__.split(".")  # one name, "__main__", in a script
     if names[0] not in ("gymnasium", "noterl"):
         return None
@@ -175,7 +179,7 @@ def _fields(layer: Any) -> tuple[str, ...] | None:
 
 
 def _set_random(base: Any, state: dict[str, Any] | None) -> None:
-    """Set the state of the generator in place if possible, since the environment may hold it under a second name."""
+    """Set the state of the generator, in place if possible, because the environment may have other references to it."""
     if state is None:
         return
     random, held = codec.generator(state), vars(base).get("_np_random")

@@ -1,4 +1,4 @@
-"""`EnvSource`: makes the environments of lanes and of evaluations from whatever the user passed as `env=`."""
+"""`EnvSource`: makes the environments of lanes and evaluations from the argument `env=` of an agent."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from noterl.envs.wrappers.classic import layers
 
 
 class EnvSource:
-    """The spaces of an environment, and environments when they are needed; `resolve` returns one.
+    """Holds the spaces of an environment and makes environments when they are needed; `resolve` returns one.
 
     Attributes:
-        observation_space: of one environment. With several agents, that of the observation vector of `Team`.
-        action_space: of one environment. With several agents, that of the action vector of `Team`.
-        vector: the vector environment that steps its lanes together, or None. A `SyncVectorEnv` runs as lanes instead:
-            `make(lane)` returns its environments.
+        observation_space: of one environment. With several agents, the space of the observation vector of `Team`.
+        action_space: of one environment. With several agents, the space of the action vector of `Team`.
+        vector: the vector environment that steps its lanes together, or None. It is also None for a `SyncVectorEnv`,
+            whose environments run as scalar lanes: `make(lane)` returns them.
         num_envs: the number of environments in the vector environment (also in a `SyncVectorEnv`), or None.
         spec: gymnasium's description of one environment, or None.
         team: the agents of an environment with several; None for one agent.
@@ -58,11 +58,11 @@ class EnvSource:
         Args:
             observation_space: observation space of one environment, not encoded.
             action_space: action space of one environment, not encoded.
-            env: the first environment, or the vector environment: the user's own, or made here to read its spaces.
+            env: the first environment, or the vector environment: the user's own, or one made to read its spaces.
             build: makes an environment like `env`, in a render mode.
-            owned: whether `env` was made here, so that `close` closes it.
-            absent: the reason if there is no environment.
-            team: the agents if there are several. Two Tuple spaces are those of several agents, too.
+            owned: whether `env` was made by noterl, so that `close` closes it.
+            absent: the reason why there is no environment, for error messages.
+            team: the agents if there are several. If None, two Tuple spaces without an `env` also mean several agents.
         """
         if isinstance(env, TeamEnv):
             team = env.team
@@ -76,19 +76,21 @@ class EnvSource:
         self._env: Any = env
         self._build, self._owned, self._absent = build, owned, absent
         self.num_envs: int | None = env.num_envs if isinstance(env, VectorEnv) else None
-        self._is_open, self._is_free = True, owned  # `_env`: it is not closed; it was made here and is not a lane yet
+        # `_env`: whether it is open, and whether it was made here and is not a lane yet
+        self._is_open, self._is_free = True, owned
         self._description: dict[str, Any] | None = None
         self._lanes: list[Env] = []  # those made here
 
     @classmethod
     def from_description(cls, described: Any) -> EnvSource:
-        """Return a source of the environment that `describe` described, perhaps in another process.
+        """Return a source from a result of `describe`, perhaps of another process.
 
         The environment is made when it is first needed. If its id is not registered here, the source has only the
-        spaces, which is enough to build an agent and restore it.
+        spaces, which suffice to build an agent and restore it.
 
         Raises:
-            ValueError: if it is not a description, or its id would import a module.
+            ValueError: if it is not a description, if its id would import a module, or if the environment does not
+                accept its arguments.
         """
         read = description.read(described)
         build = None if read.env_id is None else functools.partial(make_registered, read.env_id, **read.keywords)
@@ -99,9 +101,10 @@ class EnvSource:
         return source
 
     def describe(self) -> dict[str, Any]:
-        """Return the description that a saved file holds.
+        """Return the description that is stored in a saved file.
 
-        It always has the spaces, and "id", "kwargs" and "max_episode_steps" if these suffice to make the environment.
+        It always holds the spaces. It holds "id", "kwargs" and "max_episode_steps" if these suffice to make the
+        environment, and "agents", their names, if there are several.
 
         Example:
         >>> described = resolve("CartPole-v1").describe()
@@ -121,7 +124,7 @@ class EnvSource:
 
     @property
     def spec(self) -> EnvSpec | None:
-        """Return gymnasium's description of one environment."""
+        """The `EnvSpec` of one environment, or None."""
         if self.num_envs is not None:
             return single_spec(self._env)
         spec = getattr(self._env, "spec", None)
@@ -129,13 +132,16 @@ class EnvSource:
 
     @property
     def vector(self) -> VectorEnv[Any, Any, Any] | None:
-        """Return the vector environment that steps its lanes together, or None."""
+        """The vector environment that steps its lanes together, or None."""
         return None if self.num_envs is None or type(self._env) is SyncVectorEnv else self._env
 
     def layer_with(self, name: str) -> Any:
-        """Return the outermost wrapper that has an attribute of this name, or the environment, or None.
+        """Return the outermost wrapper (or the environment) that has an attribute of this name; None if none has it.
 
-        The attribute is about the task, such as `compute_reward`; the returned object is never stepped.
+        The attribute belongs to the task, such as `compute_reward`; the returned object must not be stepped.
+
+        Raises:
+            ValueError: if there is no environment yet and none can be made.
         """
         env = self._env
         if self.num_envs is not None:
@@ -146,10 +152,11 @@ class EnvSource:
     def make(self, index: int = 0) -> Env:
         """Return a scalar environment for lane `index`, with gymnasium's interface.
 
-        If the user passed an environment object, lane 0 is that object. `close` closes the others.
+        If the user passed an environment object, lane 0 is that object. `close` closes all others.
 
         Raises:
-            ValueError: if no environment, or no further one, can be made.
+            ValueError: if no environment, or no further one, can be made, or if a vector environment steps its lanes
+                together.
         """
         if type(self._env) is SyncVectorEnv:
             return self.open_vector().envs[index]
@@ -175,7 +182,7 @@ class EnvSource:
             render_mode: its render mode, such as "rgb_array"; None for its default.
 
         Raises:
-            ValueError: if none can be made, or none with this render mode.
+            ValueError: if no environment can be made, or none with this render mode.
         """
         env = self._make_another(render_mode)
         if render_mode is not None and env.render_mode != render_mode:
@@ -205,7 +212,7 @@ class EnvSource:
         return functools.partial(remake, self._env)
 
     def _checked(self, product: Any) -> Env:
-        """Return the product with gymnasium's interface, to be closed; raise if it does not belong to this source."""
+        """Return the product with gymnasium's interface; raise if it is not a new environment or has other spaces."""
         env = as_env(product)
         if not isinstance(env, gymnasium.Env):
             raise ValueError(f"env: the factory must return environments, but this time it returned {show(product)}")
@@ -234,16 +241,22 @@ def resolve(env: Any) -> EnvSource:
     """Return the source of environments for anything that `env=` accepts.
 
     Args:
-        env: a gymnasium id or `EnvSpec`; an environment of gymnasium or of classic gym (0.21 and 0.26); one with
-            several agents, by PettingZoo's parallel API or with lists of observations, actions and rewards; a callable
-            without arguments that returns one of these; a `gymnasium.vector.VectorEnv`; or a pair of spaces, for an
-            agent that acts without an environment. An `EnvSource` is returned unchanged.
+        env: one of these:
+
+            - a gymnasium id or `EnvSpec`;
+            - an environment of gymnasium or of classic gym (0.21 and 0.26);
+            - an environment with several agents, with PettingZoo's parallel API or with lists of observations, actions
+              and rewards;
+            - a `gymnasium.vector.VectorEnv`;
+            - a callable without arguments that returns one of these;
+            - a pair of spaces, for an agent that acts without an environment;
+            - an `EnvSource`, which is returned unchanged.
 
     Returns:
         The source of environments for lanes and for evaluation.
 
     Raises:
-        ValueError: if it is none of these, the id is unknown, or a space is of an unsupported kind.
+        ValueError: if it is none of these, if the id is unknown, or if a space is of an unsupported kind.
         ImportError: if the environment needs a package that is not installed.
 
     Example:
@@ -275,6 +288,6 @@ def resolve(env: Any) -> EnvSource:
 def source_of(env: Env | VectorEnv[Any, Any, Any], *, build: Builder | None, owned: bool) -> EnvSource:
     """Return the source around an environment that `open_env` returned."""
     prefix = "single_" if isinstance(env, VectorEnv) else ""
-    # An environment whose author forgot the spaces does not have these attributes.
+    # An environment that does not define its spaces lacks these attributes; `EnvSource` then raises.
     spaces = (getattr(env, f"{prefix}{name}_space", None) for name in ("observation", "action"))
     return EnvSource(*spaces, env=env, build=build, owned=owned)

@@ -1,4 +1,4 @@
-"""The kinds of space that an environment may have, of gymnasium or of classic gym."""
+"""The supported kinds of space, of gymnasium or of classic gym."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ KINDS: dict[str, type[Space[Any]]] = {
 
 
 def kind(space: Any) -> str | None:
-    """Return which of the supported kinds `space` is, or None.
+    """Return the name of the supported kind that `space` is, or None.
 
-    Spaces are recognized by the names of their classes, as classic gym is never imported.
+    Spaces are recognized by the names of their classes, because classic gym is never imported.
     """
     bases = {base.__name__ for base in type(space).__mro__}
     return next((name for name in KINDS if name in bases), None)
@@ -45,12 +45,12 @@ def convert(space: Any, name: str) -> Space[Any]:
     """Return `space` as one of gymnasium's own classes, which a file can hold; such a space is returned unchanged.
 
     Args:
-        space: a space of gymnasium, of a subclass, or of classic gym (recognized by class name and attributes).
+        space: a space of gymnasium (or a subclass) or of classic gym (recognized by class name and attributes).
         name: its name in error messages, such as "observation_space".
 
     Raises:
-        ValueError: if it is not a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple of those, or if a discrete
-            space does not start at zero.
+        ValueError: if it is not a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of these, or if a
+            discrete space does not start at zero.
     """
     which = kind(space)
     if which is None:
@@ -72,7 +72,7 @@ def convert(space: Any, name: str) -> Space[Any]:
 
 
 def _start_hint(space: Any, name: str) -> str:
-    """Return the line that wraps an environment so that its discrete values start at zero."""
+    """Return advice: how to wrap an environment so that its discrete values start at zero."""
     start = np.asarray(space.start).tolist()
     size = f"Discrete({space.n})" if kind(space) == "Discrete" else f"MultiDiscrete({np.asarray(space.nvec).tolist()})"
     if name == "action_space":
@@ -124,11 +124,11 @@ def check_spaces(
         action_space: of one environment.
         observations: the kinds of observation space that it supports: "Box", "Discrete", "Dict" ...
         actions: the kinds of action space that it supports.
-        bounded_actions: whether a Box of actions must have finite bounds (squashed policies).
-        hint: what to do instead; the end of the message.
+        bounded_actions: whether a Box of actions must have finite bounds, as for squashed policies.
+        hint: advice at the end of the message.
 
     Raises:
-        ValueError: if one of the spaces is of another kind.
+        ValueError: if one of the spaces is of another kind, or if required finite bounds of actions are missing.
 
     Example:
     >>> from gymnasium.spaces import Box, Discrete
@@ -147,7 +147,7 @@ def check_spaces(
 
 
 def same_layout(first: Space[Any], second: Space[Any]) -> bool:
-    """Return whether values of both spaces have the same structure, shapes and dtypes; bounds may differ."""
+    """Return whether values of both spaces have the same structure, shapes and dtypes; bounds of a Box may differ."""
     which = kind(first)
     if which != kind(second):
         return False

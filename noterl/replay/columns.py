@@ -28,7 +28,8 @@ class Leaf:
 class Leaves:
     """A table of nested dictionaries: one array per leaf, all with the same number of rows.
 
-    It supports what the storage uses of an array: `table[row] = value`, `table[row].tobytes()`, slices and `nbytes`.
+    It supports the operations of arrays that the storage needs: `table[row] = value`, `table[row].tobytes()`, slices
+    and `nbytes`.
     """
 
     __slots__ = ("_items", "tables")
@@ -59,7 +60,7 @@ class Leaves:
 
 
 def observation_layout(space: spaces.Space[Any], argument: str = "observation_space") -> Layout:
-    """Return how observations of a space are stored.
+    """Return the layout in which observations of a space are stored.
 
     Raises:
         ValueError: if the space is not a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict of these.
@@ -70,7 +71,7 @@ def observation_layout(space: spaces.Space[Any], argument: str = "observation_sp
 
 
 def action_layout(space: spaces.Space[Any], argument: str = "action_space") -> Leaf:
-    """Return how actions of a space are stored.
+    """Return the layout in which actions of a space are stored.
 
     Raises:
         ValueError: if the space is not a Box, Discrete, MultiDiscrete or MultiBinary.
@@ -79,7 +80,7 @@ def action_layout(space: spaces.Space[Any], argument: str = "action_space") -> L
 
 
 def extra_layout(extra_spec: ExtraSpec | None) -> dict[str, Leaf]:
-    """Return how an agent's extra fields are stored: name -> (shape, dtype).
+    """Return the layouts of an agent's extra fields by name; `extra_spec` maps names to (shape, dtype).
 
     Raises:
         ValueError: if an entry is not a pair of a shape and a numeric dtype.
@@ -104,7 +105,7 @@ def allocate(layout: Layout, rows: int, empty: Allocate = np.empty) -> Table:
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Return what a function returns for each leaf of a tree, with the same leaf of `others`; nested as the tree is."""
+    """Apply a function to each leaf of a tree and the same leaves of `others`; return the results nested likewise."""
     if isinstance(tree, Leaves):
         tree = tree.tables
     if not isinstance(tree, Mapping):
@@ -116,7 +117,7 @@ def gather(table: Table | Mapping[str, Array], rows: Array, layout: Layout) -> A
     """Return rows `[n]` of a table as new arrays `[n, ...]` of the batch dtype; for a mapping, a dict of them."""
 
     def take(array: Array, leaf: Leaf) -> Array:
-        # All indices are in range; `clip` skips NumPy's pass that checks them.
+        # `clip` skips NumPy's check of all indices; callers overwrite rows whose index is negative.
         return array.take(rows, axis=0, mode="clip").astype(leaf.batch_dtype, copy=False)
 
     return map_leaves(take, table, layout)
@@ -132,7 +133,7 @@ def scatter(target: Any, positions: Array, source: Any) -> None:
 
 
 def reshape(value: Any, leading: tuple[int, ...]) -> Any:
-    """Return the arrays `[n, ...]` of `value` with the first axis split into `leading`."""
+    """Return the arrays `[n, ...]` of `value` with the first axis split into axes of the sizes `leading`."""
     return map_leaves(lambda array: array.reshape(leading + array.shape[1:]), value)
 
 

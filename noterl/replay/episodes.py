@@ -1,8 +1,8 @@
 """The position of each transition in its episode, found in constant time.
 
-It reads the storage's links when it is used, and only those of transitions inserted since; `add` does not update it and
-it has no state to save. An episode means its stored, linked transitions: those before an eviction or an interruption do
-not belong to it. Each lane numbers its transitions by ordinals, and a ring per lane (`_pool`) maps ordinals to indices.
+`Storage.add` does not update it. Instead, `update` reads the links of the transitions inserted since its last call, so
+there is no state to save. Here an episode is a run of stored transitions that `successor` links: it starts again after
+an interruption. Each lane numbers its transitions by ordinals. A ring per lane (in `_pool`) maps ordinals to indices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIRST_RING = 64
 
 
 class Links(Protocol):
-    """What `Episodes` reads of a storage; see `noterl.replay.storage.Storage`."""
+    """The attributes of a storage that `Episodes` reads; see `noterl.replay.storage.Storage`."""
 
     capacity: int
     begin: int
@@ -30,10 +30,11 @@ class Links(Protocol):
 class Episodes:
     """The episodes of the stored transitions.
 
-    Every public method but `update` takes indices `[n]` of stored transitions and returns an array `[n]`.
+    Every public method except `update` takes indices `[n]` of stored transitions and returns an array `[n]`. Call
+    `update` first; `Storage.episodes` does.
 
     Args:
-        storage: of the transitions.
+        storage: holds the transitions.
     """
 
     def __init__(self, storage: Links) -> None:
@@ -44,7 +45,7 @@ class Episodes:
 
     def _reset(self) -> None:
         self._begin = self._count = self._storage.begin
-        self._epoch = -1  # of the storage; -1 if nothing was read
+        self._epoch = -1  # of the storage; -1 before the first read
         self._lane_numbers: dict[int, int] = {}  # lane -> its position in the next five arrays
         self._oldest = np.zeros(0, np.int64)  # ordinal of the lane's oldest stored transition
         self._next = np.zeros(0, np.int64)  # ordinal of the lane's next transition
@@ -63,27 +64,27 @@ class Episodes:
         return sum(column.nbytes for column in columns)
 
     def before(self, indices: Array) -> Array:
-        """Return how many stored transitions of the episode precede each one."""
+        """Return how many stored transitions of its episode precede each transition."""
         slot, ordinal = self._slot[indices], self._ordinal[indices]
         return ordinal - np.maximum(self._first[slot], self._oldest[self._lane[slot]])
 
     def after(self, indices: Array) -> Array:
-        """Return how many transitions of the episode follow each one so far."""
+        """Return how many transitions of its episode follow each transition so far."""
         return self._last[self._slot[indices]] - self._ordinal[indices]
 
     def shifted(self, indices: Array, steps: Array | int) -> Array:
-        """Return the indices `steps` later in the episode (earlier, if negative); these must be stored."""
+        """Return the indices `steps` later in the episode (earlier if negative); these transitions must be stored."""
         lane = self._lane[self._slot[indices]]
         return self._pool[self._base[lane] + ((self._ordinal[indices] + steps) & self._ring[lane])]
 
     def update(self) -> Episodes:
-        """Read what changed in the storage since the last call."""
+        """Read the changes of the storage since the last call, and return `self`."""
         storage = self._storage
         if self._epoch == storage.epoch and self._count == storage.count and self._begin == storage.begin:
             return self
         if self._epoch != storage.epoch or self._count <= storage.begin:
             self._reset()
-        self._epoch = -1  # an exception from here on makes the next call start from nothing
+        self._epoch = -1  # if an exception follows, the next call reads everything again
         for number in range(self._begin, storage.begin):
             self._evict(number)
         for number in range(max(self._count, storage.begin), storage.count):
@@ -138,9 +139,9 @@ class Episodes:
         return number
 
     def _make_room(self) -> None:
-        """Give each lane a ring that is larger than 4/3 of its stored transitions.
+        """Give each lane a ring that is larger than 4/3 of its number of stored transitions.
 
-        Rings that are nearly full grow together: otherwise lanes that are stepped in turn would cause one move each.
+        All rings are resized together. Otherwise lanes that are stepped in turn would cause one copy of the pool each.
         """
         stored = self._next - self._oldest
         sizes = np.array([max(FIRST_RING, 1 << int(4 * count // 3).bit_length()) for count in stored])

@@ -1,8 +1,8 @@
 """Observations that are stacks of frames: each frame is stored once.
 
-A stack is put together from the frames of its episode when it is sampled. If some of these were evicted, the transition
-is not sampleable, as in Dopamine. This concerns at most k - 1 transitions: the oldest ones of a lane, and the first
-ones after an interruption without a reset.
+A stack is rebuilt from the frames of its episode when a batch is gathered. If some of these frames were evicted, the
+transition is not sampleable, as in Dopamine. This affects at most k - 1 transitions of a lane at each of two places:
+the oldest ones, and the first ones after an interruption without a reset.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from noterl.replay.columns import Allocate, Array, Layout, Leaf, Leaves
 from noterl.replay.storage import Storage
 
-CHECKED = 100  # first transitions whose stacks are checked
+CHECKED = 100  # `add` checks the stacks of this many first transitions
 
 
 class StackLayout:
-    """How k frames lie in an observation, the newest last.
+    """The arrangement of k frames in an observation, the newest last.
 
-    In a Dict space the part "observation" is stacked.
+    In a Dict space, the part "observation" is the stack.
 
     Args:
-        layout: of an observation with its stack.
+        layout: of an observation with the whole stack.
         frames: k.
         axis: 0 for a first axis of size k, -1 for frames side by side in the last axis. None takes the first axis if
             its size is k, otherwise the last axis.
@@ -67,11 +67,16 @@ class StackLayout:
         return self.split(np.asarray(self.part(observation), self._leaf.dtype))
 
     def with_part(self, observation: Any, part: Any) -> Any:
-        """Return an observation, or a batch of observations, with this in place of the stacked part."""
+        """Return an observation, or a batch of observations, with `part` in place of the stacked part."""
         return {**observation, "observation": part} if self.nested else part
 
     def check(self, frames: Array, following: Array, starts: bool) -> None:
-        """Check the frames `[k, ...]` of one transition's two observations; `starts`: whether it starts an episode.
+        """Check the frames of one transition.
+
+        Args:
+            frames: of the observation, `[k, ...]`.
+            following: frames of the next observation, `[k, ...]`.
+            starts: whether the transition starts an episode.
 
         Raises:
             ValueError: if the next stack does not continue this one, or the first stack is padded with zeros.
@@ -105,7 +110,7 @@ class FrameStackStorage(Storage):
 
     Attributes:
         padded: by index, whether all frames of the observation are the same.
-        next_padded: the same of the next observation.
+        next_padded: by index, the same for the next observation.
     """
 
     BOOKKEEPING = Storage.BOOKKEEPING | {"padded": np.dtype(np.bool_), "next_padded": np.dtype(np.bool_)}
@@ -132,7 +137,7 @@ class FrameStackStorage(Storage):
         if self.count < CHECKED:
             layout.check(frames, following, previous is None)
         padded, next_padded = _is_padded(frames), _is_padded(following)
-        # After a reset without `interrupt` the newest frame may be the expected one, but the stack is padded.
+        # After a reset without `interrupt`, the newest frame may equal the expected one, but the stack is padded.
         if previous is not None and self.next_padded[previous] != padded:
             self.interrupt(lane)
         frame = layout.with_part(observation, frames[-1])
@@ -165,12 +170,12 @@ class FrameStackStorage(Storage):
         return self._with_stacks(super().next_observations(indices), indices, 1)
 
     def _with_stacks(self, newest: Any, indices: Array, later: int) -> Any:
-        """Return stacks of the newest frames `[n, ...]` and those before, which end `later` steps after `indices`."""
+        """Return the stacks that end `later` steps after `indices`; `newest` holds their last frames `[n, ...]`."""
         layout, episodes, last = self._stack, self.episodes, self.frames - 1
         table, before = layout.part(self.observation), episodes.before(indices)
         stacks = layout.empty_stacks(len(indices))
         frames = layout.split(stacks)
-        for i in range(last):  # before the start of an episode, its first frame is repeated
+        for i in range(last):  # where the episode has too few frames, its first frame is repeated
             back = np.minimum(before, last - later - i)
             frames[i] = table.take(episodes.shifted(indices, -back), axis=0, mode="clip")
         frames[last] = layout.part(newest)

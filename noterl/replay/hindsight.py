@@ -1,10 +1,10 @@
 """Hindsight experience replay: transitions with a goal that their own episode achieved.
 
 Paper: Andrychowicz et al., "Hindsight experience replay" (2017), section 3.3 and, for the strategies, section 4.5.
-Their k hindsight goals per original goal are `ratio = k / (k + 1)`: k = 4 is 0.8.
+Their k hindsight goals per original goal correspond to `ratio = k / (k + 1)`; for k = 4, this is 0.8.
 
-Differs: transitions are relabeled when they are sampled, not when they are stored, so each gets another goal every
-time. All rewards of an n-step return are computed for the new goal.
+Differs: transitions are relabeled when they are sampled, not when they are stored. So a transition gets another goal
+each time it is sampled. All rewards of an n-step return are recomputed for the new goal.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ Rule = Callable[[Any, Any, Any], Any]
 
 @register
 class Hindsight(Relabel):
-    """Replaces the goal of a part of each batch by one that was achieved in the same episode.
+    """Replaces the goals in a part of each batch by goals that were achieved in the same episodes.
 
-    For goal environments: their observations are a Dict of "observation", "achieved_goal" and "desired_goal". The new
-    goal replaces the desired goal in `observation` and `next_observation`. Reward and termination are recomputed by
-    `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`: the agent's, or else the
-    environment's. A transition achieves the achieved goal of its next observation.
+    It needs a goal environment, whose observations are a Dict of "observation", "achieved_goal" and "desired_goal". The
+    new goal replaces the desired goal in `observation` and `next_observation`. Rewards and terminations are recomputed
+    by `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`, which takes the same arguments. The
+    agent's function is used if it has one, otherwise the environment's. The goal that a transition achieved is
+    "achieved_goal" of its next observation.
 
-    Both functions are called once per batch. Goals are arrays `[n, ...]`, `info` is `n` empty dicts (infos are not
-    stored), and the functions return `[n]`. A `compute_terminated` that returns one bool is called for each transition
-    instead. Without a `compute_terminated`, transitions terminate as they were stored.
+    Each function is called once per `Replay.gather`, for all relabeled transitions. Goals are arrays `[n, ...]`, `info`
+    is an array of `n` empty dicts (infos are not stored), and the functions return `[n]`. If `compute_terminated`
+    returns one bool, it is called again for each transition. If there is no `compute_terminated`, the stored
+    terminations are kept.
 
     Args:
         strategy: "future" samples a goal that this or a later transition of the episode achieved, "episode" one that
-            any transition achieved. "final" takes the last one; in a running episode, the last so far.
+            any of its transitions achieved. "final" takes the goal of the last transition so far.
         ratio: the part of each batch that is relabeled, 0 to 1, rounded up or down to whole transitions.
 
     Raises:
@@ -82,10 +84,10 @@ class Hindsight(Relabel):
         self._compute_terminated: Rule | None = None
 
     def attach(self, agent: Any, source: EnvSource | None = None) -> None:
-        """Use the rules of an agent (or any object that has them), or else of its training environment.
+        """Use the functions of an agent (or of any object that has them), or else of its training environment.
 
         Raises:
-            ValueError: if neither has `compute_reward`, or the environment's does not apply to the stored goals.
+            ValueError: if neither has `compute_reward`, or if the source has no environment and cannot make one.
         """
         reward, terminated = (_rule(name, agent, source) for name in ("compute_reward", "compute_terminated"))
         if reward is None:
@@ -99,7 +101,8 @@ class Hindsight(Relabel):
         """Use a storage of a goal environment's observations from now on.
 
         Raises:
-            ValueError: if this is bound to another one, or the observations are of another kind.
+            ValueError: if this is bound to another storage, if the observations are not those of a goal environment, or
+                if achieved and desired goals are not arrays of one shape and dtype.
         """
         if not isinstance(observation_space, spaces.Dict) or not is_goal_space(observation_space):
             raise ValueError(
@@ -115,9 +118,9 @@ class Hindsight(Relabel):
         super().bind(storage, observation_space)
 
     def sample_choices(self, indices: Array, generator: np.random.Generator) -> dict[str, Array]:
-        """Return the indices whose achieved goals replace those of indices `[n]`, "goal" `[n]`; -1 keeps the goal."""
+        """Return "goal" `[n]`: for each of the indices `[n]`, the index whose achieved goal it gets, or -1 for none."""
         episodes, offset = self.storage.episodes, generator.random()
-        # Samplers may order indices: each run of them holds the ratio, and each position has the same probability.
+        # Samplers may order indices. Every run of them is relabeled at the ratio, each position with equal probability.
         due = (np.arange(len(indices) + 1) * self.ratio + offset).astype(np.int64)
         chosen = (due[1:] != due[:-1]).nonzero()[0]
         goal, own = np.full(len(indices), -1), indices[chosen]
@@ -149,9 +152,16 @@ class Hindsight(Relabel):
     def _recompute_rewards(
         self, achieved: Array, goals: Array, chosen: Array, reward: Array, terminated: Array
     ) -> None:
-        """Write the outcomes of achieved goals `[n_step * m, ...]` under goals `[m, ...]` to the columns `chosen`.
+        """Recompute reward and termination for new goals, in place, in the columns `chosen`.
 
-        Goals have their stored dtype, as the environment compares them.
+        Goals have their stored dtype, because the environment compares them in it.
+
+        Args:
+            achieved: the goals that the steps achieved, `[n_step * m, ...]`.
+            goals: the new goals, `[m, ...]`.
+            chosen: the positions of the relabeled transitions, `[m]`.
+            reward: `[n_step, n]`.
+            terminated: `[n_step, n]`.
         """
         steps, count = len(reward), len(goals)
         desired = goals if steps == 1 else np.tile(goals, (steps, *[1] * (goals.ndim - 1)))

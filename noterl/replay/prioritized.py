@@ -19,14 +19,14 @@ from noterl.replay.sum_tree import SumTree
 from noterl.utils import schema
 from noterl.utils.checks import check_number, check_positive
 
-# Added to every score, so that a transition without error can be sampled again.
+# Added to every score, so that a transition with zero error can be sampled again.
 SMALLEST = 1e-7
 # Scores are float32.
 LARGEST = float(np.finfo(np.float32).max)
 
 
 class _TreeVersion(NamedTuple):
-    """The state of the storage, and the exponent, that the tree was computed for."""
+    """The state of the storage and the exponent for which the tree was computed."""
 
     begin: int
     end: int
@@ -43,29 +43,30 @@ class Score(Configurable):
     """The absolute temporal-difference error; subclass it for another score.
 
     Attributes:
-        fields: names of the fields of the loss's feedback that it uses.
+        fields: names of the fields that it uses of the loss's feedback.
     """
 
     fields: tuple[str, ...] = ("td_error",)
 
     def __call__(self, values: Mapping[str, Array]) -> Array:
-        """Return the scores `[n]`, at least 0, from `fields` `[n]`; scores that are not finite are ignored."""
+        """Return the scores `[n]`, at least 0, from the values of `fields`; scores that are not finite are ignored."""
         return np.abs(values["td_error"])
 
     def initial(self, td_error: float) -> float:
-        """Return the score of a new transition, from an assumed error."""
+        """Return the score of a new transition from an assumed error."""
         return td_error
 
 
 @register
 class RatioScore(Score):
-    """lambda |td_error| + (1 - lambda) |ratio - 1|: the value's error and the policy's change.
+    """lambda |td_error| + (1 - lambda) |ratio - 1|: the error of the value and the change of the policy.
 
-    For agents with a policy ratio, whose loss feeds back `td_error` and `ratio`; Note_rl's score for PPO.
+    For agents with a policy ratio, whose loss returns `td_error` and `ratio` as feedback. Note_rl uses this score for
+    PPO.
 
     Args:
         lambda_: weight of the error, 0 to 1.
-        initial_ratio: the assumed ratio of a transition without feedback.
+        initial_ratio: the ratio assumed for new transitions until the first feedback.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -87,7 +88,7 @@ class RatioScore(Score):
         return self.lambda_ * np.abs(values["td_error"]) + (1 - self.lambda_) * np.abs(values["ratio"] - 1)
 
     def initial(self, td_error: float) -> float:
-        """Return the score of an assumed error and the initial ratio."""
+        """Return the score of a new transition from an assumed error and the initial ratio."""
         return self.lambda_ * td_error + (1 - self.lambda_) * abs(self.initial_ratio - 1)
 
 
@@ -95,17 +96,18 @@ class RatioScore(Score):
 class Prioritized(Sampler):
     """Samples a transition with probability P = p / sum of p, where p = (score + 1e-7)^alpha; the score is |td_error|.
 
-    The summed priorities are divided into B equal parts, and each of a batch's B indices is sampled from its own part.
-    A new transition has the largest score so far. The loss's feedback of `td_error` updates the scores. The weights
-    (N P)^-beta, divided by the batch's largest, correct the bias of the expected gradient.
+    The sum of the priorities is divided into B equal parts, and each of a batch's B indices is sampled from its own
+    part. A new transition has the largest score so far. The loss's feedback of `td_error` updates the scores. The
+    weights (N P)^-beta, divided by the largest of the batch, correct the bias of the expected gradient.
 
     `alpha` and `beta` can be changed during training.
 
     Args:
         alpha: exponent of the scores: 0 samples uniformly, 1 in proportion to the score.
         beta: how much of the bias is corrected: 0 nothing, 1 all.
-        beta_steps: number of environment steps in which `beta` rises linearly to 1; None keeps it constant. The paper
-            lets it rise until the end of training, but then `fit(n)` twice would differ from `fit(2 n)`.
+        beta_steps: number of environment steps (stored transitions) in which `beta` rises linearly to 1; None keeps it
+            constant. In the paper it rises until the end of training, but then two calls of `fit(n)` would differ from
+            `fit(2 n)`.
         initial_td: the assumed error of new transitions until the first feedback.
         score: a `Score` other than |td_error|, such as `RatioScore()`.
 
@@ -158,13 +160,17 @@ class Prioritized(Sampler):
 
     @property
     def current_beta(self) -> float:
-        """How much of the bias is corrected now."""
+        """How much of the bias is corrected now: `beta`, or more if `beta_steps` is set."""
         if self.beta_steps is None:
             return self._beta
         return self._beta + (1 - self._beta) * min(1.0, self.storage.count / self.beta_steps)
 
     def bind(self, storage: Storage) -> None:
-        """Use a storage from now on."""
+        """Use a storage from now on, and allocate the scores and the tree.
+
+        Raises:
+            ValueError: if the sampler is bound to another one.
+        """
         super().bind(storage)
         self._scores = np.zeros(storage.capacity, np.float32)
         self._tree = SumTree(storage.capacity)
@@ -179,7 +185,7 @@ class Prioritized(Sampler):
     def weights(self, indices: Array) -> Array:
         """Return the importance weights of indices `[K, B]`, float32; the largest of each batch is 1.
 
-        They are (N P)^-beta over the batch's largest; N and the sum of the priorities cancel out.
+        They are (N P)^-beta divided by the largest of the batch; N and the sum of the priorities cancel out.
         """
         priorities = self._synchronized().values.take(indices)
         relative = priorities / np.minimum.reduce(priorities, -1, keepdims=True)
@@ -192,7 +198,7 @@ class Prioritized(Sampler):
         return priorities / priorities.sum() if len(priorities) else priorities
 
     def feedback(self, indices: Array, values: Mapping[str, Array]) -> None:
-        """Update the scores of indices `[n]`; a score below 0 or not finite changes nothing."""
+        """Update the scores of indices `[n]`; scores below 0 or not finite are ignored, further axes are averaged."""
         scores = np.asarray(self.score(values), np.float32)
         if scores.ndim > 1:
             scores = scores.reshape(len(indices), -1).mean(1)
@@ -202,7 +208,7 @@ class Prioritized(Sampler):
         if not len(indices):
             return
         largest = float(scores.max())
-        self._synchronized()  # transitions inserted before have the largest score until now
+        self._synchronized()  # first, because new transitions get the largest score before this feedback
         self._largest = largest if self._largest is None else max(self._largest, largest)
         self._scores[indices] = scores
         self._write(indices)
@@ -222,7 +228,7 @@ class Prioritized(Sampler):
         """Check a state before `set_state`.
 
         Raises:
-            ValueError: that names what is wrong.
+            ValueError: if the state is malformed.
         """
         number = schema.Float(0, 1)
         scores = schema.Array(np.float32, (length,))
@@ -232,14 +238,14 @@ class Prioritized(Sampler):
             raise ValueError("state['sampler']['scores'] must be finite and at least 0")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of `get_state`; the storage is restored already."""
+        """Restore the state of `get_state`; the storage must be restored first."""
         storage = self.storage
         self._largest, self.alpha, self.beta = state["largest"], state["alpha"], state["beta"]
         self._scores[storage.stored_indices()] = state["scores"]
         self._version = _NO_TREE._replace(end=storage.count, epoch=storage.epoch)
 
     def _synchronized(self) -> SumTree:
-        """Return the tree after it was updated to the stored transitions and the current exponent."""
+        """Update the tree to the stored transitions and the current exponent, and return it."""
         storage, before, tree = self.storage, self._version, self._tree
         now = _TreeVersion(storage.begin, storage.count, storage.epoch, storage.mask_version, self._alpha)
         if now == before:
@@ -266,5 +272,5 @@ class Prioritized(Sampler):
         self._tree.set(indices, priorities if unmasked is None else np.where(unmasked[indices], priorities, 0.0))
 
     def _priorities(self, scores: Array) -> Array:
-        """Return (score + 1e-7)^alpha, float64; the result of an array does not depend on how it is cut."""
+        """Return (score + 1e-7)^alpha, float64; each result depends only on its own score."""
         return np.power(scores.astype(np.float64) + SMALLEST, self._alpha)

@@ -1,6 +1,6 @@
-"""Relabelling: batches that show stored transitions with other contents, and `Triplets`.
+"""Relabeling: changes to the contents of stored transitions in batches, and `Triplets`.
 
-The random choices are made when indices are sampled. Gathering a batch depends only on the memory and these choices.
+The random choices are made when indices are sampled. A gathered batch depends only on the memory and these choices.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Relabel(StorageUser):
 
     Attributes:
         supports_n_step: whether it can be combined with n-step returns.
-        lost_per_eviction: how many transitions, at most, stop being sampleable when one is evicted.
-        storage: of the transitions, once the memory is built.
+        lost_per_eviction: how many transitions, at most, stop being sampleable when one is evicted (itself included).
+        storage: holds the transitions, once the memory is built.
     """
 
     supports_n_step: bool = True
@@ -37,14 +37,15 @@ class Relabel(StorageUser):
         """Use an agent and its training environment from now on; `fit` calls this before it starts.
 
         Raises:
-            ValueError: if they lack what the relabelling needs.
+            ValueError: if they lack what the relabeling needs.
         """
 
     def bind(self, storage: Storage, observation_space: spaces.Space[Any]) -> None:
         """Use a storage from now on.
 
         Raises:
-            ValueError: if this is bound to another one, or cannot relabel observations of this space.
+            ValueError: if this is bound to another storage, if the memory has several agents, or if observations of
+                this space cannot be relabeled.
         """
         if "present" in storage.extra:
             raise ValueError(f"relabel must be None for several agents, got {type(self).__name__}(...)")
@@ -53,39 +54,40 @@ class Relabel(StorageUser):
     def sampleable(self, indices: Array) -> Array | None:
         """Return which of the stored transitions `[n]` can be relabeled (bool); None if all can.
 
-        A transition that can be relabeled must stay so, except for `lost_per_eviction`.
+        Only evictions may reverse this: each one for at most `lost_per_eviction` transitions.
         """
         return None
 
     def sample_choices(self, indices: Array, generator: np.random.Generator) -> dict[str, Array]:
-        """Return the random choices for indices `[n]`, arrays `[n, ...]` by name."""
+        """Return the random choices for indices `[n]`, as arrays `[n, ...]` by name."""
         return {}
 
     def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
-        """Return the batch of indices `[n]`, fields `[n, ...]`; the memory sets `weight` and `index`."""
+        """Return the batch of indices `[n]`, with fields `[n, ...]`; the memory sets `weight` and `index`."""
         return gather_transitions(self.storage, indices, gamma, n_step)
 
 
 @register
 class Triplets(Relabel):
-    """Returns, for each sampled transition, two consecutive stretches of its episode.
+    """Replaces each sampled transition by two consecutive segments of its episode.
 
-    For losses that tie a long way to its two halves; from Note_rl's `TRL` sampling. Three transitions `i < k < j` of an
-    episode are chosen: the sampled one and any two others. With `Uniform()` any three of an episode have the same
-    probability. The fields of a batch get an axis of 2 after B: `observation` is `[B, 2, ...]`, `reward` and `discount`
-    are `[B, 2]`.
+    For losses that relate a path to its two parts; from Note_rl's `TRL` sampling. Three transitions `i < k < j` of an
+    episode are chosen: the sampled one and two others at random. With `Uniform()`, any three of an episode have the
+    same probability. The fields of a batch get an axis of 2 after B: `observation` is `[B, 2, ...]`, `reward` and
+    `discount` are `[B, 2]`.
 
-    - `[:, 0]` is the stretch from i to k: observation, action and reward of i; the next observation is that of k.
-    - `[:, 1]` is the stretch from k to j: observation, action and reward of k; the next observation is the one after j.
+    - `[:, 0]` is the segment from i to k: observation, action and reward of i; the next observation is the one of k.
+    - `[:, 1]` is the segment from k to j: observation, action and reward of k; the next observation is the one after j.
 
-    Rewards and discounts are those of the first transition of a stretch. `weight`, `index` and the loss's feedback stay
-    `[B]` and belong to the sampled transition. Networks take one stretch at a time, as in
+    Rewards and discounts are those of the first transition of a segment. `weight`, `index` and the loss's feedback stay
+    `[B]` and belong to the sampled transition. Networks take one segment at a time, as in
     `self.q(batch.observation[:, 0])`.
 
     Episodes with fewer than three sampleable transitions are not sampled.
 
-    Differs: the fields of one transition stay together (in Note_rl the second action and reward belong to the
-    observation after theirs), the sampler chooses one of the three, and an episode that is running can be sampled.
+    Differs: observation, action and reward of a segment belong to one transition. In Note_rl, the second action and
+    reward belong to the observation that follows the second one. The sampler chooses one of the three transitions, and
+    running episodes can be sampled.
 
     Example:
         >>> import numpy as np
@@ -107,7 +109,7 @@ class Triplets(Relabel):
     lost_per_eviction = 3  # all of an episode of three
 
     def sampleable(self, indices: Array) -> Array:
-        """Return which transitions `[n]` belong to an episode with three or more."""
+        """Return which transitions `[n]` belong to an episode with three or more sampleable transitions."""
         storage = self.storage
         return storage.before(indices) + storage.episodes.after(indices) >= 2
 
@@ -117,7 +119,7 @@ class Triplets(Relabel):
         before = storage.before(indices)
         others = before + storage.episodes.after(indices)
         places = (generator.random((len(indices), 2)) * np.stack([others, others - 1], axis=1)).astype(np.int64)
-        # The second place is counted without the first, and then both without the sampled transition.
+        # The second place was sampled without the first one, and both without the sampled transition: shift them.
         places[:, 1] += places[:, 1] >= places[:, 0]
         places += places >= before[:, None]
         places = np.sort(np.column_stack([places, before]), axis=1)
@@ -125,7 +127,7 @@ class Triplets(Relabel):
         return {"triplet": np.column_stack([storage.episodes.shifted(indices, shift) for shift in shifts.T])}
 
     def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
-        """Return the batch of indices `[n]`, fields `[n, 2, ...]`."""
+        """Return the batch of the triplets in `choices`, with fields `[n, 2, ...]`."""
         storage = self.storage
         _, middle, last = choices["triplet"].T
         starts = choices["triplet"][:, :2].reshape(-1)

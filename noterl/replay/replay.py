@@ -47,26 +47,26 @@ class Replay(Configurable):
         capacity: how many transitions are stored; a new one replaces the oldest.
         sampler: which transitions are sampled; `Uniform()` by default.
         relabel: how batches change the stored transitions, such as `Hindsight()`; None leaves them as they are.
-        n_step: n, how many discounted rewards a batch adds up before it bootstraps. At the end of an episode, and at
-            the newest transitions of a running one, there are fewer.
-        frame_stack: k, if observations are stacks of k frames: each frame is stored once, and stacks are put together
-            at sampling, never across the start of an episode. A transition is sampled only while all frames of its
-            stack are stored. None stores observations as they are.
+        n_step: n, how many discounted rewards are summed before the value of the next observation is used. There are
+            fewer at the end of an episode, and at the newest transitions of a running one.
+        frame_stack: k, if observations are stacks of k frames. Each frame is then stored once, and stacks are rebuilt
+            when a batch is gathered, never across the start of an episode. A transition is sampled only while all
+            frames of its stack are stored. None stores observations as they are.
         stack_axis: 0 if the frames lie along a first axis of size k (gymnasium's `FrameStackObservation`), -1 if they
             lie side by side in the last axis (`noterl.envs.FrameStack`). None takes the first axis if its size is k,
             otherwise the last axis.
-        memmap: a folder for files with observations, actions and extra fields, for memories larger than the machine's.
-            The folder is created if it is missing; the files have no names and are deleted with the memory. None
-            keeps everything in memory.
+        memmap: a folder for files with observations, actions and extra fields, for memories that exceed the machine's
+            RAM. The folder is created if it is missing. The files have no names; their space is freed with the memory.
+            None keeps everything in RAM.
         prefetch: how many calls ahead another thread gathers batches, if a group of updates runs as several calls
-            (`steps_per_execution`). This changes nothing but the time. It helps if updates run on another device; see
-            `gather_ahead`. Reward functions of a relabelling are then called on that thread. 0 disables it.
+            (`steps_per_execution`). Results do not change. It saves time if updates run on another device; see
+            `gather_ahead`. Reward functions that relabel are then called on that thread. 0 disables it.
 
     Attributes:
         capacity: how many transitions can be stored.
         sampler: which transitions are sampled.
         relabel: how batches change the stored transitions.
-        n_step: how many rewards a batch adds up.
+        n_step: how many rewards are summed.
 
     Raises:
         ValueError: if an argument is not allowed.
@@ -123,7 +123,7 @@ class Replay(Configurable):
 
     @property
     def feedback_fields(self) -> tuple[str, ...]:
-        """The fields of the loss's feedback that `feedback` needs after every group of updates."""
+        """Names of the values that the loss must pass to `feedback` after every group of updates."""
         return self.sampler.feedback_fields
 
     @property
@@ -137,13 +137,13 @@ class Replay(Configurable):
     def num_sampleable(self, at_most: int | None = None) -> int:
         """Return how many transitions can be sampled, or `at_most` if there are more.
 
-        Transitions that `keep` left out cannot, nor those whose relabelling or stack of frames is not possible. With
-        `at_most`, they are rarely counted.
+        Transitions are excluded if `keep` excluded them, if they cannot be relabeled, or if frames of their stack were
+        evicted. With `at_most`, a lower bound mostly suffices, so the transitions are rarely counted.
         """
         return self._selection.count(at_most) if self._selection else 0
 
     def set_owner(self, agent: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        """Make an agent the only one that uses this memory, before `build`.
+        """Record the only agent that may use this memory; called before `build`.
 
         Raises:
             ValueError: if the memory belongs to another agent, or needs more memory than is available.
@@ -166,17 +166,17 @@ class Replay(Configurable):
         extra_spec: ExtraSpec | None = None,
         agents: int = 0,
     ) -> None:
-        """Allocate the memory; a second call with spaces of the same form changes nothing.
+        """Allocate the memory; a second call with spaces of the same layout changes nothing.
 
         Args:
             observation_space: Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these.
             action_space: Box, Discrete, MultiDiscrete or MultiBinary.
             extra_spec: further fields that `add` stores: name -> (shape, dtype).
-            agents: how many agents have their own rewards and terminations; 0 if there is one agent.
+            agents: the number of agents if each has its own reward and termination; 0 for a single agent.
 
         Raises:
-            ValueError: if a space is not supported, if the memory was built for other spaces, or if it needs more
-                memory than is available.
+            ValueError: if a space is not supported, if the memory was built for other spaces, if it needs more memory
+                than is available, or if `sampler` or `relabel` belongs to another memory or does not fit.
         """
         observation, action = observation_layout(observation_space), action_layout(action_space)
         extra = team_layout(extra_spec, agents)
@@ -212,14 +212,15 @@ class Replay(Configurable):
         truncated: bool,
         extra: Mapping[str, Any] | None = None,
     ) -> int:
-        """Store one transition, in place of the oldest if the memory is full.
+        """Store one transition, in place of the oldest one if the memory is full.
 
         Args:
             lane: number of the environment that the transition comes from; any 32-bit int.
             observation: the observation that the action was chosen for.
             action: the action.
             reward: the reward, stored as float32.
-            next_observation: the true next observation: at the end of an episode its last one, never that of a reset.
+            next_observation: the true next observation: at the end of an episode its last one, never the one of a
+                reset.
             terminated: whether the environment terminated the episode.
             truncated: whether the episode was truncated.
             extra: a value for each field of `extra_spec`.
@@ -234,14 +235,14 @@ class Replay(Configurable):
         return self._built().add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
 
     def interrupt(self, lane: int) -> None:
-        """End a lane's episode here (it was reset before its end): its next transition starts another episode.
+        """End a lane's episode early, because the lane was reset: its next transition starts another episode.
 
-        Its newest transition keeps its next observation.
+        The lane's newest transition keeps its next observation.
         """
         self._built().interrupt(lane)
 
     def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Sample:
-        """Sample the transitions of a group of updates, with all random choices.
+        """Sample the transitions of a group of updates, and make all random choices of their batches.
 
         Args:
             updates: K, the number of batches.
@@ -256,10 +257,10 @@ class Replay(Configurable):
         return self._sample_of(indices, generator)
 
     def sample_pass(self, batch_size: int, *, generator: np.random.Generator) -> Sample:
-        """Sample one pass: as many batches as hold all sampleable transitions.
+        """Sample one pass: the smallest number of batches that can hold all sampleable transitions.
 
         With `Uniform()`, each transition is sampled once, in random order; the first transitions of another random
-        order fill the last batch. Other samplers sample the batches as `sample` does, so that weights and
+        order fill the last batch. With other samplers, the batches are sampled as by `sample`, so that weights and
         probabilities match.
 
         Raises:
@@ -276,9 +277,9 @@ class Replay(Configurable):
 
         Returns:
             A `Batch` of new arrays `[K, B, ...]`. float64 becomes float32, and int64 becomes int32 if the bounds of the
-            space fit; other dtypes are kept. `reward` is the sum of `gamma**i` times the i-th of (at most) n rewards,
-            `next_observation` is the one after the last of them, and `discount` is `gamma**n * (1 - terminated)`.
-            `index` holds the sample's indices.
+            space fit; other dtypes are kept. `reward` is the sum of `gamma**i` times the i-th of m rewards, where m is
+            n or less. `next_observation` is the one after the last of them, and `discount` is
+            `gamma**m * (1 - terminated)`. `index` holds the sample's indices.
         """
         storage, indices = self._built(), sample.indices.reshape(-1)
         if self.relabel:
@@ -290,17 +291,18 @@ class Replay(Configurable):
 
     @contextmanager
     def gather_ahead(self, gather: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Iterator[Any]]:
-        """Provide what `gather` returns for each part of a sample, with up to `prefetch` parts gathered ahead.
+        """Return a context whose iterator yields the result of `gather` for each part of a sample.
 
-        Until the context ends, no transition is dropped or masked; the thread has then ended, also after an exception.
-        A sample does not depend on the updates, so `prefetch` changes nothing but the time. Eight updates of 5 ms on
-        another device, on 32 stacks of four 84x84 frames each, take 43 instead of 48 ms (two cores, the device
-        simulated by a sleep; benchmarks/replay.py). Small observations lose 1 to 6 % of a group's time, and a group
-        that is one compiled call (`steps_per_execution="auto"`) has nothing to gather ahead.
+        Up to `prefetch` parts are gathered ahead, on another thread, which ends with the context. `drop_oldest` and
+        `keep` take effect when the context ends. A sample does not depend on the updates, so `prefetch` does not change
+        the results. Eight updates of 5 ms on another device, on 32 stacks of four 84x84 frames each, take 43 instead of
+        48 ms (two cores, the device simulated by a sleep; benchmarks/replay.py). With small observations, a group of
+        updates takes 1 to 6 % longer. A group that is one compiled call (`steps_per_execution="auto"`) has nothing to
+        gather ahead.
 
         Args:
-            gather: returns a part's batches; with `prefetch`, another thread calls it.
-            parts: of a sample.
+            gather: returns a part's batches; if `prefetch` is not 0, another thread calls it.
+            parts: the parts of a sample.
         """
         self._deferred = []
         try:
@@ -318,9 +320,9 @@ class Replay(Configurable):
                 trim()
 
     def feedback(self, sample: Sample, values: Mapping[str, Any]) -> None:
-        """Give the loss's feedback for a sample to the sampler; if an index occurs twice, the last value counts.
+        """Pass the loss's feedback for a sample to the sampler; if an index occurs twice, the last value counts.
 
-        Transitions that have been overwritten since are ignored. Without a sampler that has `feedback_fields` this does
+        Transitions that have been evicted since are ignored. If the sampler has no `feedback_fields`, this does
         nothing.
 
         Args:
@@ -358,7 +360,7 @@ class Replay(Configurable):
     def drop_oldest(self, n: int) -> None:
         """Evict the `n` oldest transitions, or all if there are fewer.
 
-        While a group of updates is gathered this waits for its end, since the group may need them.
+        While a group of updates is gathered, the eviction is deferred until its end, because the group may need them.
 
         Raises:
             ValueError: if `n` is not an int of at least 0.
@@ -370,12 +372,12 @@ class Replay(Configurable):
     def keep(self, indices: Any) -> None:
         """Of the transitions that are stored now, sample only these from now on; later ones are sampled as usual.
 
-        The others stay stored until they are overwritten: as next observations, in n-step returns and stacks of frames,
-        and as goals. A transition that was left out before is sampled again if it is among `indices`. While a group of
-        updates is gathered this waits for its end.
+        The others stay stored until they are evicted, because other transitions may need them: as next observations, in
+        n-step returns and stacks of frames, and as goals. A transition that was excluded before is sampled again if it
+        is among `indices`. While a group of updates is gathered, the call takes effect at its end.
 
         Args:
-            indices: `[n]`, as in `batch.index`.
+            indices: `[n]`, as in `batch.index`; repetitions are allowed.
 
         Raises:
             ValueError: if one of them is not the index of a stored transition.
@@ -394,11 +396,12 @@ class Replay(Configurable):
     def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False) -> Any:
         """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.
 
-        It is between 1 and the number of transitions, which it equals for uniform sampling; 0.0 for an empty memory.
+        It is between 1 and the number of transitions, which it equals for uniform sampling. It is 0.0 for an empty
+        memory. Transitions that `keep` excluded do not count.
 
         Args:
-            alpha: False for the probabilities without prioritized sampling's exponent.
-            by_lane: return a dict, with a number for each lane's own transitions.
+            alpha: False for the probabilities without the exponent of prioritized sampling.
+            by_lane: whether to return a dict from each lane to the size for its own transitions.
         """
         storage, probabilities = self._built(), self.sampler.probabilities(alpha=alpha)
         if not by_lane:
@@ -407,13 +410,13 @@ class Replay(Configurable):
         return {int(lane): _kish(probabilities[lanes == lane]) for lane in np.unique(lanes)}
 
     def clear(self) -> None:
-        """Evict every transition; the memory stays allocated."""
+        """Evict all transitions; the memory stays allocated."""
         if self._storage:
             self._storage.clear()
             self.sampler.clear()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the stored transitions, in order of age; `{}` before `build`.
+        """Return the stored transitions, the oldest first, and the state of the sampler; `{}` before `build`.
 
         The arrays are views of the memory: save or copy them before the next `add`.
         """
@@ -422,9 +425,9 @@ class Replay(Configurable):
         return {**storage_state.get_state(self._storage), "sampler": self.sampler.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of `get_state`: from here on, the same transitions are sampled and overwritten.
+        """Restore the state of `get_state`, so that the same transitions are sampled and overwritten from then on.
 
-        `n_step` and `relabel` are not part of the state.
+        An empty state clears the memory. `n_step` and `relabel` are not part of the state.
 
         Raises:
             ValueError: if the state has another capacity or other spaces, or is inconsistent. The memory is then
@@ -462,7 +465,7 @@ class Replay(Configurable):
         return self._selection
 
     def _sample_of(self, indices: Array, generator: np.random.Generator) -> Sample:
-        """Return the sample of these indices."""
+        """Return the sample of these indices, with weights and random choices."""
         storage, weight, choices = self._built(), self.sampler.weights(indices), {}
         if self.relabel is not None:
             made = self.relabel.sample_choices(indices.reshape(-1), generator)
@@ -476,14 +479,14 @@ class Replay(Configurable):
         return FrameStackStorage(StackLayout(observation, self._frame_stack, self._stack_axis), capacity, *others)
 
     def _sizes(self, *layouts: Any) -> tuple[int, int]:
-        """Return the bytes of the columns of the spaces, and of the other columns."""
+        """Return the bytes for observations, actions and extra fields, and the bytes for the bookkeeping columns."""
         one = self._new_storage(1, *layouts)
         bookkeeping = sum(dtype.itemsize for dtype in one.BOOKKEEPING.values())
         final = one.final_observations.nbytes
         return final + self.capacity * (one.nbytes - final - bookkeeping), self.capacity * bookkeeping
 
     def _check_room(self, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> None:
-        """Raise a ValueError with the figures if memory or disk has no room for these transitions."""
+        """Raise a ValueError that states the sizes if memory or disk has no room for the transitions."""
         columns, bookkeeping = self._sizes(observation, action, extra)
         rooms = [(bookkeeping if self._memmap else bookkeeping + columns, available_bytes(), "")]
         if self._memmap is not None:
@@ -498,7 +501,7 @@ class Replay(Configurable):
                 )
 
     def _advice(self, share: float, observation: Layout) -> str:
-        """Return the line that makes a memory of at most this share of the capacity."""
+        """Return the call of `compile` for a memory of at most this share of the capacity."""
         line = f"compile(replay=noterl.Replay({_rounded(self.capacity * share):_}))"
         shape = observation.shape if isinstance(observation, Leaf) else ()
         axes = (shape[0], shape[-1]) if len(shape) == 3 and self._frame_stack is None else ()
@@ -522,7 +525,7 @@ def bytes_needed(
 ) -> int:
     """Return the bytes that `Replay(capacity, frame_stack=...)` allocates for these spaces.
 
-    Each episode that ends in the memory may need one more observation.
+    It may allocate more as episodes end, because the last observation of each is stored separately.
 
     >>> from gymnasium import spaces
     >>> from noterl.replay import bytes_needed
@@ -535,9 +538,9 @@ def bytes_needed(
 
 
 def default_capacity(capacity: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> int:
-    """Return an algorithm's default capacity, or less if its memory would take more than half of the machine's.
+    """Return an algorithm's default capacity, or less if its memory would take more than half of the machine's RAM.
 
-    The result depends on the machine, but not on what other programs use at the moment.
+    The result depends on the machine, but not on how much RAM is in use.
     """
     needed = bytes_needed(capacity, observation_space, action_space)
     most = total_bytes() // 2
@@ -553,7 +556,7 @@ def _rounded(number: float) -> int:
 def _gathered(
     pool: ThreadPoolExecutor, gather: Callable[[Any], Any], parts: Sequence[Any], ahead: int
 ) -> Iterator[Any]:
-    """Yield what `gather` returns for each part; the pool gathers up to `ahead` parts ahead."""
+    """Yield the result of `gather` for each part; the pool gathers up to `ahead` parts ahead."""
     waiting: deque[Future[Any]] = deque()
     for part in parts:
         waiting.append(pool.submit(gather, part))
@@ -564,7 +567,7 @@ def _gathered(
 
 
 def _kish(probabilities: Array) -> float:
-    """Return (sum of p)^2 / sum of p^2 (Kish, 1965); for equal probabilities this is exactly their number."""
+    """Return (sum of p)^2 / sum of p^2 (Kish, 1965); if all probabilities are equal, this is exactly their number."""
     if not len(probabilities) or (probabilities == probabilities[0]).all():
         return float(len(probabilities))
     return float(probabilities.sum() ** 2 / np.square(probabilities).sum())

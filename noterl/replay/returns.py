@@ -1,6 +1,6 @@
-"""Batches from indices: n-step returns, the states they end in, and the fields in between.
+"""Batches of the transitions at given indices, with n-step returns.
 
-n-step returns (Sutton, 1988) bootstrap from the true next observation at a truncation. They are computed when a batch
+At a truncation, n-step returns (Sutton, 1988) bootstrap from the true next observation. They are computed when a batch
 is gathered, with the discount of that moment.
 """
 
@@ -21,7 +21,8 @@ TEAM_FIELDS = {"reward": np.float32, "terminated": np.bool_, "present": np.bool_
 class Steps(NamedTuple):
     """Up to n consecutive transitions from each of m indices.
 
-    `indices[i]` is the i-th of them, `[n, m]`; the last one is repeated. `present[i]` is whether there is an i-th.
+    Both arrays are `[n, m]`. `indices[i]` holds the i-th transitions; where there are fewer, the last one is repeated.
+    `present[i]` is whether there is an i-th transition.
     """
 
     indices: Array
@@ -29,14 +30,14 @@ class Steps(NamedTuple):
 
 
 def successors(storage: Storage, indices: Array, n_step: int) -> Steps:
-    """Return the `n_step` transitions from indices `[m]` on, or fewer if the episode has fewer so far."""
+    """Return the `n_step` transitions that start at indices `[m]`, or fewer if the episode has fewer so far."""
     following = np.empty((n_step, len(indices)), np.int64)
     present = np.ones((n_step, len(indices)), np.bool_)
     following[0] = indices
     for i in range(1, n_step):
         before = following[i - 1]
         successor = storage.successor.take(before)
-        # Without a successor the index is repeated, which has no successor in the next round either.
+        # If there is no successor, the index is repeated. It has no successor in the next round either.
         np.greater_equal(successor, 0, out=present[i])
         following[i] = np.where(present[i], successor, before)
     return Steps(following, present)
@@ -49,8 +50,8 @@ def n_step_return(steps: Steps, reward: Array, terminated: Array, gamma: float) 
     `gamma**count * (1 - terminated)` for `count` such steps.
 
     Args:
-        steps: of `successors`.
-        reward: of each step, float32 `[n, m]`; ignored after the last present step.
+        steps: the result of `successors`.
+        reward: of each step, float32 `[n, m]`; ignored where no step is present.
         terminated: whether the episode terminates with each step, `[n, m]`.
         gamma: the discount of one step.
     """
@@ -65,13 +66,13 @@ def n_step_return(steps: Steps, reward: Array, terminated: Array, gamma: float) 
 
 
 def _sum_steps(counted: Array, reward: Array, terminated: Array, gamma: float) -> tuple[Array, Array, Any]:
-    """Return reward and discount `[m, ...]` of the steps `counted` `[n, m]`, and the position of each last step.
+    """Return summed reward and discount `[m, ...]` of the steps that count, and the position of each last step.
 
-    `reward` and `terminated` are `[n, m]`, or `[n, m, agents]`.
+    `counted` is `[n, m]`; `reward` and `terminated` are `[n, m]` or `[n, m, agents]`.
     """
-    # gamma**i, multiplied one by one; with an axis for agents, if rewards have one.
+    # gamma**i by repeated multiplication, with an axis for agents if rewards have one.
     powers = np.multiply.accumulate([1.0, *[gamma] * len(reward)]).reshape(-1, *[1] * (reward.ndim - 1))
-    # NumPy adds along the first axis in order, so the sum is that of a plain loop.
+    # NumPy adds along the first axis in order, so the sum is exactly that of a plain loop.
     total = np.where(counted.reshape(*counted.shape, *[1] * (reward.ndim - 2)), reward * powers[:-1], 0.0).sum(axis=0)
     count = counted.sum(axis=0)
     last = count - 1, np.arange(len(count))
@@ -80,7 +81,7 @@ def _sum_steps(counted: Array, reward: Array, terminated: Array, gamma: float) -
 
 
 def gather_transitions(storage: Storage, indices: Array, gamma: float, n_step: int) -> Batch:
-    """Return the batch of indices `[m]`, fields `[m, ...]`, without `weight`."""
+    """Return the batch of indices `[m]`, with fields `[m, ...]` and without `weight`."""
     steps = successors(storage, indices, n_step)
     outcomes = storage.reward.take(steps.indices), storage.terminated.take(steps.indices)
     reward, discount, last = n_step_return(steps, *outcomes, gamma)
@@ -90,15 +91,15 @@ def gather_transitions(storage: Storage, indices: Array, gamma: float, n_step: i
 def gather_team_transitions(storage: Storage, indices: Array, gamma: float, n_step: int) -> Batch:
     """Return the batch of indices `[m]` for several agents, with `reward` and `discount` `[m, agents]`.
 
-    An n-step return also ends when an agent leaves or joins: the state that it bootstraps from has the same agents.
-    `extra` holds, as float32 `[m, agents]`, which agents are `present` in the transition and `remaining` in that state.
-    The scalar rewards of the storage are not used.
+    An n-step return also ends where an agent leaves or joins, so that all its transitions have the same agents. `extra`
+    holds two float32 arrays `[m, agents]`: `present` is 1 for agents that take part in the transition, `remaining` is 1
+    for agents that have a value at the end of the return. The scalar rewards of the storage are not used.
 
     Args:
         storage: with `TEAM_FIELDS` in `extra`.
         indices: of stored transitions.
         gamma: the discount of one step.
-        n_step: n, the most rewards that are added up.
+        n_step: n, the largest number of rewards that are summed.
     """
     steps = successors(storage, indices, n_step)
     fields = {name: storage.extra[name][steps.indices] for name in TEAM_FIELDS}  # [n, m, agents]
@@ -113,7 +114,7 @@ def gather_team_transitions(storage: Storage, indices: Array, gamma: float, n_st
 
 
 def team_layout(extra_spec: ExtraSpec | None, agents: int) -> dict[str, Leaf]:
-    """Return the layout of the extra fields and, for several agents, of `TEAM_FIELDS`; 0 agents add none.
+    """Return the layouts of the extra fields and, unless `agents` is 0, of `TEAM_FIELDS`.
 
     Raises:
         ValueError: if an entry of `extra_spec` is not a pair of a shape and a numeric dtype.
@@ -123,7 +124,7 @@ def team_layout(extra_spec: ExtraSpec | None, agents: int) -> dict[str, Leaf]:
 
 
 def make_batch(storage: Storage, indices: Array, last: Array, reward: Array, discount: Array) -> Batch:
-    """Return the batch of indices `[m]` with this reward and discount, and the next observations of indices `last`.
+    """Return the batch of indices `[m]` with the next observations of indices `last`, this reward and this discount.
 
     `weight` is None; `reshape_group` sets it.
     """
@@ -140,6 +141,6 @@ def make_batch(storage: Storage, indices: Array, last: Array, reward: Array, dis
 
 
 def reshape_group(batch: Batch, indices: Array, weight: Array) -> Batch:
-    """Return a batch `[K * B, ...]` of indices `[K, B]` as `[K, B, ...]`, with these weights."""
+    """Reshape a batch `[K * B, ...]` to `[K, B, ...]`, and set its indices and weights `[K, B]`."""
     batch = batch._replace(weight=weight.reshape(-1), index=indices.reshape(-1))
     return Batch(**reshape(batch._asdict(), indices.shape))

@@ -14,7 +14,7 @@ from noterl.types import Batch, Transition
 from noterl.utils import schema
 from noterl.utils.checks import check_positive
 
-# Fields that a step writes; without a step they are undefined.
+# Fields that `add` writes; they are undefined where a lane took no step.
 _STEP_FIELDS = ("reward", "next_observation", "terminated", "ended")
 
 
@@ -23,7 +23,7 @@ class Rollout:
 
     A round starts with the observations and actions of all lanes; the lanes' steps follow one by one or together. A
     lane may have no step in a round, because a vector environment resets it. Actions are stored as the agent chose
-    them, since log-probabilities are those of these actions. If the agent is compiled during a round, the rest of that
+    them, because log-probabilities refer to these actions. If the agent is compiled during a round, the rest of that
     round is ignored.
 
     Args:
@@ -31,7 +31,7 @@ class Rollout:
 
     Attributes:
         length: T.
-        round: how many rounds are complete, 0 to T; the round after a complete rollout starts the next one.
+        round: how many rounds are complete, 0 to T. If all are, `begin_round` starts the next rollout.
 
     Raises:
         ValueError: if `length` is not a positive int.
@@ -74,11 +74,11 @@ class Rollout:
         return self.round == self.length
 
     def __len__(self) -> int:
-        """Return how many transitions are stored."""
+        """Return how many transitions are stored, those of the round in progress included."""
         return int(self.valid[: self.round + 1].sum()) if self.num_envs else 0
 
     def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        """Set the spaces."""
+        """Set the spaces, which determine the shapes and dtypes of the fields."""
         self._encoder, action = ObservationEncoder(observation_space), action_layout(action_space)
         observation = self._encoder.space.shape, self._encoder.dtype
         self._fields = {
@@ -90,7 +90,7 @@ class Rollout:
         }
 
     def open(self, num_envs: int) -> None:
-        """Allocate for this many lanes; a rollout of another number of lanes is discarded."""
+        """Allocate arrays for this many lanes; a rollout with another number of lanes is discarded."""
         if num_envs == self.num_envs:
             return
         assert self._fields, "call build first"
@@ -103,14 +103,14 @@ class Rollout:
         if self.is_full:
             self.round = 0
         row = self.round
-        if row:  # a round that was not completed is replaced: its lanes do not continue here
+        if row:  # an incomplete round is replaced, so the episodes of its lanes do not continue in this one
             self.ended[row - 1] |= self.valid[row]
         self.observation[row], self.action[row] = observations, actions
         self.valid[row] = False
         self._begun = True
 
     def add(self, transition: Transition) -> None:
-        """Store the outcome of a lane's step; its observation and action are those of `begin_round`."""
+        """Store the outcome of a lane's step; observation and action were stored by `begin_round`."""
         if not self._begun:
             return
         place = self.round, transition.lane
@@ -121,7 +121,7 @@ class Rollout:
         self.valid[place] = True
 
     def end_round(self) -> None:
-        """Complete the round."""
+        """Mark the round as complete."""
         if not self._begun:
             return
         self.round, self._begun = self.round + 1, False
@@ -129,9 +129,9 @@ class Rollout:
             self.valid[self.round] = False
 
     def interrupt(self, lane: int) -> bool:
-        """End a lane's episode here: its next transition does not continue its last one.
+        """End a lane's episode early: its next transition does not continue its last one.
 
-        Return whether the last one is in the rollout that is being collected.
+        Return whether the last one belongs to the rollout that is being collected.
         """
         if lane >= self.num_envs:
             return False
@@ -144,7 +144,7 @@ class Rollout:
         """Return the whole rollout, `[T, N, ...]`.
 
         `weight` is 0 if the lane took no step in the round, otherwise 1. `extra["continues"]` is 1 if the lane's next
-        round continues this one, and 0 if an episode or the rollout ends. `extra["ended"]` is 1 if an episode ends.
+        step continues this one, and 0 if the episode or the rollout ends. `extra["ended"]` is 1 if the episode ends.
         """
         continues = np.zeros(self.reward.shape, np.float32)
         continues[:-1] = ~self.ended[:-1] & self.valid[:-1] & self.valid[1:]
@@ -160,7 +160,7 @@ class Rollout:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """Return the rounds so far, with the one in progress; a complete rollout is not needed any more."""
+        """Return the rounds so far, including the one in progress; the arrays of a complete rollout are omitted."""
         rows = 0 if self.is_full else self.round + self._begun
         arrays = {name: getattr(self, name)[:rows].copy() for name in self._fields} if self.num_envs and rows else {}
         for name in _STEP_FIELDS if arrays else ():

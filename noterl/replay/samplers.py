@@ -1,6 +1,6 @@
-"""Which transitions are sampled from a replay memory.
+"""Samplers: they choose the transitions that are sampled from a replay memory.
 
-A sampler is bound to one storage. `add` does not notify it: when it is used, it finds new transitions by their
+A sampler is bound to one storage. `add` does not notify it. When the sampler is used, it finds new transitions by their
 insertion numbers.
 """
 
@@ -20,15 +20,15 @@ from noterl.replay.storage import Storage, StorageUser
 
 @dataclass(slots=True, eq=False)
 class Sample:
-    """The indices of a group of updates, with their relabelling choices; a slice takes some of the updates.
+    """The indices of a group of updates, with the random choices for relabeling; a slice takes some of the updates.
 
     Args:
         indices: int64 `[K, B]`.
         weight: of each index in the loss, float32 `[K, B]`.
         choices: arrays `[K, B, ...]` by name.
-        next_insertion: the insertion number of the first transition that was not stored when this was sampled.
-        epoch: of the storage when this was sampled.
-        gamma: the discount of one step, if it is fixed already.
+        next_insertion: the insertion number that the next transition had when this was sampled.
+        epoch: `Storage.epoch` when this was sampled.
+        gamma: the discount of one step, if it is already fixed.
     """
 
     indices: Array
@@ -46,7 +46,7 @@ class Sample:
         return replace(self, indices=self.indices[updates], weight=self.weight[updates], choices=choices)
 
     def joined(self, other: Sample) -> Sample:
-        """Return these updates followed by those of another sample of the same moment."""
+        """Return these updates followed by those of another sample, made without an `add` in between."""
         choices = {name: np.concatenate([array, other.choices[name]]) for name, array in self.choices.items()}
         indices, weight = np.concatenate([self.indices, other.indices]), np.concatenate([self.weight, other.weight])
         return replace(self, indices=indices, weight=weight, choices=choices)
@@ -56,8 +56,8 @@ class Sampler(StorageUser):
     """Chooses indices; subclass it for a rule of your own.
 
     Attributes:
-        feedback_fields: the fields of the loss's feedback that it uses.
-        storage: of the transitions, once the memory is built.
+        feedback_fields: names of the fields that it uses of the loss's feedback.
+        storage: holds the transitions, once the memory is built.
     """
 
     feedback_fields: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Sampler(StorageUser):
         raise NotImplementedError
 
     def weights(self, indices: Array) -> Array:
-        """Return the importance weights of indices `[K, B]`, float32, at most 1 per batch."""
+        """Return the importance weights of indices `[K, B]`: float32, at most 1."""
         return np.ones(indices.shape, np.float32)
 
     def probabilities(self, *, alpha: bool = True) -> Array:
@@ -88,40 +88,40 @@ class Sampler(StorageUser):
         return np.full(count, 1 / count) if count else np.empty(0)
 
     def feedback(self, indices: Array, values: Mapping[str, Array]) -> None:
-        """Use the loss's feedback for indices `[n]`: each once, and not overwritten since it was sampled.
+        """Use the loss's feedback for sampled transitions.
 
         Args:
-            indices: of the transitions.
-            values: of `feedback_fields`, `[n]` each, or `[n, ...]` if relabelling adds axes to a batch.
+            indices: of the transitions, `[n]`, without repetitions; all are still stored.
+            values: of `feedback_fields`, `[n]` each, or `[n, ...]` if relabeling adds axes to a batch.
         """
 
     def clear(self) -> None:
-        """Reset everything about the transitions: the storage was cleared."""
+        """Reset the state of all transitions; called after the storage was cleared."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the stored transitions, the oldest first."""
+        """Return the sampler's state for the stored transitions, the oldest first."""
         return {}
 
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
         """Check a state before `set_state`.
 
         Args:
-            state: of `get_state`, read from a file.
-            length: stored transitions of the storage that it belongs to.
+            state: of `get_state`, perhaps from a file.
+            length: the number of transitions in the state of the storage.
 
         Raises:
-            ValueError: that names what is wrong.
+            ValueError: if the state is malformed.
         """
         if state:
             raise ValueError(f"state['sampler'] of a {type(self).__name__} must be empty, got {sorted(state)}")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of `get_state`; the storage is restored already."""
+        """Restore the state of `get_state`; the storage must be restored first."""
 
 
 @register
 class Uniform(Sampler):
-    """Every transition has the same probability, with replacement.
+    """Samples all transitions with the same probability, with replacement.
 
     >>> import noterl
     >>> noterl.Replay(1000, sampler=noterl.replay.Uniform()).capacity
@@ -146,21 +146,20 @@ class Uniform(Sampler):
 
 
 class Selection:
-    """Samples and counts the transitions that can be used.
+    """Samples and counts the sampleable transitions.
 
-    A transition is sampleable if it is stored and not masked, and if its stack of frames and its relabelling are
-    possible.
+    A transition is sampleable if it is stored, is not masked, has all frames of its stack and can be relabeled.
 
     Args:
-        sampler: bound to the storage.
-        storage: of the transitions.
+        sampler: of the memory, bound to the storage.
+        storage: holds the transitions.
         relabel: of the memory.
     """
 
     def __init__(self, sampler: Sampler, storage: Storage, relabel: Relabel | None) -> None:
         self._sampler, self._storage, self._relabel = sampler, storage, relabel
         self._all = relabel is None and storage.frames == 1
-        # An eviction removes a transition, and the start of an episode's first k - 1 stacks.
+        # An eviction removes a transition, and a frame that up to k - 1 later transitions need for their stacks.
         self._lost_per_eviction = storage.frames - 1 + (1 if relabel is None else relabel.lost_per_eviction)
         self._counted, self._begin, self._version = 0, 0, -1
 
@@ -191,7 +190,7 @@ class Selection:
         return first if second is None else second if first is None else first & second
 
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
-        """Return indices `[K, B]` of the sampler; those that are not sampleable are sampled again."""
+        """Return indices `[K, B]` from the sampler; those that are not sampleable are sampled again."""
         indices = np.ascontiguousarray(self._sampler.sample_indices(updates, batch_size, generator))
         wrong = self._wrong(indices.reshape(-1))
         if wrong.size:

@@ -1,7 +1,7 @@
 """The state of a storage as nested dicts of arrays, and its invariants.
 
 Transitions are in order of age (the oldest first), links are differences in age, and final observations are in the
-order of their transitions. So the state does not depend on how the memory came about.
+order of their transitions. So the state does not depend on which slots the final observations use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from noterl.utils import schema
 
 
 def get_state(storage: Storage) -> dict[str, Any]:
-    """Return the stored transitions; columns are lists of views of the storage.
+    """Return the stored transitions; each column is a list of views of the storage.
 
     Later writes to the memory change the views: save or copy them before the next `add`.
     """
@@ -95,14 +95,14 @@ def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
 
 
 def broken_link(distance: Array, lane: Array, ended: Array, newest_lanes: Array, newest_ages: Array) -> str | None:
-    """Return what is wrong with the links of stored transitions, given in order of age; None if nothing is.
+    """Return a description of what is wrong with the links of transitions in order of age; None if nothing is.
 
     Args:
         distance: age difference to the successor; 0 if there is none. `[n]`
         lane: the lane of each transition. `[n]`
         ended: whether the episode ended with the transition. `[n]`
         newest_lanes: lanes whose episode is running. `[N]`
-        newest_ages: position in age of each such lane's newest transition. `[N]`
+        newest_ages: position of each such lane's newest transition in the order of age. `[N]`
     """
     linked = np.flatnonzero(distance != 0)
     target = linked + distance[linked]
@@ -126,7 +126,7 @@ def broken_link(distance: Array, lane: Array, ended: Array, newest_lanes: Array,
 
 
 def broken_mask(masked: Array, length: int) -> str | None:
-    """Return what is wrong with the ages of masked transitions among `length` stored ones; None if nothing is."""
+    """Return a description of what is wrong with the ages of masked transitions; None if nothing is."""
     if (np.diff(masked) <= 0).any() or (len(masked) and not 0 <= masked[0] <= masked[-1] < length):
         return "the masked transitions are not stored, or not in order of age"
     return None
@@ -143,7 +143,7 @@ def distances(storage: Storage, successor: Array) -> Array:
 
 
 def _layouts(storage: Storage) -> dict[str, Layout]:
-    """Return the layout of every column but the links, which are saved in another form."""
+    """Return the layouts of all columns except the links, which are saved as distances."""
     return {name: layout for name, layout in storage.layouts.items() if name != "successor"}
 
 

@@ -1,7 +1,7 @@
 """A sum tree: sampling in proportion to priorities.
 
-Level 0 holds the values. Each further level holds the sums of `BRANCHES` neighbors of the level below, up to a level
-that is small enough for one pass. A sum is always computed from its parts, never incremented. So rounding errors do not
+Level 0 holds the values. Each further level holds the sums of `BRANCHES` neighbors of the level below. The last level
+is small enough for one pass. A sum is always computed from its parts, never incremented. So rounding errors do not
 accumulate, an index may occur twice, and the tree depends only on its values.
 """
 
@@ -15,22 +15,22 @@ import numpy as np
 
 from noterl.replay.columns import Array
 
-# Eight comparisons are eight bytes: one word, whose bits NumPy 2 counts in one step.
+# The results of eight comparisons are eight bytes: one word, whose bits NumPy 2 counts in one step.
 BRANCHES = 8
 # Up to this many nodes, cumulative sums of all of them cost less than another level.
 ROOT = 4096
-# x * BELOW is the largest number below x, for every normal double x.
+# x * BELOW is the largest number below x, for every positive normal double x.
 BELOW = 1.0 - 2.0**-53
 
 
 class SumTree:
-    """`size` values in double precision, initially 0.
+    """A sum tree of `size` float64 values, initially 0.
 
-    Values must be 0, or at least 1e-300 and so small that their sum is finite; this is not checked. If the extra
+    Each value must be 0 or at least 1e-300, and the sum must be finite; this is not checked. If the extra
     `noterl[fast]` is installed, compiled loops write and search trees of more than one level.
 
     Args:
-        size: how many values.
+        size: the number of values.
 
     Example:
     >>> from noterl.replay.sum_tree import SumTree
@@ -58,7 +58,7 @@ class SumTree:
         return float(self._running()[-1])
 
     def set(self, index: Array, values: Array) -> None:
-        """Write values `[n]` at indices `[n]`; if an index occurs twice, the last value stays."""
+        """Write values `[n]` at indices `[n]`; if an index occurs twice, the last value counts."""
         self._root = None
         if self._loops is not None:
             self._loops.write(self._levels, index, values)
@@ -90,18 +90,18 @@ class SumTree:
         index = self._descend(sums, exact=False)
         if self._levels[0].take(index).all():
             return index
-        # Rounding left a rest that no child reaches, or a sum was too large: the last child is not the answer.
+        # Because of rounding, no child reached the rest, or a sum was too large: the last child is wrong if it is 0.
         return self._descend(sums, exact=True)
 
     def _descend(self, sums: Array, *, exact: bool) -> Array:
-        """Return what `find` returns; `exact` limits the rest at every level, so that a part reaches it."""
+        """Return the indices of `find`; `exact` limits the rest at every level, so that one of the parts exceeds it."""
         root = self._running()
         if self._loops is not None:
             return self._loops.descend(root, self._levels, sums, BELOW, exact)
         rest = np.minimum(sums, root[-1] * BELOW)
         index = root.searchsorted(rest, "right") - 1
         rest -= root.take(index)
-        # Cumulative sums of each node's parts without the last; its place holds 0, the sum before the first part.
+        # `reached` holds each node's cumulative sums except the last; there it holds 0, the sum before the first part.
         last = np.arange(-2, len(rest) * BRANCHES - 2, BRANCHES)
         for parts in reversed(self._parts):
             reached = parts.take(index, 0)
@@ -109,7 +109,7 @@ class SumTree:
             if exact:
                 np.minimum(rest, reached[:, -1] * BELOW, out=rest)
             reached[:, -1] = 0.0
-            passed = _count(reached <= rest[:, None])  # one more than the parts passed, because of the 0
+            passed = _count(reached <= rest[:, None])  # one more than the number of parts passed, because of the 0
             rest -= reached.ravel().take(last + passed)  # for the first part, this is the 0 of the previous node
             index *= BRANCHES
             index -= 1
@@ -138,7 +138,7 @@ def _count_in_words(passed: Array) -> Array:
 
 
 def _count_by_axis(passed: Array) -> Array:
-    """Return what `_count_in_words` returns."""
+    """Return the same as `_count_in_words`, with any NumPy."""
     return np.count_nonzero(passed, axis=1)
 
 
@@ -146,7 +146,7 @@ _count = _count_in_words if hasattr(np, "bitwise_count") else _count_by_axis
 
 
 def write_loop(levels: tuple[Array, ...], index: Array, values: Array) -> None:
-    """Write values `[n]` at indices `[n]` of the first level, and the sums above: `SumTree.set` for numba."""
+    """Write values `[n]` at indices `[n]` of the first level and update the sums above: `SumTree.set` for numba."""
     for k in range(len(index)):
         levels[0][index[k]] = values[k]
     for k in range(len(index)):
@@ -154,7 +154,8 @@ def write_loop(levels: tuple[Array, ...], index: Array, values: Array) -> None:
         for level in range(len(levels) - 1):
             node //= 8
             p, at = levels[level], 8 * node
-            # The order in which NumPy's reduceat adds eight numbers: runs do not depend on the extra.
+            # In the order in which NumPy's reduceat adds eight numbers, so that results are the same with and without
+            # numba.
             rest = p[at + 1]
             for part in range(2, 8):
                 rest += p[at + part]
@@ -162,7 +163,7 @@ def write_loop(levels: tuple[Array, ...], index: Array, values: Array) -> None:
 
 
 def descend_loop(root: Array, levels: tuple[Array, ...], sums: Array, below: float, exact: bool) -> Array:
-    """Return what `SumTree._descend` returns, bit for bit, for numba; `root` is that of `_running`."""
+    """Return the same indices as `SumTree._descend`, for numba; `root` is the result of `_running`."""
     found = np.empty(len(sums), np.int64)
     for k in range(len(sums)):
         rest = min(sums[k], root[-1] * below)

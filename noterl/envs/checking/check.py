@@ -1,8 +1,8 @@
-"""`check`: find what is wrong with an environment.
+"""`check`: find the faults of an environment.
 
-Errors are what training refuses. gymnasium's passive checker adds warnings about the values of `reset` and `step`. The
-rest is what noterl needs beyond that: seeded runs that repeat, episodes that can be restored, and autoreset modes that
-are what they claim to be.
+An error is a fault that ends training or makes its results wrong. gymnasium's passive checker adds warnings about the
+results of `reset` and `step`. Further checks are noterl's own: seeded runs must repeat, episodes must be restorable,
+and a vector environment must follow the autoreset mode that it declares.
 """
 
 from __future__ import annotations
@@ -31,35 +31,36 @@ from noterl.envs.source import EnvSource, source_of
 from noterl.envs.spaces import show
 from noterl.utils.checks import check_int
 
-# A slower step bounds a lane below 200 steps/s, whatever the learner does.
+# A slower step limits a lane to less than 200 steps/s, however fast the learner is.
 _SLOW_MICROSECONDS = 5_000.0
-# Shorter episodes often have one length by chance or by design.
+# Shorter episodes often have equal lengths by chance or by design.
 _SUSPICIOUS_LENGTH = 50
 _REPEATED_STEPS = 200
 
-# Colors, and the name of the method: a finding about reset and step is reported once.
+# Colors and the name of the method are removed, so that a finding about both reset and step is reported once.
 _DROPPED = re.compile(r"\x1b\[[0-9;]*m|WARN: | returned by the `(reset|step)\(\)` method")
 
-# What a reset or step returned: observation, reward, terminated, truncated
+# The result of a reset or step: observation, reward, terminated, truncated
 _Moment = tuple[Any, Any, Any, Any]
 
 
 def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> Report:
-    """Play some episodes with random actions and report what is wrong with an environment.
+    """Play some episodes with random actions and report the faults of an environment.
 
     Args:
-        env: whatever `resolve` accepts, except a pair of spaces. An environment object is used itself, and left in the
-            middle of an episode. Of a `SyncVectorEnv` the first environment is checked, as it runs as lanes.
-        episodes: the number of episodes.
-        steps: the largest number of steps of one episode.
-        seed: the first seed; actions are sampled with it, too.
+        env: anything that `resolve` accepts, except a pair of spaces and an `EnvSource`. An environment object is
+            stepped itself and may be left in the middle of an episode. Of a `SyncVectorEnv`, the first environment is
+            checked, because its environments run as scalar lanes.
+        episodes: the number of episodes; not used for a vector environment that steps its lanes together.
+        steps: the largest number of steps of one episode; of all lanes together for a vector environment.
+        seed: the seed of the first episode and of the random actions.
 
     Returns:
-        A report to print; `report.ok` is False if there is an error, with which the check ends.
+        A report to print. `report.ok` is False if there is an error; the first error ends the check.
 
     Raises:
-        ValueError: if `env` is not an environment, or a number is not positive. Errors of the environment itself are
-            reported instead.
+        ValueError: if `env` is not an environment, or if a number is too small. Exceptions of the environment itself
+            are reported instead.
 
     Example:
     >>> report = check("CartPole-v1")
@@ -80,7 +81,7 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
             check_vector(opened, report, steps, seed)
         else:
             _Examiner(source_of(opened, build=build, owned=owned), report, owned=owned).run(episodes, steps, seed)
-    except Exception as error:  # whatever the environment raises
+    except Exception as error:  # the environment may raise any error
         report.error(str(error) if isinstance(error, InvalidStepError) else f"{type(error).__name__}: {error}")
     report.place = ""
     if owned:
@@ -92,8 +93,9 @@ class _Examiner:
     """Checks one scalar environment.
 
     Args:
-        source: of the environment, as lane 0, and of a second one.
+        source: makes the environment, as lane 0, and a second one.
         report: receives the findings.
+        owned: whether `check` made the environment.
     """
 
     def __init__(self, source: EnvSource, report: Report, *, owned: bool = True) -> None:
@@ -103,7 +105,7 @@ class _Examiner:
         self._times: list[float] = []
 
     def run(self, episodes: int, steps: int, seed: int) -> None:
-        """Play, then repeat, then restore."""
+        """Play episodes, then repeat one, then restore one from its state if the environment has the methods."""
         report = self._report
         # A copy: sampling from the environment's own space would advance its generator.
         action_space = copy.deepcopy(self._source.action_space)
@@ -139,7 +141,7 @@ class _Examiner:
             )
 
     def _run(self, env: Env, actions: list[Any], seed: int, name: str = "a repeated episode") -> list[_Moment]:
-        """Reset and step until the episode or the actions end, and return copies of all moments."""
+        """Reset and step until the episode or the actions end, and return copies of all results."""
         self._report.place = f"{name}, reset"
         result: Any = env.reset(seed=seed)
         _check_count(result, "reset", "(observation, info)")
@@ -148,7 +150,7 @@ class _Examiner:
         return [copy.deepcopy((result[0], 0.0, False, False)), *self._steps(env, actions, name)]
 
     def _steps(self, env: Env, actions: list[Any], name: str) -> list[_Moment]:
-        """Step until the episode or the actions end."""
+        """Step until the episode or the actions end, and return copies of all results."""
         moments: list[_Moment] = []
         for number, action in enumerate(actions, 1):
             self._report.place = f"{name}, step {number}"
@@ -165,10 +167,10 @@ class _Examiner:
         return moments
 
     def _advise(self, env: Env, result: Any, find: Callable[..., Any], *args: Any) -> None:
-        """Report the findings of one of gymnasium's functions about a result as warnings."""
-        function = functools.wraps(env.reset)(lambda *_: result)  # the signature of `reset` is examined, too
+        """Report as warnings the findings of `find`, one of gymnasium's checks, about a result."""
+        function = functools.wraps(env.reset)(lambda *_: result)  # gymnasium also checks the signature of `reset`
         stub = SimpleNamespace(observation_space=env.observation_space, reset=function, step=lambda _: result)
-        # gymnasium must warn, whatever level the user has set.
+        # gymnasium must warn, even if the user has set another level.
         level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.WARN
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -185,7 +187,7 @@ class _Examiner:
     def _check_exactness(self, actions: list[Any], seed: int) -> None:
         report = self._report
         first = self._run(self._env, actions, seed)
-        # Shorter, so that the next reset comes in the middle of an episode.
+        # Only half of the actions, so that the next reset comes in the middle of an episode.
         self._run(self._env, actions[: max(1, len(first) // 2)], seed)
         step = difference(first, self._run(self._env, actions, seed))
         second = self._make_second()
@@ -207,7 +209,7 @@ class _Examiner:
             second.close()
 
     def _make_second(self) -> Env | None:
-        """Return another environment; None if the user passed an object of which no other can be made."""
+        """Return a second environment; None if the user passed an object and no second one can be made."""
         try:
             return self._source.make_evaluation()
         except ValueError:
@@ -216,7 +218,7 @@ class _Examiner:
             return None
 
     def _check_state(self, other: Env, actions: list[Any], seed: int) -> None:
-        """Save the state in the middle of an episode, restore it in another instance, and continue with both."""
+        """Save the state in the middle of an episode, restore it in `other`, and compare the rest of both episodes."""
         report, half = self._report, len(actions) // 2
         self._run(self._env, actions[:half], seed)
         report.place = "get_state or set_state"

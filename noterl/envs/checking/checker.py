@@ -1,4 +1,4 @@
-"""Checks of what environments return, in training and in `noterl.envs.check`."""
+"""Checks of the observations and rewards that environments return, in training and in `noterl.envs.check`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class InvalidStepError(ValueError):
 
 
 class Checker:
-    """Checks observations and rewards; under a microsecond each for small observations.
+    """Checks observations and rewards, each in less than a microsecond for small observations.
 
     Args:
         observation_space: of one environment.
-        name: what an error calls an observation.
-        warn_outside: whether the first observation outside of the bounds of the space is reported with a warning. Each
-            of the first 1,000 observations is examined, and every 100th after these.
+        name: the name of an observation in error messages.
+        warn_outside: whether to warn of the first observation that is found outside of the bounds of the space. The
+            first 1,000 observations are compared with the bounds, and then every 100th.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Checker:
         self._discrete = observation_space if isinstance(observation_space, spaces.Discrete) else None
         self._weights = _weights(math.prod(self._shape or ()), np.dtype(observation_space.dtype or np.float32))
         self._examined = 0
-        # The number of observations until the next one is examined; never again if it is negative
+        # The number of observations until one is compared with the bounds; if negative, none is.
         self._until = 1 if warn_outside and _is_bounded(observation_space) else -1
 
     def observation(self, observation: Any, lane: int, step: int) -> None:
-        """Raise unless the observation has the space's shape, fits float32 and, for a Discrete space, lies in it."""
+        """Raise unless the observation has the shape of its space, fits float32 and, for a Discrete space, is in it."""
         if self._shape is None:
             for key, checker in self._parts.items():
                 if key not in observation:
@@ -54,7 +54,7 @@ class Checker:
             self._examine(observation, lane, step)
 
     def _check_array(self, observation: Any, lane: int, step: int) -> None:
-        # Only floats are converted to an array: stacked frames may be lazy, and conversion would stack them here.
+        # Only floats are converted to an array: lazily stacked frames are not, because that would stack them here.
         value = np.asarray(observation) if self._floating and type(observation) is not np.ndarray else observation
         shape = value.shape if type(value) is np.ndarray else np.shape(value)
         if shape != self._shape:
@@ -65,7 +65,7 @@ class Checker:
         if self._floating:
             if value.dtype is not self._weights.dtype:
                 self._weights = _weights(value.size, value.dtype)
-            # One product finds most values quickly; unlike `dot`, `vdot` never warns.
+            # If this product is finite, float32 can hold all values. Unlike `dot`, `vdot` never warns.
             if (
                 not math.isfinite(np.vdot(value, self._weights))
                 and not (np.abs(value.astype(np.float64)) <= _LARGEST).all()
@@ -78,7 +78,7 @@ class Checker:
             )
 
     def _examine(self, observation: Any, lane: int, step: int) -> None:
-        """Warn if the observation lies outside of the bounds; otherwise decide which one is examined next."""
+        """Warn if the observation lies outside of the bounds; otherwise set which one is compared next."""
         self._examined += 1
         if _is_inside(observation, self._space):
             self._until = 1 if self._examined < 1000 else 100
@@ -104,9 +104,10 @@ class Checker:
 
 
 def _weights(size: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return weights whose product with an array `[size]` is finite only if float32 can hold all of its values.
+    """Return weights whose dot product with an array `[size]` is finite only if float32 can hold all its values.
 
-    0 * x is NaN if x is not finite. In float64, the weight makes every x beyond float32 infinite.
+    For float64, a product overflows if x exceeds float32. For other dtypes, the weights are 0, and 0 * x is NaN if x is
+    not finite.
     """
     if dtype == np.float64:
         return np.full(size, np.finfo(np.float64).max / _LARGEST)
@@ -114,7 +115,7 @@ def _weights(size: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def _is_bounded(space: spaces.Space[Any]) -> bool:
-    """Return whether there are values of the space's dtype outside of it; for Discrete spaces they are errors."""
+    """Return whether a value of the space's dtype may lie outside of it; False for Discrete, where this is an error."""
     if isinstance(space, spaces.Dict):
         return any(map(_is_bounded, space.spaces.values()))
     if not isinstance(space, spaces.Box):

@@ -9,19 +9,19 @@ from typing import Literal
 
 @dataclass
 class Report:
-    """What `check` found.
+    """The findings of `check`.
 
     Attributes:
-        name: the environment.
-        errors: faults that end training or make it go wrong, with the place where they occurred.
-        warnings: likely mistakes, and what costs exactness or speed; each once, with the first place.
+        name: of the environment.
+        errors: faults that end training or make its results wrong, with the place where they occurred.
+        warnings: likely mistakes, and causes of inexact or slow runs; each once, with the first place.
         resumable: how an episode in flight is restored exactly: "state" by the environment's own `get_state` and
-            `set_state`, "replay" by repeating the actions since its seeded reset, None not at all.
+            `set_state`, "replay" by repeating the actions since its seeded reset. None if it is not.
         step_microseconds: the median time of one step; of all lanes together for a vector environment.
         episodes: the number of finished episodes.
         steps: the number of steps.
         autoreset_mode: of a vector environment that steps its lanes together: "NextStep", "SameStep" or "Disabled".
-        place: where the check is.
+        place: the current place, such as "episode 0, step 3"; findings are reported with it.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Report:
         self.errors.append(f"{text} ({self.place})" if self.place else text)
 
     def warn(self, text: str) -> None:
-        """Add a warning, unless it was found before in another place."""
+        """Add a warning, unless the report already has it from another place."""
         if not any(found.startswith(text) for found in self.warnings):
             self.warnings.append(f"{text} ({self.place})" if self.place else text)
 

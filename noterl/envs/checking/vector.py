@@ -25,7 +25,7 @@ def autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> str:
     """Return how a vector environment starts a lane's next episode: "NextStep", "SameStep" or "Disabled".
 
     Raises:
-        ValueError: if its metadata do not name a mode, without which transitions and resets look alike.
+        ValueError: if its metadata do not name a mode. Without a mode, transitions and resets cannot be distinguished.
     """
     mode = (vector.metadata or {}).get("autoreset_mode")
     name = getattr(mode, "value", mode)
@@ -35,7 +35,7 @@ def autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> str:
 
 
 def check_vector(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, seed: int) -> None:
-    """Step a vector environment at random, twice, and report what is wrong with it."""
+    """Step a vector environment twice with the same random actions, and report its faults."""
     report.autoreset_mode = autoreset_mode(vector)
     # A copy: sampling from the environment's own space would advance its generator.
     space = copy.deepcopy(vector.action_space)
@@ -58,7 +58,7 @@ def difference(first: list[Any], second: list[Any]) -> int | None:
 
 
 def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], seed: int) -> tuple[list[Any], int]:
-    """Return copies of all observations, and the number of episodes that ended."""
+    """Reset and step with the actions; return copies of all observations, and the number of episodes that ended."""
     checker, lanes = Checker(vector.single_observation_space), range(vector.num_envs)
     report.place = "reset"
     moments, ended, episodes, times = [copy.deepcopy(vector.reset(seed=seed)[0])], np.zeros(len(lanes), bool), 0, []
@@ -86,15 +86,15 @@ def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], 
 def check_step(
     mode: str, before: np.ndarray, rewards: Any, terminations: Any, truncations: Any, infos: Any
 ) -> np.ndarray[Any, Any]:
-    """Return which lanes ended in a step of a vector environment.
+    """Return the lanes whose episode ended in a step of a vector environment, as bool `[N]`.
 
     Args:
-        mode: the autoreset mode.
-        before: bool `[N]`, the lanes that ended in the step before.
-        rewards: what the step returned, like the next three.
-        terminations: see `rewards`.
-        truncations: see `rewards`.
-        infos: see `rewards`.
+        mode: the autoreset mode: "NextStep", "SameStep" or "Disabled".
+        before: bool `[N]`, the lanes whose episode ended in the previous step.
+        rewards: as `step` returned them.
+        terminations: as `step` returned them.
+        truncations: as `step` returned them.
+        infos: as `step` returned them.
 
     Raises:
         InvalidStepError: if a shape is wrong, or the step contradicts the autoreset mode.

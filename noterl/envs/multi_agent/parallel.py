@@ -1,4 +1,4 @@
-"""Environments with several agents behind gymnasium's interface: PettingZoo's parallel API, and lists.
+"""Environments with several agents (PettingZoo's parallel API, or lists) with gymnasium's interface.
 
 Observations and actions are the vectors of `Team`. An agent that has left keeps its last observation and receives no
 reward, and its actions are ignored.
@@ -38,8 +38,8 @@ class Outcome(NamedTuple):
         reward: the rewards to learn from.
         terminated: whether the agent's task has ended, in this step or before.
         present: whether the agent took part in the step.
-        remaining: whether the agent has a value after the step. A truncated agent has one, because it would have
-            continued.
+        remaining: whether the agent has a value after the step: it acts in the next step, or it was truncated and would
+            have continued.
     """
 
     earned: Array
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 class TeamEnv(gymnasium.Env[Any, Any]):
-    """Base class: a wrapper with vectors of observations and actions around an environment with several agents.
+    """Base class of wrappers around an environment with several agents: observations and actions are vectors.
 
     Args:
         env: the environment.
@@ -58,8 +58,8 @@ class TeamEnv(gymnasium.Env[Any, Any]):
 
     Attributes:
         team: its agents.
-        team_reward: returns the rewards to learn from; by default each agent's own. The reward of a step is their mean.
-        outcome: of the last step.
+        team_reward: returns the rewards to learn from; by default each agent's own. `step` returns their mean.
+        outcome: the outcome of the last step for each agent.
     """
 
     def __init__(self, env: Any, team: Team) -> None:
@@ -79,7 +79,10 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         return self._write(np.zeros_like(self._observations), observations), info
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Step with the actions of the present agents; the episode ends when none is left."""
+        """Step with the actions of the present agents; the episode ends when none is left.
+
+        It is terminated if no agent remains (see `Outcome`), otherwise truncated.
+        """
         observations, rewards, terminations, active, info = self._advance(self.team.actions(action))
         present, self._present = self._present, active
         over = not active.any()
@@ -116,11 +119,11 @@ class TeamEnv(gymnasium.Env[Any, Any]):
             self.env.close()
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> _Reset:
-        """Reset; return the observations, which agents are present, and the info."""
+        """Reset; return the observations by agent index, which agents are present, and the info."""
         raise NotImplementedError
 
     def _advance(self, actions: tuple[Any, ...]) -> _Step:
-        """Step with the actions of all agents; those of absent agents are ignored."""
+        """Step with the actions of all agents; those of absent agents have no effect."""
         raise NotImplementedError
 
 
@@ -128,10 +131,10 @@ class ParallelEnv(TeamEnv):
     """An environment with PettingZoo's parallel API.
 
     Args:
-        env: an object with this interface; the package is not needed.
+        env: an object with this interface; PettingZoo need not be installed.
 
     Raises:
-        ValueError: if its agents and their spaces do not match.
+        ValueError: if two agents have the same name, or a space is of an unsupported kind.
     """
 
     def __init__(self, env: Any) -> None:
@@ -163,14 +166,15 @@ class ParallelEnv(TeamEnv):
 class ListEnv(TeamEnv):
     """An environment whose `step` accepts a list of actions and returns lists of observations, rewards and ends.
 
-    `step` may return gymnasium's five values or the older four (observations, rewards, ends, info). Rewards and ends
-    may also be one for all agents. `step` receives the actions of all agents, including those that are done.
+    `step` may return gymnasium's five values or the older four (observations, rewards, dones, info). Rewards and ends
+    may also be one value for all agents. `step` receives the actions of all agents, including those that have left.
 
     Args:
         env: an object with `reset` and `step`, whose two spaces are lists, tuples or Tuple spaces.
 
     Raises:
-        ValueError: if the numbers of observation spaces and action spaces differ.
+        ValueError: if the numbers of agents, observation spaces and action spaces differ, or if a space is of an
+            unsupported kind.
     """
 
     def __init__(self, env: Any) -> None:
@@ -210,7 +214,7 @@ class ListEnv(TeamEnv):
 
 
 class _Classic(ClassicEnv):
-    """Resets an environment of lists with the interface of classic gym."""
+    """Gives the `reset` of an environment with lists gymnasium's interface."""
 
     def __init__(self, env: Any, team: Team) -> None:
         self.env, self.observation_space = env, team.observation_space
@@ -221,7 +225,7 @@ def as_team(env: Any) -> TeamEnv | None:
     """Return an environment with several agents as a `TeamEnv`; None for any other object.
 
     Raises:
-        ValueError: if its agents act in turn.
+        ValueError: if its agents act in turn, or if `ParallelEnv` or `ListEnv` does not accept it.
     """
     if isinstance(env, TeamEnv | type):
         return env if isinstance(env, TeamEnv) else None

@@ -1,6 +1,6 @@
-"""Teams: the agents of one environment, and how their observations and actions lie in one vector each.
+"""Teams: the agents of one environment, and the layout of their observations and actions in one vector each.
 
-Lanes, memories, files and compiled calls handle the two vectors; an algorithm for several agents splits them again.
+Lanes, memories, files and compiled calls handle the two vectors. An algorithm for several agents splits them again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Team:
     """The agents of an environment, in order.
 
     An agent's part of the observation vector is its encoded observation (`noterl.envs.observation`). Its part of the
-    action vector holds the numbers of its action; for a Discrete space, its index.
+    action vector holds the flattened action; for a Discrete space, this is one number.
 
     Args:
         names: of the agents.
@@ -38,7 +38,8 @@ class Team:
         network_shapes: the shape of each agent's encoded observation.
 
     Raises:
-        ValueError: if the numbers of names and spaces differ, or a space is of an unsupported kind.
+        ValueError: if the numbers of names and spaces differ, if two names are equal, or if a space is of an
+            unsupported kind.
 
     Example:
     >>> import numpy as np
@@ -87,7 +88,7 @@ class Team:
         """Write the observations of some agents, by index, into `vector [D]`.
 
         Raises:
-            ValueError: naming the agent, if its observation does not have the shape of its space.
+            ValueError: if an observation does not have the shape of its space; the message names the agent.
         """
         for index, observation in observations.items():
             encoder, name = self._encoders[index], f"the observation of agent {self.names[index]!r}"
@@ -97,10 +98,10 @@ class Team:
             vector[self._observation_columns[index]] = encoder(observation).reshape(-1)
 
     def joined_observations(self, observations: Sequence[Any]) -> Array:
-        """Return the vectors `[N, D]` of a batch of each agent's observations, or `[D]` of one of each.
+        """Return the observation vectors `[N, D]` from a batch for each agent, or `[D]` from one observation for each.
 
         Raises:
-            ValueError: if there is not one for each agent, or a shape is wrong.
+            ValueError: if there is not one item for each agent, or if a shape is wrong.
         """
         if not isinstance(observations, tuple | list) or len(observations) != len(self):
             raise ValueError(
@@ -119,7 +120,7 @@ class Team:
         return _split(vectors, self._observation_columns, self.network_shapes, reshape)
 
     def split_actions(self, vectors: Any, reshape: Reshape = np.reshape) -> tuple[Any, ...]:
-        """Return each agent's actions `[B, *shape]` from vectors `[B, W]`, in the type of the vectors."""
+        """Return each agent's actions `[B, *shape]` from vectors `[B, W]`, in the dtype of the vectors."""
         return _split(vectors, self._action_columns, [space.shape or () for space in self.action_space], reshape)
 
     def actions(self, vector: Array) -> tuple[Any, ...]:
@@ -128,13 +129,13 @@ class Team:
         return tuple(int(one[0]) if isinstance(space, spaces.Discrete) else one[0] for one, space in actions)
 
     def batched_actions(self, vectors: Array) -> tuple[Array, ...]:
-        """Return each agent's actions `[N, *shape]`, in the type of its space, from vectors `[N, W]`."""
+        """Return each agent's actions `[N, *shape]`, in the dtype of its space, from vectors `[N, W]`."""
         parts = zip(self.split_actions(vectors), self.action_space, strict=True)
         return tuple(_cast(part, space) for part, space in parts)
 
 
 def columns(sizes: Sequence[int]) -> list[slice]:
-    """Return the places of parts of these sizes that lie side by side."""
+    """Return the slices of parts of these sizes that lie side by side."""
     ends = list(itertools.accumulate(sizes))
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
@@ -161,6 +162,6 @@ def _bound(space: Space[Any], side: int) -> Any:
 
 
 def _cast(actions: Array, space: Space[Any]) -> Array:
-    """Return actions in the space's type; float32 may lie just outside of a float64 bound, so they are clipped."""
+    """Return actions in the dtype of the space, clipped because float32 may lie just outside of a float64 bound."""
     typed = actions.astype(space.dtype)
     return np.clip(typed, space.low, space.high) if isinstance(space, spaces.Box) else typed

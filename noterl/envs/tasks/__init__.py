@@ -1,1 +1,1 @@
-"""Small environments of noterl's own."""
+"""Small environments that noterl provides."""

@@ -1,4 +1,4 @@
-"""The Blind Cliffwalk, in which rewards are exponentially rare."""
+"""The Blind Cliffwalk, in which rewards of random actions are exponentially rare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from noterl.utils.checks import check_positive
 
 
 class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
-    """`n` states in a row, each with a right action that leads to the next and a wrong one that ends the episode.
+    """`n` states in a row: in each, the right action leads to the next state, and the wrong one ends the episode.
 
     From Schaul et al., "Prioritized experience replay" (2016), section 3.1 and appendix B.1. The right action in the
     last state has the reward 1 and ends the episode; every other reward is 0. The right action alternates from state to
@@ -66,9 +66,9 @@ class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
         return np.int64(self.state), float(right and last), not right or last, False, {}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state."""
+        """Return the state of the episode."""
         return {"state": self.state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
+        """Restore the state of an episode."""
         self.state = int(state["state"])

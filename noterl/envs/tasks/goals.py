@@ -1,7 +1,7 @@
 """Goal environments that are small enough for tests and examples.
 
-An observation is a dict with "observation", "achieved_goal" and "desired_goal". Rewards are a pure function of achieved
-and desired goals, for one transition or a batch `[n, ...]`, so `noterl.replay.Hindsight` can relabel them.
+An observation is a dict with "observation", "achieved_goal" and "desired_goal". Rewards depend only on the achieved and
+the desired goal, given for one transition or a batch `[n, ...]`, so `noterl.replay.Hindsight` can relabel them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Observation = dict[str, Array]
 
 
 class GoalEnv(gymnasium.Env[Observation, Any]):
-    """Base class: the reward is -1 until the goal is reached; that has the reward 0 and ends the episode.
+    """Base class: each step has the reward -1, except the one that reaches the goal: it has 0 and ends the episode.
 
-    A subclass sets `self.state` and `self.goal` in `_begin` and changes the state in `_move`. The achieved goal is the
-    state.
+    A subclass sets `self.state` and `self.goal` in `_begin`, changes the state in `_move`, and compares goals in
+    `_reached`. The achieved goal is the state.
 
     Args:
         state_space: of states and goals.
@@ -76,7 +76,7 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
 
     @classmethod
     def _specified(cls, **keywords: Any) -> EnvSpec:
-        """Return a spec that makes another such environment; it is not registered."""
+        """Return a spec from which gymnasium makes another such environment; it is not registered."""
         name = f"noterl/{cls.__name__}-v0"
         return EnvSpec(name, f"{cls.__module__}:{cls.__name__}", kwargs=keywords, order_enforce=False)
 
@@ -99,8 +99,8 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
 class Reach2D(GoalEnv):
     """A point in a 5x5 plane that must move to a distant goal.
 
-    It starts at the origin; the goal is 4±0.5 on each axis. The action is a displacement within ±1 on each axis; the
-    point stops at the edges of the plane. The goal is reached within a distance of 0.15.
+    It starts at the origin, which is a corner; the goal is 4±0.5 on each axis. The action is a displacement within ±1
+    on each axis; the point stops at the edges of the plane. The goal is reached within a distance of 0.15.
 
     Args:
         max_steps: the number of steps after which an episode is truncated.
@@ -143,10 +143,11 @@ class Reach2D(GoalEnv):
 
 
 class BitFlip(GoalEnv):
-    """`n` bits, one of which each action flips, until they equal the goal.
+    """`n` bits that must equal a goal; each action flips one of them.
 
-    From Andrychowicz et al., "Hindsight experience replay" (2017), section 3.1. Bits and goal are uniformly random, the
-    reward is -1 while they differ, and an episode has at most `n` steps. Here an episode ends when they are equal.
+    From Andrychowicz et al., "Hindsight experience replay" (2017), section 3.1. Initial bits and goal are uniformly
+    random. The reward is -1 while they differ, and an episode has at most `n` steps. Here an episode also ends when
+    they are equal.
 
     Args:
         n: the number of bits and of actions.

@@ -13,9 +13,10 @@ from noterl.utils.checks import check_int, check_positive
 class Signals:
     """A speaker observes a symbol and sends one; the listener receives the symbol that was sent last and answers.
 
-    Both receive the same reward: 1 for the right answer or, if the answer is a number, minus the squared distance. A
-    new symbol is sampled after every answer. The first answer, before any symbol was sent, has the reward 0. The
-    interface is PettingZoo's parallel API; the package need not be installed.
+    The right answer is the symbol that the speaker observed in the previous step. Both receive the same reward: 1 for
+    the right answer, else 0; if answers are numbers, minus the squared distance from the right one. A new symbol is
+    sampled in every step. The first answer has the reward 0, because no symbol was sent before it. The interface is
+    PettingZoo's parallel API; the package need not be installed.
 
     Args:
         symbols: the number of symbols, at least 2.
@@ -45,13 +46,13 @@ class Signals:
         self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """Return the space of the current symbol, or of the one sent last, one-hot (zeros before the first)."""
+        """Return an agent's space: the speaker's symbol, or the listener's one-hot symbol (zeros before the first)."""
         if agent == "speaker":
             return spaces.Discrete(self.symbols)
         return spaces.Box(0.0, 1.0, (self.symbols,), np.float32)
 
     def action_space(self, agent: str) -> Space[Any]:
-        """Return the space of the symbols to send, or of answers."""
+        """Return an agent's space: the speaker's symbols to send, or the listener's answers."""
         if agent == "listener" and self.continuous:
             return spaces.Box(-1.0, 1.0, (1,), np.float32)
         return spaces.Discrete(self.symbols)
@@ -68,7 +69,7 @@ class Signals:
         return self._observations(), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Step with the actions of both; the listener answers the symbol sent in the previous step."""
+        """Step with the actions of both agents; the listener answers the symbol sent in the previous step."""
         reward = self._reward(actions["listener"])
         self._sent = np.eye(self.symbols, dtype=np.float32)[int(actions["speaker"])]
         self._target, self._symbol = self._symbol, self._sample()
@@ -92,4 +93,4 @@ class Signals:
         return {"speaker": self._symbol, "listener": self._sent.copy()}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because there is nothing to close."""

@@ -1,7 +1,7 @@
-"""Environments of classic gym behind gymnasium's interface.
+"""Environments of classic gym with gymnasium's interface.
 
 gym 0.21 has `seed()`, `reset()` -> observation and `step()` -> 4 values; gym 0.26 has `reset(seed=)` -> 2 values and
-`step()` -> 5 values. Neither is imported. The adapter looks at the signature of `reset` and at what calls return, so
+`step()` -> 5 values. Neither is imported. The adapter checks the signature of `reset` and the results of calls, so
 objects that mix both interfaces (gym 0.22 to 0.25, or a user's own) work.
 """
 
@@ -22,9 +22,9 @@ _SEED_LIMIT = 2**31
 
 
 def is_classic(value: Any) -> bool:
-    """Return whether `value` is an environment without gymnasium's base class.
+    """Return whether `value` is an environment that does not have gymnasium's base class.
 
-    It has the methods `reset` and `step` and both spaces. A class is a factory, not an environment.
+    Such an object has the methods `reset` and `step` and both spaces. A class is a factory, not an environment.
     """
     if isinstance(value, gymnasium.Env | gymnasium.vector.VectorEnv | type):
         return False
@@ -33,7 +33,7 @@ def is_classic(value: Any) -> bool:
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """Yield an environment and what it wraps, the outermost first."""
+    """Yield an environment and the environments that it wraps, the outermost first."""
     seen: set[int] = set()
     while callable(getattr(env, "step", None)) and id(env) not in seen:
         seen.add(id(env))
@@ -69,7 +69,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         _silence_checkers(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode and return its first observation and info; {} if the environment returns no info.
+        """Start an episode and return its first observation and its info, {} if the environment returns none.
 
         Raises:
             ValueError: if `options` is set and the environment does not accept it.
@@ -82,7 +82,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         result = self.env.reset(**{name: keywords[name] for name in self._accepted if keywords[name] is not None})
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             return result, {}
-        # An observation may itself be a pair with a dict; then it is in the space.
+        # An observation may itself be a pair of a value and a dict; then it is in the space.
         is_observation = isinstance(self.observation_space, spaces.Tuple) and result in self.observation_space
         return (result, {}) if is_observation else result
 
@@ -99,7 +99,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
             if len(result) == 4:
                 observation, reward, over, info = result
                 truncated = bool(over) and bool(info.get("TimeLimit.truncated", False))
-                if isinstance(reward, np.ndarray) and reward.size == 1:  # as some with continuous actions return
+                if isinstance(reward, np.ndarray) and reward.size == 1:  # some with continuous actions return arrays
                     reward = float(reward.item())
                 return observation, reward, bool(over) and not truncated, truncated, info
         count = f"{len(result)} values" if isinstance(result, tuple | list) else type(result).__name__
@@ -110,7 +110,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         return self.env.render(mode="rgb_array") if self._renders_by_mode else self.env.render()
 
     def close(self) -> None:
-        """Close the environment if it has a method for that."""
+        """Close the environment if it has a method `close`."""
         close = getattr(self.env, "close", None)
         if callable(close):
             close()
@@ -121,7 +121,10 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
 
 
 def accepted_keywords(env: Any) -> set[str]:
-    """Return which of `seed` and `options` the method `reset` accepts; wrappers of gym pass any keyword on."""
+    """Return which of `seed` and `options` the method `reset` accepts.
+
+    Wrappers of gym accept any keyword and pass it on, so the first layer with a fixed signature decides.
+    """
     for layer in layers(env):
         parameters = inspect.signature(layer.reset).parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -130,7 +133,7 @@ def accepted_keywords(env: Any) -> set[str]:
 
 
 def _silence_checkers(env: Any) -> None:
-    """Mark the checks of gym's own checker as done: gym 0.26.2 uses names that NumPy 2 has removed."""
+    """Disable gym's own checker by marking its checks as done: gym 0.26.2 uses names that NumPy 2 has removed."""
     for layer in layers(env):
         if type(layer).__name__ == "PassiveEnvChecker" and type(layer).__module__.split(".")[0] == "gym":
             layer.checked_reset = layer.checked_step = layer.checked_render = True

@@ -1,4 +1,4 @@
-"""`FrameStack`: stack the last frames along the last axis, the oldest first."""
+"""`FrameStack`: a wrapper that stacks the last frames along the last axis, the oldest first."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from noterl.utils.checks import check_positive
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Return the last frames of an environment as one observation; the first frame of an episode is repeated.
+    """Returns the last frames of an environment as one observation; the first frame of an episode is repeated.
 
     A frame `[height, width]` becomes `[height, width, frames]`, one `[height, width, channels]` becomes `[height,
     width, frames * channels]`, and a vector `[size]` becomes `[frames * size]`. `noterl.Replay(...,
     frame_stack=frames)` stores each frame once.
 
     Args:
-        env: an environment with a Box of observations; of a Dict, the part "observation" is stacked.
+        env: an environment whose observation space is a Box, or a Dict whose part "observation" (a Box) is stacked.
         frames: the number of frames.
 
     Raises:
-        ValueError: for another observation space.
+        ValueError: if the observation space is another one, or if `frames` is not a positive int.
 
     Example:
     >>> import gymnasium

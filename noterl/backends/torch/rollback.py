@@ -29,7 +29,7 @@ def restoring(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 class _Copy(NamedTuple):
-    """Tensors and their saved values; and native optimizers with their saved states."""
+    """Tensors and their saved values, and torch optimizers with their saved states."""
 
     tensors: list[torch.Tensor]
     saved: list[torch.Tensor]
@@ -79,7 +79,7 @@ class Rollback:
             self._memory.pop((-1, -1), None)
 
     def check_assignments(self) -> None:
-        """Note, after a loss is computed, whether anything was assigned since the last optimizer was applied."""
+        """Called after a loss is computed: record whether variables were assigned since the last optimizer step."""
         if self._versions is not None and not self._copies_all:
             self._copies_all = self._versions != [tensor._version for tensor in _tensors(self._variables)]
 
@@ -101,7 +101,7 @@ class Rollback:
             self._read_versions()
 
     def end(self, *, may_restore: bool = False) -> None:
-        """End an update; `may_restore` if updates like it may be undone after their end."""
+        """End an update; `may_restore` is whether updates of this program may be undone after their end."""
         self._num_applied[self._index] = max(self._count, self._num_applied.get(self._index, 0))
         self._copies_all |= may_restore
 

@@ -24,7 +24,7 @@ from noterl.random import network_generator
 from noterl.utils.checks import check_word, finite, non_negative
 
 # A plan describes a network for every backend. It is a tuple: "sequential" and its layers; or "dueling", the layers of
-# the trunk, the layers of each stream before its last, and the number of outputs. A layer is a tuple of its kind and its
+# the trunk, the layers of each stream before its last, and the number of outputs. A layer is a tuple of its kind and
 # arguments. The kinds are
 # - dense, with units, activation and gain;
 # - convolution, with filters, size, stride, activation and gain;

@@ -1,8 +1,9 @@
 """Builders of the default networks.
 
-They return Keras models on TensorFlow and JAX, and native modules on torch, where a Keras layer call costs two to three
-times a native one. Initial weights are sampled in NumPy from the agent's generator, so that a seed gives the same
-network on every backend: uniform (Lillicrap et al., 2016), as in PyTorch's layers, or orthogonal for on-policy agents.
+They return Keras models on TensorFlow and JAX, and native modules on torch. There, calling a Keras layer takes two to
+three times as long as calling a native one. Initial weights are sampled in NumPy from the agent's generator, so that a
+seed gives the same network on every backend. They are uniform (Lillicrap et al., 2016), as in PyTorch's layers, or
+orthogonal for on-policy agents.
 """
 
 from __future__ import annotations

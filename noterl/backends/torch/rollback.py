@@ -1,7 +1,8 @@
 """Undoing a torch update in which a loss was not finite.
 
-An optimizer is applied only after its loss and gradients are known to be finite. So only what earlier optimizers of the
-same update changed may have to be undone, and nothing has to be copied for the last one unless its step may overflow.
+An optimizer is applied only after its loss and gradients are known to be finite. So only the changes by earlier
+optimizers of the same update may have to be undone. Nothing is copied for the last optimizer, unless its step may
+overflow.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ class Rollback:
     """Undoes updates.
 
     Before an optimizer is applied, its variables are copied, unless it is the update's last optimizer and its step
-    cannot overflow. The whole state is copied at the start of an update in two cases: the update assigns other
-    variables before its last loss is known (such as the running mean of a normalization), or it may be undone after its
-    end.
+    cannot overflow. The whole state is copied at the start of an update in two cases:
+
+    - The update assigns other variables before its last loss is known, such as the running mean of a normalization.
+    - The update may be undone after its end.
 
     The first update of each index within the period shows how many optimizers an update applies, and whether it assigns
     other variables. For that update everything is copied.

@@ -52,10 +52,9 @@ class Spread(NamedTuple):
 class GradientNoise:
     """Measures the spread of an agent's gradients over batches that are sampled as for its updates.
 
-    A measurement does not change the agent.
-    If an update has several optimizers, the gradients of all of them are included, and none is applied in between. For
-    an agent that learns from rollouts without a replay memory, the batches are minibatches of the last rollout, and
-    the weights are those after its updates.
+    A measurement does not change the agent. If an update has several optimizers, the gradients of all of them are
+    included, and none is applied in between. If an agent learns from rollouts without a replay memory, the batches are
+    minibatches of the last rollout. The weights are then those after its updates.
 
     Args:
         learner: the agent's learner, which is built.

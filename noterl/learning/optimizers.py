@@ -119,8 +119,8 @@ def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
     """Return the optimizer, built for `variables`, with rules that can be changed during training.
 
     Raises:
-        ValueError: if a function does not return a torch optimizer, or a torch optimizer evaluates the loss several
-            times per step or does not hold all of the variables.
+        ValueError: if a function does not return a torch optimizer, or if a torch optimizer needs a closure or does not
+            hold all of the variables.
     """
     if isinstance(optimizer, keras.optimizers.Optimizer):
         if not optimizer.built:

@@ -1,7 +1,7 @@
 """One gradient update as backends compile it, and the random numbers that it uses.
 
-Random numbers come with the batch. The host samples them from generators of the agent, so they are the same on every
-backend and for every size of a compiled call, and they are saved with the agent.
+Random numbers come with the batch. The host samples them from generators of the agent, which are saved with it. So the
+numbers are the same on every backend and for every size of a compiled call.
 """
 
 from __future__ import annotations

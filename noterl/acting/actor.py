@@ -40,10 +40,13 @@ class Actor:
         self._reset_noise: Callable[[int], None] | None = getattr(self.explorer, "reset", None)
 
     def choose_actions(self, observations: np.ndarray, step: int, waiting: np.ndarray | None = None) -> np.ndarray:
-        """Return the actions `[N, ...]` of one step in N lanes; before `learning_starts` they are uniformly random.
+        """Return the training actions `[N, ...]` of one step in N lanes, before `Head.executed`.
+
+        Before `learning_starts`, they are uniformly random. If it is reached within this step, only the actions of the
+        first lanes are.
 
         Args:
-            observations: the observations of all lanes, `[N, ...]`.
+            observations: the encoded observations of all lanes, `[N, ...]`.
             step: environment steps so far.
             waiting: bool `[N]`, True for lanes whose step does not count; None if all count.
         """

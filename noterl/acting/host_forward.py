@@ -1,6 +1,7 @@
 """The forward pass for acting: the NumPy copy of a small network, checked once, or the compiled call.
 
-For one observation a compiled call takes 22 to 146 µs, an eager call up to 940 µs, and the same network in NumPy 8 µs.
+For one observation, a compiled call takes 22 to 146 µs and an eager call up to 940 µs. NumPy takes 8 µs for the same
+network.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from noterl.acting.numpy_forward import Step, describe
 # Above this many weights a compiled forward pass beats NumPy even for one observation (benchmarks/micro/test_act.py).
 NUMPY_WEIGHTS_LIMIT = 2_000_000
 
-# Up to this many weights return from an update as one array; above, copying them twice costs more than it saves.
+# Up to this many weights, an update returns them as one array. Above, copying them twice costs more than it saves.
 LARGEST_REPORT = 2**14
 
 # Scales of the random observations for which the NumPy copy is compared with the network.
@@ -43,12 +44,12 @@ class HostForward:
 
     Attributes:
         compiled: the compiled forward pass, for anything that NumPy cannot express.
-        networks: the agent's networks; the copy is of one of them.
+        networks: the agent's networks; the NumPy copy is made from one of them, or from one for each agent of `joint`.
         hyperparameters: the agent's hyperparameters, which the forward pass might use.
         trained: the variables that updates train.
         shape: of one observation as networks receive it.
         dtype: of observations as networks receive them.
-        joint: for several agents that act together.
+        joint: how several agents share the forward pass; None for one agent.
         stale: whether weights may have changed outside an update; they are then fetched at the next call.
         in_numpy: whether the NumPy copy is used.
         report: the variables whose weights an update should return as one array; empty if they are large.
@@ -112,7 +113,7 @@ class HostForward:
         self.stale |= weights is None
 
     def target_moved(self) -> None:
-        """Called after `update_target`: it changes networks that are not trained, which acting seldom uses."""
+        """Called after `update_target`, which changes variables that are not trained; acting seldom uses them."""
         if self.in_numpy and self._uses_target:
             self.stale = True
 
@@ -126,7 +127,7 @@ class HostForward:
     def _find_program(self, joint: Joint | None) -> Step | None:
         """Return a NumPy function that gives the outputs of the compiled call; None if there is none.
 
-        With several agents, the network of each is found one after another, and `joint_program` runs them all.
+        With several agents, a network is searched for each agent in turn, and `joint_program` runs all of them.
         """
         parts: list[tuple[Step, int, int]] = []  # each agent's program, and the range of its variables
 
@@ -161,8 +162,8 @@ class HostForward:
         """Return whether the copy gives the outputs of the compiled call, also after the agent's variables change.
 
         The second check distinguishes a network from its target, which starts with equal weights. It also detects
-        operations of `forward` outside of the network that have no effect yet, such as a scale of 1 or a bias of 0.
-        `width` limits the comparison to the first outputs.
+        operations of `forward` outside of the network without effect so far, such as a scale of 1. `width` limits the
+        comparison to the first outputs.
         """
         if not self._agrees_at_all_scales(program, width):
             return False
@@ -197,6 +198,6 @@ class HostForward:
             result = program(probe, weights)
         except ValueError:  # a network with other inputs, such as a critic
             return False
-        # Frameworks multiply in another order, on some devices with fewer bits.
+        # Frameworks add products in another order, and on some devices with fewer bits.
         scale = float(np.abs(expected).max()) + 1e-6
         return result.shape == expected.shape and bool(np.allclose(result, expected, rtol=1e-3, atol=1e-4 * scale))

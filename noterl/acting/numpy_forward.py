@@ -96,7 +96,7 @@ def _layer(layer: Any, variables: list[Any]) -> list[Step] | None:
     parameters = [getattr(layer, name, default) for name, default in (("negative_slope", 0.0), ("max_value", None))]
     if kind.lower() in ("relu", "tanh", "sigmoid", "silu") and parameters in ([0.0, None], [0, None]):
         activation = _ACTIVATIONS[kind.lower()]
-        return [lambda x, weights: activation(x.copy())]  # a copy: in place it could change the observations
+        return [lambda x, weights: activation(x.copy())]  # without the copy, it could change the observations
     return None
 
 

@@ -1,8 +1,8 @@
 """The backends: one package each for TensorFlow, JAX and torch, all with the same functions.
 
-Only these packages import a framework. They receive functions and variables, and do not
-depend on agents. `noterl.backends.jax.core` documents the functions. `noterl/__init__.py` has set `KERAS_BACKEND`, so
-other modules can import Keras from here in any order.
+Only these packages import a framework. They receive functions and variables, and do not depend on agents.
+`noterl.backends.jax.core` documents the functions. `noterl/__init__.py` sets `KERAS_BACKEND` first, so other modules
+can import Keras from here in any order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def current() -> Any:
 
 
 def check_precision() -> None:
-    """Raise if Keras is set to another precision than float32.
+    """Check that Keras is set to float32.
 
     Raises:
         ValueError: if `keras.config.floatx` or `keras.config.dtype_policy` is not float32.

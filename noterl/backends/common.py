@@ -16,7 +16,7 @@ Step = Callable[[Batch, int], tuple[dict[str, Any], dict[str, Any]]]
 
 
 class Stack(threading.local):
-    """A stack that every thread has for itself, so that agents can train in several threads."""
+    """A stack whose items are separate for each thread, so that agents can train in several threads."""
 
     def __init__(self) -> None:
         self._items: list[Any] = []
@@ -101,7 +101,7 @@ class UpdateProgram:
             ones are skipped. None to run all updates.
         report: variables whose flat float32 weights are returned as `GroupResult.weights`. Not used on torch, where
             weights on the CPU are read without a copy.
-        jit_compile: False runs the updates eagerly. True compiles traces with inductor on torch.
+        jit_compile: False runs the updates eagerly. On torch, True compiles traces with inductor, and "auto" does not.
         on_trace: called for each program that is traced, or on torch for each loss.
         log_names: the names of all logs of `step`. On torch, an update that is not finite logs NaN under these names.
         torch_seed: on torch, the seed of the global generator during an update. `torch_seed(advance)` is called with
@@ -201,7 +201,7 @@ def apply_finite(
 
 
 def is_single(rows: Rows, variables: Sequence[Any]) -> bool:
-    """Return whether the rows are one batch, and its update needs no compiled loop.
+    """Return whether the rows are one batch whose update needs no compiled loop.
 
     Splitting a group into calls must not change a bit of the result. Dense layers give the same bits inside and outside
     of a loop, so they skip the loop, which takes as long as a small update.

@@ -45,10 +45,10 @@ def build_default_optimizer(algorithm: Algorithm, built: dict[str, Any]) -> list
 
 
 def run_update(algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool | str) -> Sequence[Returned]:
-    """Run `update` on zeros for each index within `update_period`; weights stay as they are.
+    """Run `update` on zeros for each index within `update_period`; the weights do not change.
 
     Args:
-        algorithm: the agent; its learner notes what `minimize` receives.
+        algorithm: the agent; its learner records the variables that `minimize` receives.
         variables: everything that `update` may read or assign.
         jit_compile: as `Agent.compile` takes it.
 
@@ -56,7 +56,7 @@ def run_update(algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool
         the names that `update` returned, for each index.
 
     Raises:
-        ValueError: if `update` returns something else than logs and feedback.
+        ValueError: if `update` does not return logs and feedback, or `forward` does not fit the head.
     """
     returned: list[Returned] = []
     with naming_network(algorithm):
@@ -77,7 +77,7 @@ def _call_updates(algorithm: Algorithm, returned: list[Returned]) -> None:
 
 @contextmanager
 def naming_network(algorithm: Algorithm) -> Iterator[None]:
-    """Name the argument `network` in errors, if a built-in agent received one that does not fit."""
+    """Inside the context, errors of a built-in agent with a `network` of the user name this argument."""
     try:
         yield
     except Exception as error:

@@ -50,14 +50,14 @@ class Spread(NamedTuple):
 
 
 class GradientNoise:
-    """Measures the spread of an agent's gradients over batches that are sampled as for its updates. Changes nothing.
+    """Measures the spread of an agent's gradients over batches that are sampled as for its updates.
 
-    If an update has several optimizers, the gradients of all of them are included, and none is applied in between. For
-    an agent that learns from rollouts without a replay memory, the batches are minibatches of the last rollout, and
-    the weights are those after its updates.
+    A measurement does not change the agent. If an update has several optimizers, the gradients of all of them are
+    included, and none is applied in between. If an agent learns from rollouts without a replay memory, the batches are
+    minibatches of the last rollout. The weights are then those after its updates.
 
     Args:
-        learner: built.
+        learner: the agent's learner, which is built.
         samples: the number of batches, K.
 
     Raises:
@@ -90,7 +90,10 @@ class GradientNoise:
         return self._learner.batch_size
 
     def __call__(self) -> Spread | None:
-        """Return the spread; None if there are no data at this step, or a loss is not finite."""
+        """Return the spread; None if there are no data at this step.
+
+        If a loss is not finite, the result is None on torch. On TensorFlow and JAX it holds NaN or infinity.
+        """
         batch = self._learner.noise_batch(self._samples, self.generator)
         if batch is None:
             return None
@@ -108,12 +111,12 @@ class Recorder:
         self.gradients: list[Any] = []
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Store the gradients; None of a variable that the loss does not depend on is skipped."""
+        """Store the gradients; skip the None that stands for the gradient of an unused variable."""
         self.gradients += [gradient for gradient in gradients if gradient is not None]
 
 
 def gradients_of(learner: Learner, batch: Batch) -> list[Any]:
-    """Return the gradients of one update on tensors `[B, ...]`, in the order in which `update` takes them."""
+    """Return the gradients of the last update of a period on tensors `[B, ...]`, in the order of `minimize` calls."""
     recorder, optimizers = Recorder(), learner.optimizers
     learner.optimizers = dict.fromkeys(optimizers, recorder)
     try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from noterl.replay import Replay
     from noterl.replay.rollout import Rollout
 
-# A larger group runs as several calls, so that its batches stay small.
+# A larger group runs as several calls, because the batches of one call are in memory at the same time.
 LARGEST_CALL = 256
 
 
@@ -158,7 +158,10 @@ class Learner(ABC):
         return partial(self.algorithm.trace_counts.update, [name])
 
     def torch_seed(self, advance: bool) -> int:
-        """Return the seed of torch's global generator for the next update; `advance` moves on to the one after it."""
+        """Return the seed of torch's global generator for the next update.
+
+        If `advance` is True, later calls return another seed: that of the update after it.
+        """
         generators = self.algorithm.generators if advance else deepcopy(self.algorithm.generators)
         return int(generators("torch").integers(2**63))
 
@@ -198,7 +201,7 @@ class Learner(ABC):
         """Return what is due.
 
         Args:
-            before: environment steps before the tick.
+            before: environment steps before this tick of the loop.
             after: environment steps after it.
             ended: episodes that ended in it.
         """
@@ -209,7 +212,10 @@ class Learner(ABC):
 
     @abstractmethod
     def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
-        """Return an iterator over what `update` needs for each part of a sample, padded to `size` updates."""
+        """Return a context manager that yields an iterator over the batches of each part of a sample.
+
+        `update` receives these batches. Those of a part with fewer updates are padded to `size` updates.
+        """
 
     def update(self, batch: Any, count: int) -> GroupResult:
         """Make the first `count` updates of `batch` in one compiled call."""
@@ -217,7 +223,7 @@ class Learner(ABC):
         return result
 
     def feed_back(self, sample: Any, results: Sequence[GroupResult]) -> None:
-        """Give the memory the feedback of a group of updates, as one.
+        """Give the memory the feedback of a whole group of updates in one call.
 
         Raises:
             ValueError: if `loss` or `update` does not return a field that the memory's sampler needs.
@@ -241,8 +247,8 @@ class Learner(ABC):
     def call_size(self, updates: int) -> int:
         """Return how many updates of a group run in one compiled call.
 
-        The usual group runs as one call of its own size. Others run in the next power of two, so that few sizes are
-        compiled.
+        By default, a group of the usual size is one call. For another group, the size is the next power of two, so that
+        few sizes are compiled. A call has at most `LARGEST_CALL` updates.
         """
         if self.steps_per_execution != "auto":
             return int(self.steps_per_execution)
@@ -260,7 +266,7 @@ class Learner(ABC):
         return log_names(self._returned)
 
     def logs_of_update(self, number: int, logs: dict[str, Any]) -> dict[str, Any]:
-        """Return the logs that the update with this number returns; others belong to other updates of the period."""
+        """Return the logs of the update with this number, without the names that only other updates of a period log."""
         if len(self._returned) < 2:
             return logs
         own = self._returned[number % self.algorithm.update_period].logs
@@ -353,7 +359,7 @@ class Learner(ABC):
 
 
 def pad(rows: Any, size: int) -> Any:
-    """Return a `Batch` or array `[K, B, ...]`, filled up with zeros to `size` batches: few shapes are compiled."""
+    """Return a `Batch` or array `[K, B, ...]`, padded with zeros to `size` batches, so that few shapes are compiled."""
 
     def extend(array: np.ndarray) -> np.ndarray:
         return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])

@@ -11,8 +11,8 @@ from noterl import backends
 class MetricMeans:
     """The mean of each scalar that updates log, since the last call of `take`.
 
-    Values are fetched from the device only when they are read. An update that logs NaN, or does not log a metric, is
-    left out of its mean.
+    Values are fetched from the device when they are read, or after 1,000 calls of `add`. An update that logs NaN, or
+    does not log a metric, is left out of its mean.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class MetricMeans:
             for name, values in logs.items():
                 if values.ndim != 1:
                     continue
-                # One by one, so that the grouping of updates does not change the rounding.
+                # Values are added one by one, so that the grouping of updates does not change the rounding.
                 for value in fetch(values)[:count].tolist():
                     if value == value:  # not NaN; half the time of math.isnan
                         entry = self._sums.setdefault(name, [0.0, 0])

@@ -17,10 +17,11 @@ from noterl.schedules import Schedule
 from noterl.utils.checks import check_number
 from noterl.utils.schema import Array, Constant, check
 
-# By the id of a variable: the axes that transpose it to Keras's layout. Variables with that layout may be absent.
+# id of a variable -> the axes that transpose it to Keras's layout. Variables that have this layout may be absent.
 Layout = Mapping[int, Sequence[int]]
 
-# Rules of Keras optimizers that callbacks may change, with their bounds; the learning rate is a variable of Keras.
+# A rule is a number of an optimizer that can be changed during training. These are rules of Keras optimizers, with
+# their bounds. The learning rate is not among them, because it already is a variable in Keras.
 _RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, math.inf)}
 
 
@@ -35,7 +36,7 @@ def resolve(optimizer: Any, names: Sequence[str], learning_rate: float, default:
         default: the algorithm's default, in the forms of `optimizer`; None for Adam.
 
     Raises:
-        ValueError: if `optimizer` is anything else, or its framework is not the backend.
+        ValueError: if `optimizer` is anything else, or needs the torch backend but another one is used.
     """
     if default is None:
         default = keras.optimizers.Adam(learning_rate)
@@ -96,8 +97,8 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
 def copy_without_state(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """Return a new Keras optimizer with the current rules of this one, without its state.
 
-    If the learning rate has a schedule of `noterl.schedules`, Keras receives its first value; `schedule_of` returns the
-    schedule.
+    If the learning rate has a schedule of `noterl.schedules`, the Keras optimizer holds its value at step 0.
+    `schedule_of` returns the schedule.
     """
     config, schedule = optimizer.get_config(), schedule_of(optimizer)
     if schedule is not None:
@@ -118,7 +119,8 @@ def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
     """Return the optimizer, built for `variables`, with rules that can be changed during training.
 
     Raises:
-        ValueError: if it is not a torch optimizer, takes several gradients per step, or holds other parameters.
+        ValueError: if a function does not return a torch optimizer, or if a torch optimizer needs a closure or does not
+            hold all of the variables.
     """
     if isinstance(optimizer, keras.optimizers.Optimizer):
         if not optimizer.built:
@@ -152,7 +154,7 @@ def variables_in(optimizer: Any, variables: Sequence[keras.Variable]) -> list[ke
 def _make_variables_of_rules(optimizer: keras.optimizers.Optimizer) -> None:
     """Replace the numbers of rules by variables, because a compiled update would contain them as constants.
 
-    Torch reads them in every step, so there they stay numbers.
+    On torch they stay numbers, because every step reads them again.
     """
     if backends.name() == "torch":
         return
@@ -218,7 +220,7 @@ def get_rule(optimizer: Any, rule: str) -> float:
 
 
 def set_rule(optimizer: Any, rule: str, value: float) -> None:
-    """Set a rule, from the next update on and without retracing; `get_rule` names the rules.
+    """Set a rule for the next updates, without retracing; `get_rule` names the rules.
 
     Raises:
         ValueError: if the optimizer has no such rule, the value is out of bounds, or the rule has a schedule.
@@ -278,7 +280,7 @@ def get_state(optimizer: Any, layout: Layout) -> dict[str, Any]:
 
 
 def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
-    """Check that `set_state` can restore this state.
+    """Check that `set_state` can restore this state. For a torch optimizer, the shapes of the slots are not checked.
 
     Raises:
         ValueError: if it is the state of another optimizer, or of other variables.
@@ -318,7 +320,7 @@ def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
 
 
 def variables(optimizer: Any) -> list[keras.Variable]:
-    """Return every variable of an optimizer; none for torch optimizers, and functions that make them."""
+    """Return every variable of a Keras optimizer; an empty list for torch optimizers and functions that make them."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return []
     rules = (getattr(optimizer, rule, None) for rule in _RULES)
@@ -333,7 +335,7 @@ def _rules(optimizer: keras.optimizers.Optimizer) -> dict[str, float]:
 def _slots(
     optimizer: keras.optimizers.Optimizer, layout: Layout
 ) -> dict[str, list[tuple[keras.Variable, Sequence[int]]]]:
-    """Return the slots by name (momentums, velocities ...): one variable, with its axes, per trained variable."""
+    """Return the slots by name, such as momentums: for each trained variable, the slot's variable and its axes."""
     trained = optimizer._trainable_variables
     shapes = [variable.shape for variable in trained]
     axes = [layout.get(id(variable), range(len(variable.shape))) for variable in trained]

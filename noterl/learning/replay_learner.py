@@ -42,7 +42,7 @@ class ReplayLearner(Learner):
         self.replay.build(source.observation_space, source.action_space, agents=agents)
 
     def attach(self, source: EnvSource) -> None:
-        """Give the memory's relabelling what it needs of the agent and the environments."""
+        """Attach the memory's relabelling to the agent and the environments."""
         if self.replay.relabel is not None:
             self.replay.relabel.attach(self.algorithm, source)
 
@@ -65,7 +65,7 @@ class ReplayLearner(Learner):
         return self.schedule.due(before, after, ended, self._num_sampleable)
 
     def _num_sampleable(self) -> int:
-        """Return how many transitions can be sampled; counting stops at a batch unless a whole pass is due."""
+        """Return how many transitions can be sampled; counting stops at `batch_size` unless `updates` is "pass"."""
         return self.replay.num_sampleable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
 
     def sample(self, updates: int) -> Sample:
@@ -77,11 +77,11 @@ class ReplayLearner(Learner):
             sample = self.replay.sample_pass(size, generator=generator)
             while len(sample) < updates:  # several passes are due if several episodes end in one tick
                 sample = sample.joined(self.replay.sample_pass(size, generator=generator))
-        sample.gamma = self.gamma  # one value for the whole group, however it is cut into calls
+        sample.gamma = self.gamma  # one value for the whole group, also if it runs as several calls
         return sample
 
     def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Batch]]:
-        """Return an iterator over the batches `[K, B, ...]` of each part of a sample."""
+        """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
         return self.replay.gather_ahead(lambda part: pad(self.gather(part), size), samples)
 
     def gather(self, sample: Sample) -> Batch:
@@ -99,7 +99,10 @@ class ReplayLearner(Learner):
         return super().update(add_random_numbers(self.algorithm, batch, count), count)
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
-        """Return batches that are sampled like those of updates, with a generator of their own."""
+        """Return batches that are sampled like those of updates, with another generator.
+
+        Return None until `learning_starts`, or while fewer transitions than a batch can be sampled.
+        """
         size = self.batch_size
         if self.algorithm.steps < self.schedule.learning_starts or self.replay.num_sampleable(size) < size:
             return None

@@ -1,4 +1,4 @@
-"""Learning from rollouts: in epochs of minibatches and then never again, or through a replay memory."""
+"""Learning from rollouts, which are discarded after some epochs or stored in a replay memory."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ class RolloutLearner(Learner):
         self.rollout.add(transition)
 
     def interrupt(self, lane: int) -> None:
-        """End a lane's episode in the rollout or, if the agent has learned from that already, its running return."""
+        """End a lane's episode in the rollout.
+
+        If the agent has already learned from the lane's last transition, reset the lane's running return instead.
+        """
         if self.rollout.interrupt(lane) or self.algorithm._normalizers is None:
             return
         self.algorithm._normalizers.interrupt(lane)
@@ -141,8 +144,8 @@ class RolloutLearner(Learner):
     def sample(self, updates: int) -> np.ndarray:
         """Prepare the rollout and return the row indices `[K, B]` of all minibatches.
 
-        Each epoch visits all rows in an order of its own. An incomplete last minibatch is filled up with the first rows
-        of another such order.
+        Each epoch visits all rows in a new random order. An incomplete last minibatch is filled up with the first rows
+        of another random order.
         """
         self._data = self.prepare()
         count, size = self.num_rows, self.batch_size
@@ -157,11 +160,11 @@ class RolloutLearner(Learner):
         return np.concatenate(orders).astype(np.int32).reshape(-1, size)
 
     def batches(self, samples: Sequence[np.ndarray], size: int) -> AbstractContextManager[Iterator[GatheredRows]]:
-        """Return an iterator over the prepared rows, which are on the device already, and the indices of each part."""
+        """Return a context manager that yields an iterator over `(prepared rows on the device, indices of a part)`."""
         return nullcontext(GatheredRows(self._data, pad(part, size)) for part in samples)
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
-        """Return minibatches of the rollout that was learned from at this step; None at other steps."""
+        """Return minibatches of the last rollout; None unless the agent has learned from it at this step."""
         if self._data is None or not self.rollout.is_full:
             return None
         fetch = backends.current().fetch
@@ -192,7 +195,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         **settings: see `Learner`.
 
     Raises:
-        ValueError: if the memory relabels or has n-step returns, or the agent may stop the epochs of a rollout early.
+        ValueError: if the memory relabels or has n-step returns, or the agent may stop epochs early (`stop_epochs`).
     """
 
     replay: Replay
@@ -212,7 +215,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         algorithm = self.algorithm
         spec = self._prepared_fields()
         self._fields = list(spec)
-        # The memory stores prepared observations: normalized bytes and ints are floats.
+        # The memory stores prepared observations, which are float32 unless networks receive bytes.
         normalized = spaces.Box(-np.inf, np.inf, algorithm.observation_shape, np.float32)
         space = normalized if algorithm.observation_dtype == np.float32 else algorithm._encoder.space
         self.replay.build(space, algorithm.action_space, extra_spec=spec)
@@ -232,11 +235,11 @@ class ReplayedRolloutLearner(RolloutLearner):
         return sample
 
     def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
-        """Return an iterator over the batches `[K, B, ...]` of each part of a sample."""
+        """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
         return self.replay.gather_ahead(lambda part: pad(self.replay.gather(part, gamma=part.gamma), size), samples)
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
-        """Return batches that are sampled like those of updates, with a generator of their own."""
+        """Return batches that are sampled like those of updates, with another generator; None for lack of data."""
         size = self.batch_size
         if self.replay.num_sampleable(size) < size:
             return None

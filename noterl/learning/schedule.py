@@ -12,7 +12,7 @@ from noterl.utils.checks import check_int, check_int_or_word, whole
 
 
 class Due(NamedTuple):
-    """What is due at a tick: a number of gradient updates, and whether a hard copy to the target precedes them."""
+    """What is due after a tick of the loop: gradient updates, and whether a hard copy to the target precedes them."""
 
     updates: int
     target: bool
@@ -46,7 +46,7 @@ class UpdateSchedule:
 
     @property
     def polyak(self) -> bool:
-        """Whether the target moves after every gradient update."""
+        """Whether the target moves by Polyak averaging, every `target_period` gradient updates."""
         return self.tau is not None
 
     @property
@@ -71,7 +71,7 @@ class UpdateSchedule:
             after: steps after it.
             ended: episodes that ended in it.
             num_sampleable: counts the transitions that can be sampled. No update is due if they are fewer than a batch.
-                It is called only if the steps are reached, because counting may be slow.
+                It is called only if updates are due by the steps or episodes, because counting may be slow.
         """
         every = self.hard_copy_every
         target = bool(every) and after // every > before // every
@@ -89,7 +89,7 @@ class UpdateSchedule:
 
 
 def _target(target_update: Any) -> tuple[int, float | None]:
-    """Return `(environment steps between hard copies, Polyak coefficient)`; one of them is 0 or None."""
+    """Return `(environment steps between hard copies, Polyak coefficient)`; 0 and None mean that there is none."""
     if target_update is None:
         return 0, None
     if isinstance(target_update, float | np.floating) and 0 < target_update < 1:

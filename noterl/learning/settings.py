@@ -26,7 +26,7 @@ from noterl.utils.checks import check_int, check_int_or_word, whole
 
 
 class Settings:
-    """What `compile` decides.
+    """The settings of a compiled agent.
 
     Args:
         algorithm: the agent, with its defaults and declarations.
@@ -37,8 +37,8 @@ class Settings:
         ValueError: if an argument is not one of the allowed values.
 
     Attributes:
-        arguments: the arguments of `compile` that are not None.
-        policy, noise, replay, schedule, jit_compile, steps_per_execution, optimizers: the decided values.
+        arguments: those of `compile`, with a `Policy` instead of its name and a `Replay` instead of its capacity.
+        policy, noise, replay, schedule, jit_compile, steps_per_execution, optimizers: the values that are used.
     """
 
     def __init__(self, algorithm: Algorithm, head: Head, arguments: dict[str, Any]) -> None:
@@ -215,7 +215,7 @@ def _explorer(name: str, value: Any, kind: type, head: Head) -> Any:
     """Return the policy or noise of `compile`.
 
     Raises:
-        ValueError: if it is of another kind, or the head does not explore by this kind.
+        ValueError: if it is not of this kind, or the head does not explore with this kind.
     """
     if value is not None and not isinstance(value, kind):
         raise ValueError(f"{name} must be one of {kind.__module__}, got {value!r}")

@@ -1,7 +1,7 @@
 """One gradient update as backends compile it, and the random numbers that it uses.
 
-Random numbers come with the batch. The host samples them from generators of the agent, so they are the same on every
-backend and for every size of a compiled call, and they are saved with the agent.
+Random numbers come with the batch. The host samples them from generators of the agent, which are saved with it. So the
+numbers are the same on every backend and for every size of a compiled call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add_random_numbers(
 
     Args:
         algorithm: the algorithm that is updated.
-        batch: K batches; fields that exist already stay.
+        batch: K batches; names that `extra` already holds are kept.
         count: how many batches are used; the numbers of the others are 0.
         generators: returns the generator of a name; by default those of the algorithm.
     """
@@ -78,7 +78,7 @@ def call_update(algorithm: Algorithm, batch: Batch, index: int) -> tuple[dict[st
 def fill_missing(
     logs: dict[str, Any], feedback: dict[str, Any], returned: Sequence[Returned], weight: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the logs and the feedback of every update within the period, NaN where this update has no value.
+    """Return logs and feedback with the names of all updates within the period; NaN where this update has no value.
 
     Args:
         logs: of this update.

@@ -140,8 +140,8 @@ def averaging(coefficient: Any) -> Iterator[None]:
 def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
     """Move `target` towards `source`: `target <- tau * source + (1 - tau) * target`.
 
-    A `tau` of 1 is a hard copy. With `compile(target_update=0.005)`, `update_target` is called after every gradient
-    update, and a `tau` of 1 then means 0.005. `copy` works on the host and inside a compiled update.
+    A `tau` of 1 is a hard copy. With `compile(target_update=0.005)`, `update_target` is called every `target_period`
+    gradient updates, and a `tau` of 1 then means 0.005. `copy` works on the host and inside a compiled update.
 
     Raises:
         ValueError: if an argument is not a network, the weights have different shapes, or `tau` is a number that is not
@@ -212,14 +212,14 @@ def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def returns_pair(network: Network, shape: tuple[int, ...]) -> bool:
-    """Return whether a network returns two outputs for observations of a shape, for example logits and a value."""
+    """Return whether a network returns two outputs, such as logits and a value, for observations of this shape."""
     if isinstance(network, keras.Model) and getattr(network, "outputs", None):
         return len(network.outputs) == 2
     if not is_network(network):
         return False
     try:
         outputs = network(backends.ops.zeros((1, *shape), "float32"))
-    except Exception:  # The dry run of updates names a network that does not fit.
+    except Exception:  # the dry run of updates raises a clearer error for a network that does not fit
         return False
     return isinstance(outputs, tuple | list) and len(outputs) == 2
 

@@ -1,8 +1,9 @@
 """Builders of the default networks.
 
-They return Keras models on TensorFlow and JAX, and native modules on torch, where a Keras layer call costs two to three
-times a native one. Initial weights are sampled in NumPy from the agent's generator, so that a seed gives the same
-network on every backend: uniform (Lillicrap et al., 2016), as in PyTorch's layers, or orthogonal for on-policy agents.
+They return Keras models on TensorFlow and JAX, and native modules on torch. There, calling a Keras layer takes two to
+three times as long as calling a native one. Initial weights are sampled in NumPy from the agent's generator, so that a
+seed gives the same network on every backend. They are uniform (Lillicrap et al., 2016), as in PyTorch's layers, or
+orthogonal for on-policy agents.
 """
 
 from __future__ import annotations
@@ -22,6 +23,18 @@ from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
 from noterl.random import network_generator
 from noterl.utils.checks import check_word, finite, non_negative
+
+# A plan describes a network for every backend. It is a tuple: "sequential" and its layers; or "dueling", the layers of
+# the trunk, the layers of each stream before its last, and the number of outputs. A layer is a tuple of its kind and
+# arguments. The kinds are
+# - dense, with units, activation and gain;
+# - convolution, with filters, size, stride, activation and gain;
+# - encoders, with a list of (first column, end column, layers) for the parts of a vector;
+# - rearrange, with axes and shape;
+# - scale, with a factor;
+# - log_std, with the initial value;
+# - flatten.
+# The gain is absent from the streams of a dueling network, whose weights are uniform.
 
 _DENSE = ("Dense", "Linear")
 
@@ -47,10 +60,10 @@ def mlp(
         hidden: the units of each hidden layer; may be empty.
         outputs: the number of outputs.
         activation: of the hidden layers, one of `ACTIVATIONS`.
-        gain: the last layer's gain of orthogonal kernels (Saxe et al., 2014), with sqrt(2) in hidden layers; None for
-            `fan_in_uniform`.
-        log_std: the initial log standard deviations for `heads.Gaussian`, trained and independent of the observation;
-            None for none.
+        gain: the gain of the last layer, if kernels are orthogonal (Saxe et al., 2014); hidden layers then have the
+            gain sqrt(2). None for uniform weights, `initializers.fan_in_uniform`.
+        log_std: the initial log standard deviations for `heads.Gaussian`, which are trained and do not depend on the
+            observation. None for a network without them.
 
     Returns:
         A network `[B, inputs] -> [B, outputs]`; with `log_std`, `[B, 2 * outputs]`.
@@ -90,15 +103,15 @@ def nature_cnn(
     """Build the convolutional network of Mnih et al. (2015).
 
     Three convolutions (32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1), then 512 units, all with ReLU.
-    Observations are images `[B, *shape]` of one of these shapes; all but the first are brought into its form:
+    Observations are images `[B, *shape]` of one of these shapes; the others are rearranged to the first:
 
     - (height, width, channels);
     - (height, width);
     - (channels, height, width), as from `gymnasium.wrappers.FrameStackObservation`;
     - (frames, height, width, channels), a stack of images with channels.
 
-    `gain` and `log_std` are those of `mlp`, for a network that is not dueling. `scale` is multiplied with the values,
-    which are 0 to 255 by default; None for values that are small already.
+    `gain` and `log_std` are those of `mlp`; a dueling network ignores them. Pixel values are multiplied by `scale`. Its
+    default is for values from 0 to 255; None is for values that are small already.
 
     Raises:
         ValueError: if the images are smaller than 36x36.
@@ -141,13 +154,13 @@ def default_network(
     goes through the convolutions of `nature_cnn` and 256 units, whose outputs join the other values of the Dict.
 
     Args:
-        space: the space of observations. Networks receive a Box as it is, and any other space as a vector.
+        space: the space of observations. Networks receive a Box unchanged, and any other space as a vector.
         hidden: the units of each hidden layer, unless the observations are images.
         outputs: the number of outputs.
         activation: of the hidden layers, unless the observations are images.
         dueling: whether the network has a value and an advantage stream.
-        gain: as in `mlp`, for a network that is not dueling.
-        log_std: as in `mlp`, for a network that is not dueling.
+        gain: as in `mlp`; a dueling network ignores it.
+        log_std: as in `mlp`; a dueling network ignores it.
 
     Raises:
         ValueError: if the space is not supported, or another argument is not one of the allowed values.
@@ -216,7 +229,7 @@ def _parts(encoder: ObservationEncoder) -> tuple[Part, ...]:
 
 
 def _encoders(parts: Sequence[Part], units: int, gain: float | None) -> list[tuple]:
-    """Return the plan of a layer that encodes images and bytes among the parts of a vector; [] if there are none."""
+    """Return the layers of a plan that encode images and bytes among the parts of a vector; [] if there are none."""
     plans: list[tuple[int, int, list[tuple]]] = []
     for _, space, columns in parts:
         scale = pixel_scale(space)
@@ -240,7 +253,7 @@ def _warn_if_flattened(space: spaces.Space[Any]) -> None:
 
 
 def _convolutions(shape: tuple[int, ...], scale: float | None, gain: float | None) -> list[tuple]:
-    """Return the plan of the convolutions of `nature_cnn`."""
+    """Return the layers of a plan for the convolutions of `nature_cnn`."""
     layers: list[tuple] = [] if scale is None else [("scale", scale)]
     if len(shape) == 2:
         layers += [("rearrange", (0, 1), (*shape, 1))]
@@ -278,7 +291,7 @@ def share_trunk(network: Network, outputs: int, *, gain: float | None = None) ->
 
 
 def _hidden_gain(gain: float | None) -> float | None:
-    """Return the gain of hidden layers (He et al., 2015), if the last layer has a gain."""
+    """Return the gain of hidden layers (He et al., 2015); None if the last layer has no gain."""
     return None if gain is None else 2**0.5
 
 
@@ -325,7 +338,7 @@ def _dueling_mlp(first: list[tuple], inputs: Any, hidden: Sequence[int], outputs
 def _hidden_layers(
     inputs: Any, hidden: Sequence[int], outputs: int, activation: str, gain: float | None
 ) -> tuple[tuple[int, ...], list[tuple]]:
-    """Return the shape of the inputs, and the plan of the layers before the last."""
+    """Return the shape of the inputs, and the layers of a plan before the last one."""
     shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     check_word("activation", activation, ACTIVATIONS)
@@ -334,6 +347,6 @@ def _hidden_layers(
 
 
 def _last_layers(outputs: int, gain: float | None, log_std: float | None) -> list[tuple]:
-    """Return the plan of the linear last layer, and of the log standard deviations if there are any."""
+    """Return the last layers of a plan: a linear one, and the log standard deviations if there are any."""
     last: list[tuple] = [("dense", int(outputs), "linear", None if gain is None else non_negative("gain", gain))]
     return last if log_std is None else [*last, ("log_std", finite("log_std", log_std))]

@@ -60,7 +60,7 @@ def critic_pair(critics: Sequence[Any], build: Callable[[], networks.Network]) -
     """Return two critics with different weights; `build` builds those that are None.
 
     Raises:
-        ValueError: if their weights are equal, because the minimum of both would be no better than one.
+        ValueError: if their weights are equal, because their minimum would then equal each of them.
     """
     pair = [networks.network_or_default(critic, build) for critic in critics]
     first, second = map(networks.get_weights, pair)

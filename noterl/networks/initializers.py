@@ -8,7 +8,11 @@ import numpy as np
 
 
 def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
-    """Return initial weights for the network of a plan, with the shapes of `weights`."""
+    """Return initial weights for the network of a plan, with the shapes of `weights`.
+
+    A kernel with a gain is orthogonal, and its bias is zero. Other kernels and biases are uniform. Log standard
+    deviations have the value in the plan.
+    """
     layers = plan[1] if plan[0] == "sequential" else []
     gains = iter(_gains(layers))
     initial: list[np.ndarray] = []
@@ -26,7 +30,7 @@ def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.ra
 
 
 def _gains(layers: Sequence[tuple]) -> list[float | None]:
-    """Return the gain of each kernel in the plan of a stack of layers, None for uniform ones."""
+    """Return the gain of each kernel in the layers of a plan; None for uniform kernels."""
     found: list[float | None] = []
     for kind, *rest in layers:
         if kind == "encoders":
@@ -40,7 +44,7 @@ def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generat
     """Sample a kernel with orthogonal columns or rows of length `gain` (Saxe et al., 2014)."""
     rows, columns = int(np.prod(shape[:-1])), shape[-1]
     basis, triangle = np.linalg.qr(generator.standard_normal((max(rows, columns), min(rows, columns))))
-    basis = basis * np.sign(np.diag(triangle))  # without it, the distribution is not uniform
+    basis = basis * np.sign(np.diag(triangle))  # otherwise the distribution over orthogonal matrices is not uniform
     return (gain * (basis if rows >= columns else basis.T)).reshape(shape).astype("float32")
 
 

@@ -11,9 +11,9 @@ from noterl.backends import keras
 
 
 def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
-    """Build the network of a plan with kernels of zeros.
+    """Build the network of a plan, which `noterl.networks.builders` describes.
 
-    The builders set the weights. Keras's own initializers would be compiled on JAX.
+    Kernels are zeros, because Keras's own initializers would be compiled on JAX. The builders set the initial weights.
     """
     made: list[keras.layers.Layer] = []
 
@@ -35,7 +35,7 @@ def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
         network = Dueling(trunk, *heads)
         network(np.zeros((1, *shape), "float32"))
     for layer in made:
-        if hasattr(layer, "kernel_initializer"):  # so that a network that is rebuilt from the config is not all zeros
+        if hasattr(layer, "kernel_initializer"):  # a network that is rebuilt from its config must not be all zeros
             layer.kernel_initializer = keras.initializers.GlorotUniform()
     return network
 
@@ -112,7 +112,7 @@ class Rearrange(keras.layers.Layer):
         return keras.ops.reshape(keras.ops.transpose(rows, (0, *(axis + 1 for axis in self.axes))), (-1, *self.shape))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments, for copies of a network that holds this layer."""
+        """Return the arguments of the constructor, for copies of a network that holds this layer."""
         return {**super().get_config(), "axes": self.axes, "shape": self.shape}
 
 

@@ -12,8 +12,8 @@ from typing import Any
 def training_mode(networks: Sequence[Any]) -> Iterator[None]:
     """Inside the context, calls of these Keras networks have `training=True`, or False if they are not trainable.
 
-    A call that passes `training` itself is unchanged. Keras has no mode of a whole network, so each network receives a
-    subclass of its own class.
+    A call that passes `training` itself is unchanged. Keras has no mode of a whole network. So inside the context, the
+    class of each network is replaced by a subclass whose calls pass `training`.
     """
     kinds: list[Any] = [type(network) for network in networks]
     for network, kind in zip(networks, kinds, strict=True):

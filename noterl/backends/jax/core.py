@@ -26,7 +26,7 @@ def device_name() -> str:
 
 
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
-    """Return a function that returns the current weights as NumPy arrays; on the CPU views of JAX's constant arrays."""
+    """Return a function that returns the current weights as NumPy arrays; on the CPU, views of immutable arrays."""
     return lambda: [np.asarray(variable._value) for variable in variables]
 
 

@@ -76,7 +76,7 @@ def is_tracing() -> bool:
 
 
 def compiler(jit_compile: bool | str) -> Callable[[Callable], Callable]:
-    """Return `jax.jit`; or, if `jit_compile` is False, what runs a function operation by operation, loops included."""
+    """Return `jax.jit`; if `jit_compile` is False, a decorator that runs each operation eagerly, also in loops."""
     return jax.disable_jit() if jit_compile is False else jax.jit
 
 
@@ -90,7 +90,7 @@ def dry_run(
 ) -> None:
     """Call `function` for its side effects in Python, and discard what it assigns to `variables`.
 
-    Unless `jit_compile` is False, nothing is computed: that would compile each operation.
+    Unless `jit_compile` is False, only shapes are computed, because computing values would compile each operation.
     """
     run = partial(isolated, function, variables)
     if jit_compile is False:

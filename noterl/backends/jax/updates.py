@@ -21,7 +21,7 @@ from noterl.backends.jax.scope import Scope, compiler, read_values
 from noterl.backends.transfer import HostReport
 from noterl.types import Batch
 
-# (state, batch, index) -> (state, whether to go on, results)
+# (state, batch, index) -> (state, whether the update is finite or applied, results)
 _Once = Callable[..., tuple[list[Any], Any, Any]]
 
 
@@ -107,6 +107,7 @@ class Updates(UpdateProgram):
             return [values[k] for k in positions], jnp.asarray(scope.finite_losses), result
 
         assigned = [state[k] for k in positions]
+        # Batches with random numbers use the loop also if K is 1; see `_separate_row`.
         if is_single(rows, self.variables) and not rows.extra:  # type: ignore[union-attr]
             assigned, finite, result = self._switched(once)(assigned, _row(rows, 0), start)
             result = jax.tree.map(lambda value: value[None], result)
@@ -202,7 +203,7 @@ def _separate_row(rows: Rows, k: Any) -> Batch:
     """
     if isinstance(rows, GatheredRows) or not rows.extra:
         return _row(rows, k)
-    # If interpreted, the arrays are still NumPy's, of dtypes that JAX does not have.
+    # Without compilation, the arrays are NumPy's, whose dtypes, such as float64, JAX may not have.
     zeros = jax.tree.map(lambda array: jnp.zeros(array.shape[1:], jax.dtypes.canonicalize_dtype(array.dtype)), rows)
     return jax.lax.cond(k >= 0, lambda: _row(rows, k), lambda: zeros)
 

@@ -95,7 +95,7 @@ class Call(CallProgram):
             result = self.function(tf.nest.map_structure(tf.convert_to_tensor, inputs))
         else:
             flat = [tf.convert_to_tensor(array) for array in tf.nest.flatten(inputs)]
-            # TensorFlow traces without a signature twice, and warns users who create several agents.
+            # Without a signature, TensorFlow traces twice, and warns users who create several agents.
             shapes = [(None, *tensor.shape[1:]) if self.acting else tuple(tensor.shape) for tensor in flat]
             key = tuple(shapes), tuple(tensor.dtype for tensor in flat)
             if key not in self._programs:

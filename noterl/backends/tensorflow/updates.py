@@ -16,7 +16,7 @@ from noterl.backends.tensorflow.gradients import FiniteFlag
 from noterl.backends.transfer import HostReport, pack, unpack
 from noterl.types import Batch
 
-# (batch, index) -> (whether to go on, results)
+# (batch, index) -> (whether the update is finite or applied, results)
 _Once = Callable[..., tuple[Any, Any]]
 
 
@@ -57,7 +57,7 @@ class EagerUpdates(UpdateProgram):
         return [variable.read_value() for variable in self._state]
 
     def _write_state(self, old: Sequence[Any], *, keep: Any) -> None:
-        """Return the variables to their old values, unless `keep` is true."""
+        """Assign the old values to the variables, unless `keep` is true."""
         for variable, value in zip(self._state, old, strict=True):
             variable.assign(tf.where(keep, variable, value))
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
-    """Return a function that returns the weights as NumPy arrays; on the CPU views, which follow updates in place."""
+    """Return a function that returns the weights as NumPy arrays; on the CPU, views that show later updates."""
     if variables[0].value.device.type == "cpu":
         views = [variable.value.detach().numpy() for variable in variables]
         return lambda: views

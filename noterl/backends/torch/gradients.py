@@ -15,7 +15,7 @@ from noterl.backends.common import NonFiniteError, Stack
 from noterl.backends.torch.rollback import Rollback
 from noterl.backends.torch.tracing import TracedGradients, eager_gradients
 
-# The sum of the norms of gradients above which the squares that optimizers accumulate may overflow.
+# If the sum of |loss| and the gradients' norms is above this, the squares that optimizers accumulate may overflow.
 _LARGE_GRADIENT = 1e9
 
 # Optimizers of Keras and torch whose steps are bounded for smaller gradients and usual rules.

@@ -33,7 +33,7 @@ _ACTIVATIONS = {
     "linear": nn.Identity,
 }
 
-# Transpose a kernel of torch to the layout of Keras.
+# The axes that transpose a kernel of torch to Keras's layout.
 _KERNEL_AXES = {nn.Linear: (1, 0), nn.Conv1d: (2, 1, 0), nn.Conv2d: (2, 3, 1, 0)}
 
 
@@ -50,7 +50,7 @@ def adopt(module: nn.Module) -> list[keras.Variable]:
 
 
 def modules_with(variables: Sequence[keras.Variable]) -> list[nn.Module]:
-    """Return the adopted modules of which all parameters and buffers are among the variables."""
+    """Return the adopted modules whose parameters and buffers are all among the variables."""
     known = set(map(id, variables))
     with _lock:
         return [module for module, found in _variables.items() if all(id(variable) in known for variable in found)]
@@ -134,7 +134,7 @@ class Float(nn.Module):
 
 
 class Dueling(nn.Module):
-    """The dueling head as a native module: `value + advantage - mean(advantage)` over a shared trunk."""
+    """A dueling network: `value + advantage - mean(advantage)` on a shared trunk."""
 
     def __init__(self, trunk: nn.Module, value: nn.Module, advantage: nn.Module) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class LogStd(nn.Module):
 
 
 def build(plan: tuple, shape: tuple[int, ...]) -> nn.Module:
-    """Build the native module of a plan of `noterl.networks`; the caller sets its initial weights."""
+    """Build the native module of a plan; `noterl.networks.builders` describes plans, and sets the initial weights."""
     first = plan[1][:1]
     layers = plan[1] if first and first[0][0] == "scale" else [("float",), *plan[1]]
     module, features = _sequence(layers, shape)

@@ -1,7 +1,8 @@
 """Undoing a torch update in which a loss was not finite.
 
-An optimizer is applied only after its loss and gradients are known to be finite. So only what earlier optimizers of the
-same update changed may have to be undone, and nothing has to be copied for the last one unless its step may overflow.
+An optimizer is applied only after its loss and gradients are known to be finite. So only the changes by earlier
+optimizers of the same update may have to be undone. Nothing is copied for the last optimizer, unless its step may
+overflow.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def restoring(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 class _Copy(NamedTuple):
-    """Tensors and their saved values; and native optimizers with their saved states."""
+    """Tensors and their saved values, and torch optimizers with their saved states."""
 
     tensors: list[torch.Tensor]
     saved: list[torch.Tensor]
@@ -47,9 +48,10 @@ class Rollback:
     """Undoes updates.
 
     Before an optimizer is applied, its variables are copied, unless it is the update's last optimizer and its step
-    cannot overflow. The whole state is copied at the start of an update in two cases: the update assigns other
-    variables before its last loss is known (such as the running mean of a normalization), or it may be undone after its
-    end.
+    cannot overflow. The whole state is copied at the start of an update in two cases:
+
+    - The update assigns other variables before its last loss is known, such as the running mean of a normalization.
+    - The update may be undone after its end.
 
     The first update of each index within the period shows how many optimizers an update applies, and whether it assigns
     other variables. For that update everything is copied.
@@ -79,7 +81,7 @@ class Rollback:
             self._memory.pop((-1, -1), None)
 
     def check_assignments(self) -> None:
-        """Note, after a loss is computed, whether anything was assigned since the last optimizer was applied."""
+        """Called after a loss is computed: record whether variables were assigned since the last optimizer step."""
         if self._versions is not None and not self._copies_all:
             self._copies_all = self._versions != [tensor._version for tensor in _tensors(self._variables)]
 
@@ -101,7 +103,7 @@ class Rollback:
             self._read_versions()
 
     def end(self, *, may_restore: bool = False) -> None:
-        """End an update; `may_restore` if updates like it may be undone after their end."""
+        """End an update; `may_restore` is whether updates of this program may be undone after their end."""
         self._num_applied[self._index] = max(self._count, self._num_applied.get(self._index, 0))
         self._copies_all |= may_restore
 

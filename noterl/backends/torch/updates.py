@@ -58,7 +58,7 @@ class Updates(UpdateProgram):
         return {name: torch.tensor(value, device=self._device) for name, value in values.items()}
 
     def _batches(self, rows: Rows, count: int) -> Callable[[int], Batch]:
-        """Return the function from the number of an update to its batch."""
+        """Return a function that returns the batch of the k-th update of this call."""
         if isinstance(rows, GatheredRows):
             indices = torch.from_numpy(np.ascontiguousarray(rows.indices)).to(self._device)
             return lambda k: take(rows.data, indices[k])

@@ -304,10 +304,10 @@ class Callback:
         """Called when an episode ends.
 
         `logs` holds `reward` (the return), `length`, `steps`, `updates` and `time` (seconds since the start of `fit`).
-        For several agents, `reward/<name>` is the return of one. `logs` also holds `loss` and every other scalar that
-        `Agent.update` returns, as means over the updates since the last episode's end. If there were none, the last
-        means are repeated; before the first update, these entries are absent. `logs["complete"]` is False for an
-        episode that the end of training cuts short.
+        For several agents, it also holds the return of each one, such as `reward/speaker`. It also holds `loss` and
+        every other scalar that `Agent.update` returns, as means over the updates since the last episode's end. If there
+        were none, the last means are repeated. Before the first update, these entries are absent. `logs["complete"]` is
+        False for an episode that the end of training cuts short.
         """
 
     def on_batch_begin(self, batch: int, logs: Logs) -> None:

@@ -82,7 +82,11 @@ class DQN(Agent):
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
     def defaults(self) -> Defaults:
-        """Return the Nature paper's settings for images; for vectors, settings that were tuned on small tasks."""
+        """Return the default settings.
+
+        For images, they are the Nature paper's, with the learning rate of Stable-Baselines3. For vectors, they were
+        tuned on small tasks.
+        """
         if self.is_image:
             return Defaults(
                 learning_rate=1e-4,

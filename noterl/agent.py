@@ -52,7 +52,7 @@ _NAMES_FOR_USERS = {
 
 
 class Agent(Algorithm):
-    """A reinforcement-learning agent: networks, how they choose actions, and how they are trained.
+    """A reinforcement-learning agent: its networks, its exploration and its training.
 
     A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`). It defines `forward`, and
     either `loss` or `update`. If it has a target network, it also defines `update_target`. The agent collects networks,
@@ -76,19 +76,19 @@ class Agent(Algorithm):
 
     Attributes:
         memory: the kind of memory that the agent learns from, "replay" or "rollout".
-        head: converts the network's output into an action.
+        head: the object of `noterl.heads` that converts the network's output into an action.
         optimizer_names: the optimizers that `update` names in `minimize`.
         action_spaces: the kinds of action space that the algorithm supports.
         observation_spaces: the kinds of observation space that it supports.
-        random_spec: name -> (shape, distribution) of the random numbers that an update needs; they are in
-            `batch.extra`. The shape is that of one row of a batch. The distribution is "normal" for standard normal or
-            "uniform" for [0, 1).
+        random_spec: name -> (shape, distribution) of the random numbers that an update needs. They are passed to it in
+            `batch.extra`. The shape is that of one row of a batch. The distribution is "normal" (standard normal) or
+            "uniform" (in [0, 1)).
         supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
             stores rollouts with the fields that `prepare` returns.
         extra_spec: name -> (shape, dtype) of the fields that `prepare` returns; found by a dry run if not declared.
         update_period: n if every n-th update differs from the others, for example because it also updates the actor.
             If n is above 1, `update` receives a second argument, the Python int `updates % n`.
-        target_period: updates between two steps of Polyak averaging; a divisor of `update_period`.
+        target_period: number of updates between two steps of Polyak averaging; a divisor of `update_period`.
         rollout_steps: steps of each environment in a rollout.
         epochs: passes over each rollout.
         steps: environment steps so far.
@@ -121,7 +121,7 @@ class Agent(Algorithm):
         return f"<{super().__repr__()}: {counts}>"
 
     def __dir__(self) -> list[str]:
-        """Return the names that users of an agent need, for completion; not those for authors of algorithms."""
+        """Return the names for completion: those for users of an agent, not those for authors of algorithms."""
         kind = type(self)
         own = {name for base in kind.__mro__ if base.__module__.partition(".")[0] != "noterl" for name in vars(base)}
         own = {name for name in {*own, *vars(self)} if not hasattr(Agent, name)} - {"generators", "trace_counts"}
@@ -159,13 +159,13 @@ class Agent(Algorithm):
                 gradient noise and cost more; 32 to 256 are usual.
             learning_starts: environment steps before the first update; their actions are uniformly random.
             update_every: environment steps between groups of updates, or "episode".
-            updates: gradient updates in a group, or "pass" for one pass over the memory: as many batches as hold it. By
-                default the algorithm's number; if `update_every` is below its default, fewer, so that the updates per
-                step do not increase. More than 4 updates per step cause a warning.
+            updates: gradient updates in a group, or "pass" for as many batches as the memory fills. The default is the
+                algorithm's number. If `update_every` is below its default, this number is reduced, so that the updates
+                per step do not increase. More than 4 updates per step cause a warning.
             target_update: an int is the number of environment steps between hard copies to the target. A float below 1
                 is Polyak's coefficient, applied after every update (or every `target_period` updates).
             jit_compile: False runs updates without compilation, for debugging.
-            steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. It does not change
+            steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. It does not affect
                 results.
 
         Raises:
@@ -179,13 +179,14 @@ class Agent(Algorithm):
         learner = settings.make_learner(self)
         used_polyak = self._learner is not None and self._learner.schedule.polyak
         self._set(_settings=settings, _learner=learner, _actor=None, head=head)
-        if used_polyak or learner.schedule.polyak:  # otherwise tau is 1, or a value of the agent's own for hard copies
+        if used_polyak or learner.schedule.polyak:  # otherwise tau keeps its value: 1, or one that the agent has set
             self.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
 
     def build(self) -> None:
-        """Compile with the algorithm's defaults if necessary, allocate the memory and build optimizers and programs.
+        """Allocate the memory, build the optimizers and compile the updates.
 
-        `fit` and `act` call `build`; call it earlier to find errors before training.
+        If the agent is not compiled, `compile` is called with its defaults first. `fit` and `act` call `build`. Call it
+        earlier to find errors before training.
         """
         self._build()
 
@@ -207,16 +208,18 @@ class Agent(Algorithm):
         Args:
             env: environment to train in, with the agent's spaces; by default the one that the agent was built with.
             episodes: number of episodes to finish, an int, or a float without a fraction such as 1e3.
-            steps: number of environment steps to take, summed over the environments; of the same types. Training ends
-                when `episodes` or `steps` is reached. Both may be None if a callback ends training.
+            steps: number of environment steps to take, summed over the environments; an int or such a float. Training
+                ends when `episodes` or `steps` is reached. Both may be None if a callback ends training.
             callbacks: `noterl.callbacks` or `keras.callbacks`. They run in this order, but loggers and checkpoints run
                 last.
-            num_envs: number of environments, which are stepped in turn in this process. Slow environments do not become
-                faster by it: pass a `gymnasium.vector.AsyncVectorEnv`, which steps them in processes, as `env`.
+            num_envs: number of environments, which are stepped in turn in this process; by default that of the previous
+                `fit`, or 1. It does not speed up slow environments. For them, pass a `gymnasium.vector.AsyncVectorEnv`
+                as `env`, which steps its environments in parallel processes.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds, and at
                 the end; "auto" is 1 on a terminal, else 2.
             log_every: episodes between lines, 10 by default.
-            seed: new seed of every generator, including those of Keras layers; the environments are reset.
+            seed: new seed of every generator, including those of Keras layers. It also resets the environments. None
+                continues all generators and episodes.
 
         Returns:
             The `History` of this call, which is also `agent.history`.
@@ -225,11 +228,12 @@ class Agent(Algorithm):
             ValueError: if an argument is not one of the allowed values.
             RuntimeError: while another `fit` of this agent is running.
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
-            KeyboardInterrupt: after Ctrl-C and the end of the step in progress; the agent can be saved and continue.
-            SystemExit: with the code 143 after SIGTERM, in the same way.
+            KeyboardInterrupt: after Ctrl-C, when the step in progress has ended; the agent can then be saved, and a
+                later `fit` continues.
+            SystemExit: after SIGTERM in the same way, with the exit status 143.
 
         Warns:
-            UserWarning: if the agent has made no gradient update, because training ended too early.
+            UserWarning: if training ended before the agent's first gradient update.
         """
         self._refuse_while_training("fit")
         episodes, steps = whole(episodes), whole(steps)
@@ -269,7 +273,7 @@ class Agent(Algorithm):
         return history
 
     def stop(self, reason: str) -> None:
-        """End training after the transition in progress; `stop_reason` and `History` keep the reason."""
+        """End training after the step in progress; `stop_reason` and `History.stop_reason` hold the reason."""
         if not isinstance(reason, str):
             raise ValueError(f"reason must be a str, got {reason!r}")
         self._session.stop.is_set, self._session.stop.reason = True, reason
@@ -284,14 +288,14 @@ class Agent(Algorithm):
         deterministic: bool = True,
         num_envs: int = 1,
     ) -> dict[str, Any]:
-        """Play whole episodes without learning; training is not affected.
+        """Play whole episodes without learning and return statistics; training is not affected.
 
         Args:
             env: environment to play in; by default a new copy of the training environment.
             episodes: number of episodes.
             seed: seed of the environments; by default the agent's seed in every call.
             deterministic: whether to act without exploration; if False, the agent explores as in training.
-            num_envs: number of environments that are stepped together. If `deterministic` is True, it affects results
+            num_envs: number of environments that are stepped together. If `deterministic` is True, it changes results
                 only by rounding.
 
         Returns:
@@ -308,8 +312,8 @@ class Agent(Algorithm):
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
 
-        For a Dict space, a batch is a dict with a batch of each part. If `deterministic` is False, actions
-        are sampled from a separate generator, so calling `act` never changes training.
+        For a Dict space, a batch is a dict with a batch of each part. If `deterministic` is False, the agent explores,
+        with a separate generator, so calling `act` never changes training.
 
         Raises:
             ValueError: if the shape is neither that of one observation nor that of a batch.
@@ -323,8 +327,8 @@ class Agent(Algorithm):
     def save(self, path: str | Path, *, replay: bool = True) -> None:
         """Write the agent and its training state to one file, atomically; `replay=False` omits the replay memory.
 
-        If a run is resumed from a file written in `on_episode_end` or `on_step_end`, it equals an uninterrupted run. In
-        batch hooks, the updates of the group are already applied but not yet counted.
+        A run that resumes from a file written in `on_episode_end` or `on_step_end` equals an uninterrupted run. In
+        batch hooks, the updates of the group are already applied but not yet counted, so such a file is inexact.
 
         Raises:
             OSError: if the file cannot be written; an older file at `path` is kept.
@@ -362,7 +366,7 @@ class Agent(Algorithm):
         """Load the weights from a file of `save_weights`, written on any backend.
 
         Args:
-            path: of the file.
+            path: path of the file.
             allow_nonfinite: whether network weights may be NaN or infinite.
 
         Raises:
@@ -375,7 +379,7 @@ class Agent(Algorithm):
         return agent_state.get_weights(self)
 
     def set_weights(self, weights: Mapping[str, np.ndarray], *, allow_nonfinite: bool = False) -> None:
-        """Set what `get_weights` returned. See `load_weights` for the argument and the errors."""
+        """Set weights that `get_weights` returned; `load_weights` documents `allow_nonfinite` and the errors."""
         agent_state.set_weights(self, weights, allow_nonfinite=allow_nonfinite)
         if self._actor is not None:
             self._actor.mark_stale()
@@ -386,7 +390,7 @@ class Agent(Algorithm):
         return {**state, "replay": copy.deepcopy(state["replay"])}  # the memory returns views of its arrays
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned.
+        """Restore a state that `get_state` returned.
 
         Raises:
             RuntimeError: while `fit` is running.
@@ -415,7 +419,9 @@ class Agent(Algorithm):
         self._source.close()
 
     def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
-        """Set `learning_rate`, `beta_1`, `beta_2` or `weight_decay` of one optimizer, or of all, without retracing.
+        """Set `learning_rate`, `beta_1`, `beta_2` or `weight_decay` of one optimizer, or of all if it is None.
+
+        Compiled updates are not traced again.
 
         Raises:
             ValueError: if the optimizer is unknown, it has no such rule, or the value is out of bounds.
@@ -428,7 +434,7 @@ class Agent(Algorithm):
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Restore the agent exactly at the end of the block, in which it may be trained and compiled.
+        """Restore the agent exactly at the end of the `with` block; inside, it may be trained and compiled.
 
         The training environments keep their episodes. Inside the block, pass another environment to `fit`, such as
         `new_environment()`.
@@ -516,7 +522,7 @@ class Agent(Algorithm):
 
     @property
     def schedule(self) -> Any:
-        """When updates and hard copies to the target are due; None if the agent is not compiled."""
+        """The schedule of updates and hard copies to the target; None if the agent is not compiled."""
         return None if self._settings is None else self._settings.schedule
 
     @property
@@ -526,7 +532,7 @@ class Agent(Algorithm):
 
     @property
     def metric_names(self) -> frozenset[str]:
-        """The names of what updates log; `fit` adds their means to the logs of each episode."""
+        """The names of the metrics that updates log; `fit` adds their means to the logs of each episode."""
         return self._build()[0].metric_names
 
     @property
@@ -614,7 +620,7 @@ class Agent(Algorithm):
         return agent_state.Parts(self, self._settings, learner, actor, self._session, self._counters)
 
     def _reseed(self, seed: int | None) -> None:
-        """Restart every generator from a seed: the agent's own, and those of Keras layers."""
+        """Seed every generator again: the agent's own, and those of Keras layers."""
         learner, actor = self._build()
         self.generators.reseed(seed)
         actor.explorer.generator = self.generators("exploration")
@@ -624,7 +630,7 @@ class Agent(Algorithm):
         self._set(_act_generator=Generators(seed)("act"))
 
     def _act(self, observations: np.ndarray, deterministic: bool) -> np.ndarray:
-        """Return actions `[N, ...]` for encoded observations `[N, ...]`, without any effect on training."""
+        """Return actions `[N, ...]` for encoded observations `[N, ...]`; training is not affected."""
         _, actor = self._build()
         actor.mark_stale()
         explorer = None if deterministic else actor.explorer.copy_with_generator(self._act_generator)
@@ -632,7 +638,7 @@ class Agent(Algorithm):
 
     @contextlib.contextmanager
     def _player(self, env: Any) -> Iterator[Player]:
-        """Yield how the agent plays in an environment, by default that of training; close its source afterwards."""
+        """Yield a `Player` for `env`, by default for the training environment; close what was opened for it."""
         _, actor = self._build()
         source = self._source if env is None else matching_source(env, self._source)
         try:

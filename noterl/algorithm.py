@@ -27,7 +27,7 @@ from noterl.utils.checks import check_bool
 
 
 class Defaults(NamedTuple):
-    """The values that `compile` uses for arguments that it does not receive: an algorithm's published settings."""
+    """The values that `compile` uses for arguments that are not passed: an algorithm's recommended settings."""
 
     learning_rate: float = 1e-3
     capacity: int = 100_000
@@ -43,7 +43,7 @@ class Defaults(NamedTuple):
 
 
 class Algorithm(Configurable):
-    """What an agent is made of; `noterl.Agent` documents the attributes."""
+    """Base of `noterl.Agent`: the declarations and methods of an algorithm; `Agent` documents the attributes."""
 
     # Declarations: a subclass sets them in its class, or before its networks are built.
     memory: str = "replay"
@@ -88,7 +88,7 @@ class Algorithm(Configurable):
             observation_space=observation_space,
             action_space=action_space,
             _encoder=encoder,
-            observation_dtype=encoder.dtype,  # bytes stay bytes, all other observations become float32
+            observation_dtype=encoder.dtype,  # uint8 is kept, all other dtypes become float32
             _counters=Counters(),
             _learner=None,
             hyperparameters={},
@@ -106,7 +106,7 @@ class Algorithm(Configurable):
             raise ValueError("normalize_observation is for vectors; networks scale images themselves")
         self._set(_normalizers=self._make_normalizers(observation, reward) if observation or reward else None)
         if observation:
-            self._set(observation_dtype=np.dtype(np.float32))  # also for bytes
+            self._set(observation_dtype=np.dtype(np.float32))  # also for uint8
 
     def _make_normalizers(self, observation: bool, reward: bool) -> Normalizers:
         return Normalizers(self.observation_shape if observation else None, reward)
@@ -123,7 +123,7 @@ class Algorithm(Configurable):
         """Set an attribute, or the value of a hyperparameter.
 
         Raises:
-            ValueError: if noterl's agents use the name for something else.
+            ValueError: if the name is that of a method or internal attribute of noterl's agents.
         """
         current = self.__dict__.get(name)
         if isinstance(current, Hyperparameter) and not isinstance(value, Hyperparameter):
@@ -165,31 +165,32 @@ class Algorithm(Configurable):
         return {"loss": loss}, feedback or {}
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:
-        """Return fields `[T, N, ...]` that updates on a rollout `[T, N, ...]` find in `batch.extra`.
+        """Return fields `[T, N, ...]` of a rollout `[T, N, ...]`, which updates receive in `batch.extra`.
 
-        Used if `memory = "rollout"`: it runs once for each rollout, compiled, before the first update on it.
-        `rollout.extra["continues"]` is 1 if the lane's next row follows from a row, and 0 where an episode or the
-        rollout ends.
+        It is called if `memory = "rollout"`: once for each rollout, compiled, before the first update on it.
+        `rollout.extra["continues"]` `[T, N]` is 1 if the lane's next step continues the same episode, and 0 where an
+        episode or the rollout ends.
         """
         return {}
 
     def stop_epochs(self, logs: dict[str, Any]) -> Any:
-        """Return whether the update with these logs was one too many on this rollout; None if this never happens.
+        """Return whether the update with these logs ends the updates on this rollout; None if none ever does.
 
         Such an update is undone, and no update follows before the next rollout.
         """
         return None
 
     def update_target(self) -> None:
-        """Move target networks; called every `target_update` steps, or after each update for Polyak averaging.
+        """Move target networks: with hard copies every `target_update` steps, else every `target_period` updates.
 
         `noterl.networks.copy(network, target)` copies the weights, or moves them by Polyak's coefficient `self.tau`.
         """
 
     def defaults(self) -> Defaults:
-        """Return the values that `compile` uses for arguments that it does not receive.
+        """Return the values that `compile` uses for arguments that are not passed.
 
-        An agent that defines `update_target` gets a hard copy every 500 steps; without it the target would never move.
+        By default, an agent that defines `update_target` makes a hard copy every 500 steps. A head of action values
+        explores with a `LinearEpsGreedyPolicy`.
         """
         moves_target = type(self).update_target is not Algorithm.update_target
         policy = LinearEpsGreedyPolicy() if "q" in self.head.acts_on else None
@@ -224,6 +225,7 @@ class Algorithm(Configurable):
 
         Raises:
             ValueError: if the optimizer is unknown, or nothing in `trained` is trainable.
+            RuntimeError: if the agent is not compiled.
         """
         if self._learner is None:
             raise RuntimeError("minimize: call build() first; it builds the optimizers")
@@ -247,7 +249,7 @@ class Algorithm(Configurable):
 
     @property
     def is_image(self) -> bool:
-        """Whether observations are images, of bytes or floats, that `noterl.networks.nature_cnn` accepts."""
+        """Whether observations are images, of uint8 or floats, that `noterl.networks.nature_cnn` accepts."""
         return networks.is_image_shape(self.observation_shape)
 
     @property
@@ -263,7 +265,7 @@ class Algorithm(Configurable):
         )
 
     def trained_variables(self) -> list[Any]:
-        """Return the variables that the default `update` trains: all trainable ones, so not those of targets."""
+        """Return the variables that the default `update` trains: all trainable ones, which excludes targets."""
         return networks.unique(
             variable for network in self.networks().values() for variable in networks.trainable_variables(network)
         )
@@ -297,8 +299,8 @@ def _owner(kind: type, name: str) -> str | None:
     """Return what makes `name` unavailable as an attribute of instances, such as "Agent.fit"; None if it is available.
 
     Methods, properties without a setter and annotated state of noterl's classes are unavailable. Declarations (class
-    attributes with a plain value) and attributes of the user's own class are available, but not methods with which it
-    overrides those of noterl.
+    attributes with a plain value) and attributes of the user's own class are available. Methods with which that class
+    overrides methods of noterl are not.
     """
     for base in kind.__mro__:
         ours = base.__module__.partition(".")[0] == "noterl"

@@ -94,13 +94,13 @@ class AgentView(Protocol):
         """Set a rule of one optimizer, or of all."""
 
     def gradient_noise(self, samples: int) -> Any:
-        """Return what measures how much gradients differ between `samples` batches."""
+        """Return an object that measures how much gradients differ between `samples` batches."""
 
     def stop(self, reason: str) -> None:
         """End training after the step in progress."""
 
     def show_message(self, message: str) -> None:
-        """Write a line to the standard error, unless `fit` was called with `verbose=0`."""
+        """Write a line to standard error, unless `fit` was called with `verbose=0`."""
 
     def evaluate(self, env: Any = None, episodes: int = 10, **arguments: Any) -> dict[str, Any]:
         """Play whole episodes without learning."""
@@ -117,10 +117,10 @@ class AgentView(Protocol):
         """Write everything into one file."""
 
     def get_document(self, *, replay: bool = True) -> dict[str, Any]:
-        """Return what `save` writes; the arrays of the memory are views."""
+        """Return the document that `save` writes; the arrays of the memory are views."""
 
     def set_document(self, document: Any) -> None:
-        """Restore what `save` wrote and `noterl.saving.read` returned."""
+        """Restore a document that `noterl.saving.read` returned for a file of `save`."""
 
     def save_weights(self, path: str | Path) -> None:
         """Write the weights into a file."""
@@ -132,7 +132,7 @@ class AgentView(Protocol):
         """Return the weights and the statistics of the normalizers."""
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Set what `get_weights` returned."""
+        """Set weights that `get_weights` returned."""
 
     def networks(self) -> dict[str, Any]:
         """Return the networks by the names of their attributes."""
@@ -165,15 +165,15 @@ UNITS = ("episodes", "steps", "updates", "seconds")
 class Every:
     """How often a callback acts, such as `Every(10, "steps")`; set it as `Callback.every`.
 
-    The counts are the agent's totals, so a resumed run acts at the same counts as an uninterrupted one. Seconds count
-    from the start of `fit`. A callback acts once if several multiples of `count` are passed at once.
+    The counts are the agent's totals, so a resumed run acts at the same counts as an uninterrupted one. Seconds are
+    counted from the start of `fit`. If several multiples of `count` are passed at once, the callback acts once.
 
     Args:
         count: a positive int; for seconds any positive number.
         unit: "episodes" (finished ones), "steps" (of the environment), "updates" (of gradients) or "seconds".
         at: when it is checked: at the end of an "episode", after a "step", or "both". By default "episode" for
             episodes, otherwise "both".
-        name: how error messages call `count`.
+        name: the name of `count` in error messages.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -197,7 +197,7 @@ class Every:
         self.at = check_word("at", at or ("episode" if unit == "episodes" else "both"), ("episode", "step", "both"))
 
     def now(self, agent: AgentView) -> float:
-        """Return the present count of the unit."""
+        """Return the current count of the unit."""
         return perf_counter() if self.unit == "seconds" else getattr(agent, self.unit)
 
     def is_due(self, agent: AgentView, mark: float) -> bool:
@@ -209,16 +209,18 @@ class Every:
 class Callback:
     """Base of all callbacks: override the events that you want to handle.
 
-    `self.agent` is the agent that trains, from `on_train_begin` on. `self.agent.stop("reason")` ends training.
-    Episodes are numbered by their start from 0; batches are gradient updates, numbered from 0. Both numbers continue in
-    the next `fit`. A value that a callback adds to the `logs` of an episode's end becomes a column of `History`.
+    From `on_train_begin` on, `self.agent` is the agent that trains. `self.agent.stop("reason")` ends training. Episodes
+    are numbered from 0 in the order in which they start. Batches are gradient updates, numbered from 0. Both numbers
+    continue in the next `fit`. A value that a callback adds to the `logs` of `on_episode_end` becomes a column of
+    `History`.
 
     Attributes:
         order: `USER`, `LOGGER` or `CHECKPOINT`: the group that the callback runs in.
         needs_live_updates: True for a callback that must act between two gradient updates. Updates then run one per
             compiled call. Otherwise the hooks of a group's updates run after the call that made all of them.
         stops_training: True for a callback that can end training, so that `fit` needs no budget.
-        adds: the names that the callback adds to some episodes' logs, so that monitors of them wait instead of failing.
+        adds: the names that the callback adds to the logs of some episodes. Callbacks that monitor such a name then
+            wait for it instead of failing.
         every: how often `on_due` is called.
 
     Example:
@@ -234,7 +236,7 @@ class Callback:
     adds: Sequence[str] = ()
     every: Every | None = None
     agent: AgentView
-    _every_mark: float | None = None  # the count at which `on_due` was last called, or training began
+    _every_mark: float | None = None  # the count of the last call of `on_due`, or of the start of training
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -262,8 +264,8 @@ class Callback:
     def on_step_end(self) -> None:
         """Called after each environment step and the updates due with it; must not change weights.
 
-        The agent is consistent here and can be saved. The event is not logged. It runs after every step, so a
-        microsecond here is a noticeable part of a run.
+        A vector environment steps all its environments first. The agent is consistent here and can be saved. The event
+        is not logged. It runs after every step, so even a microsecond is a noticeable part of a run.
         """
 
     def on_due(self, logs: Logs) -> bool | None:
@@ -274,7 +276,7 @@ class Callback:
         """
 
     def start_counting(self) -> None:
-        """Called by `fit`: count from the present, or from the restored count of a run that continues."""
+        """Called by `fit`: count from the current count, or from the last mark if the run continues."""
         assert self.every is not None
         now = self.every.now(self.agent)
         if self.every.unit == "seconds" or self._every_mark is None or self._every_mark > now:
@@ -301,35 +303,39 @@ class Callback:
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Called when an episode ends.
 
-        `logs` holds `reward` (the return), `length`, `steps`, `updates` and `time` (seconds since train begin). It also
-        holds `loss` and every other scalar that `Agent.update` returns, as means over the updates since the last
-        episode's end; they are absent before the first update. `logs["complete"]` is False for an episode that the end
-        of training cuts short.
+        `logs` holds `reward` (the return), `length`, `steps`, `updates` and `time` (seconds since the start of `fit`).
+        For several agents, it also holds the return of each one, such as `reward/speaker`. It also holds `loss` and
+        every other scalar that `Agent.update` returns, as means over the updates since the last episode's end. If there
+        were none, the last means are repeated. Before the first update, these entries are absent. `logs["complete"]` is
+        False for an episode that the end of training cuts short.
         """
 
     def on_batch_begin(self, batch: int, logs: Logs) -> None:
         """Called when a gradient update begins."""
 
     def on_batch_end(self, batch: int, logs: Logs) -> None:
-        """Called when a gradient update ends; `logs` holds `loss` and what `Agent.update` returned."""
+        """Called when a gradient update ends; `logs` holds the scalars that `Agent.update` returned, such as `loss`."""
 
     def on_evaluate_begin(self, logs: Logs) -> None:
         """Called when `Agent.evaluate` begins."""
 
     def on_evaluate_end(self, logs: Logs) -> None:
-        """Called when `Agent.evaluate` ends; `logs` is what it returns."""
+        """Called when `Agent.evaluate` ends; `logs` is a copy of its result."""
 
     def on_exception(self, error: BaseException) -> None:
         """Called with the error that ends training; `on_train_end` follows."""
 
 
 def overrides(callback: Any, name: str, base: type = Callback) -> bool:
-    """Return whether the callback's class overrides a method of `base`, or the instance has its own."""
+    """Return whether the callback's class overrides a method of `base`, or the instance has a method of its own."""
     return name in vars(callback) or getattr(type(callback), name, None) is not getattr(base, name)
 
 
 class LambdaCallback(Callback):
-    """A callback made of functions, one for each event named.
+    """A callback made of functions.
+
+    Args:
+        **functions: a function for each event, by the name of the event.
 
     Raises:
         ValueError: if a name is not an event, or a value cannot be called.

@@ -1,4 +1,4 @@
-"""Explorer: the base of policies and noises, with a random generator, parameters that can be changed, and state."""
+"""Explorer: the base of policies and noises, with a random generator, tunable attributes and state."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Explorer(Configurable):
     """Base of policies and noises.
 
     A subclass lists in `tunables` the attributes that can be changed during training. Each has a check: a function of
-    `(name, value)` that returns the value to store or raises a ValueError. Every assignment calls it. The state is
-    these attributes and the generator.
+    `(name, value)` that returns the value to store or raises a ValueError. Every assignment calls it. The state
+    consists of these attributes and the state of the generator.
 
     A tunable argument of the constructor may be a `noterl.schedules.Schedule`. The attribute then holds the schedule's
     value at the step of the last `update_schedules`, and cannot be assigned.
@@ -54,7 +54,10 @@ class Explorer(Configurable):
         super().__setattr__(name, value)
 
     def skip(self, steps: int) -> None:
-        """Count environment steps without a sample: those before `learning_starts`, whose actions are random."""
+        """Count environment steps before `learning_starts`: their actions are random, so nothing is sampled.
+
+        The base class counts nothing.
+        """
 
     def update_schedules(self, step: int) -> None:
         """Set the scheduled attributes to their values after `step` environment steps."""

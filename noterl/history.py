@@ -23,9 +23,9 @@ class History(Callback):
 
     Attributes:
         history: one list per quantity, as in Keras: `reward` (returns), `length`, `loss` (NaN before the first update),
-            `steps`, `updates` (totals so far), `time` (seconds since the start of training), every other scalar that
-            updates return (means like `loss`), and values that callbacks add to the `logs` of an episode (NaN for other
-            episodes).
+            `steps` and `updates` (the agent's totals), and `time` (seconds since the start of this `fit`). Every other
+            scalar that updates return has a list of means, like `loss`. Values that callbacks add to the `logs` of an
+            episode also have lists, with NaN for episodes without a value.
         episode: the number of each finished episode, in the order in which they ended.
         stop_reason: why the fit ended.
         time_split: seconds spent in each part of the loop, by name.
@@ -85,7 +85,7 @@ class History(Callback):
             path: also save the figure there; its suffix sets the format.
 
         Raises:
-            ValueError: for another `what`, or if `window` is not a positive int.
+            ValueError: if `what` is another word, or `window` is not a positive int.
         """
         check_word("what", what, ("reward", "loss", "both"))
         check_positive("window", window)

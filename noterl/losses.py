@@ -1,4 +1,4 @@
-"""Functions of losses, on `keras.ops`, for use inside and outside of compiled updates."""
+"""Functions for computing losses, on `keras.ops`, for use inside and outside of compiled updates."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def gae(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, dec
         reward: `[T, N]`.
         discount: `[T, N]`, gamma * (1 - terminated).
         value: `[T, N]`, of the observations.
-        next_value: `[T, N]`, of the true next observations, from which truncated episodes are bootstrapped.
+        next_value: `[T, N]`, of the true next observations. At a truncation, the return is bootstrapped from it.
         decay: `[T, N]`, gamma * lambda if the lane's next row follows from this one, else 0.
 
     Returns:

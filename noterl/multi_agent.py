@@ -27,9 +27,10 @@ class MultiAgent(Agent):
 
     Like `Agent`, but per agent: `observation_space` and `action_space` are Tuples; `observation_size` and `action_size`
     are tuples. `forward(observation, agent)` is called for one agent, by its number. The batch fields observation,
-    action, reward, next_observation and discount are tuples with one entry for each agent; `weight` and `index` belong
-    to the rows. In `batch.extra`, `present[i]` and `remaining[i]` `[B]` are 1 if agent i takes part in the step, and in
-    the state of the next observation. Losses should leave out the rows in which their agent is not present.
+    action, reward, next_observation and discount are tuples with one entry for each agent; `weight` and `index` are
+    common to all agents. In `batch.extra`, `present[i]` `[B]` is 1 if agent i takes part in the step, else 0.
+    `remaining[i]` `[B]` is 1 if agent i also has a value in the next observation, else 0. A loss should leave out the
+    rows in which its agent is not present.
 
     Args:
         env: an environment of several agents, a function that makes one, or a pair of Tuple spaces.
@@ -41,7 +42,7 @@ class MultiAgent(Agent):
         ValueError: if `env` is none of these, or the algorithm does not support its spaces.
 
     Attributes:
-        names: of the agents, in order.
+        names: the names of the agents, in order.
     """
 
     memory = "replay"
@@ -68,10 +69,11 @@ class MultiAgent(Agent):
     def team_reward(self, rewards: np.ndarray, terminations: np.ndarray) -> Any:
         """Return the reward that the agents learn from: one number for all, or one for each; by default their own.
 
-        Its mean over the agents is the `reward` of logs and evaluations. The logs also hold each agent's own reward.
+        Its mean over the agents is the `reward` of logs and evaluations. The logs also hold the return of each agent's
+        own rewards.
 
         Args:
-            rewards: the environment's, `[agents]`; 0 for agents that have left.
+            rewards: the rewards of the environment, `[agents]`; 0 for agents that have left.
             terminations: bool `[agents]`, True for agents that terminated in this step or before.
         """
         return rewards

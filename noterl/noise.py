@@ -30,20 +30,20 @@ class NoiseProcess(Explorer):
     """Base of the noises, with an annealed standard deviation.
 
     After n environment steps, the standard deviation is
-    `max(sigma_min, sigma - (sigma - sigma_min) * n / n_steps_annealing)`, a straight line from `sigma` to `sigma_min`.
-    Without `sigma_min` it is constant. A call for several lanes counts as one step per lane, and all these lanes use
-    the same `current_sigma`. Random actions before `learning_starts` count too.
+    `sigma_n = max(sigma_min, sigma - (sigma - sigma_min) * n / n_steps_annealing)`: a straight line from `sigma` to
+    `sigma_min`. Without `sigma_min` it is constant. A call for several lanes counts as one step per lane, and all these
+    lanes use the same `current_sigma`. Random actions before `learning_starts` count too.
 
     Args:
         mu: mean.
         sigma: initial standard deviation, at least 0.
         sigma_min: standard deviation after annealing, between 0 and `sigma`; None for no annealing.
-        n_steps_annealing: environment steps of the annealing, at least 1.
-        size: values in one action.
+        n_steps_annealing: number of environment steps over which it is annealed, at least 1.
+        size: number of values in one action.
 
     Attributes:
         n: environment steps so far.
-        size: values in one action.
+        size: number of values in one action.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -87,7 +87,7 @@ class NoiseProcess(Explorer):
         """Return the next sample.
 
         Args:
-            lanes: number of environments; None for one environment without an axis for it.
+            lanes: number of environments; None for one environment, whose sample has no axis for lanes.
 
         Returns:
             `[lanes, size]`, or `[size]` without `lanes`; float32.
@@ -101,15 +101,15 @@ class NoiseProcess(Explorer):
         return noise[0] if lanes is None else noise
 
     def skip(self, steps: int) -> None:
-        """Anneal by environment steps without a sample: those before `learning_starts`."""
+        """Count environment steps in the annealing without sampling: those before `learning_starts`."""
         self.n += steps
 
     def draw(self, lanes: int) -> NDArray[np.float64]:
-        """Return noise `[lanes, size]` with the `current_sigma`; a subclass overrides it."""
+        """Return noise `[lanes, size]` with the standard deviation `current_sigma`; a subclass defines it."""
         raise NotImplementedError(f"{type(self).__name__} must define draw(lanes)")
 
     def reset(self, lane: int | None = None) -> None:
-        """Start an episode in `lane`, or in all lanes if it is None. The annealing continues."""
+        """Called when an episode starts in `lane`, or in all lanes if it is None. The annealing continues."""
 
 
 @register
@@ -134,17 +134,18 @@ class GaussianWhiteNoiseProcess(NoiseProcess):
 class OrnsteinUhlenbeckProcess(NoiseProcess):
     """Noise that reverts to `mu`: `x' = x + theta * (mu - x) * dt + sigma_n * sqrt(dt) * N(0, 1)`.
 
-    The Euler scheme of Uhlenbeck & Ornstein, "On the Theory of the Brownian Motion", 1930. Each lane has its own x.
-    It starts at `x_0 ~ N(mu, sigma_n)` when the lane is first sampled, and at every `reset`. A sample is `x'`.
+    This is the Euler scheme for the process of Uhlenbeck & Ornstein, "On the Theory of the Brownian Motion", 1930. Each
+    lane has its own x. It starts at `x_0 ~ N(mu, sigma_n)` when the lane is first sampled, and at every `reset`. A
+    sample is `x'`.
 
     Args:
         theta: rate of the reversion to `mu` per unit of time, at least 0.
         mu: mean.
         sigma: initial strength of the noise, at least 0.
         dt: time between two samples, above 0; `theta * dt` must be below 2, or x would diverge.
-        size: values in one action.
+        size: number of values in one action.
         sigma_min: strength after annealing, between 0 and `sigma`; None for no annealing.
-        n_steps_annealing: environment steps of the annealing, at least 1.
+        n_steps_annealing: number of environment steps over which it is annealed, at least 1.
 
     Attributes:
         x: `[lanes, size]`, float64, the last sample of each lane.

@@ -1,9 +1,9 @@
 """Running normalization of observations and rewards, as part of an agent.
 
-For rollouts, the observation statistics are constant while a rollout is collected and learned from, so that stored
-log-probabilities belong to the policy that acted. They are updated afterwards, and the reward statistics before. For a
-replay memory, each transition updates both; the memory stores raw values, and batches are normalized when they are
-sampled. Evaluation updates nothing.
+For rollouts, the observation statistics are constant while a rollout is collected and normalized, so that stored
+log-probabilities belong to the policy that acted. Its observations update them afterwards. Its rewards update the
+reward statistics before they are normalized. With a replay memory, each transition updates both statistics. The memory
+stores raw values, and batches are normalized when they are sampled. Evaluation updates nothing.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class RunningMeanStd:
     """Mean and variance of all values so far, by the parallel algorithm of Chan, Golub and LeVeque (1979).
 
     Args:
-        shape: of one value.
+        shape: the shape of one value.
 
     Attributes:
         mean: `[*shape]`, 0 before the first value.
-        variance: `[*shape]`, of the population; 1 before the first value.
+        variance: `[*shape]`, the population variance; 1 before the first value.
         count: the number of values.
 
     Example:
@@ -95,7 +95,7 @@ class RunningMeanStd:
         """Check a state of `get_state`.
 
         Raises:
-            ValueError: if it has another shape or dtype, a value is not finite, or variance or count are negative.
+            ValueError: if it has another shape or dtype, a value is not finite, or a variance or the count is negative.
         """
         array = schema.Array(np.float64, self.mean.shape)
         schema.check(state, {"mean": array, "variance": array, "count": schema.Int(0)}, "the normalizer")
@@ -109,10 +109,11 @@ class Normalizers:
     """The running statistics of one agent, and normalization with them.
 
     Observations become `clip((x - mean) / sqrt(variance + 1e-8), -10, 10)`. Rewards are divided by the standard
-    deviation of the running discounted return, which keeps their sign, and clipped to the same bounds.
+    deviation of the running discounted return and clipped to the same bounds. No mean is subtracted, so they keep their
+    sign.
 
     Args:
-        shape: of an observation; None if observations are not normalized.
+        shape: the shape of an observation; None if observations are not normalized.
         reward: whether rewards are normalized.
 
     Attributes:
@@ -143,7 +144,7 @@ class Normalizers:
         return np.clip(rewards / np.sqrt(self.reward.variance + EPSILON), -CLIP, CLIP).astype(np.float32)
 
     def normalize_rollout(self, batch: Batch, gamma: float) -> Batch:
-        """Return a normalized rollout `[T, N, ...]`, and update the statistics with it; gamma discounts returns."""
+        """Return a normalized rollout `[T, N, ...]` and update the statistics with it; gamma is for the returns."""
         counted = batch.weight > 0
         normalized = self._normalize_observations(batch)
         if self.observation is not None:
@@ -153,7 +154,7 @@ class Normalizers:
         return normalized._replace(reward=self.normalize_reward(batch.reward))
 
     def normalize_batch(self, batch: Batch) -> Batch:
-        """Return normalized batches `[K, B, ...]` of a replay memory; an n-step reward is clipped as a sum."""
+        """Return normalized batches `[K, B, ...]` of a replay memory; an n-step reward is clipped after summation."""
         return self._normalize_observations(batch)._replace(reward=self.normalize_reward(batch.reward))
 
     def update(self, transition: Transition, gamma: float) -> None:
@@ -211,15 +212,18 @@ class Normalizers:
         self._returns = np.array(state["returns"], np.float64)
 
     def arrays(self) -> dict[str, Array]:
-        """Return the statistics by "observation/mean", or "0/observation/mean", which are saved with the weights."""
+        """Return the statistics by names such as "observation/mean", or "0/observation/mean" for agent 0.
+
+        They are saved with the weights.
+        """
         states = {name: statistics.get_state() for name, statistics in self._named() if statistics is not None}
         return {f"{name}/{key}": np.asarray(value) for name, state in states.items() for key, value in state.items()}
 
     def set_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Restore arrays of `arrays`, with the same shapes.
+        """Restore statistics that `arrays` returned, with the same shapes.
 
         Raises:
-            ValueError: if they are not statistics; this object is then unchanged.
+            ValueError: if a value is not valid, as in `RunningMeanStd.check_state`; this object is then unchanged.
         """
         values = {name: int(array) if name.endswith("/count") else array for name, array in arrays.items()}
         states = [

@@ -40,8 +40,8 @@ def band(
 ) -> Band:
     """Return median and quartiles over runs with different seeds.
 
-    Each run's curve is the mean of the last `window` values, fewer at the start, with linear interpolation. It covers
-    the range that all runs have in common.
+    Each run's curve is the mean of its last `window` values, or of fewer at the start, with linear interpolation. The
+    result covers the range that all runs have in common.
 
     Args:
         runs: `History` objects, paths of logs (`.csv`, `.jsonl`, `.parquet`), or dicts of lists, one per seed; or a
@@ -52,7 +52,7 @@ def band(
         points: number of points of the result.
 
     Raises:
-        ValueError: naming the bad argument, or the quantity that a run does not have.
+        ValueError: if an argument is not one of the allowed values, or a run does not have a quantity.
 
     Example:
     >>> from noterl.plotting import band
@@ -93,7 +93,7 @@ def compare(
         path: also save the figure there; its suffix sets the format.
 
     Raises:
-        ValueError: naming the bad argument, or the quantity that a run does not have.
+        ValueError: if an argument is not one of the allowed values, or a run does not have a quantity.
 
     Example:
     >>> import noterl
@@ -142,7 +142,7 @@ def _expand(runs: Any) -> Any:
 
 
 def _is_run(runs: Mapping[str, Any]) -> bool:
-    """Whether a dict holds the columns of one run: lists of numbers."""
+    """Return whether a dict holds the columns of one run: lists of numbers."""
     return any(len(values) and isinstance(values[0], int | float) for values in runs.values())
 
 
@@ -157,7 +157,7 @@ def _columns(run: Any) -> Mapping[str, Sequence[Any]]:
 
 
 def _curve(run: Any, what: str, against: str, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smoothed points of one run in ascending order."""
+    """Return the points `(x, smoothed values)` of one run, `[P]` each, with `x` in ascending order."""
     columns = _columns(run)
     for name, column in (("what", what), ("against", against)):
         if column not in columns:

@@ -1,7 +1,7 @@
 """Exploration policies: from a network's outputs for all actions to the selected action.
 
-A policy uses the same random numbers for a batch as for its rows in turn, so the number of lanes does not change the
-action of a row. Among equally good actions, the first is selected.
+For a batch, a policy uses the same random numbers as for its rows one after another. So the number of lanes does not
+change the action of a row. Among equally good actions, the first is selected.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def sample_indices(weights: NDArray[Any], uniform: NDArray[np.float64]) -> NDArr
         uniform: numbers in [0, 1), `[N]`.
     """
     cumulative = weights.cumsum(axis=1, dtype=np.float64)
-    # In floating point, u * total is below the total, so an entry is above; the first one has a weight above zero.
+    # In floating point, u * total is below the total, so an entry is above it. The first such has a positive weight.
     above: NDArray[np.bool_] = cumulative > (uniform * cumulative[:, -1])[:, None]
     return above.argmax(1)
 
@@ -110,7 +110,7 @@ class _EpsMixturePolicy(Policy):
         epsilon = self.epsilon(step)
         # A uniform number below epsilon, divided by epsilon, is again uniform in [0, 1).
         if len(actions) == 1:
-            # The same as below without arrays of one, in a third of the time.
+            # The same as below, but without arrays of length 1, in a third of the time.
             number = self.generator.random()
             return self.explore(values, np.array([number / epsilon])) if number < epsilon else actions
         uniform = self.generator.random(len(actions))
@@ -150,7 +150,7 @@ class EpsGreedyQPolicy(_EpsMixturePolicy):
     tunables: ClassVar = {"eps": probability}
 
     def __init__(self, eps: float | Schedule = 0.1) -> None:
-        self.eps: Any = eps  # the value, if it is a schedule
+        self.eps: Any = eps  # if it is a schedule, the attribute holds its value
 
     def epsilon(self, step: int = 0) -> float:
         """Return `eps`, or the value of its schedule at this step."""
@@ -276,9 +276,9 @@ class MaxBoltzmannQPolicy(EpsGreedyQPolicy):
 
 @register
 class BoltzmannGumbelQPolicy(Policy):
-    """The highest of `q + C / sqrt(n) * G`, where n is the number of choices of the action and G is Gumbel(0, 1) noise.
+    """The action with the highest `q + C / sqrt(n) * G`; n counts its selections, and G is Gumbel(0, 1) noise.
 
-    Cesa-Bianchi et al., "Boltzmann Exploration Done Right", 2017. All rows of a batch use the counts from before it.
+    Cesa-Bianchi et al., "Boltzmann Exploration Done Right", 2017. All rows of a batch use the counts before the batch.
 
     Args:
         C: scale of the noise, at least 0 (greedy); larger explores more.
@@ -287,7 +287,7 @@ class BoltzmannGumbelQPolicy(Policy):
         counts: `[A]`, int64, starting at 1; None before the first action. Assign None to start again.
 
     Raises:
-        ValueError: if `C` is negative; in `select_action`, if the number of actions differs from that of the counts.
+        ValueError: if `C` is negative; in `select_action`, if `values` and `counts` differ in the number of actions.
     """
 
     tunables: ClassVar = {"C": non_negative, "counts": _action_counts}
@@ -325,7 +325,7 @@ class SoftmaxPolicy(Policy):
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
         """Return the actions `[N]` for the probabilities `values` `[N, A]`."""
         totals = values.sum(axis=1, dtype=np.float64)
-        # This form rejects NaN too.
+        # The comparison is False for NaN, so NaN is rejected too.
         valid = (np.abs(totals - 1.0) <= 1e-3) & (values >= 0).all(axis=1)
         if not valid.all():
             row = int(valid.argmin())

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-# Held while Python's or torch's global generator is seeded, so that agents in several threads do not mix their numbers.
+# Held while Python's or torch's global generator is seeded, so that agents in other threads do not sample from it.
 GLOBAL_GENERATORS = threading.RLock()
 
 _network_generator: contextvars.ContextVar[np.random.Generator | None] = contextvars.ContextVar(
@@ -106,8 +106,8 @@ def network_generator() -> np.random.Generator:
 def construction(seed: int) -> Iterator[None]:
     """Make networks that are built inside reproducible from `seed`.
 
-    Layers use global generators: Keras takes its default seeds from Python's `random`, torch modules use torch's own
-    generator. Both are seeded while the block runs and restored afterwards. Other threads that need them wait.
+    Layers use global generators: Keras takes its default seeds from Python's `random`, and torch modules use torch's
+    global generator. Both are seeded for the block and restored afterwards. Other threads that construct agents wait.
     """
     with GLOBAL_GENERATORS:
         token = _network_generator.set(Generators(seed)("networks"))

@@ -19,7 +19,7 @@ _modules: list[str] = []
 
 
 def register_modules(*names: str) -> None:
-    """Name modules that `lookup` imports before it raises, because they register classes when they are imported."""
+    """Add modules that `lookup` imports if it does not find a name. They register their classes when imported."""
     _modules.extend(names)
 
 
@@ -76,7 +76,7 @@ class _Recorder(type):
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
         super().__init__(name, bases, namespace)
-        # noterl's classes pass all `**options` on, so `help` can show the arguments that they stand for.
+        # noterl's classes pass all `**options` to their base class, so `help` can show the arguments by name.
         if "__init__" in namespace and cls.__module__.partition(".")[0] == "noterl":
             own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
             namespace["__init__"].__signature__ = inspect.Signature([own, *cls.__signature__.parameters.values()])

@@ -1,7 +1,8 @@
 """Schedules: numbers that change during training.
 
-A schedule can replace a number that can be changed during training: an agent's hyperparameter, a number of a policy or
-noise, the learning rate of a Keras optimizer. Its step is `Agent.steps`, so a second `fit` or a restore continues it.
+A schedule can be passed instead of a number that can be changed during training: a hyperparameter of an agent, a
+number of a policy or noise, or the learning rate of a Keras optimizer. Its step is `Agent.steps`, so it continues in
+the next `fit` and after a restore.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Number = float | Schedule
 
 @register
 class Constant(Schedule):
-    """A constant value, for a part of `Piecewise`.
+    """A constant value, used as a part of `Piecewise`.
 
     Args:
         constant: the value.

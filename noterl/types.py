@@ -16,19 +16,19 @@ Logs = dict[str, Any]
 class Batch(NamedTuple):
     """The argument of `Agent.loss` and `Agent.update`: arrays `[B, ...]`, or `[K, B, ...]` for a group of updates.
 
-    For several agents observation, action, reward, next_observation and discount are tuples with an entry per agent.
-    `extra` then has `present` and `remaining`, also tuples: 1 for an agent that takes part in the step, and in the
-    state of the next observation.
+    For several agents, observation, action, reward, next_observation and discount are tuples with an entry per agent.
+    `noterl.MultiAgent` documents the fields `present` and `remaining` that `extra` then has.
 
     Attributes:
-        observation: before the step.
-        action: of the step.
-        reward: the n-step sum.
-        next_observation: after n steps. The end of an episode is not followed by a new one.
-        discount: gamma^n * (1 - terminated), with the current gamma. Truncation does not cut a bootstrap.
-        weight: corrects the bias of the sampler; 1 for uniform sampling.
-        index: of the transitions in the memory.
-        extra: the agent's own fields.
+        observation: the observation before the step.
+        action: the action of the step.
+        reward: the discounted sum of n rewards, or of fewer if the episode ends earlier.
+        next_observation: the observation after these steps; at the end of an episode its last one, never the first one
+            of the next episode.
+        discount: gamma^n * (1 - terminated), with the current gamma. Truncated episodes are bootstrapped.
+        weight: corrects the bias of the sampler; 1 for uniform sampling. In a rollout, 0 for rows without a step.
+        index: the indices of the transitions in the memory.
+        extra: further fields, such as those that `Agent.prepare` returns.
     """
 
     observation: Any
@@ -53,7 +53,7 @@ def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
 class Transition(NamedTuple):
     """One environment step of one lane.
 
-    `next_observation` is always of the same episode, also at its end. `extra` holds further fields for the memory.
+    `next_observation` always belongs to the same episode, also at its end. `extra` holds further fields for the memory.
     """
 
     lane: int
@@ -68,7 +68,7 @@ class Transition(NamedTuple):
 
 @dataclass(slots=True)
 class Counters:
-    """How far an agent has come: environment steps, gradient updates, finished episodes and started episodes."""
+    """An agent's counts so far: environment steps, gradient updates, finished episodes and started episodes."""
 
     steps: int = 0
     updates: int = 0

@@ -1,1 +1,1 @@
-"""The algorithms, one file each; `actor_critic` is what PPO and A2C share."""
+"""The algorithms, one file each; `actor_critic` has the base class of PPO and A2C."""

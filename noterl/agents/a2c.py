@@ -3,10 +3,10 @@
 Paper: Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016, algorithm S3, with synchronous
 environments.
 
-Differs: if `gae_lambda` is below 1, as by default, advantages are those of Schulman et al. (2016), equation 16; with 1,
-they are the paper's n-step returns minus the value. Rollouts are longer, because one environment is the default: see
-benchmarks/first_programs.py. RMSProp's epsilon is inside the root in Keras and outside in Stable-Baselines3, so its
-1e-5 is 1e-10 here.
+Differs: if `gae_lambda` is below 1, as by default, advantages are those of Schulman et al. (2016), equation 16. With 1,
+they are the paper's n-step returns minus the value. Rollouts are longer, because the default is one environment (see
+benchmarks/first_programs.py). RMSProp's epsilon is inside the root in Keras and outside in Stable-Baselines3, whose
+1e-5 is therefore 1e-10 here.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ class A2C(ActorCritic):
     Args:
         env: see `noterl.Agent`.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
-        gae_lambda: 1 gives n-step returns, less gives generalized advantages: less variance, more bias. Can be changed
-            during training.
-        rollout_steps: steps of each environment between updates, n. 32 suits one environment; with 8 or more, 5 is the
-            paper's.
+        gae_lambda: 1 gives n-step returns. Below 1, generalized advantages have less variance and more bias. Can be
+            changed during training.
+        rollout_steps: n, the steps of each environment between updates. 32 suits one environment. With 8 or more
+            environments, use the paper's 5.
         entropy_coefficient: weight of the entropy in the loss; higher explores more. Can be changed during training.
         value_coefficient: weight of the value loss. Can be changed during training.
         normalize_advantage: whether advantages are shifted and scaled within the rollout.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own actor `[B, observation] -> [B, outputs of the head]`, or a pair of actor and critic
-            (`-> [B, 1]`), with None for a network to be built; or one network that returns both. For Discrete actions,
-            the actor returns logits, or probabilities if its last layer is a softmax.
-        shared: whether actor and critic share all layers but the last; by default only for images.
+        network: your own actor `[B, observation] -> [B, outputs of the head]`; or (actor, critic), with a critic
+            `[B, observation] -> [B, 1]`; or one network that returns both. The agent builds a network that is None. For
+            Discrete actions, the actor returns logits, or probabilities if its last layer is a softmax.
+        shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
+            an actor.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
         seed: see `noterl.Agent`.
@@ -85,7 +86,7 @@ class A2C(ActorCritic):
         self.value_coefficient = self.hyperparameter("value_coefficient", value_coefficient, minimum=0.0)
 
     def defaults(self) -> Defaults:
-        """Return the optimizer of Stable-Baselines3."""
+        """Return the optimizer of Stable-Baselines3, and whole rollouts as batches."""
         optimizer = keras.optimizers.RMSprop(7e-4, rho=0.99, epsilon=1e-10, global_clipnorm=0.5)
         return Defaults(batch_size="rollout", optimizer=optimizer)
 

@@ -1,4 +1,4 @@
-"""What PPO and A2C share: an actor, a critic, and generalized advantages of rollouts."""
+"""The base class of PPO and A2C: an actor, a critic, and generalized advantages of rollouts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ class ActorCritic(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own actor `[B, observation] -> [B, outputs of the head]`, which are logits or (if the last layer
-            is a softmax) probabilities for Discrete and MultiDiscrete actions, or a pair of actor and critic
-            (`-> [B, 1]`), with None for a network to be built; or one network that returns both.
-        shared: whether actor and critic share all layers but the last; by default only for images.
+        network: your own actor `[B, observation] -> [B, outputs of the head]`; or (actor, critic), with a critic
+            `[B, observation] -> [B, 1]`; or one network that returns both. The agent builds a network that is None. For
+            Discrete and MultiDiscrete actions, the actor returns logits, or probabilities if its last layer is a
+            softmax.
+        shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
+            an actor.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
         normalize_observation: see `noterl.Agent`.
@@ -86,7 +88,7 @@ class ActorCritic(Agent):
     def prepare(self, rollout: Batch) -> dict[str, Any]:
         """Return values, log-probabilities, advantages and value targets of a rollout; all `[T, N]`."""
         value = losses.map_rows(self.value, rollout.observation)
-        # True next observations: the return of a truncated episode is bootstrapped from its last one.
+        # The return of a truncated episode is bootstrapped from its true last observation.
         next_value = losses.map_rows(self.value, rollout.next_observation)
         log_prob = losses.map_rows(self.log_prob, rollout.observation, rollout.action)
         decay = rollout.discount * rollout.extra["continues"] * self.gae_lambda

@@ -2,11 +2,11 @@
 
 Paper: Lillicrap et al., "Continuous control with deep reinforcement learning" (2016), algorithm 1.
 
-Differs: white noise instead of an Ornstein-Uhlenbeck process, in which Fujimoto et al. (2018) found no benefit; it is
-`noise=noterl.noise.OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.2, size=...)`. No batch normalization, no weight decay,
-and the same initialization for every layer. Learning rate and Polyak's coefficient are those of Fujimoto et al.'s
-experiments, and the batch size is that of their later code, as in Stable-Baselines3. Training starts with 1,000 random
-steps.
+Differs: white noise instead of an Ornstein-Uhlenbeck process, in which Fujimoto et al. (2018) found no benefit. For the
+paper's noise, pass `noise=noterl.noise.OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.2, size=...)`. No batch
+normalization, no weight decay, and the same initialization for every layer. Learning rate and Polyak's coefficient are
+those of Fujimoto et al.'s experiments. The batch size is that of their later code, as in Stable-Baselines3. Training
+starts with 1,000 random steps.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from noterl.types import Batch
 class DDPG(Agent):
     """Deterministic actor and one critic, for Box actions with finite bounds.
 
-    Actions are scaled to [-1, 1]: the critic receives scaled actions, and noise is added to them (a `noise` with sigma
-    0.1 moves an action by 5 % of the width of its bounds).
+    Actions are scaled to [-1, 1]. The critic receives scaled actions, and noise is added to scaled actions. A `noise`
+    with sigma 0.1 therefore moves an action by 5 % of the width of its bounds.
 
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critic; with images, of the critic only.
-        network: your own actor `[B, observation] -> [B, A]`, before the tanh; or a pair of it and a critic
-            `[B, observation + A] -> [B, 1]`, with None for a network to be built.
+        network: your own actor `[B, observation] -> [B, A]`, without the final tanh; or (actor, critic). The critic is
+            `[B, observation + A] -> [B, 1]`. The agent builds a network that is None.
         gamma: discount factor, 0 to 1. Can be changed during training.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
@@ -76,7 +76,7 @@ class DDPG(Agent):
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
     def defaults(self) -> Defaults:
-        """Return the settings of the baseline of Fujimoto et al. (2018)."""
+        """Return the settings of the baseline of Fujimoto et al. (2018), with their later batch size."""
         return Defaults(
             learning_rate=1e-3,
             capacity=1_000_000,

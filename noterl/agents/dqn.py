@@ -5,9 +5,9 @@ Hasselt, Guez and Silver, "Deep reinforcement learning with double Q-learning" (
 et al., "Dueling network architectures" (2016), equation 9.
 
 Differs: Adam instead of RMSProp, as in Stable-Baselines3 and CleanRL, and `double=True` by default. For vector
-observations, the network is a multi-layer perceptron, and `defaults` returns settings that were tuned on small tasks,
-with 3-step returns (benchmarks/first_programs.py). Rewards and gradients are not clipped: the Huber loss bounds the
-gradient of the error, as the paper's clipping does.
+observations, the network is a multi-layer perceptron. The defaults for them were tuned on small tasks and use 3-step
+returns (benchmarks/first_programs.py). Rewards and gradients are not clipped: the Huber loss bounds the gradient of the
+error, as the paper's clipping does.
 """
 
 from __future__ import annotations
@@ -82,7 +82,11 @@ class DQN(Agent):
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
     def defaults(self) -> Defaults:
-        """Return the Nature paper's settings for images, and settings that were tuned on small tasks for vectors."""
+        """Return the default settings.
+
+        For images, they are the Nature paper's, with the learning rate of Stable-Baselines3. For vectors, they were
+        tuned on small tasks.
+        """
         if self.is_image:
             return Defaults(
                 learning_rate=1e-4,
@@ -94,7 +98,7 @@ class DQN(Agent):
                 policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=1_000_000),
             )
         return Defaults(
-            # Rainbow's epsilon is 1.5e-4. With Keras's 1e-7, the greedy return on CartPole drops again after 500.
+            # Rainbow's epsilon is 1.5e-4. With Keras's 1e-7, the greedy return on CartPole reaches 500 and then drops.
             optimizer=keras.optimizers.Adam(1e-3, epsilon=1e-4),
             capacity=100_000,
             n_step=3,

@@ -33,10 +33,10 @@ class MADDPG(MultiAgent):
     """Actors that receive their own observations, and critics that receive observations and actions of all agents.
 
     Agents may have different spaces. Box actions with finite bounds are scaled to [-1, 1]; Discrete and MultiDiscrete
-    actions are one-hot. Continuous agents explore with `noise=`, which has one value for each of their concatenated
-    actions. If `policy=` is given, every discrete agent uses it on its logits; otherwise each samples from its softmax.
-    Each agent learns from its own reward, unless `team_reward` is overridden. The feedback for the memory is the mean
-    absolute error over the agents.
+    actions are one-hot. Continuous agents explore with `noise=`, whose `size` is the number of values in the actions of
+    all of them. Discrete agents sample from the softmax of their logits. If all agents are Discrete, `policy=` can
+    replace this; each agent then uses it on its logits. Each agent learns from its own reward, unless `team_reward` is
+    overridden. The feedback for the memory is the mean absolute error over the agents.
 
     Args:
         env: an environment with several agents; see `noterl.MultiAgent`.
@@ -44,8 +44,8 @@ class MADDPG(MultiAgent):
         independent: whether critics receive only their own agent's observation and action (independent DDPG).
         shared: whether agents with equal spaces share an actor and a critic. A shared critic evaluates the agent that
             comes first in its input.
-        network: your own networks, a pair (actors, critics) of lists with one network for each agent. The agent builds
-            the networks of a list that is None. Actors are `[B, observation] -> [B, A]` and return logits, or actions
+        network: your own networks, a pair (actors, critics) of lists with one network for each agent. If one of the
+            lists is None, its networks are built. Actors are `[B, observation] -> [B, A]` and return logits, or actions
             before the tanh. Critics are `[B, all observations + all actions] -> [B, 1]`. In a critic's input its own
             agent comes first; the others follow, grouped by equal spaces. Bytes are divided by 255. Several agents may
             share a network.
@@ -129,7 +129,7 @@ class MADDPG(MultiAgent):
         ]
 
     def defaults(self) -> Defaults:
-        """Return the settings of the paper's appendix, and the gradient norm of its authors' code."""
+        """Return the settings of the paper's appendix, and the gradient clipping of its authors' code."""
         size = self.head.noise_size
         return Defaults(
             optimizer=keras.optimizers.Adam(1e-2, clipnorm=0.5),

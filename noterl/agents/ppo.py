@@ -4,11 +4,12 @@ Paper: Schulman et al., "Proximal policy optimization algorithms", 2017: the cli
 combined loss of equation 9. Advantages: Schulman et al., "High-dimensional continuous control using generalized
 advantage estimation", 2016, equation 16.
 
-Differs: as in Stable-Baselines3, advantages are normalized within each minibatch (here with the population's standard
-deviation), gradients are clipped by their norm, and the value loss is the squared error without a factor of 0.5. If
-`target_kl` is exceeded, this update and the remaining ones on the rollout are discarded. The last minibatch of an epoch
-is filled up, where Stable-Baselines3's is shorter. Truncated episodes are bootstrapped from the value of their true
-last observation, where Stable-Baselines3 adds that value to the reward.
+Differs: as in Stable-Baselines3, advantages are normalized within each minibatch, gradients are clipped by their norm,
+and the value loss is the squared error without a factor of 0.5. Advantages are divided by the standard deviation of the
+population, not of the sample. If the divergence exceeds 1.5 times `target_kl`, this update is undone and no other
+update is made on the rollout. An incomplete last minibatch of an epoch is filled with randomly chosen rows; in
+Stable-Baselines3 it is shorter. Truncated episodes are bootstrapped from the value of their true last observation;
+Stable-Baselines3 adds that value to the reward.
 """
 
 from __future__ import annotations
@@ -29,33 +30,35 @@ from noterl.utils.checks import check_bool, check_positive
 class PPO(ActorCritic):
     """Proximal policy optimization for Discrete, MultiDiscrete and Box actions, on vectors and images.
 
-    The default optimizer is Adam with `global_clipnorm=0.5`. Your own optimizer must clip gradients itself, one of
-    `torch.optim` in its `register_step_pre_hook`.
+    The default optimizer is Adam with `global_clipnorm=0.5`. If you pass your own optimizer, it must clip gradients
+    itself. An optimizer of `torch.optim` can do this in a hook (`register_step_pre_hook`).
 
     With `compile(replay=...)`, rollouts are stored in a replay memory with their log-probabilities and advantages, and
-    sampled from it. `noterl.Replay(4096, sampler=Prioritized(score=RatioScore()))` prioritizes large value errors and
-    transitions whose probability has changed. The capacity, or a callback that trims the memory, is the window.
+    updates sample from it. `noterl.Replay(4096, sampler=Prioritized(score=RatioScore()))` prioritizes large value
+    errors and transitions whose probability has changed. The capacity, or a callback that trims the memory, determines
+    how many past transitions are used.
 
     Args:
         env: see `noterl.Agent`.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
-        gae_lambda: 0 gives one-step advantages, 1 those of whole rollouts: less bias, more variance. Can be changed
-            during training.
+        gae_lambda: 0 gives one-step advantages; 1 gives those of whole rollouts, with less bias and more variance. Can
+            be changed during training.
         rollout_steps: steps of each environment between updates.
         epochs: passes over each rollout.
         clip: the change of the probability ratio beyond which the gradient is zero. Can be changed during training.
-        value_clip: the same bound for changes of the value; None for none. Can be changed unless None.
+        value_clip: the same bound for changes of the value; None for no bound. A number can be changed during training.
         entropy_coefficient: weight of the entropy in the loss; higher explores more. Can be changed during training.
         value_coefficient: weight of the value loss. Can be changed during training.
         normalize_advantage: whether advantages are shifted and scaled within each minibatch.
-        target_kl: updates on a rollout end if the estimated divergence exceeds 1.5 times this; None for never. Can be
-            changed unless None.
+        target_kl: updates on a rollout end if the estimated KL divergence exceeds 1.5 times this; None for no limit. A
+            number can be changed during training.
         optimizers: 1, or 2 for separate optimizers "actor" and "critic"; `compile(optimizer=[...])` then takes two.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own actor `[B, observation] -> [B, outputs of the head]`, or a pair of actor and critic
-            (`-> [B, 1]`), with None for a network to be built; or one network that returns both. For Discrete actions,
-            the actor returns logits, or probabilities if its last layer is a softmax.
-        shared: whether actor and critic share all layers but the last; by default only for images.
+        network: your own actor `[B, observation] -> [B, outputs of the head]`; or (actor, critic), with a critic
+            `[B, observation] -> [B, 1]`; or one network that returns both. The agent builds a network that is None. For
+            Discrete actions, the actor returns logits, or probabilities if its last layer is a softmax.
+        shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
+            an actor.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
         seed: see `noterl.Agent`.

@@ -1,10 +1,10 @@
 """Soft actor-critic, for continuous and for discrete actions.
 
 Paper: Haarnoja et al., "Soft actor-critic algorithms and applications" (2018), algorithm 1, with a learned temperature.
-For discrete actions Christodoulou, "Soft actor-critic for discrete action settings" (2019), algorithm 1.
+For discrete actions: Christodoulou, "Soft actor-critic for discrete action settings" (2019), algorithm 1.
 
 Differs: the logarithm of the temperature is learned, with the gradient of `-log(temperature) (log pi + target)`, as in
-the authors' code. Training starts with 1,000 random steps in every environment.
+the authors' code. Training starts with 1,000 random steps in all tasks.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class SAC(Agent):
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics; with images, of the critics only.
         network: your own actor `[B, observation] -> [B, 2 A]`, mean and log standard deviation before the tanh, or
-            logits `[B, A]` for Discrete actions; or (actor, critic, critic), with None for a network to be built.
-            Critics are `[B, observation + A] -> [B, 1]`, or `[B, observation] -> [B, A]` for Discrete actions. Their
-            initial weights must differ.
+            logits `[B, A]` for Discrete actions; or (actor, critic, critic). Critics are
+            `[B, observation + A] -> [B, 1]`, or `[B, observation] -> [B, A]` for Discrete actions. Their initial
+            weights must differ. The agent builds a network that is None.
         gamma: discount factor, 0 to 1. Can be changed during training.
         temperature: weight of the entropy, at least 0; higher makes the policy more random. "auto" learns it. A number
             or schedule sets it, and a number can be changed during training.
         initial_temperature: the initial value of a learned temperature, above 0. For small rewards, such as those of
-            `normalize_reward`, about 0.01: with 1, the entropy outweighs them for tens of thousands of updates.
-        target_entropy: the entropy to which the temperature is adjusted; by default minus the number of values in an
-            action, or 0.98 times the maximum entropy for Discrete actions.
+            `normalize_reward`, use about 0.01. With 1, the entropy outweighs them for tens of thousands of updates.
+        target_entropy: the entropy of the policy that a learned temperature maintains. The default is minus the number
+            of values in an action, or 0.98 times the maximum entropy for Discrete actions.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
         seed: see `noterl.Agent`.
@@ -104,7 +104,7 @@ class SAC(Agent):
             self.temperature = self.hyperparameter("temperature", temperature, minimum=0.0)
 
     def defaults(self) -> Defaults:
-        """Return the paper's settings (its table 1)."""
+        """Return the paper's settings (its table 1), and 1,000 random steps."""
         return Defaults(
             learning_rate=3e-4, capacity=1_000_000, batch_size=256, learning_starts=1_000, target_update=0.005
         )
@@ -152,9 +152,9 @@ class SAC(Agent):
         return ops.exp(self.log_temperature) if self.learns_temperature else ops.convert_to_tensor(self.temperature)
 
     def _evaluate(self, critics: Sequence[Any], observation: Any, batch: Batch, noise: str) -> tuple[Any, Any]:
-        """Return the minimum of both critics' values of the policy, and its log-probability, `[B]` each.
+        """Return the minimum of both critics' values of the policy's action, and its log-probability, `[B]` each.
 
-        A continuous action is sampled. For discrete actions, both are expectations under the policy.
+        A continuous action is sampled. For discrete actions, both results are expectations under the policy.
         """
         values = self.actor(observation)
         if not self.discrete:

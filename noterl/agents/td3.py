@@ -4,7 +4,7 @@ Paper: Fujimoto, van Hoof and Meger, "Addressing function approximation error in
 algorithm 1.
 
 Differs: learning rate and network are those of the authors' later code (256x256, 3e-4). Training starts with 1,000
-random steps in every environment. The last of each `policy_delay` updates also updates the actor and the targets.
+random steps in all tasks. The last of each `policy_delay` updates also updates the actor and the targets.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TD3(Agent):
         self.random_spec = {"target_noise": ((outputs,), "normal")}
 
     def defaults(self) -> Defaults:
-        """Return the settings of the authors' code."""
+        """Return the settings of the authors' later code, but with 1,000 random steps."""
         return Defaults(
             learning_rate=3e-4,
             capacity=1_000_000,

@@ -1,8 +1,8 @@
 """Heads: from a network's output to an action.
 
-A head defines what `Agent.forward` returns, how a policy or noise explores, and the deterministic action: on the host,
-in NumPy. Heads with a distribution also have log-probabilities and entropies for losses; these need a backend, which is
-imported when they are first called. `Joint` is the head of several agents.
+A head defines what `Agent.forward` must return, the deterministic action, and how the agent explores. Actions are
+computed on the host, in NumPy. Heads with a distribution also compute log-probabilities and entropies for losses. These
+need a backend, which is imported when they are first called. `Joint` is the head of several agents.
 """
 
 from noterl.heads.base import Head, Q, one_of, random_actions

@@ -14,7 +14,7 @@ from noterl.explorer import Explorer
 
 
 class _Ops:
-    """`keras.ops`, imported when it is first used: workers only act, and import no backend."""
+    """`keras.ops`, imported when it is first used, because worker processes only act and do not import a backend."""
 
     def __getattr__(self, name: str) -> Any:
         from noterl.backends import ops
@@ -30,8 +30,8 @@ HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 class Head:
     """Base of the heads: from the network's output `[N, ...]` to actions, on the host in NumPy.
 
-    A head of an agent is bound to its action space. It explores with an `Explorer`: the agent's policy, its noise, or
-    a plain generator for a head with its own distribution.
+    The head of an agent is bound to its action space. It explores with an `Explorer`: the agent's policy, its noise, or
+    a plain `Explorer`, whose generator a head with its own distribution samples with.
 
     Attributes:
         kinds: the kinds of action space that the head accepts; a Box must hold floats.
@@ -39,7 +39,7 @@ class Head:
         width: the number of outputs for each value or choice of an action.
         acts_on: the kinds of output that a policy for this head may use (`Policy.acts_on`); empty if it takes none.
         takes_noise: whether a noise of `noterl.noise` can explore.
-        samples: whether the head explores with its own distribution, without policy and noise.
+        samples: whether the head can explore with its own distribution, without policy and noise.
         action_space: the space that the head is bound to.
     """
 
@@ -81,7 +81,7 @@ class Head:
             raise ValueError(f"forward must return {self.outputs}, [B, {self.size}], got {shape}")
 
     def check_values(self, values: np.ndarray) -> None:
-        """Raise a ValueError if outputs `[N, ...]` for some observations cannot be what the head needs."""
+        """Raise a ValueError if outputs `[N, ...]` have values that the head does not accept."""
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the best actions `[N, ...]` for the network's outputs."""
@@ -108,7 +108,7 @@ class Q(Head):
     acts_on = ("q",)
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
-        """Return the actions of the highest value `[N]`; the first of equal ones."""
+        """Return the actions `[N]` with the highest value; the first of equal ones."""
         return np.argmax(values, axis=-1)
 
     def explore(self, values: np.ndarray, explorer: Any, step: int) -> np.ndarray:

@@ -21,7 +21,13 @@ _BELOW_ONE = 1.0 - float(np.finfo(np.float32).epsneg)
 
 
 class Bounded(Head):
-    """Base of the heads for bounded actions."""
+    """Base of the heads for bounded actions.
+
+    Attributes:
+        center: the middle between the bounds of each value, float32 `[A]`.
+        half: half the width of the bounds, float32 `[A]`.
+        divisor: like `half`, but 1 where the bounds are equal.
+    """
 
     kinds = (spaces.Box,)
     center: np.ndarray
@@ -113,7 +119,7 @@ class SquashedGaussian(Bounded):
 
         Args:
             values: the network's outputs `[B, 2 A]`.
-            noise: standard normal numbers `[B, A]`, for the reparametrisation trick.
+            noise: standard normal numbers `[B, A]`, for the reparameterization trick.
         """
         mean, log_std = self._mean_and_log_std(values)
         unsquashed = mean + ops.exp(log_std) * noise

@@ -17,8 +17,8 @@ from noterl.noise import NoiseProcess
 class Joint(Head):
     """Outputs `[N, sum of all agents' outputs]`; actions `[N, W]` in the layout of `noterl.envs.multi_agent.team.Team`.
 
-    Discrete agents sample from the softmax of their logits, or use one policy on logits for all. Continuous agents use
-    `Deterministic`, with a noise that has the values of all their actions side by side.
+    Discrete agents sample from the softmax of their logits. If all agents are Discrete, one policy on logits can be
+    used instead. Continuous agents use `Deterministic`, with one noise for all their values side by side.
 
     Attributes:
         parts: the head of each agent: `Categorical` for Discrete and MultiDiscrete, `Deterministic` for Box.
@@ -51,7 +51,7 @@ class Joint(Head):
         return sum(part.size for part in self.parts if isinstance(part, Deterministic))
 
     def check_values(self, values: np.ndarray) -> None:
-        """Raise a ValueError if the outputs `[N, ...]` of an agent cannot be what its head needs."""
+        """Raise a ValueError if outputs `[N, ...]` of an agent have values that its head does not accept."""
         for part, own in self._split(values):
             part.check_values(own)
 

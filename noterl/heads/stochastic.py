@@ -156,8 +156,8 @@ class Probabilities(Categorical):
 class Gaussian(Head):
     """Outputs `[N, 2 A]` are the means of an action's values, then the logarithms of their standard deviations.
 
-    Samples are stored as they are, and log-probabilities are those of samples. Only the environment receives actions
-    that are clipped to the bounds.
+    Samples are stored without clipping, and log-probabilities are those of the stored samples. Only the environment
+    receives actions that are clipped to the bounds.
     """
 
     kinds = (spaces.Box,)

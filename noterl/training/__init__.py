@@ -1,1 +1,1 @@
-"""One `fit`: the loop, its environments, its events."""
+"""Training: the loop of `fit`, its callbacks and its state; evaluation and animation."""

@@ -1,4 +1,4 @@
-"""The callbacks of one `fit` in order, and calling all handlers of an event even if one of them raises."""
+"""The callbacks of one `fit` in order, and functions that call all handlers of an event even if one raises."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CallbackList:
         callbacks: instances of `noterl.Callback`, or of `keras.callbacks.Callback`, which are wrapped in an adapter.
 
     Raises:
-        ValueError: if an element is neither, or if two callbacks share a `state_key` of their own.
+        ValueError: if an element is neither, or if two callbacks share a `state_key` that is not the default.
     """
 
     def __init__(self, callbacks: Iterable[Any] = ()) -> None:
@@ -35,7 +35,7 @@ class CallbackList:
             callback.agent = agent
 
     def bind(self) -> Events:
-        """Return, for each event, the bound methods of the callbacks that handle it; `Every` counts from here."""
+        """Return, for each event, the bound methods that handle it; every `Every` starts to count."""
         for callback in self.callbacks:
             if _every_of(callback) is not None:
                 callback.start_counting()
@@ -46,7 +46,7 @@ class CallbackList:
         return Events(*map(handlers, EVENTS))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of each callback by its key, with the count that its `Every` counts from."""
+        """Return the state of each callback by its key, with the mark that its `Every` counts from."""
         states = {}
         for key, callback in self.keyed():
             states[key] = callback.get_state()
@@ -65,7 +65,11 @@ class CallbackList:
                 callback.set_state(state[key])
 
     def keyed(self) -> list[tuple[str, Callback]]:
-        """Return the callbacks with the keys of their states."""
+        """Return the callbacks with the keys of their states.
+
+        Raises:
+            ValueError: if two callbacks share a `state_key` that is not the default.
+        """
         counts: dict[str, int] = {}
         keyed = []
         for callback in self.callbacks:
@@ -116,7 +120,10 @@ def _adapt(callback: Any) -> Callback:
 
 
 def call_handlers(handlers: Handlers, *args: Any) -> None:
-    """Call every handler, so that each begin has its end; then raise the first error, with the others as notes."""
+    """Call every handler, even if one raises; then raise the first error, with the others as notes.
+
+    So each begin event has its end event.
+    """
     failure = None
     for handler in handlers:
         try:
@@ -139,7 +146,7 @@ def add_source(handler: Callable[..., None], error: BaseException) -> None:
 
 
 def run_all(*parts: Callable[[], None]) -> None:
-    """Call every part, even if one raises; then raise the first error."""
+    """Call every part, even if one raises; then raise the first error, with the others as notes."""
     failure = None
     for part in parts:
         try:

@@ -18,11 +18,11 @@ INTERVAL = 10.0
 class EpisodePrinter(Callback):
     """Print a line every `every` finished episodes, and at least every 10 seconds.
 
-    The line holds finished episodes, steps, mean reward since the last line, loss, and steps per second. A last line
-    sums up the `fit`, with the mean reward of up to `every` last episodes.
+    The line holds finished episodes, steps, mean reward since the last line, loss, and steps per second. The last line
+    summarizes the `fit`, with the mean reward of the last `every` episodes, or of fewer if fewer have finished.
 
     Args:
-        every: finished episodes between lines.
+        every: number of finished episodes between lines.
 
     Raises:
         ValueError: if `every` is not a positive int.
@@ -65,12 +65,12 @@ class EpisodePrinter(Callback):
             self._print_line(logs["steps"], logs["time"], logs.get("loss"))
 
     def on_step_end(self) -> None:
-        """Print a line if the last one was 10 seconds ago."""
+        """Print a line if none was printed for 10 seconds."""
         if perf_counter() >= self._next_line:
             self._print_line(self.agent.steps, perf_counter() - self._started)
 
     def on_train_end(self, logs: Logs) -> None:
-        """Print the line that sums up the fit."""
+        """Print the line that summarizes the fit."""
         seconds = perf_counter() - self._started
         steps, updates = self.agent.steps - self._first_step, self.agent.updates - self._first_update
         reason = None if self.agent.history is None else self.agent.history.stop_reason

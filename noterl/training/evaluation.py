@@ -1,4 +1,4 @@
-"""Playing whole episodes without learning; nothing that training depends on changes."""
+"""Playing whole episodes without learning and without an effect on training."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Player(NamedTuple):
 
     Attributes:
         actor: chooses the actions.
-        source: where environments come from.
-        encoder: from observations to what networks receive.
-        team_reward: what several agents learn from; None for one agent.
+        source: makes the environments.
+        encoder: converts observations into arrays for networks.
+        team_reward: `MultiAgent.team_reward` of several agents; None for one agent.
         step: environment steps of training so far; exploration may depend on it.
-        checker: of the observations and rewards.
+        checker: checks the observations and rewards.
     """
 
     actor: Actor
@@ -54,7 +54,7 @@ class Player(NamedTuple):
         return [one_of(actions, row, self.source.action_space) for row in range(len(observations))]
 
     def begin(self, episode: Episode, environment: Any) -> None:
-        """Reset the environment."""
+        """Reset the environment and store the first observation in `episode`."""
         episode.observation, _ = environment.reset(seed=episode.seed)
         self.checker.observation(episode.observation, episode.lane, 0)
 
@@ -75,14 +75,14 @@ class Player(NamedTuple):
 
 @dataclass
 class Episode:
-    """One episode as far as it was played.
+    """One episode so far.
 
     Attributes:
-        seed: of the environment.
+        seed: the seed of the environment.
         lane: the number of the environment.
         reward: the return.
-        length: steps so far.
-        observation: the newest one.
+        length: number of steps so far.
+        observation: the newest observation.
         earned: the return of each of several agents, `[agents]`; 0 for one agent.
         success: `is_success` at the end; None if the environment does not report it.
     """
@@ -177,7 +177,9 @@ def _statistics(episodes: list[Episode], team: Team | None) -> dict[str, Any]:
 
 
 def interquartile_mean(values: np.ndarray) -> float:
-    """Return the mean of the middle half (Agarwal et al., 2021): a quarter is cut off at each end, rounded down.
+    """Return the mean of the middle half of the values (Agarwal et al., 2021).
+
+    A quarter of the values, rounded down, is omitted at each end.
 
     Example:
     >>> from noterl.training.evaluation import interquartile_mean

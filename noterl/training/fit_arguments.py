@@ -1,4 +1,4 @@
-"""Checking the arguments of `fit`, and what follows from them: the budget and the progress display."""
+"""Checks of the arguments of `fit`, and the budget and progress callbacks that follow from them."""
 
 from __future__ import annotations
 

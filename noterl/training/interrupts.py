@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: deferred to a point where the agent is consistent."""
+"""Ctrl-C and SIGTERM during training, which are deferred until the agent is consistent."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class InterruptGuard:
 
     The first signal is stored, and `check` raises its exception: KeyboardInterrupt for SIGINT, `SystemExit(143)` for
     SIGTERM, by which schedulers of clusters end a process. A second signal raises immediately, in case an environment
-    hangs. Outside the main thread signals cannot be handled, and nothing is deferred. A SIGTERM handler that the
-    program installed itself stays in place.
+    hangs. Outside the main thread, signals cannot be handled, so nothing is deferred. If the program has installed its
+    own SIGTERM handler, SIGTERM is left to it.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class InterruptGuard:
 
     @contextmanager
     def installed(self) -> Iterator[InterruptGuard]:
-        """Handle the signals inside the context."""
+        """Handle the signals inside the block."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -57,7 +57,7 @@ class InterruptGuard:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         is_second = self.pending is not None
-        if self.pending != signal.SIGTERM:  # a Ctrl-C after it changes nothing: the process is to end
+        if self.pending != signal.SIGTERM:  # a Ctrl-C does not replace it, because the process must end
             self.pending = number
         if is_second and not self._critical:
             self.check()

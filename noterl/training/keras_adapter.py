@@ -1,7 +1,7 @@
 """Using unmodified Keras callbacks in `Agent.fit`.
 
-The model of a Keras callback is a facade of the agent, its epochs are completed episodes in the order of their ends,
-its train batches are gradient updates, and its tests are evaluations.
+For a Keras callback, the model is a facade of the agent. An epoch is a completed episode; epochs are numbered in the
+order in which episodes end. A train batch is a gradient update, and a test is an evaluation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from noterl.utils import words
 _LOGGERS = ("CSVLogger", "TensorBoard", "RemoteMonitor", "ProgbarLogger", "History")
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore", "OrbaxCheckpoint")
 
-# The hooks of Keras for each event. The second is an older name, which Keras also calls.
+# The hooks of Keras for each event. The second is the older name, which Keras still supports.
 _BATCH_HOOKS = {
     "on_batch_begin": ("on_train_batch_begin", "on_batch_begin"),
     "on_batch_end": ("on_train_batch_end", "on_batch_end"),
@@ -49,7 +49,8 @@ class KerasCallback(Callback):
         self._saves_network = "ModelCheckpoint" in kind
         self._budget = Budget()
         if "SwapEMAWeights" in kind and callback.swap_on_epoch:
-            # The weights are swapped between the epochs. An update of another environment must not see them.
+            # The callback swaps the weights at the end of an epoch, and back at the begin of the next one. So the next
+            # epoch begins at the end of the step, before an update of another environment could use swapped weights.
             self.on_step_end = self._open_epoch  # type: ignore[method-assign]
         for event, hooks in _BATCH_HOOKS.items():
             overridden = [hook for hook in hooks if overrides(callback, hook, keras.callbacks.Callback)]
@@ -71,7 +72,7 @@ class KerasCallback(Callback):
         return type(self.callback).__name__
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
-        """Keep the budget, and check that a ModelCheckpoint can save the agent's network.
+        """Store the budget, and check that a ModelCheckpoint can save the agent's network.
 
         Raises:
             ValueError: if the agent trains several networks, or one that is not a Keras model.
@@ -81,7 +82,7 @@ class KerasCallback(Callback):
             _saved_network(agent)
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Give the callback its facade and forward the event. The number of epochs is infinite without a budget."""
+        """Set the callback's model and parameters, and forward the event; `epochs` is infinite without a budget."""
         self._epoch, self._epoch_open, self._failed = 0, False, False
         epochs = self._budget.last_episode - self.agent.episodes
         self.callback.set_params({"epochs": epochs, "steps": None, "verbose": 0})
@@ -92,14 +93,14 @@ class KerasCallback(Callback):
     def on_train_end(self, logs: Logs) -> None:
         """Forward the event. An epoch without a completed episode stays open, as in an interrupted `Model.fit`.
 
-        Keras does not call the hook when training fails. Here it is called, so that callbacks close their files; except
-        for BackupAndRestore, which would delete the backup.
+        Keras does not call the hook when training fails. Here it is called, so that callbacks close their files. The
+        exception is BackupAndRestore, which would delete the backup.
         """
         if not (self._failed and self._keeps_backup):
             self.callback.on_train_end({})
 
     def on_exception(self, error: BaseException) -> None:
-        """Remember that training failed."""
+        """Store that training failed."""
         self._failed = True
 
     def on_episode_begin(self, episode: int, logs: Logs) -> None:
@@ -107,10 +108,10 @@ class KerasCallback(Callback):
         self._open_epoch()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """End the epoch with the logs of the completed episode; metrics that the callback adds are passed on.
+        """End the epoch with the logs of a completed episode; entries that the callback adds are copied to `logs`.
 
-        Loggers always receive the metrics of updates, NaN before the first update, because a table has the columns of
-        its first row.
+        Loggers always receive the metrics of updates, NaN before the first update, because their table has the columns
+        of its first row.
         """
         if not logs.get("complete", True):
             return
@@ -128,7 +129,7 @@ class KerasCallback(Callback):
         self.callback.on_test_begin({})
 
     def on_evaluate_end(self, logs: Logs) -> None:
-        """Forward the event, without the arrays."""
+        """Forward the event with the scalars of the result."""
         self.callback.on_test_end({name: value for name, value in logs.items() if np.ndim(value) == 0})
 
     def _open_epoch(self) -> None:
@@ -168,7 +169,7 @@ class Facade:
 
     Args:
         agent: the agent.
-        callback: the name of the callback's class.
+        callback: the name of the callback's class, for the reason of a stop.
         network: the network that `save` and `save_weights` write in Keras's format; None to write noterl's files.
     """
 
@@ -225,12 +226,12 @@ class Facade:
         return [backends.current().fetch(variable) for variable in self.variables]
 
     def set_weights(self, weights: list[np.ndarray]) -> None:
-        """Set what `get_weights` returned."""
+        """Set weights that `get_weights` returned."""
         for variable, weight in zip(self.variables, weights, strict=True):
             variable.assign(weight)
 
     def save(self, filepath: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
-        """Save the network, or the agent without its memory."""
+        """Save the network in Keras's format; without one, save the agent without its memory."""
         self._refuse_existing(filepath, overwrite)
         if self._network is not None:
             self._network.save(filepath, **kwargs)
@@ -238,7 +239,7 @@ class Facade:
             self.agent.save(filepath, replay=False)
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
-        """Save the weights of the network, or those of the agent in noterl's format."""
+        """Save the weights of the network in Keras's format; without one, those of the agent in noterl's format."""
         self._refuse_existing(filepath, overwrite)
         if self._network is not None:
             self._network.save_weights(filepath, **kwargs)
@@ -246,7 +247,7 @@ class Facade:
             self.agent.save_weights(filepath)
 
     def load_weights(self, filepath: str | Path, **kwargs: Any) -> None:
-        """Load the file of `save_weights`."""
+        """Load weights of the agent from a file in noterl's format."""
         self.agent.load_weights(filepath)
 
     def _refuse_existing(self, filepath: str | Path, overwrite: bool) -> None:

@@ -1,8 +1,9 @@
 """The training loop, and the only place where training events fire.
 
-A tick is one environment step; for a native vector environment, one step of each of its environments. The transitions
-are stored, then the updates that are due run, then hooks are called. Everything that the next tick depends on is state
-of the learner, the actor and the lanes, so training can stop after any tick and continue later.
+A tick is one environment step; for a vector environment, one step of each of its environments. After it, the
+transitions are stored, then the updates that are due run, then the hooks are called. A round is one action for every
+lane: one tick for each lane, or one tick of a vector environment. The next tick depends only on the state of the
+learner, the actor and the lanes. So training can stop after any tick and continue later.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class Loop:
     """One `fit`.
 
     Attributes:
-        learner: built.
-        actor: built.
-        session: with open environments and bound callbacks.
-        counters: of the agent; the loop advances them.
-        budget: where the fit ends.
-        history: receives the reason of the end and the time split.
+        learner: the built learner.
+        actor: the built actor.
+        session: the agent's session, with open environments and bound callbacks.
+        counters: the agent's counters, which the loop increments.
+        budget: the counts at which the fit ends.
+        history: its `stop_reason` and `time_split` are set.
     """
 
     learner: Learner
@@ -54,13 +55,16 @@ class Loop:
         self.live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
         self.clock = self.history.time_split = dict.fromkeys(CLOCK, 0.0)
         self.guard = InterruptGuard()
-        self._open: list[int] = []  # lanes with an episode whose begin was reported and whose end was not
+        self._open: list[int] = []  # lanes whose episode has fired its begin event, but not its end event
         self._over = lanes.ledger.over  # those of them whose episode is over
         self._failed = False
         self._started = perf_counter()
 
     def run(self) -> None:
-        """Train until the budget is spent, a callback stops training, or an error is raised; each begin has its end."""
+        """Train until the budget is spent, a callback stops training, or an error is raised.
+
+        Each begin event has its end event.
+        """
         with self.guard.installed():
             run_all(
                 lambda: self._report_failure(self._train),
@@ -82,7 +86,7 @@ class Loop:
             self.guard.check()
 
     def _report_failure(self, part: Callable[[], None]) -> None:
-        """Run a part of the training; fire `on_exception` for the first error."""
+        """Run a part of the training; if it raises the first error of this fit, fire `on_exception`."""
         try:
             part()
         except BaseException as error:
@@ -105,7 +109,7 @@ class Loop:
         return True
 
     def _begin_round(self) -> bool:
-        """Choose an action for every lane; return False if training ended when an episode began."""
+        """Choose an action for every lane; return False if training is finished after the begin of an episode."""
         lanes = self.lanes
         idle = lanes.idle()
         if idle:
@@ -170,7 +174,7 @@ class Loop:
         return counters.steps >= budget.last_step or counters.episodes + len(self._over) >= budget.last_episode
 
     def _learn(self, updates: int) -> None:
-        """Run a group of updates: one sample, as few calls as possible, one feedback."""
+        """Run a group of updates: sample all batches, update in as few calls as possible, and feed back the results."""
         learner = self.learner
         learner.update_schedules(self.counters.steps)
         size = 1 if self.live else learner.call_size(updates)
@@ -190,7 +194,7 @@ class Loop:
             learner.feed_back(sample, results)
 
     def _call(self, batches: Iterator[Any], count: int) -> GroupResult:
-        """Run `count` updates on the next batches as one compiled call; further batches are padding."""
+        """Run `count` updates on the next batches in one compiled call; further batches in it are padding."""
         started = perf_counter()
         batch = next(batches)
         self.clock["sample"] += perf_counter() - started
@@ -212,11 +216,12 @@ class Loop:
         return result
 
     def _report_updates(self, result: GroupResult, count: int) -> None:
-        """Count the updates of a call and fire their hooks; raise if one was not finite and no hook ended training."""
+        """Count the updates of a call and fire their hooks; raise if one is not finite and no hook stopped training."""
         counters, first, was_stopped = self.counters, self.counters.updates, self.stop.is_set
         try:
             if self.events.on_batch_begin or self.events.on_batch_end:
-                # The begin of a live update that was one too many has been reported.
+                # An update that was not finite is reported too. One that `stop_epochs` has undone is reported only if
+                # it is live, because its begin event has fired already.
                 reported = result.applied + (self.live or not result.stopped_early)
                 self._fire_batches(result, min(reported, count))
         finally:
@@ -265,7 +270,10 @@ class Loop:
                 self._fire(self.events.on_episode_begin, self.lanes.ledger.numbers[lane], {})
 
     def _end_episodes(self) -> None:
-        """End the episodes that are over; a fit may begin with some, if it was saved in a hook of another episode."""
+        """End the episodes that are over.
+
+        A fit may start with some, if its file was saved in a hook of another episode's end.
+        """
         while self._over:
             self._end_episode()
 
@@ -276,7 +284,7 @@ class Loop:
         self._fire_episode_end(lane, True)
 
     def _close_episodes(self) -> None:
-        """Fire the ends of the episodes that the end of training cuts short; they continue in the next fit."""
+        """Fire the end events of all open episodes; those that are not complete continue in the next fit."""
         complete, open_ = sum(lane in self._open for lane in self._over), len(self._open)
         run_all(
             *[self._end_episode] * complete,

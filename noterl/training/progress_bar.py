@@ -13,21 +13,21 @@ from noterl.callback import LOGGER, Callback
 from noterl.types import Logs
 from noterl.utils.console import can_show_progress_bar
 
-# Seconds between two refreshes; one takes a third of a millisecond.
+# Seconds between two refreshes. A refresh takes a third of a millisecond.
 _INTERVAL = 0.25
 
 
 class ProgressBar(Callback):
     """Show episode, reward, loss, steps per second, the time left and where the time goes.
 
-    The reward is the mean of the last ten finished episodes, the loss is that of the last one. The time is split into
-    environment, acting, learning (with sampling) and callbacks, since training began. A narrow terminal shows fewer of
-    these values. If the output is neither a terminal nor a notebook, nothing is shown.
+    The reward is the mean over the last ten finished episodes; the loss is that of the last one. The time since the
+    start of training is split into environment, acting, learning (with sampling) and callbacks. A narrow terminal shows
+    fewer of these values. If the output is neither a terminal nor a notebook, nothing is shown unless `always` is True.
 
     Args:
         episodes: the budget in episodes, or None.
         steps: the budget in steps; used if both are given.
-        always: show the bar without a terminal too, as `fit(verbose=1)` does.
+        always: whether the bar is shown even without a terminal, as with `fit(verbose=1)`.
 
     Example:
     >>> from noterl.callbacks import ProgressBar

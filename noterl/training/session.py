@@ -1,4 +1,4 @@
-"""What the fits of one agent share: environments, callbacks, and the state that a restored file brought."""
+"""The session of an agent: environments, callbacks and restored state that its `fit` calls share."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ class StopRequest:
 
 
 class Session:
-    """Where an agent trains, from one `fit` to the next.
+    """The environments, callbacks and results of an agent's `fit` calls.
 
     Args:
-        env: the environment as the user gave it to the agent.
-        source: the source that was made of it.
+        env: the argument `env` of the agent.
+        source: the source of environments that was made from it.
         generators: the agent's generators, from which environments are seeded.
-        team_reward: what several agents learn from; None for one agent.
+        team_reward: `MultiAgent.team_reward` of several agents; None for one agent.
 
     Attributes:
         lanes: the open environments; None if they are closed.
         callbacks: those of the last `fit`.
         events: the bound callbacks during a `fit`; empty otherwise.
         history: the record of the last `fit`; None before the first.
-        stop: of the last `fit`; it ends after the transition in progress when it is set.
-        metrics: the means of what updates log, for the logs of episodes.
+        stop: the stop request of the last `fit`, which ends after the step in progress if it is set.
+        metrics: the means of the scalars that updates log, for the logs of episodes.
         fits: number of `fit` calls that started training.
         is_training: whether a `fit` is running.
         verbose: the verbosity of the last `fit`.
-        restored_callbacks: states of callbacks that wait for a `fit` with these callbacks.
+        restored_callbacks: restored states of callbacks, by key, for the next `fit` with such callbacks.
     """
 
     def __init__(
         self, env: Any, source: envs.EnvSource, generators: Generators, team_reward: Callable[..., Any] | None = None
     ) -> None:
         self._env, self._source, self._generators, self.team_reward = env, source, generators, team_reward
-        self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit, if another than `env`
+        self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit that differs from `env`
         self.lanes: Lanes | TeamLanes | VectorLanes | None = None
         self.callbacks, self.events = CallbackList(), Events()
         self.history: History | None = None
@@ -62,7 +62,7 @@ class Session:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Mark a `fit` as running; afterwards no callback handles events."""
+        """Mark a `fit` as running inside the block; afterwards no callback handles events."""
         self.is_training = True
         try:
             yield
@@ -93,7 +93,7 @@ class Session:
         count = self._count(source, num_envs)
         lanes = self.lanes
         if lanes is not None and lanes.source is source and restart and source.num_envs is not None:
-            lanes.restart()  # a vector environment need not be made again to be reset
+            lanes.restart()  # a vector environment can be reset without making it again
         elif lanes is not None and (restart or lanes.source is not source or count != lanes.num_envs):
             self.suspend()
         if self.lanes is not None:
@@ -131,7 +131,7 @@ class Session:
         self.lanes = self._saved_lanes = None
 
     def close_other(self) -> None:
-        """Close the environments, and the source of another environment than the agent's own."""
+        """Close the environments, and the source that was made for an argument `env` of `fit`."""
         self.close()
         if self._other is not None:
             self._other[1].close()
@@ -142,7 +142,7 @@ class Session:
         return self._saved_lanes if self.lanes is None else self.lanes.get_state()
 
     def callbacks_state(self) -> dict[str, Any]:
-        """Return the states of the callbacks of the last `fit`, and those that still wait for their callbacks."""
+        """Return the states of the callbacks of the last `fit`, and restored states that no callback has received."""
         return {**self.restored_callbacks, **self.callbacks.get_state()}
 
     def restore(self, lanes: Any, callbacks: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ class Session:
         self._saved_lanes, self._saved_source, self.restored_callbacks = lanes, None, dict(callbacks)
 
     def restore_callbacks(self) -> None:
-        """Give the present callbacks their restored states.
+        """Restore the states of the current callbacks.
 
         Raises:
             ValueError: if a state does not fit its callback.

@@ -1,6 +1,6 @@
-"""The state of an agent as a tree, and the document that a file holds.
+"""The state of an agent as nested dicts, and the document that a file holds.
 
-Weights and optimizer slots lie in Keras's layout, so a file does not depend on the backend.
+Weights and optimizer slots have Keras's layout, so a file does not depend on the backend.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COUNTERS = ("steps", "updates", "episodes", "episodes_begun")
 
 
 class Parts(NamedTuple):
-    """The parts of a built agent whose states make up its own."""
+    """The parts of a built agent; the state of the agent consists of their states."""
 
     algorithm: Algorithm
     settings: Settings
@@ -42,7 +42,7 @@ def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
     """Return everything that training depends on.
 
     Args:
-        parts: of the agent.
+        parts: the parts of the agent.
         replay: whether the contents of the replay memory are included.
     """
     learner = parts.learner
@@ -73,7 +73,7 @@ def _core_state(parts: Parts) -> dict[str, Any]:
 
 
 def set_state(parts: Parts, state: Any) -> None:
-    """Restore what `get_state` returned.
+    """Restore a state that `get_state` returned.
 
     Raises:
         ValueError: if the state is malformed or does not fit this agent; the agent is then unchanged.
@@ -93,7 +93,7 @@ def set_state(parts: Parts, state: Any) -> None:
 
 
 def _check(parts: Parts, state: Any) -> None:
-    """Raise unless the state fits, as far as this can be checked before anything changes."""
+    """Raise a ValueError if the state does not fit, as far as this can be checked before anything changes."""
     algorithm, learner = parts.algorithm, parts.learner
     schema = {
         "variables": {
@@ -128,7 +128,7 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
         optimizers.set_state(optimizer, state["optimizers"][name], layout)
     for name, network in algorithm.networks().items():
         networks.set_weights(network, state["variables"][name])
-    # How the target moves is a setting, not a state: Polyak's coefficient means nothing to an agent with hard copies.
+    # Polyak averaging is a setting, not a state: its coefficient does not apply to an agent with hard copies.
     settings = () if state["polyak"] == learner.schedule.polyak else ("tau",)
     for name, value in state["hyperparameters"].items():
         if name not in settings:
@@ -151,13 +151,13 @@ def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
     if state["replay"] is not None:
         learner.replay.set_state(state["replay"])
         return
-    # The memory keeps its contents, so the episodes in flight do not continue from them.
+    # The memory keeps its contents, which the restored episodes in flight do not continue.
     for lane in range(len(state["lanes"]["lanes"]) if state["lanes"] else 0):
         learner.replay.interrupt(lane)
 
 
 def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
-    """Return what a file holds: how to build the agent, and its state.
+    """Return the document that a file holds: how to build the agent, and its state.
 
     Raises:
         ValueError: if `replay` is not a bool.
@@ -184,7 +184,7 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
 
 
 def check_document(file: Any) -> None:
-    """Check the outline of a document.
+    """Check the entries of a document, but not their contents.
 
     Raises:
         noterl.saving.FileError: if it is not the document of an agent.
@@ -208,7 +208,7 @@ def get_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
 
 
 def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray], *, allow_nonfinite: bool = False) -> None:
-    """Set what `get_weights` returned.
+    """Set weights that `get_weights` returned.
 
     Raises:
         ValueError: if the arrays do not fit, or one of them is not finite and `allow_nonfinite` is False; the agent is

@@ -24,18 +24,19 @@ def animate(player: Player, path: str | Path, *, max_steps: int | None, fps: int
     """Play an episode, acting deterministically, and write it.
 
     Args:
-        player: plays in an environment that must be able to render "rgb_array".
+        player: plays in an environment that must support `render_mode="rgb_array"`.
         path: a `.gif`, or a `.mp4` (which needs the extra `mp4`).
-        max_steps: the episode is cut off there.
-        fps: frames per second of the result.
-        seed: of the environment.
+        max_steps: number of steps after which the episode is cut off; None for no limit.
+        fps: frames per second of the animation.
+        seed: the seed from which that of the environment is sampled.
 
     Returns:
-        the reward of the episode as far as it was played.
+        The return of the episode, or of its first `max_steps` steps.
 
     Raises:
-        ValueError: if the path has another ending, or the environment renders no frames.
+        ValueError: if an argument is not one of the allowed values, or the environment renders no frames.
         ImportError: if the path ends in `.mp4` and the extra is not installed.
+        OSError: if the file cannot be written, or ffmpeg fails.
     """
     path = Path(checked_path(path))
     if path.suffix.lower() not in (".gif", ".mp4"):
@@ -57,7 +58,7 @@ def animate(player: Player, path: str | Path, *, max_steps: int | None, fps: int
 
 
 def _frames(player: Player, environment: Any, episode: Episode, max_steps: int | None) -> Iterator[np.ndarray]:
-    """Play the episode and return its frames, each when it is requested."""
+    """Play the episode and yield its frames."""
     player.actor.mark_stale()
     player.begin(episode, environment)
     yield _frame(environment)
@@ -93,7 +94,7 @@ def _find_ffmpeg() -> str:
 
 
 def _write_mp4(ffmpeg: str, path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
-    # The encoder writes a file of its own, which replaces an older file only when it is complete.
+    # ffmpeg writes a temporary file, which replaces an older file at `path` only when it is complete.
     with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
         made = Path(directory, "animation.mp4")
         _encode(ffmpeg, made, frames, fps)
@@ -102,7 +103,10 @@ def _write_mp4(ffmpeg: str, path: Path, frames: Iterator[np.ndarray], fps: int) 
 
 
 def _encode(program: str, made: Path, frames: Iterator[np.ndarray], fps: int) -> None:
-    """Run ffmpeg over the frames; imageio_ffmpeg's own function forks, which threads of a framework may not survive."""
+    """Encode the frames with ffmpeg.
+
+    imageio_ffmpeg's own function is not used, because it forks, which is unsafe while threads of a framework run.
+    """
     first = next(frames)
     size = f"{first.shape[1]}x{first.shape[0]}"
     source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(fps), "-i", "-"]

@@ -40,8 +40,8 @@ class Evaluate(Callback):
             result of `Agent.evaluate`.
         background: whether to evaluate a copy of the agent in a separate process while training continues. The result
             is the same. It is added to the logs of the first episode that ends after the evaluation, and always to
-            `results`. If another evaluation is due earlier, training waits for the running one. `env` must be
-            picklable, `on_best` must be a path, and a script needs `if __name__ == "__main__":`.
+            `results`. If another evaluation is due or the agent is saved earlier, training waits for the running one.
+            `env` must be picklable, `on_best` must be a path, and a script needs `if __name__ == "__main__":`.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.

@@ -17,10 +17,10 @@ LEARNING_RATES = TUNABLES["lr"]._replace(name="learning_rate")
 class ReduceLROnPlateau(Callback):
     """Reduce the learning rate of every optimizer on a plateau, and end training after a number of plateaus.
 
-    The mean of `monitor` is checked every `every` episodes. A plateau is `patience` checks in a row in which the mean
-    is not better than the best mean so far. Before `starts_at` environment steps, only the best mean is updated. The
-    logs of each episode hold the rates as `learning_rate`, or as `learning_rate/<optimizer>` if there are several
-    optimizers.
+    The mean of `monitor` is checked every `every` episodes, if the logs of that episode hold the metric. A plateau is
+    `patience` checks in a row in which the mean is not better than the best mean so far. Before `starts_at` environment
+    steps, only the best mean is updated. The logs of each episode hold the rates as `learning_rate`, or as
+    `learning_rate/<optimizer>` if there are several optimizers.
 
     `stop_after` corresponds to the divergence monitoring of xagents. A better mean resets the number of plateaus to 0.
 

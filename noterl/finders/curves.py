@@ -54,7 +54,7 @@ def derivative(values: Sequence[float], sma: int = 1) -> list[float]:
 def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
     """Return whether the reward has lost more than half of its gain, and more than noise explains.
 
-    The gain is from the mean over the first complete window to the best mean. The loss is from the best mean to the
+    The gain is from the mean over the first complete window to the best mean. The decline is from the best mean to the
     last one. Noise explains up to six standard errors of a mean; ten means rarely spread further. A value that is not
     finite counts as a collapse.
     """

@@ -12,7 +12,7 @@ from safetensors import numpy as safetensors_numpy
 from noterl.utils.codec import Array, check_bools, is_encodable
 from noterl.utils.files import FileError, PathLike, reading, replacing
 
-# NumPy writes headers of 128 bytes, 1408 for 64 axes. It parses them as Python literals, which takes much memory.
+# NumPy writes headers of 128 bytes, 1408 for 64 axes. Parsing a longer one takes much memory.
 _MAX_HEADER = 2048
 _MAX_PIECE = 2**26  # bytes
 _SAFETENSORS_DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"])

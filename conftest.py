@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed the generators that agents, networks and environments use if they receive no seed.
 
-    Set `NOTERL_TEST_SEED` to other seeds to find tests that pass only by chance.
+    Set `NOTERL_TEST_SEED` to another seed to find tests that pass only by chance.
     """
     seed = int(os.environ.get("NOTERL_TEST_SEED", "0"))
     random.seed(seed)

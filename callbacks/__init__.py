@@ -1,4 +1,4 @@
-"""The catalogue of callbacks, one class per file; imported as `noterl.callbacks`.
+"""All callbacks, one class per file; imported as `noterl.callbacks`.
 
 A class is imported when it is first used.
 """

@@ -1,4 +1,4 @@
-"""Adapting to gradient noise."""
+"""A callback that adapts to gradient noise."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ SCALES = ("variance", "simple")
 
 
 class AdaBatch(AdaptiveCallback):
-    """Adapt tunables to the difference of gradients between batches.
+    """Adapt batch size, learning rate and other tunables to how much gradients differ between batches.
 
-    Each measurement samples `num_samples` batches as training does, and compares their gradients in one compiled call
-    that changes nothing. With K gradients g_k of D numbers each and their mean G:
+    Each measurement samples K = `num_samples` batches as training does, and compares their gradients in one compiled
+    call that does not change the agent. With the K gradients g_k of D numbers each and their mean G:
 
     - `scale="variance"` measures the mean over k and j of (g_kj - G_j)^2, as Note_rl does. It depends on the size of
       the gradients and of the network, so its target must be found for each task.
     - `scale="simple"` measures the noise scale of McCandlish et al. (2018), "An empirical model of large-batch
       training", B_simple = tr(S) / |G|^2, where S is the covariance of one transition's gradient. In a batch of this
       size, noise and signal are equal. Both parts are estimated without bias (their appendix A.1) from batches of B
-      and of K * B, and smoothed separately. The logged value is B_simple / B: above 1, a larger batch would still
-      help. `batch=Scale()` then follows B_simple itself.
+      and of K * B transitions, where B is the batch size. The logged value is B_simple / B: above 1, a larger batch
+      would still help. `batch=Scale()` then follows B_simple itself.
 
-    The measured value is smoothed, `ema = smooth * new + (1 - smooth) * ema`. Its ratio to `target_noise` changes the
-    tunables by the table of `AdaptiveCallback`.
+    The variance is smoothed, `ema = smooth * new + (1 - smooth) * ema`. For "simple", tr(S) and |G|^2 are smoothed
+    separately instead. The ratio of `ema` to `target_noise` changes the tunables as the table in `AdaptiveCallback`
+    shows.
 
     For an agent that learns from rollouts without a replay memory, the batches are minibatches of the last rollout. A
     measurement that is due earlier waits until the updates on a rollout are complete.
 
     Args:
-        num_samples: batches in each measurement, at least 2.
-        target_noise: the target. The default is Note_rl's, for the variance. For "simple", 1 is a batch of the size
-            of the noise scale. None uses the first measurement.
+        num_samples: number of batches in each measurement, at least 2.
+        target_noise: target of `ema`. The default is Note_rl's, for the variance. For "simple", the target 1 means a
+            batch as large as the noise scale. None uses the first measurement.
         smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
         scale: "variance" or "simple".
         every: number of `unit` between measurements.
         unit: "episodes", "steps" (of the environment), "updates" or "seconds".
-        **adjusted: by name, a `Rate` or `Scale` for each tunable; see `AdaptiveCallback` for the names.
+        **adjusted: a `Rate` or `Scale` for each tunable, by its name; `AdaptiveCallback` lists the names.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no such
@@ -72,14 +73,14 @@ class AdaBatch(AdaptiveCallback):
         **adjusted: Any,
     ) -> None:
         super().__init__(smooth, every, unit, adjusted)
-        self.num_samples = check_int("num_samples", num_samples, least=2)  # one gradient differs from none
+        self.num_samples = check_int("num_samples", num_samples, least=2)  # a single gradient has no spread
         self.scale = check_word("scale", scale, SCALES)
         check_number("target_noise", 1.0 if target_noise is None else target_noise, low=0, above=True)
         self.target_noise = target_noise
         self._baseline: float | None = None
         self._parts: list[float] | None = None  # smoothed |G|^2 and tr(S)
         self._noise: Any = None
-        self._waits = False  # for the end of a rollout
+        self._waits = False  # whether a due measurement waits for a complete rollout
         self._generator_state: dict[str, Any] | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -108,7 +109,7 @@ class AdaBatch(AdaptiveCallback):
             return None
         olds = self._parts or parts
         signal, noise = self._parts = [super(AdaBatch, self)._average(*pair) for pair in zip(parts, olds, strict=True)]
-        # The unbiased estimate of a small signal may be below 0; it has no meaning then.
+        # The unbiased estimate of a small signal may be 0 or below; B_simple is then not defined.
         return max(noise, 0.0) / signal / self._noise.batch_size if signal > 0 else None
 
     def _average(self, new: float, old: float | None) -> float:

@@ -12,9 +12,9 @@ from .ess_adapt import ESSAdapt
 
 
 class Adapt(Callback):
-    """Adapt tunables with `AdaBatch` if `target_noise` is given, otherwise with `ESSAdapt`.
+    """Adapt tunables, such as the batch size, with `AdaBatch` if `target_noise` is given, otherwise with `ESSAdapt`.
 
-    It corresponds to `adjust` of Note_rl.
+    This class corresponds to `adjust` of Note_rl.
 
     Args:
         target_ess: argument of `ESSAdapt`.

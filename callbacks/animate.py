@@ -18,7 +18,7 @@ class Animate(Callback):
     Args:
         path: path of a `.gif` file, or of a `.mp4` file, which needs the extra `mp4`.
         env: environment to play in, as in `Agent.evaluate`; it must support the render mode "rgb_array".
-        max_steps: the episode is cut off after this number of steps.
+        max_steps: the episode is cut off after this number of steps; None for no limit.
         fps: frames per second.
         seed: seed of the environment; by default the agent's seed.
 

@@ -1,4 +1,4 @@
-"""Resuming after a crash by running the same script again."""
+"""A callback that resumes a crashed run when the same script runs again."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ class BackupAndRestore(Callback):
     """Keep a backup of everything in one file, and resume from it when the same script runs again.
 
     The process may be killed at any moment. When the script runs again, the interrupted `fit` trains the rest of its
-    budget. It ends in the state of an uninterrupted run, bit for bit (wall-clock times aside), for environments that
-    pass `noterl.envs.check`. The backup holds the memory, the episodes in flight, all generators and callbacks, the
-    budget of the `fit`, and its `History`.
+    budget. If the environment passes `noterl.envs.check`, the run ends in the same state as an uninterrupted run, bit
+    for bit except for wall-clock times. The backup holds the memory, the episodes in progress, all generators and
+    callbacks, where the `fit` began, and its `History`.
 
-    A backup identifies a `fit` by its number in the process. Earlier calls of `fit` are skipped. A `fit` that is
-    complete is not repeated, unless the file is removed or the script passes a larger budget to `fit`.
+    A backup identifies a `fit` by its number in the process. When the script runs again, earlier `fit` calls are
+    skipped. A complete `fit` is not repeated. If the script passes a larger budget to it, training continues.
 
     Args:
         path: the file, such as "runs/dqn/backup.noterl".
-        save_freq: number of `unit` between backups: the most that a crash loses.
+        save_freq: number of `unit` between backups, which is the most that a crash loses.
         unit: "episodes", "steps", "updates" or "seconds".
-        background: write in a thread if a copy of the state fits in memory; training waits only for the copy.
+        background: write in a thread if a copy of the state fits in memory. Training then waits only for the copy, and
+            for the previous backup if it is still being written.
 
     Raises:
         ValueError: if an argument is not one of the allowed values, or the file does not fit this agent.
@@ -55,8 +56,8 @@ class BackupAndRestore(Callback):
         self.every = Every(save_freq, unit, at="step", name="save_freq")
         self.path, self.background = Path(path), background
         self._fit: dict[str, Any] = {}  # the number of this fit, and the counts at which it began
-        self._restored: dict[str, Any] | None = None  # what the backup holds about the fit that continues
-        self._over = False  # whether backups have ended
+        self._restored: dict[str, Any] | None = None  # what the backup holds about this fit, if it resumes
+        self._over = False  # whether this fit writes no further backup
         self._writer = Writer()
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
@@ -97,7 +98,7 @@ class BackupAndRestore(Callback):
         self._save()
 
     def on_exception(self, error: BaseException) -> None:
-        """Keep the last backup: the present state may differ from that of an undisturbed run."""
+        """Keep the last backup: the current state may differ from that of an uninterrupted run."""
         self._over = True
 
     def on_train_end(self, logs: Logs) -> None:

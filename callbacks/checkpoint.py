@@ -1,4 +1,4 @@
-"""Saving the agent during training."""
+"""A callback that saves the agent during training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANIFEST = ".checkpoints.json"  # lists the files of the run that saved last
 
 
 class _File(NamedTuple):
-    """A kept file: its name, its score, and whether it was chosen by its score."""
+    """A kept file: its name, its score, and whether `_is_chosen` returned True for the score."""
 
     name: str
     score: float
@@ -36,10 +36,10 @@ class _File(NamedTuple):
 class Checkpoint(Callback):
     """Save the agent every `save_freq` episodes, steps, updates or seconds, and when training ends.
 
-    Files are named by episode and score, `<path>/episode-000120-reward-187.30.noterl`; a score of -187.30 is written as
-    `minus-187.30`. The ending is `.safetensors` for weights only; with another unit than episodes, the step follows the
-    episode. An older file is removed only after the new one is complete. Files of other runs are never removed.
-    Checkpoints run after all other callbacks, so a file holds their state after the episode.
+    Files are named by episode and score, such as `<path>/episode-000120-reward-187.30.noterl`. A score of -187.30 is
+    written as `minus-187.30`. The ending is `.safetensors` for weights only. If `unit` is not "episodes", the step
+    follows the episode. An older file is removed only after the new one is complete. Files of other runs are never
+    removed. Checkpoints run after all other callbacks, so a file holds their state after the episode.
 
     Which files are kept: by default, the newest `max_save_files`; with `save_best_only` or `save_top_k`, the
     best-scoring ones, plus the newest one unless `save_last=False`. The agent at the end of training is saved too,
@@ -48,23 +48,23 @@ class Checkpoint(Callback):
 
     Args:
         path: the directory of the files; it is created if necessary.
-        save_freq: number of `unit` between files. Steps, updates and seconds are exact: the agent is saved with its
-            episodes in flight.
+        save_freq: number of `unit` between files. Unless `unit` is "episodes", the agent is saved after the step at
+            which a file is due, with the episodes in progress.
         unit: "episodes" (finished ones), "steps" (of the environment), "updates" (of gradients) or "seconds".
-        max_save_files: number of files that are kept, the newest; None for all.
-        save_best_only: save only if the score is better than all before.
-        save_top_k: keep the files of this number of best scores instead of the newest.
-        save_last: keep the newest file whatever its score, and save the agent at the end of training.
+        max_save_files: number of newest files that are kept; None for all.
+        save_best_only: keep the files whose score was better than all before, and the newest file.
+        save_top_k: keep this number of files with the best scores, and the newest file.
+        save_last: keep the newest file even if its score is low, and save the agent at the end of training.
         save_weights_only: save only the weights (`Agent.save_weights`).
         save_replay: save the memory too. Exact resuming needs it; large memories make large files.
-        monitor: the metric whose mean is the score, a name in an episode's logs. The "loss" is NaN before the first
-            update.
-        window: finished episodes in the mean; there are fewer at the start. With `save_best_only` or `save_top_k`, no
-            file is chosen before there are that many. Use 1 for a metric that is rarely logged, such as
-            `evaluation_reward_mean`.
+        monitor: the metric whose mean is the score, a name in an episode's logs. The score of "loss" is NaN before
+            the first update.
+        window: number of finished episodes in the mean; there are fewer at the start. With `save_best_only` or
+            `save_top_k`, no score is compared before there are that many. Use 1 for a metric that is rarely logged,
+            such as `evaluation_reward_mean`.
         mode: "max" if a higher score is better, "min" if a lower one is better.
         background: write in a thread. Training waits only for the copy of the state, and for the previous file if it
-            is still being written. If a copy does not fit in memory, the file is written at once. An error of the
+            is still being written. If the copy does not fit in memory, training waits for the file. An error of the
             thread is raised by the next save, or at the end of training.
 
     Raises:
@@ -145,7 +145,7 @@ class Checkpoint(Callback):
 
     @property
     def _prefix(self) -> str:
-        """The beginning of the name of a file that holds the present state."""
+        """The start of the name of a file that holds the current state."""
         episode = f"episode-{self.agent.episodes:06d}-"
         return episode if self.every.unit == "episodes" else f"{episode}step-{self.agent.steps:08d}-"
 
@@ -165,7 +165,7 @@ class Checkpoint(Callback):
         self._save()
 
     def on_train_end(self, logs: Logs) -> None:
-        """Save unless this state is saved already, and wait until everything is written."""
+        """Save if this state has no file yet, and wait until everything is written."""
         trained = self._episode_ended or self.every.unit != "episodes"
         last = self.save_last or self.agent.stop_training
         by_score = self.save_best_only or self.save_top_k is not None
@@ -198,7 +198,7 @@ class Checkpoint(Callback):
             raise
 
     def _is_chosen(self, score: float) -> bool:
-        """Return whether a file with this score is kept; without a choice all are."""
+        """Return whether the score is one of the best; True if files are not chosen by score."""
         if not self._monitor.is_full and (self.save_best_only or self.save_top_k is not None):
             return False
         scores = [file.score for file in self._kept if file.chosen]
@@ -225,7 +225,7 @@ class Checkpoint(Callback):
         return f"{self._prefix}{metric}-{f'{score:.2f}'.replace('-', 'minus-')}.{ending}"
 
     def _write(self, path: Path, surplus: list[Path], undo: Callable[[], None]) -> None:
-        """Write the present state, then remove the files that are not kept."""
+        """Write the current state, then remove the files that are not kept."""
         background = self.background
         if not background:
             save = partial(self.agent.save, path, replay=self.save_replay)
@@ -259,7 +259,7 @@ class Checkpoint(Callback):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned; only files of a `Checkpoint` in this directory are kept and removed."""
+        """Restore what `get_state` returned, without names that a `Checkpoint` does not give to files."""
         rows = zip(state["files"], state["scores"], state["chosen"], strict=True)
         self._kept = [_File(*row) for row in rows if _NAME.fullmatch(row[0])]
         self._monitor.set_recent(state["recent"])

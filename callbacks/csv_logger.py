@@ -46,7 +46,7 @@ class CSVLogger(RowLogger):
         return read_csv(self.path)
 
     def rewrite(self, rows: list[Row]) -> None:
-        """Replace the file by one with these rows."""
+        """Replace the contents of the file with these rows."""
         self._columns = columns_of(rows)
         with replacing(self.path) as file:
             file.write(csv_text(rows, self._columns, header=bool(rows)).encode())

@@ -1,4 +1,4 @@
-"""Stopping when training is good enough, or no longer improves."""
+"""A callback that ends training when the agent is good enough, or no longer improves."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from .support.monitor import Monitor
 
 
 class EarlyStopping(Callback):
-    """Stop when a moving mean reaches a criterion, or has not improved for some episodes.
+    """End training when a moving mean reaches a criterion, or has not improved for a number of episodes.
 
     The mean is that of `monitor` over the last `trial_count` finished episodes. Nothing is checked before there are
-    that many. The state is kept between `fit` calls with the same object, and in saved files.
+    that many. Episodes whose logs do not hold the metric are not counted. The state is kept between `fit` calls with
+    the same object, and in saved files.
 
     Args:
-        trial_count: number of episodes in the mean; 1 for a metric that is a mean already, as those of `Evaluate` are.
+        trial_count: number of episodes in the mean; 1 for a metric that is a mean already, such as those of `Evaluate`.
         criterion: stop when the mean reaches it; None for never.
         monitor: the metric, a name in an episode's logs.
         patience: stop after this number of episodes without a better mean; None for never.
         mode: "max" if higher is better, "min" if lower is better.
         restore_best_weights: when training ends for any reason, set the networks to the weights of the best mean of
-            all `fit` calls. Checkpoints at the end hold these. The optimizers are not changed.
+            all `fit` calls. A checkpoint at the end of training holds these. The optimizers are not changed.
 
     Raises:
         ValueError: if an argument is not one of the allowed values, or neither `criterion` nor `patience` is given; at
@@ -87,7 +88,7 @@ class EarlyStopping(Callback):
             self.agent.set_weights(self._best_weights)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the recent values, the best mean, the episodes since then, and the best weights if they are kept."""
+        """Return the recent values, the best mean, the number of episodes since then, and the best weights if kept."""
         state: dict[str, Any] = {"recent": list(self._monitor.recent), "best": self._best, "waited": self._waited}
         if self._best_weights is not None:
             state["best_weights"] = dict(self._best_weights)

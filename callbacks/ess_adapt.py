@@ -12,15 +12,15 @@ from .window import check_replay
 
 
 class ESSAdapt(AdaptiveCallback):
-    """Adapt tunables to the effective sample size of a prioritized memory, ESS = 1 / sum of p^2.
+    """Adapt batch size, learning rate and other tunables to the effective sample size of a prioritized memory.
 
-    Here p are the sampling probabilities. ESS is the number of uniformly sampled transitions that have the same
-    variance as those that the memory samples. It is smoothed: `ema = smooth * ESS + (1 - smooth) * ema`. The ratio of
-    `ema` to `target_ess` changes the tunables as the table in `AdaptiveCallback` shows.
+    The effective sample size is ESS = 1 / sum of p^2, where p are the sampling probabilities: the number of equally
+    weighted transitions whose mean has the same variance. It is smoothed: `ema = smooth * ESS + (1 - smooth) * ema`.
+    The ratio of `ema` to `target_ess` changes the tunables as the table in `AdaptiveCallback` shows.
 
-    If `target_ess` is None, ESS divided by the number of transitions is smoothed instead, because the ESS of a memory
-    that fills grows by itself. The target is the first measurement. It is measured again after as many environment
-    steps as the memory's capacity. Every tunable is then reset to its first value.
+    If `target_ess` is None, ESS divided by the number of transitions is smoothed instead, because ESS itself grows
+    while the memory fills. The target is then the first measurement. After as many environment steps as the memory's
+    capacity, the target is set to the current `ema`, and every tunable is reset to its first value.
 
     Args:
         target_ess: target of the smoothed ESS, in transitions; None to compare with the first measurement.
@@ -69,13 +69,13 @@ class ESSAdapt(AdaptiveCallback):
         super().on_train_begin(logs)
 
     def _measure(self) -> float | None:
-        """Return the ESS; None if the memory holds less than a batch."""
+        """Return ESS; None if the memory holds less than a batch."""
         if len(self.agent.replay) < self.agent.update_batch_size:
             return None
         return float(self.agent.replay.effective_sample_size())
 
     def _average(self, new: float, old: float | None) -> float:
-        """Return the next moving average: of the ESS, or without a target of the ESS per transition."""
+        """Return the next moving average: of ESS, or of ESS per transition if `target_ess` is None."""
         return super()._average(new if self.target_ess is not None else new / len(self.agent.replay), old)
 
     def _target(self) -> float:

@@ -20,23 +20,24 @@ class ESSWindow(Callback):
     most of the probability, ESS is small and the others can be dropped at little cost.
 
     - Mode "baseline" smooths ESS, and drops (1 - ESS / ESS0) * scale * N transitions. ESS0 is the ESS after the last
-      trim, or the largest smoothed ESS since then. A memory whose ESS does not fall stays as it is.
-    - Mode "target" smooths ESS / N, and keeps this share times scale * N transitions. Unless the scores are nearly
-      equal, each measurement shrinks the memory again, down to `min_size`: set `min_size` well above a batch.
+      trim, or the largest smoothed ESS since then if that is larger. If ESS does not fall, nothing is dropped.
+    - Mode "target" smooths ESS / N, and keeps the smoothed value times scale * N transitions. Unless the scores are
+      nearly equal, each measurement shrinks the memory again, down to `min_size`. Set `min_size` well above a batch.
 
     Both rules come from Note_rl, which measures ESS0 whenever collection ends and learning begins. In noterl,
     collection and learning alternate all the time, so ESS0 is the largest value.
 
-    The logs of each episode hold the last ESS as `ess`, and the number of transitions that can be sampled as `window`.
+    The logs of each episode hold the last ESS, not smoothed, as `ess`, and the number of transitions that were not
+    dropped as `window`.
 
     Args:
         scale: factor of the rule. Above 1, mode "target" keeps more and mode "baseline" drops more.
         smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
         mode: "baseline" or "target".
         trim: "oldest" drops the oldest transitions. "sampled" samples which transitions to keep, in proportion to their
-            scores, and masks the others.
-        min_size: number of transitions that are always kept; None for one batch. A memory of at most this size is not
-            measured.
+            scores, and excludes the others from sampling.
+        min_size: number of transitions that are always kept, at least one batch; None for one batch. A memory of at
+            most this size is not measured.
         every: number of `unit` between measurements.
         unit: "episodes", "steps" (of the environment), "updates" or "seconds".
 
@@ -45,8 +46,9 @@ class ESSWindow(Callback):
             memory.
 
     Attributes:
-        ess: the smoothed ESS, in mode "target" of the memory at the last measurement; None before the first one.
-        baseline: ESS0; None before the first measurement.
+        ess: the smoothed ESS; in mode "target", the smoothed ESS / N times N at the last measurement. None before the
+            first measurement.
+        baseline: ESS0; in mode "target", the ESS after the last trim. None before there is one.
 
     Example:
     >>> import noterl
@@ -101,7 +103,7 @@ class ESSWindow(Callback):
             self._log(logs)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the smoothed ESS, also per transition, ESS0 and the last ESS."""
+        """Return the smoothed ESS, the smoothed ESS / N, ESS0 and the last ESS."""
         return {"ess": self.ess, "share": self._share, "baseline": self.baseline, "last": self._last}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -123,7 +125,7 @@ class ESSWindow(Callback):
     def _trim(self, size: int, least: int) -> None:
         ess = self._last = self.agent.replay.effective_sample_size()
         if self.mode == "target":
-            # Not ESS itself: its average lags behind the N of a memory that fills.
+            # ESS / N is smoothed, because an average of ESS would lag behind N while the memory fills.
             self._share = self._average(ess / size, self._share)
             self.ess = self._share * size
             kept = _floor(self.ess * self.scale)

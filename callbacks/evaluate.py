@@ -1,4 +1,4 @@
-"""Evaluating during training."""
+"""A callback that evaluates the agent during training."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MEASURED = ("reward_mean", "reward_std", "reward_iqm", "length_mean", "success_r
 class Evaluate(Callback):
     """Play whole episodes without learning at a fixed frequency. Training is not affected.
 
-    The results are added to the logs of the episode that ended before the evaluation, with the prefix `evaluation_`.
-    `History` and loggers record them, and a `Checkpoint` or `EarlyStopping` may monitor them.
+    The results are added, with the prefix `evaluation_`, to the logs of the episode that ended just before. `History`
+    and loggers record them, and a `Checkpoint` or `EarlyStopping` may monitor them.
 
     Args:
         env: environment to play in, as in `Agent.evaluate`; by default a new copy of the training environment.
@@ -35,21 +35,21 @@ class Evaluate(Callback):
         num_envs: number of environments that are stepped together.
         seed: seed of every evaluation; by default the agent's seed.
         deterministic: whether to act without exploration; if False, the agent explores as in training.
-        on_best: used for the first mean reward, and for each one that is higher than all before. If it is a path, the
-            agent is saved there without its memory. If it is a function, it receives the agent and the result of
-            `Agent.evaluate`.
+        on_best: what to do after the first evaluation, and whenever the mean reward is higher than all before. If it
+            is a path, the agent is saved there without its memory. If it is a function, it receives the agent and the
+            result of `Agent.evaluate`.
         background: whether to evaluate a copy of the agent in a separate process while training continues. The result
-            is the same. It is logged when the next episode ends after the evaluation, and always kept in `results`. If
-            another evaluation is due earlier, training waits for the running one. `env` must be picklable, `on_best`
-            must be a path, and a script needs `if __name__ == "__main__":`.
+            is the same. It is added to the logs of the first episode that ends after the evaluation, and always to
+            `results`. If another evaluation is due or the agent is saved earlier, training waits for the running one.
+            `env` must be picklable, `on_best` must be a path, and a script needs `if __name__ == "__main__":`.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
         OSError: when training begins, if the path `on_best` cannot be written.
 
     Attributes:
-        results: one list per number, with one entry per evaluation: `episodes` and `steps` before it, and its results.
-        best: the highest mean reward.
+        results: one list per quantity, with one entry per evaluation: `episodes` and `steps` so far, and its results.
+        best: the highest mean reward; None before the first evaluation.
 
     Example:
     >>> import noterl
@@ -95,14 +95,14 @@ class Evaluate(Callback):
         self._evaluator: Evaluator | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that the best agent can be saved, and start the process of the background."""
+        """Check that the best agent can be saved, and start the process if `background` is set."""
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
         if self.background:
             self._evaluator = Evaluator(self.agent, self._arguments)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Log the result of the background if it is ready."""
+        """Log the result of the background evaluation if it is ready."""
         if logs.get("complete", True) and self._evaluator is not None and self._evaluator.is_ready():
             logs.update(self._finish())
 
@@ -125,7 +125,7 @@ class Evaluate(Callback):
             self._evaluator = None
 
     def get_state(self) -> dict[str, Any]:
-        """Wait for the evaluation in progress; return the results and the best mean."""
+        """Wait for the evaluation in progress; return the results and the best mean reward."""
         self._finish()
         return {"results": {name: list(values) for name, values in self.results.items()}, "best": self.best}
 

@@ -1,4 +1,4 @@
-"""Setting a hyperparameter by a schedule."""
+"""A callback that sets a hyperparameter by a schedule."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class HyperparameterScheduler(Callback):
     """Set a hyperparameter of the agent to a function of the steps, updates or episodes so far.
 
     The value is set when training begins and when each episode ends. With `live`, it is also set before each gradient
-    update, and each update then runs as a separate call. The counts are the agent's totals. If a run continues within
-    an episode, the value stays until the episode ends. The logs of each episode hold the value that it ended with,
-    under the name.
+    update, and each update then runs as a separate compiled call. The counts are the agent's totals. If a run is
+    resumed in the middle of an episode, the value is kept until the episode ends. The logs of each episode hold, under
+    `name`, the value at its end.
 
     Args:
         name: one of `agent.hyperparameters`, or a rule of the optimizer: "learning_rate", "beta_1", "beta_2" or
@@ -31,7 +31,7 @@ class HyperparameterScheduler(Callback):
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no such
-            hyperparameter; if the schedule returns a value that is not allowed.
+            hyperparameter, or another schedule sets it; if `schedule` returns a value that is not allowed.
 
     Example:
     >>> import noterl
@@ -56,14 +56,14 @@ class HyperparameterScheduler(Callback):
             raise ValueError(f"schedule must be a function of the number of {unit}, got {schedule!r}")
         self.name, self.schedule, self.optimizer = name, schedule, optimizer
         self.unit = check_word("unit", unit, UNITS)
-        self._at: int | None = None  # the count of the present value
+        self._at: int | None = None  # the count that the current value was computed from
         if live:
             self.needs_live_updates = True
             self.on_batch_begin = self._before_update  # type: ignore[method-assign]
 
     @property
     def state_key(self) -> str:
-        """The class, the name, and the optimizer if one is given."""
+        """The names of the class and the hyperparameter, and the optimizer if one is given."""
         return ":".join([type(self).__name__, self.name, *([self.optimizer] if self.optimizer else [])])
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -80,7 +80,7 @@ class HyperparameterScheduler(Callback):
         self._set(self._now)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the count of the present value."""
+        """Return the count that the current value was computed from."""
         return {"at": self._at}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -89,7 +89,7 @@ class HyperparameterScheduler(Callback):
 
     @property
     def value(self) -> float:
-        """The present value; if it is set in several optimizers, that of the first."""
+        """The current value; if it is set in several optimizers, that of the first."""
         if self.name in self.agent.hyperparameters:
             return float(self.agent.hyperparameters[self.name])
         return self.agent.get_rule(self.name, self.optimizer)

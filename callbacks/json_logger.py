@@ -9,10 +9,10 @@ from .support.row_logger import RowLogger
 
 
 class JSONLogger(RowLogger):
-    """Write a JSON object per line for each finished episode: the metrics in its logs, with NaN as null.
+    """Write a JSON object for each finished episode, one per line, with the metrics in its logs.
 
-    A resumed run appends rows without duplicates. The file of another run is renamed, unless `append` is set. See
-    `RowLogger`.
+    NaN and infinities become null. A resumed run appends rows without duplicates. The file of another run is renamed,
+    unless `append` is set. See `RowLogger`.
 
     Args:
         path: path of the file.
@@ -40,7 +40,7 @@ class JSONLogger(RowLogger):
         return read_json_lines(self.path)
 
     def rewrite(self, rows: list[Row]) -> None:
-        """Replace the file by one with these rows."""
+        """Replace the contents of the file with these rows."""
         with replacing(self.path) as file:
             file.write(json_text(rows).encode())
 

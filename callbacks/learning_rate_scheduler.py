@@ -1,4 +1,4 @@
-"""Setting the learning rate by a schedule."""
+"""A callback that sets the learning rate by a schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LearningRateScheduler(HyperparameterScheduler):
     Args:
         schedule: a function of the count that returns the rate, such as one of `noterl.schedules`.
         unit: the count: environment "steps", gradient "updates" or finished "episodes".
-        live: set the rate before each update, which then runs as a separate call.
+        live: also set the rate before each update, which then runs as a separate compiled call.
         optimizer: the name of the optimizer; None for all.
 
     Raises:

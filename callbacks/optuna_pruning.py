@@ -16,8 +16,8 @@ class OptunaPruning(Callback):
     """Report the mean of a metric to an Optuna trial at a fixed frequency, and end training if the trial is pruned.
 
     The reported step is the last multiple of `every` that was reached, so trials are compared at the same steps. If the
-    study prunes the trial, the callback calls `Agent.stop`. When training has ended, `fit` raises `optuna.TrialPruned`,
-    which the study handles.
+    study prunes the trial, the callback calls `Agent.stop`. After training, `fit` raises `optuna.TrialPruned`, which
+    the study handles.
 
     Args:
         trial: the `optuna.Trial` that the objective receives.

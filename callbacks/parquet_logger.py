@@ -1,4 +1,4 @@
-"""Logging episodes to a Parquet file."""
+"""A callback that logs episodes to a Parquet file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from .support.row_logger import RowLogger
 class ParquetLogger(RowLogger):
     """Write a row for each finished episode into one Parquet file, which can be read at any time.
 
-    The columns are those of the logs, and the five that xagents writes: `mean_reward` (of the last `window` episodes,
-    with this one), `best_reward` (the best such mean so far), `episode_reward`, `step` and `time` (seconds of
-    training, over all fits). Rows cannot be appended to a Parquet file, so each write replaces the file atomically, and
-    the default interval is longer. A resumed run writes no duplicates. The file of another run is renamed, unless
-    `append` is set. See `RowLogger`.
+    The columns are the metrics in the logs, and the five columns that xagents writes:
+
+    - `mean_reward`: the mean over the last `window` episodes, including this one.
+    - `best_reward`: the best such mean so far.
+    - `episode_reward`, `step`, and `time` in seconds of training over all fits.
+
+    Rows cannot be appended to a Parquet file. Each write therefore replaces the file atomically, and the default of
+    `flush_every` is higher than that of other loggers. A resumed run writes rows without duplicates. The file of
+    another run is renamed, unless `append` is set. See `RowLogger`.
 
     Args:
         path: path of the file.
@@ -70,7 +74,7 @@ class ParquetLogger(RowLogger):
         }
 
     def rewrite(self, rows: list[Row]) -> None:
-        """Replace the file by one with these rows, and continue from them."""
+        """Replace the contents of the file with these rows; the best and the recent rewards are those of the rows."""
         self._rows = list(rows)
         self._recent.clear()
         self._recent.extend(row["episode_reward"] for row in rows)
@@ -78,6 +82,6 @@ class ParquetLogger(RowLogger):
         write_parquet(self.path, self._rows)
 
     def append_rows(self, rows: list[Row]) -> None:
-        """Write the file again with further rows."""
+        """Add rows and write the whole file again."""
         self._rows += rows
         write_parquet(self.path, self._rows)

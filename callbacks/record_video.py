@@ -25,7 +25,7 @@ class RecordVideo(Callback):
         unit: "episodes", "steps" or "updates".
         kind: "gif", or "mp4", which needs the extra `mp4`.
         env: environment to play in, as in `Agent.evaluate`; it must support the render mode "rgb_array".
-        max_steps: the episode is cut off after this number of steps.
+        max_steps: the episode is cut off after this number of steps; None for no limit.
         fps: frames per second.
         seed: seed of the environment in every animation; by default the agent's seed.
 

@@ -1,4 +1,4 @@
-"""Reducing the learning rate when training no longer improves."""
+"""A callback that reduces the learning rate when training no longer improves."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ LEARNING_RATES = TUNABLES["lr"]._replace(name="learning_rate")
 class ReduceLROnPlateau(Callback):
     """Reduce the learning rate of every optimizer on a plateau, and end training after a number of plateaus.
 
-    The mean of `monitor` is checked every `every` episodes. A plateau is `patience` checks in a row without a better
-    mean than the best. Before `starts_at` environment steps, only the best mean is updated. The logs of each episode
-    hold the rates as `learning_rate`, or as `learning_rate/<optimizer>` if there are several optimizers.
+    The mean of `monitor` is checked every `every` episodes, if the logs of that episode hold the metric. A plateau is
+    `patience` checks in a row in which the mean is not better than the best mean so far. Before `starts_at` environment
+    steps, only the best mean is updated. The logs of each episode hold the rates as `learning_rate`, or as
+    `learning_rate/<optimizer>` if there are several optimizers.
 
-    With `stop_after`, this is the divergence monitoring of xagents: a better mean resets the number of plateaus.
+    `stop_after` corresponds to the divergence monitoring of xagents. A better mean resets the number of plateaus to 0.
 
     Args:
-        factor: the rate is multiplied by it.
+        factor: the rate is multiplied by it on each plateau; above 0 and below 1.
         patience: checks without improvement in a plateau.
         monitor: the metric, a name in an episode's logs.
-        window: finished episodes in its mean; there are fewer at the start.
+        window: number of finished episodes in its mean; there are fewer at the start.
         mode: "max" if higher is better, "min" if lower is better.
-        every: finished episodes between checks.
-        min_delta: the least difference to the best mean that counts as an improvement.
-        cooldown: checks after a plateau that are not counted.
+        every: number of finished episodes between checks.
+        min_delta: a mean is better only if it differs from the best one by more than this.
+        cooldown: number of checks after a plateau that are not counted.
         min_lr: the lower bound of the rate.
-        starts_at: environment steps before the first plateau.
-        stop_after: plateaus in a row that end training; None for never.
+        starts_at: number of environment steps before checks are counted.
+        stop_after: number of plateaus in a row that end training; None to continue.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; at an episode's end, if its logs do not hold
-            `monitor`.
+            `monitor`; at a plateau, if a learning rate has a schedule.
 
     Example:
     >>> import noterl
@@ -119,7 +120,7 @@ class ReduceLROnPlateau(Callback):
             self.agent.stop(f"{self._monitor.name} has not improved for {self.stop_after} plateaus")
 
     def get_state(self) -> dict[str, Any]:
-        """Return the recent values, the best mean, and the counts since then."""
+        """Return the recent values, the best mean, and the counts of checks and plateaus."""
         return {
             "recent": list(self._monitor.recent),
             "best": self._best,

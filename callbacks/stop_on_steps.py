@@ -1,4 +1,4 @@
-"""Stopping at a number of environment steps."""
+"""A callback that ends training at a number of environment steps."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from noterl.utils.checks import check_positive, whole
 class StopOnSteps(Callback):
     """End training at exactly this number of environment steps of the agent, over all `fit` calls.
 
-    `fit(steps=)` adds steps; this callback counts earlier ones too, also those before a restored file was saved. An
-    agent that has made them already is not trained.
+    `fit(steps=)` counts the steps of one call. This callback also counts earlier steps, including those that a restored
+    agent made before it was saved. If the agent has already made enough steps, `fit` does not train it.
 
     Args:
-        steps: the total over all environments.
+        steps: the total, summed over all environments.
 
     Raises:
-        ValueError: if `steps` is not a positive int, or a float without a fraction.
+        ValueError: if `steps` is neither a positive int nor a positive float without a fraction.
 
     Example:
     >>> import noterl

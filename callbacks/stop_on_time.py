@@ -11,10 +11,10 @@ from noterl.utils.checks import check_number
 
 
 class StopOnTime(Callback):
-    """End training after a number of seconds, when the step in progress is complete.
+    """End training after a number of seconds; the step in progress is completed.
 
-    The time of all `fit` calls counts, including calls before a restored file was saved. Time between calls does not
-    count.
+    The time of all `fit` calls counts. If the agent was restored, so does the time before its file was saved. Time
+    between calls does not count.
 
     Args:
         seconds: the training time in seconds.

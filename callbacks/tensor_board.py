@@ -15,10 +15,10 @@ from noterl.utils.tables import plain_row
 
 
 class TensorBoard(Callback):
-    """Write the numbers of each finished episode's logs for TensorBoard, against environment steps.
+    """Write the numeric metrics of each finished episode for TensorBoard; the step is the number of environment steps.
 
-    To look at the charts, `pip install tensorboard` and call `tensorboard --logdir` with the folder. A resumed run
-    writes another file. The charts then hide what the interrupted run wrote after its last checkpoint.
+    To see the charts, `pip install tensorboard` and run `tensorboard --logdir` with the folder. A resumed run writes
+    another file. The charts then hide what the interrupted run wrote after its last checkpoint.
 
     Args:
         folder: the folder of the run, which is created if necessary.
@@ -27,7 +27,7 @@ class TensorBoard(Callback):
     Raises:
         ValueError: if `flush_every` is not a positive int.
         OSError: when training begins, if the folder cannot be written.
-        ImportError: without the extra `tensorboard`.
+        ImportError: if the extra `tensorboard` is not installed.
 
     Example:
     >>> import os, noterl
@@ -52,19 +52,19 @@ class TensorBoard(Callback):
         return f"{type(self).__name__}:{self.folder.name}"
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Open a file; its first event makes TensorBoard ignore the later steps of older files, which are repeated."""
+        """Open a file. Its first event makes TensorBoard hide later steps in older files, which are played again."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        # EventsWriter instead of SummaryWriter: its flush leaves no queue, and it accepts a suffix. TensorBoard reads
-        # files in the order of their names, which hold seconds; the suffix orders files of the same second.
+        # EventsWriter instead of SummaryWriter: its flush writes every event, and it accepts a suffix. TensorBoard
+        # reads files in the order of their names, which hold seconds; the suffix orders files of the same second.
         self._file = EventsWriter(str(self.folder / "events"), f".{time.time_ns():020d}.{secrets.token_hex(4)}")
         self._file.write_event(Event(step=self.agent.steps + 1, session_log=SessionLog(status=SessionLog.START)))
         self._flush()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Write the numbers of a completed episode."""
+        """Write the numeric metrics of a complete episode."""
         if self._file is None or not logs.get("complete", True):
             return
         from tensorboardX.proto.event_pb2 import Event

@@ -1,4 +1,4 @@
-"""Ending training without an error when a loss is not finite."""
+"""A callback that ends training without an error if a loss is not finite."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class TerminateOnNaN(Callback):
     """End training at the first loss or gradient that is not finite, and keep the last finite state.
 
     Without this callback, `fit` raises `NonFiniteError`. In both cases the agent holds the state before that update.
-    With it, training ends normally, and `stop_reason` names the update and the step. It handles every gradient update,
-    which costs a fetch from the device for each group of updates.
+    With it, training ends normally, and `stop_reason` names the update and the step. The callback checks every gradient
+    update, which costs one fetch from the device per group of updates.
 
     Example:
     >>> import noterl

@@ -13,16 +13,16 @@ from noterl.utils.tables import agent_row, plain_row
 
 
 class WandbLogger(Callback):
-    """Log the metrics of each finished episode to a Weights & Biases run, by environment steps.
+    """Log the metrics of each finished episode to a Weights & Biases run; its step is the number of environment steps.
 
-    A restored agent continues the same run; steps that are played again are not logged twice. wandb writes to the disk
-    at once and uploads in the background.
+    A restored agent continues the same run; episodes that are played again are not logged twice. wandb writes each
+    episode to the disk immediately and uploads in the background.
 
     Args:
         project: name of the project.
         name: name of the run; by default wandb chooses one.
         config: further entries of the run's configuration, in addition to the agent's arguments.
-        mode: "online", "offline" or "disabled", as in wandb; None for wandb's environment variable.
+        mode: "online", "offline" or "disabled", as in `wandb.init`; None for wandb's own setting, such as `WANDB_MODE`.
         folder: folder of wandb's files; None for wandb's default.
 
     Raises:

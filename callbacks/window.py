@@ -17,19 +17,19 @@ Size = int | float | Callable[[Any], int | float]
 class Window(Callback):
     """Keep a window of the newest transitions in a replay memory and drop the older ones.
 
-    A full memory evicts one transition for each new one. This callback drops many at once, down to `size`: when the
-    memory is full, or at a fixed frequency. At least one batch is kept. The logs of each episode hold the number of
+    A full memory evicts one transition for each new one. This callback drops many together, down to `size`: when
+    the memory is full, or at a fixed frequency. At least one batch is kept. The logs of each episode hold the number of
     stored transitions as `window`.
 
     Args:
         size: how many transitions are kept. An int is their number; a float below 1 is a fraction of the stored ones. A
-            function receives the agent and returns either.
+            function receives the agent and returns an int or a float.
         every: number of `unit` between trims; None to trim at the end of an episode if the memory is full.
         unit: "steps" (of the environment), "episodes", "updates" or "seconds".
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no replay
-            memory; at a trim, if the function `size` returns another value.
+            memory; at a trim, if the function `size` returns a value that is not allowed.
 
     Example:
     >>> import noterl

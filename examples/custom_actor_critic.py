@@ -1,4 +1,4 @@
-"""A custom actor-critic with Keras networks: VPG with generalized advantages (Schulman et al., 2016)."""
+"""A custom actor-critic with Keras networks: policy gradient with generalized advantages (Schulman et al., 2016)."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The program of `make demo`: train DQN on CartPole-v1, write a checkpoint, a curve and an animation."""
+"""The program of `make demo`: train DQN on CartPole-v1, and write a checkpoint, a curve and an animation."""
 
 import argparse
 import os

@@ -1,7 +1,7 @@
 """Flip 15 bits until they equal a goal, with and without hindsight.
 
 The reward is -1 until all bits are right, so random actions almost never reach the goal. `Hindsight` replaces the goal
-of stored transitions by a goal that the episode achieved.
+of sampled transitions by a goal that the episode achieved.
 """
 
 import os

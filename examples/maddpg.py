@@ -13,7 +13,7 @@ def make(render_mode=None):
     return simple_speaker_listener_v4.parallel_env(max_cycles=25, render_mode=render_mode)
 
 
-agent = noterl.MADDPG(make, seed=1)  # independent=True: each critic sees its own agent only
+agent = noterl.MADDPG(make, seed=1)  # with independent=True, each critic receives only its own agent's data
 print(agent.names, agent.observation_size, agent.action_size)
 agent.compile(replay=noterl.Replay(100_000))
 history = agent.fit(episodes=EPISODES, log_every=250)

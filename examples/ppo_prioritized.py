@@ -1,7 +1,7 @@
 """Train PPO with a prioritized replay memory of its rollouts.
 
-The score of a transition is its value error and the change of the policy since. `ESSWindow` evicts the oldest
-transitions when the effective sample size falls.
+The score of a transition combines its value error and how much the policy has changed since it was collected.
+`ESSWindow` keeps about as many of the newest transitions as the effective sample size.
 """
 
 import os

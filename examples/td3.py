@@ -13,7 +13,8 @@ EPISODES = min(60, int(os.environ.get("NOTERL_MAX_EPISODES", "60")))
 agent = noterl.TD3("Pendulum-v1", hidden=(64, 64), gamma=0.98, seed=1)
 agent.compile(
     optimizer=keras.optimizers.Adam(1e-3),
-    noise=GaussianWhiteNoiseProcess(sigma=Linear(0.3, 0.05, steps=10_000), size=1),  # 1 is half the width of the bounds
+    # The noise has the scale [-1, 1], in which the bounds of the actions are -1 and 1.
+    noise=GaussianWhiteNoiseProcess(sigma=Linear(0.3, 0.05, steps=10_000), size=1),
     replay=noterl.Replay(50_000),
     update_every=16,
     updates=16,

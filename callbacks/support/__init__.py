@@ -1,1 +1,1 @@
-"""What several callbacks share."""
+"""Helpers that several callbacks share."""

@@ -1,4 +1,4 @@
-"""The base of callbacks that adapt an agent to a measured quantity."""
+"""The base class of callbacks that adapt an agent to a measured quantity."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .tunables import TUNABLES, Rate, Scale, Values
 class AdaptiveCallback(Callback):
     """Base class: measure a quantity, compare it with a target, and adapt tunables by the ratio.
 
-    The tunables, and their direction if the ratio of the measured quantity to its target is above 1 (- if a tunable
-    does not depend on that quantity):
+    A tunable is a number of the agent that may change during training. The table shows how each one changes if the
+    ratio of the measured quantity to its target is above 1. A dash means that it does not depend on that quantity.
 
     | name | by | effective sample size | gradient noise |
     | --- | --- | --- | --- |
     | `batch` (transitions) | `Scale` | more | more |
     | `update_every` (environment steps between groups) | `Scale` | fewer | more |
     | `updates` (in a group) | `Scale` | more | - |
-    | `collect` (as `update_every`, and fewer the fuller the memory) | `Scale` | fewer | - |
+    | `collect` (as `update_every`, but also fewer as the memory fills) | `Scale` | fewer | - |
     | `alpha` (of prioritized sampling) | `Rate` | up | down |
     | `lr` (of every optimizer), `tau` (Polyak), `gamma`, `clip` | `Rate` | up | down |
     | `eps` (of the policy), `weight_decay`, `beta` (the agent's, else the sampler's) | `Rate` | down | up |
     | `beta1`, `beta2` (of every optimizer) | `Rate` | up | up |
 
-    Every value is clipped, and `batch` grows no further than the number of transitions that the memory can sample. The
-    logs of each episode hold it under its name (`lr/<optimizer>` if there are several optimizers). The values stay when
-    training ends. Formulas: Note_rl, `adjust_*`.
+    Every value is clipped to its bounds. `batch` does not exceed the number of transitions that the memory can sample,
+    unless its first value does. The logs of each episode hold each value under its name, or under `lr/<optimizer>` if
+    there are several optimizers. The values stay when training ends. The formulas are those of `adjust_*` in Note_rl.
 
     Attributes:
         ema: the moving average of the measured quantity; None before the first measurement.
@@ -78,11 +78,11 @@ class AdaptiveCallback(Callback):
         return new if old is None else self.smooth * new + (1.0 - self.smooth) * old
 
     def _target(self) -> float:
-        """Return what the moving average is divided by."""
+        """Return the target, by which the moving average is divided."""
         raise NotImplementedError
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that the agent has every tunable, and set the values of a restored run."""
+        """Check that the agent has every tunable, and set the values of an earlier fit or a restored run."""
         for name, how in self._adjusted.items():
             tunable = TUNABLES[name]
             present = tunable.read(self.agent)
@@ -95,7 +95,7 @@ class AdaptiveCallback(Callback):
             self._write(name)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Log the last measurement and the present values."""
+        """Log the last measurement and the current values."""
         if logs.get("complete", True):
             self._log(logs)
 
@@ -137,9 +137,9 @@ class AdaptiveCallback(Callback):
         self._write(name)
 
     def _limit_batch(self) -> bool:
-        """Lower the batch to what the memory can provide, or to its first size; return whether this changed it.
+        """Limit the batch to what the memory can sample, or to its first size if larger; return whether it changed.
 
-        Without this limit, a batch larger than the memory would end all updates.
+        Without this limit, no update could run while the batch is larger than the memory.
         """
         if not isinstance(self.agent.replay, Replay):
             return False
@@ -165,7 +165,7 @@ class AdaptiveCallback(Callback):
         TUNABLES[name].write(self.agent, self._rounded(name))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the measurements, and the present and first values."""
+        """Return the measurements, and the current and first values."""
         return {
             "ema": self.ema,
             "ratio": self.ratio,

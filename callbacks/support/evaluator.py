@@ -37,7 +37,7 @@ class Evaluator:
             raise
 
     def start(self, agent: AgentView, description: dict[str, Any]) -> None:
-        """Start an evaluation of the agent as it is now; no evaluation may be in progress."""
+        """Start an evaluation of the agent's current state; no other evaluation may be in progress."""
         agent.save(self.file, replay=False)
         self.pending = description
         self._pipe.send(None)

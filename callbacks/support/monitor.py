@@ -76,5 +76,5 @@ class Monitor:
         return value > than + by if self.mode == "max" else value < than - by
 
     def set_recent(self, values: list[float]) -> None:
-        """Restore the last values from a saved state."""
+        """Replace the values in the mean, such as by those of a saved state."""
         self.recent = deque(values, maxlen=self.recent.maxlen)

@@ -1,4 +1,4 @@
-"""The base of loggers that write one row per episode."""
+"""The base class of loggers that write one row per episode."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class RowLogger(Callback):
     """Base of the loggers that write a table: a row for each finished episode, a column for each metric.
 
     If a run continues, in a second `fit` or after a restore, the rows up to its step are kept. Later rows are removed,
-    because their episodes are played again. Rows that were saved with the agent but not yet written are restored. No
-    row is therefore duplicated. `time` continues to count.
+    because their episodes are played again. Rows that were saved with the agent but not yet written are restored.
+    Therefore, no row is duplicated. `time` continues to count.
 
-    If the file holds later rows of another run, it is renamed first: `log.csv` becomes `log.csv.1`. With `append`,
-    these rows stay instead, and `episode`, `steps` and `updates` of the new rows count on from theirs.
+    If the file holds rows of another run after the current step, it is renamed first: `log.csv` becomes `log.csv.1`.
+    With `append`, these rows are kept instead, and `episode`, `steps` and `updates` of new rows continue their counts.
 
-    A subclass defines how rows are read and written.
+    A subclass defines `read`, `rewrite` and `append_rows`.
 
     Args:
         path: path of the file.
@@ -45,7 +45,7 @@ class RowLogger(Callback):
         self.append = check_bool("append", append)
         self._pending: list[Row] = []
         self._offset = {"episode": 0, "steps": 0, "updates": 0}  # counts of the run that the log continues
-        self._restored = False  # whether the rows after the present step are those of this run
+        self._restored = False  # whether rows after the current step belong to this run
         self._seconds = 0.0  # training time of earlier fits
 
     @property
@@ -58,7 +58,7 @@ class RowLogger(Callback):
         raise NotImplementedError
 
     def rewrite(self, rows: list[Row]) -> None:
-        """Replace the file by one with these rows."""
+        """Replace the contents of the file with these rows."""
         raise NotImplementedError
 
     def append_rows(self, rows: list[Row]) -> None:
@@ -113,7 +113,7 @@ class RowLogger(Callback):
         self._restored = True
 
     def _keep_other_run(self, rows: list[Row]) -> None:
-        """Count on from the rows of another run, or rename its file."""
+        """Continue the counts of another run's rows, or rename its file."""
         agent = self.agent
         if self.append:
             now = {"episode": agent.episodes - 1, "steps": agent.steps, "updates": agent.updates}

@@ -13,17 +13,17 @@ Values = dict[str, float]
 
 # The default upper bound of a count, as a multiple of its first value.
 LARGEST = 8
-# Each batch size is compiled separately, so their number is limited.
+# Updates are compiled for each batch size, so the number of sizes is limited.
 MOST_SIZES = 16
 
 
 class Rate:
-    """Move a number by `rate` times the difference between the measured ratio and 1.
+    """Change a number by `rate` times the difference between the measured ratio and 1.
 
     `target = clip(value ± rate * (ratio - 1), min, max)`; `new = smooth * target + (1 - smooth) * value`.
 
     Args:
-        rate: how far the number moves if the ratio is 2.
+        rate: how much the number changes if the ratio is 2.
         min: the lower bound.
         max: the upper bound.
         smooth: weight of the new value, above 0 and at most 1 (no smoothing).
@@ -45,7 +45,7 @@ class Rate:
             raise ValueError(f"min must be at most max, {self.max:g}, got {min!r}")
 
     def next(self, value: float, ratio: float, sign: int) -> float:
-        """Return the next value."""
+        """Return the next value; `sign` is +1 if it rises with the ratio, -1 if it falls."""
         target = _clip(value + self.rate * sign * (ratio - 1.0), self.min, self.max)
         return self.smooth * target + (1.0 - self.smooth) * value
 
@@ -80,7 +80,7 @@ class Scale:
         """Return a copy whose defaults are replaced by values that depend on the first count.
 
         Raises:
-            ValueError: if a batch could take too many sizes.
+            ValueError: if the batch could take too many sizes.
         """
         low = self.min or (max(1, first // 2) if batch else 1)
         high = max(low, self.max or LARGEST * first)
@@ -93,12 +93,12 @@ class Scale:
         return Scale(self.scale, low, high, align)
 
     def next(self, value: float, ratio: float, power: int) -> float:
-        """Return the next count, not rounded."""
+        """Return the next count, not rounded; `power` is +1 if it rises with the ratio, -1 if it falls."""
         factor = ratio if power > 0 else 1.0 / ratio if ratio > 0 else math.inf
         return _clip(self.scale * value * factor, self.min, self.max)
 
     def rounded(self, value: float, *, batch: bool) -> int:
-        """Return the count as the agent receives it."""
+        """Return the count, rounded as the agent receives it."""
         whole = round(value) if batch else int(value)
         return max(self.min, whole // self.align * self.align)
 
@@ -151,7 +151,7 @@ class Tunable(NamedTuple):
         raise ValueError(f"{self.name} cannot be adapted: {reason}")
 
     def write(self, agent: AgentView, values: Values) -> None:
-        """Set the values that `read` names."""
+        """Set the values; their names are those that `read` returns."""
         if self.owner == "optimizers":
             for part, optimizer in self._optimizers(agent):
                 agent.set_rule(self.attribute, values[part], optimizer)

@@ -1,4 +1,4 @@
-"""Writing files, at once or in a thread during training."""
+"""Writing files, in the calling thread or in a background thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 from noterl.callback import AgentView
 from noterl.utils.memory import available_bytes
 
-# Arrays in a copy begin at multiples of this, so that copying is fast.
+# Arrays in a copy begin at multiples of this number of bytes, so that copying is fast.
 _ALIGNMENT = 64
 
 
 class Writer:
-    """Runs jobs, at once or in a thread; each waits for the previous one, so files are written in order.
+    """Runs jobs in the calling thread or in a background thread, each after the previous one has ended.
 
-    An error of a job in the thread is raised by the next call of `write` or `wait`.
+    An error in the background thread is raised by the next call of `write`, `wait`, `detach` or `close`.
 
     Example:
     >>> from noterl.callbacks.support.writer import Writer
@@ -41,12 +41,12 @@ class Writer:
 
         Args:
             job: the function that writes.
-            background: whether to call it in the thread.
-            undo: called in the caller's thread if the job has failed in the thread.
+            background: whether to call it in the background thread.
+            undo: called in the calling thread if the job has failed in the background thread.
 
         Raises:
-            BaseException: what the previous job raised, this one is not started then; or what this job raised, if it
-                runs at once.
+            BaseException: the error of the previous job, in which case this job is not started; or the error of this
+                job, if `background` is False.
         """
         self.wait()
         if not background:
@@ -66,7 +66,7 @@ class Writer:
                 raise
 
     def close(self) -> None:
-        """Wait until everything is written, end the thread and release the memory; `write` starts again."""
+        """Wait until everything is written, end the thread and release the memory; `write` may be called again."""
         try:
             self.wait()
         finally:
@@ -76,12 +76,14 @@ class Writer:
                 self._pool = None
 
     def detach(self, document: dict[str, Any], path: Path, agent: AgentView) -> bool:
-        """Copy the part of a document that training changes: the replay memory. The copy is valid until the next one.
+        """Replace the replay memory in a document by a copy, because training changes the original.
+
+        The copy is valid until the next call.
 
         Args:
             document: what `Agent.get_document` returned.
             path: where it will be written.
-            agent: shows the message if the copy does not fit in memory.
+            agent: shows a message if the copy does not fit in memory.
 
         Returns:
             Whether the document can be written in the background.
@@ -97,7 +99,8 @@ class Writer:
     def _copy(self, tree: Any) -> Any | None:
         """Return a copy of a state tree; None if it does not fit in memory.
 
-        All arrays are in one block of memory, which is used again: fresh memory costs several times as much as copying.
+        All arrays share one block of memory, which is reused: allocating new memory takes several times as long as
+        copying.
         """
         arrays = list(_arrays(tree))
         ends = np.cumsum([-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays], dtype=np.int64)

@@ -16,7 +16,7 @@ from noterl.utils.checks import check_positive, check_word
 
 
 class Trial(NamedTuple):
-    """The trial of a candidate: reward and loss per episode, its duration, and the error that ended it, if any."""
+    """The trial of a candidate: what `FinderLogger` recorded, and the error that ended the trial, if any."""
 
     name: str
     rewards: list[float]
@@ -25,7 +25,7 @@ class Trial(NamedTuple):
     error: str | None = None
 
     def values(self, metric: str) -> list[float]:
-        """Return the points of "reward" or "loss"."""
+        """Return the recorded values of "reward" or "loss"."""
         return self.rewards if metric == "reward" else self.losses
 
 
@@ -34,8 +34,9 @@ class CandidateFinder(Finder):
 
     Attributes:
         results: a row per candidate, best first: `name`, `mean` and `spread` (standard deviation) of the metric over
-            its points, `points`, `seconds`, and `error` (None if there was none).
-        trials: the trials by the names of the candidates.
+            its points, `points`, `seconds`, and `error` (None if there was none). After an error, `mean` and `spread`
+            are NaN.
+        trials: the trials by candidate name.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class CandidateFinder(Finder):
         return self.results[0]["name"] if self.results and not math.isnan(self.results[0]["mean"]) else None
 
     def curves(self, metric: str) -> dict[str, Curve]:
-        """Return the points of every candidate."""
+        """Return, by candidate name, the points of those candidates that have any."""
         found = {name: trial.values(metric) for name, trial in self.trials.items() if trial.values(metric)}
         if not found:
             raise ValueError(f"there is no {metric} to plot: run find first")
@@ -60,12 +61,12 @@ class CandidateFinder(Finder):
         return "gradient update" if metric == self.metric == "loss" else "episode"
 
     def find(self, env: Any = None, episodes: int = 7, *, metric: str = "reward", **fit: Any) -> str | None:
-        """Try every candidate and return the name of the best.
+        """Try every candidate and return the name of the best, or None if no candidate has a mean.
 
         Args:
             env: where to train; by default a new copy of the training environment.
-            episodes: points of a trial: episodes, starting with the first that has an update; for the metric "loss",
-                gradient updates.
+            episodes: number of points in a trial. A point is an episode, starting with the first that has an update;
+                for the metric "loss", it is a gradient update.
             metric: "reward" or "loss".
             **fit: further arguments of `Agent.fit`.
 
@@ -82,11 +83,11 @@ class CandidateFinder(Finder):
 
     @abstractmethod
     def _run(self, env: Any, episodes: int, fit: dict[str, Any]) -> list[Trial]:
-        """Train every candidate for a number of points of `metric`."""
+        """Train every candidate for `episodes` points and return the trials."""
 
 
 def named(candidates: Mapping[str, Any] | Sequence[Any], kinds: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return candidates by name; in a list, the names are those of their classes, numbered if they repeat.
+    """Return candidates by name; those in a list are named by `kinds` or `kind_of`, and numbered if names repeat.
 
     Example:
     >>> from noterl.finders.candidates import named
@@ -105,7 +106,7 @@ def named(candidates: Mapping[str, Any] | Sequence[Any], kinds: Sequence[str] | 
 
 
 def kind_of(candidate: Any) -> str:
-    """Return the name of a candidate that was not given one."""
+    """Return a name for a candidate: the string itself, the class, or the names of the parts."""
     if isinstance(candidate, str):
         return candidate
     if isinstance(candidate, list | tuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Number of points before which no collapse is reported, because the first ones are noise.
+# A collapse is reported only after more points than this, because the first points are noisy.
 MIN_POINTS = 5
 
 
@@ -40,7 +40,7 @@ def normalized(values: Sequence[float], window: int) -> list[float]:
 
 
 def derivative(values: Sequence[float], sma: int = 1) -> list[float]:
-    """Return the change per point, over `sma` points: (x[i] - x[i - sma]) / sma; the first are 0.
+    """Return the change per point, over `sma` points: (x[i] - x[i - sma]) / sma; the first `sma` changes are 0.
 
     Example:
     >>> from noterl.finders.curves import derivative
@@ -52,11 +52,11 @@ def derivative(values: Sequence[float], sma: int = 1) -> list[float]:
 
 
 def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
-    """Return whether the reward has lost half of its gain, by more than noise explains.
+    """Return whether the reward has lost more than half of its gain, and more than noise explains.
 
-    The gain is from the mean over the first complete window to the best mean, the loss is from the best mean to the
-    last. Noise explains up to six standard errors of a mean, more than the usual range of ten means. A value that is
-    not finite counts as a collapse.
+    The gain is from the mean over the first complete window to the best mean. The decline is from the best mean to the
+    last one. Noise explains up to six standard errors of a mean; ten means rarely spread further. A value that is not
+    finite counts as a collapse.
     """
     if not all(map(math.isfinite, rewards)):
         return True
@@ -70,8 +70,8 @@ def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
 def loss_noise(losses: Sequence[float]) -> float:
     """Return the standard deviation of the noise on a trend, from the median step between neighbors.
 
-    For a normal variable, the median step is 0.954 standard deviations. Outliers do not change it, so a loss that
-    explodes is not noise.
+    For a normal variable, the median step is 0.954 standard deviations. Outliers hardly change the median, so an
+    exploding loss does not count as noise.
 
     Example:
     >>> from noterl.finders.curves import loss_noise
@@ -82,9 +82,9 @@ def loss_noise(losses: Sequence[float]) -> float:
 
 
 def reward_noise(rewards: Sequence[float]) -> float:
-    """Return the standard deviation of the noise on a trend, if values far from the others may be noise too.
+    """Return the standard deviation of the noise on a trend, where rare large values count as noise too.
 
-    If most rewards are 0, so is the median step. The standard deviation of the steps counts rare rewards.
+    If most rewards are 0, the median step is 0. The standard deviation of the steps includes rare rewards.
 
     Example:
     >>> from noterl.finders.curves import loss_noise, reward_noise
@@ -96,15 +96,15 @@ def reward_noise(rewards: Sequence[float]) -> float:
 
 
 def differs_from_noise(values: Sequence[float], index: int, window: int, sma: int, noise: float) -> bool:
-    """Return whether the mean over a window changed, in the `sma` points up to an index, by over four standard errors.
+    """Return whether the mean over a window changed by more than four standard errors in `sma` points.
 
     In noise alone, the largest of about fifty changes is rarely that large.
 
     Args:
         values: the series.
         index: the last point of the change.
-        window: points in a mean.
-        sma: points over which the change is measured.
+        window: number of points in a mean.
+        sma: number of points over which the change is measured.
         noise: the standard deviation of the noise on the series.
 
     Example:
@@ -121,7 +121,7 @@ def differs_from_noise(values: Sequence[float], index: int, window: int, sma: in
 
 
 def loss_exploded(losses: Sequence[float], window: int) -> bool:
-    """Return whether the loss has risen by three times its range, by more than noise explains, or is not finite.
+    """Return whether the loss is not finite, or has risen by more than three times its range and more than its noise.
 
     The rise is from the lowest mean over a window to the last one. The range is the distance from the lowest mean to
     the first one, or to zero if that is larger. A positive loss that only rises thus explodes at four times its first

@@ -1,4 +1,4 @@
-"""The base of the finders: plotting their curves."""
+"""The base class of the finders, which plots their curves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Finder(ABC):
     """Base of the finders; a subclass defines the curves.
 
     Attributes:
-        results: a table, a list of dicts.
+        results: a table, with a dict for each row.
     """
 
     x_scale = "linear"
@@ -40,15 +40,15 @@ class Finder(ABC):
         """Return the label of the horizontal axis in a plot of the metric."""
 
     def marked(self) -> float | None:
-        """Return a value on that axis to mark in plots; None for no mark."""
+        """Return a value on the horizontal axis to mark in plots; None for no mark."""
         return None
 
     def plot_reward(self, n_skip_beginning: int = 0, n_skip_end: int = 0, *, path: str | Path | None = None) -> Figure:
         """Plot the reward.
 
         Args:
-            n_skip_beginning: points left out at the start.
-            n_skip_end: points left out at the end.
+            n_skip_beginning: number of points left out at the start.
+            n_skip_end: number of points left out at the end.
             path: also write the plot there; the ending decides the format.
 
         Raises:
@@ -72,9 +72,9 @@ class Finder(ABC):
         """Plot the change of the reward per point.
 
         Args:
-            sma: points over which the change is measured: (x[i] - x[i - sma]) / sma.
-            n_skip_beginning: points left out at the start.
-            n_skip_end: points left out at the end.
+            sma: number of points over which the change is measured: (x[i] - x[i - sma]) / sma.
+            n_skip_beginning: number of points left out at the start.
+            n_skip_end: number of points left out at the end.
             y_lim: bounds of the vertical axis; by default those of the values.
             path: also write the plot there; the ending decides the format.
 

@@ -1,4 +1,4 @@
-"""Recording the trial run of a finder."""
+"""A callback that records the trial run of a finder."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ METRICS = ("reward", "loss")
 
 
 class FinderLogger(Callback):
-    """Record the reward and the loss, and end the run after a number of points.
+    """Record the reward and the loss, and end training after a number of points.
 
-    A point is a finished episode; for the metric "loss" it is a gradient update, which then runs as a separate call.
-    Episodes before the first update are not points, because they do not depend on what is compared.
+    A point is a finished episode. For the metric "loss", it is a gradient update, which then runs as a separate
+    compiled call. Episodes before the first update are not points, because they do not depend on the learning rate or
+    the optimizer.
 
     Args:
         metric: "reward" or "loss".
-        points: number of points at which the run ends.
+        points: number of points after which training ends.
         before: called with the number of each point, from 0, before its updates.
-        collapsed: called with the values of the metric so far; if it returns True, the run ends.
+        collapsed: called with the values of the metric so far; if it returns True, training ends.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
 
     Attributes:
-        rewards: the reward of each point; for the metric "loss", of each finished episode.
+        rewards: the reward of each point; for the metric "loss", of each finished episode since the first update.
         losses: the mean loss of each point, NaN without an update; for the metric "loss", the loss of each update.
-        seconds: the duration of the run.
+        seconds: the duration of training.
 
     Example:
     >>> import noterl
@@ -71,7 +72,7 @@ class FinderLogger(Callback):
         return self.rewards if self.metric == "reward" else self.losses
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Start the first point."""
+        """Start the clock and the first point."""
         self._started, self._first_update = perf_counter(), self.agent.updates
         if self._before is not None:
             self._before(0)

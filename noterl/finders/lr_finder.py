@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 class LRFinder(Finder):
     """Train for a short time with an exponentially growing learning rate, and find where learning is fastest.
 
-    Afterwards the agent is exactly as before. Smith, "Cyclical Learning Rates for Training Neural Networks", 2017, does
-    this with the loss of supervised learning. A reward is noisier, and noise alone leads to a suggestion too;
-    `is_clear` tells the difference. If an agent explores at random for a long time, use the loss.
+    Afterwards the agent is exactly as before. The method is that of Smith, "Cyclical Learning Rates for Training Neural
+    Networks", 2017, who uses the loss of supervised learning. A reward is noisier, and noise alone leads to a
+    suggestion too; `is_clear` shows whether the suggestion differs from noise. If an agent explores at random for a
+    long time, use the metric "loss", because its rewards then hardly depend on the rate.
 
     Args:
         agent: the agent.
@@ -79,19 +80,20 @@ class LRFinder(Finder):
         optimizer: str | None = None,
         **fit: Any,
     ) -> float | None:
-        """Run the test and return the rate of `suggestion`.
+        """Run the test and return the rate of `suggestion`; None if the search ended too early for one.
 
         The rate is `start_lr` for the first point and is multiplied by (end_lr / start_lr) ** (1 / points) at each
         point. A point is an episode, starting with the first that has an update; for the metric "loss", a gradient
-        update. The search ends early if the reward loses half of its gain, if the loss rises by three times its range
-        above its minimum (both as means over the window), or if a value is not finite.
+        update. The search ends early if the reward loses half of its gain, or if the loss rises by three times its
+        range above its minimum. Both are means over the window, and the change must exceed the noise. It also ends if a
+        value is not finite.
 
         Args:
             env: where to train; by default a new copy of the training environment.
             episodes: number of points, at least 16, because `suggestion` skips the first 10 and the last 5.
             start_lr: the first rate.
             end_lr: the rate after the last point.
-            window_size: points in a mean.
+            window_size: number of points in a mean.
             metric: "reward" or "loss".
             updates: number of points for the metric "loss", at least 16; by default `episodes`.
             optimizer: the name of the optimizer whose rate grows, such as "critic"; None for all.
@@ -128,14 +130,14 @@ class LRFinder(Finder):
     def suggestion(
         self, sma: int | None = None, n_skip_beginning: int = SKIP_BEGINNING, n_skip_end: int = SKIP_END
     ) -> float | None:
-        """Return the rate at which the mean reward rises fastest, or the mean loss falls fastest; None if too short.
+        """Return the rate at which the mean reward rises, or the mean loss falls, fastest; None if no point is left.
 
-        A change of means depends on many points; the rate is that of the middle one.
+        A change of means depends on several points; the returned rate is that of the middle one.
 
         Args:
-            sma: points over which the change is measured; by default `window_size`.
-            n_skip_beginning: points that are skipped at the start.
-            n_skip_end: points that are skipped at the end.
+            sma: number of points over which the change is measured; by default `window_size`.
+            n_skip_beginning: number of points that are skipped at the start.
+            n_skip_end: number of points that are skipped at the end.
 
         Raises:
             ValueError: if a number is not one of the allowed values, or `find` has not been called.
@@ -158,7 +160,7 @@ class LRFinder(Finder):
         return differs_from_noise(values, index, self._window, self._window, noise)
 
     def _steepest(self, sma: int, n_skip_beginning: int = SKIP_BEGINNING, n_skip_end: int = SKIP_END) -> int | None:
-        """Return the last of the `sma` points over which the mean improves fastest."""
+        """Return the index of the last of the `sma` points over which the mean improves fastest, or None."""
         slopes = derivative(self.curves(self.metric)[self._mean][1], sma)
         rising = self.metric == "reward"
         return steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=n_skip_end)
@@ -168,7 +170,7 @@ class LRFinder(Finder):
         return f"mean of {self._window}"
 
     def marked(self) -> float | None:
-        """Return the rate that `find` suggested, to mark in plots."""
+        """Return the rate that `find` suggested, which plots mark."""
         return self.suggestion() if self.results else None
 
     def curves(self, metric: str) -> dict[str, Curve]:

@@ -21,7 +21,8 @@ class OptFinder(CandidateFinder):
 
     Args:
         agent: the agent.
-        optimizers: candidates, each as the argument `optimizer` of `Agent.compile`; a dict names them.
+        optimizers: the candidates, each as for the argument `optimizer` of `Agent.compile`; the keys of a dict are
+            their names.
 
     Raises:
         ValueError: if there are no candidates.
@@ -53,6 +54,6 @@ class OptFinder(CandidateFinder):
 
 
 def play(agent: Agent, name: str, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> Trial:
-    """Train until the logger stops, or a loss is not finite."""
+    """Train until the logger ends training, or a loss is not finite; return the trial."""
     _, error = train(agent, logger, env, fit)
     return Trial(name, logger.rewards, logger.losses, logger.seconds, error)

@@ -26,14 +26,15 @@ class ParallelFinder(CandidateFinder):
     """Train several agents for a short time, each with its optimizer and in a separate process.
 
     Processes are spawned, so a script needs `if __name__ == "__main__":`. They receive the agents as files of
-    `Agent.save`; the agents here do not change. The arguments of `find` must be picklable. Without `env`, the agents'
-    training environments must have an id. A candidate that fails is reported in `results`, and the others continue.
+    `Agent.save`; the agents in the calling process do not change. The arguments of `find` must be picklable. Without
+    `env`, the agents' training environments must have an id. A candidate that fails is reported in `results`, and the
+    others continue.
 
     Args:
-        agents: the agents; a dict names the candidates.
-        optimizers: one for each agent, in the same order, each as the argument `optimizer` of `Agent.compile`; None for
-            the agents' own.
-        processes: the largest number of processes at a time; by default the number of processors.
+        agents: the agents; the keys of a dict are the names of the candidates.
+        optimizers: one for each agent, in the same order, each as for the argument `optimizer` of `Agent.compile`; None
+            for the agents' own.
+        processes: the largest number of processes at a time; by default the number of CPU cores.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def preserving(agent: Agent) -> Iterator[None]:
-    """Leave the agent, after the block, exactly as it was; a learning rate that is too high raises no warnings."""
+    """Restore the agent exactly after the block; in it, NumPy does not warn of overflow or of invalid values."""
     with agent.preserved(), np.errstate(over="ignore", invalid="ignore"):
         yield
 
 
 def train(agent: Agent, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Train until the logger stops, or a loss is not finite; return the reason of the end, and the error if any.
+    """Train until the logger ends training, or a loss is not finite; return the stop reason, and the error or None.
 
     Args:
         agent: the agent, which changes.
-        logger: it records the trial and ends it.
+        logger: records the trial and ends it.
         env: where to train; if it is None, in new copies of the training environment.
         fit: further arguments of `Agent.fit`.
     """

@@ -1,4 +1,4 @@
-"""State trees in files: one zip that holds JSON and arrays, and nothing that can run."""
+"""Saving nested state (a state tree) in a zip file of JSON and arrays, without executable code."""
 
 from noterl.saving.archive import read, write
 from noterl.saving.arrays import read_weights, write_weights

@@ -1,8 +1,8 @@
-"""State trees in files: one zip that holds JSON and arrays, and nothing that can run.
+"""Writing and reading state trees as zip files of JSON and arrays, without executable code.
 
 `agent.json` holds the encoded tree and the versions of the format and the libraries. `variables.safetensors` holds the
-arrays below keys "variables", for other programs to read. Every other array is an uncompressed `.npy` member. Equal
-trees make equal bytes.
+arrays below keys "variables", so that other programs can read them. Every other array is an uncompressed `.npy` member.
+Equal trees give equal bytes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _JSON, _TENSORS = "agent.json", "variables.safetensors"
 _ARRAY_NAME = re.compile(r"arrays/[A-Za-z0-9_]+\.npy")
 _LIBRARIES = ("noterl", "gymnasium", "jax", "keras", "numpy", "tensorflow", "torch")
 _END_OF_ZIP = 22  # bytes of a zip's last record without a comment
-# Small files are assembled in memory and written with one call: the zip module seeks back to the header of each member.
+# Small files are assembled in memory and written with one call, because zipfile seeks back to each member's header.
 _MAX_BUFFERED = 2**24  # bytes
 
 # Large arrays are written in parallel: their place in the file is known beforehand, and both checksums and writes
 # release the interpreter's lock.
-_MIN_PARALLEL = 2**20  # bytes of an array; smaller ones are not worth a thread
+_MIN_PARALLEL = 2**20  # bytes of an array; smaller ones are written without a thread
 _THREADS = 8
 _CHUNK = 2**24  # bytes of one checksum or write
 
@@ -53,7 +53,7 @@ def write(path: PathLike, tree: Any) -> None:
             learning-rate schedules. Large arrays are streamed, never copied whole.
 
     Raises:
-        TypeError: if the tree holds any other type, naming its place. Nothing is written.
+        TypeError: if the tree holds any other type; the message names its place. Nothing is written.
         ValueError: if it is nested more than 100 deep, or its JSON without the arrays exceeds 64 MiB. Nothing is
             written.
         OSError: if the file cannot be written (see its `errno`); the old file is unchanged then.
@@ -82,7 +82,7 @@ def read(path: PathLike) -> Any:
     Objects are returned as descriptions, which `noterl.saving.build` replaces.
 
     Raises:
-        FileError: if the file is truncated, foreign, damaged or hostile in any way, or of a newer format.
+        FileError: if the file is truncated, damaged or manipulated, was not written by noterl, or has a newer format.
         OSError: if it does not exist or cannot be read.
     """
     with reading(path) as file:
@@ -130,12 +130,12 @@ def _write_members(file: BinaryIO, text: bytes, encoder: TreeEncoder, parallel: 
         _write_parallel(archive, file, {_info(name): array for name, array in parallel.items()})
         archive.close()
     finally:
-        # After an error, the archive would write its table of contents to a closed file when it is collected.
+        # After an error, the archive would write its table of contents to a closed file when it is garbage-collected.
         archive.fp = None
 
 
 def _info(name: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name)  # Dated 1980: the time of writing or the platform would make the bytes differ.
+    info = zipfile.ZipInfo(name)  # Dated 1980: with the time or the platform, the bytes would differ.
     info.create_system = 3
     return info
 
@@ -146,7 +146,7 @@ def _is_parallel(array: Array) -> bool:
 
 
 def _write_parallel(archive: zipfile.ZipFile, file: BinaryIO, arrays: Mapping[zipfile.ZipInfo, Array]) -> None:
-    """Append `.npy` members to an archive that is open for writing to a file of the operating system.
+    """Append `.npy` members to an archive that is open for writing to a file with a descriptor.
 
     Raises:
         OSError: if a member cannot be written.
@@ -209,7 +209,7 @@ def _members(archive: zipfile.ZipFile, file: BinaryIO, size: int) -> dict[str, z
     for name, info in members.items():
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.compress_size != info.file_size:
             raise FileError(f"its member {name!r:.80} is compressed or encrypted; noterl does not do that")
-    # Members that overlap could make a small file a large tree; the bytes of an array could hold another zip.
+    # Overlapping members could make a large tree of a small file, and the bytes of an array could hold another zip.
     if sum(info.file_size for info in members.values()) > size:
         raise FileError("its members are larger than the file")
     file.seek(size - _END_OF_ZIP)
@@ -226,7 +226,7 @@ def _bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes
 
 
 def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> Array:
-    # Each member is used once: a tree that names one member a thousand times would fill the memory.
+    # Each member is used once, because a tree that names one member a thousand times would fill the memory.
     info = members.pop(name, None)
     if info is None:
         raise FileError(f"its member {name!r:.80} is missing or used twice")

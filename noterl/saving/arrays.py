@@ -12,7 +12,7 @@ from safetensors import numpy as safetensors_numpy
 from noterl.utils.codec import Array, check_bools, is_encodable
 from noterl.utils.files import FileError, PathLike, reading, replacing
 
-# NumPy writes headers of 128 bytes, 1408 for 64 axes. It parses them as Python literals: a long one needs much memory.
+# NumPy writes headers of 128 bytes, 1408 for 64 axes. Parsing a longer one takes much memory.
 _MAX_HEADER = 2048
 _MAX_PIECE = 2**26  # bytes
 _SAFETENSORS_DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"])
@@ -28,10 +28,11 @@ def read_npy(stream: IO[bytes], size: int) -> Array:
 
     Args:
         stream: a stream that can seek, at its beginning.
-        size: bytes of header and data together.
+        size: number of bytes of header and data together.
 
     Raises:
-        FileError: if the header is malformed, or declares more or less data than `size`. No memory is allocated then.
+        FileError: if the header is malformed, declares a dtype that `is_encodable` rejects, or does not match `size`;
+            no memory is allocated for the data then. Also if a bool is stored as a byte other than 0 and 1.
     """
     try:
         version = np.lib.format.read_magic(stream)
@@ -47,7 +48,7 @@ def read_npy(stream: IO[bytes], size: int) -> Array:
 
 
 def pieces(array: Array) -> list[Array]:
-    """Cut an array along its first axis into views of about 64 MiB, so that every thread that writes them has work."""
+    """Split an array along its first axis into views of about 64 MiB, which threads can write in parallel."""
     if array.nbytes <= _MAX_PIECE:
         return [array]
     rows = max(1, _MAX_PIECE * len(array) // array.nbytes)
@@ -66,7 +67,7 @@ def pack_tensors(arrays: dict[str, Array]) -> bytes:
 
 
 def unpack_tensors(data: bytes) -> dict[str, Array]:
-    """Return the arrays of a safetensors file, writable."""
+    """Return the arrays of a safetensors file, sorted by name; they are writable."""
     arrays = safetensors_numpy.load(data)
     return {
         name: check_bools(array if array.flags.writeable and array.flags.aligned else array.copy())
@@ -91,7 +92,7 @@ def read_weights(path: PathLike) -> dict[str, Array]:
     """Return the arrays of a `.safetensors` file by name, sorted by name.
 
     Raises:
-        FileError: if the file is truncated or foreign, or holds dtypes that NumPy does not have.
+        FileError: if the file is truncated, is not a safetensors file, or holds dtypes that NumPy does not have.
         OSError: if it does not exist or cannot be read.
     """
     with reading(path) as file:

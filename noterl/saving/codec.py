@@ -1,8 +1,8 @@
-"""State trees as JSON: the data of `noterl.utils.codec`, and the objects among constructor arguments.
+"""Encoding state trees as JSON: the types of `noterl.utils.codec`, and objects among constructor arguments.
 
-Reading a file builds no object: each one becomes a `Description`, which `build` replaces later. A class is then looked
-up in `custom_objects`, in the registry, or among Keras's optimizers and schedules. A name in a file is never imported,
-and only constructors are called.
+Reading a file does not construct objects: each one becomes a `Description`, which `build` replaces later. A class is
+then looked up in `custom_objects`, in the registry, or among Keras's optimizers and schedules. Names in a file are
+never imported, and only constructors are called.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Description:
-    """An object in a file: how it is made, the name of its class, and its constructor arguments.
+    """An object in a file: its kind, the name of its class, and its constructor arguments.
 
     Attributes:
         kind: "$object" for a `Configurable`, "$keras" for an optimizer or schedule, "$opaque" for any other object.
-        name: of the class.
-        arguments: by name; they may hold further descriptions.
+        name: name of the class.
+        arguments: constructor arguments by name; they may hold further descriptions.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class TreeEncoder(codec.Encoder):
             return {"$opaque": [type_name(value), {}]}
 
     def other(self, value: Any, keys: Keys) -> Any:
-        """Encode an object, or data of a type that has no encoder of its own."""
+        """Encode an object, or a value of a type without a separate encoder."""
         if isinstance(value, Arguments):
             self._opaque = True
             try:
@@ -96,7 +96,7 @@ class TreeDecoder(codec.Decoder):
     """Decodes a state tree from a file.
 
     Args:
-        load: returns the array of a `.npy` member. It must raise a `FileError` for a name that it does not have.
+        load: returns the array of a `.npy` member by name; it must raise a `FileError` if there is none.
         tensors: the arrays of the safetensors member. Each one is removed when it is used.
     """
 
@@ -198,13 +198,13 @@ def _describe(value: Any, keys: Keys) -> Description | None:
 
 def _describe_keras(value: Any, name: str, keys: Keys) -> Description | None:
     known = _find(_keras_class, name)
-    # On torch, Keras creates an instance of its own subclass of the class that was called.
+    # On torch, calling an optimizer class of Keras returns an instance of a subclass.
     from_keras = type(value).__module__.startswith("keras.src.") and issubclass(type(value), known or object)
     if known not in (None, type(value)) and not from_keras:
         raise TypeError(f"{key_path(keys, 'tree')}: {name!r} is another class, of Keras or of the registry")
     rate = getattr(value, "noterl_schedule", getattr(value, "_learning_rate", None))
     if callable(rate) and not isinstance(rate, Configurable) and not _is_keras(rate):
-        return Description("$keras", name, {"learning_rate": rate})  # get_config would warn of the function
+        return Description("$keras", name, {"learning_rate": rate})  # get_config would warn about the function
     config = dict(value.get_config())
     # Keras returns these as dicts that name modules to import, so the objects themselves are described.
     for argument, attribute in (("learning_rate", "_learning_rate"), ("inner_optimizer", "inner_optimizer")):

@@ -1,1 +1,1 @@
-"""Helpers without knowledge of reinforcement learning."""
+"""Helpers that do not depend on the rest of noterl."""

@@ -16,10 +16,10 @@ def check_int(name: str, value: Any, *, least: int = 1, word: str | None = None)
     """Return the value as an int. NumPy ints are accepted, bools are not.
 
     Args:
-        name: of the argument, for the error message.
-        value: of the argument.
+        name: name of the argument, for the error message.
+        value: value of the argument.
         least: the smallest allowed value.
-        word: a str that the argument may be as well, for the error message.
+        word: a str that the error message names as allowed too.
 
     Raises:
         ValueError: if the value is not an int, or less than `least`.
@@ -34,7 +34,7 @@ def check_int_or_word(name: str, value: Any, word: str) -> int | str:
     """Return the value, which must be a positive int or the given word.
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if the value is neither.
     """
     return word if isinstance(value, str) and value == word else check_int(name, value, word=word)
 
@@ -65,11 +65,11 @@ def check_number(
     """Return the value as a float.
 
     Args:
-        name: of the argument, for the error message.
-        value: of the argument.
+        name: name of the argument, for the error message.
+        value: value of the argument.
         low: the smallest allowed value.
         high: the largest allowed value.
-        above: whether the value must be above `low`.
+        above: whether `low` itself is not allowed.
 
     Raises:
         ValueError: if the value is not a finite number, or out of bounds.
@@ -88,17 +88,17 @@ def finite(name: str, value: Any) -> float:
 
 
 def non_negative(name: str, value: Any) -> float:
-    """Return the value as a float; raise a ValueError if it is not finite and at least 0."""
+    """Return the value as a float; raise a ValueError unless it is finite and at least 0."""
     return check_number(name, value, low=0)
 
 
 def positive(name: str, value: Any) -> float:
-    """Return the value as a float; raise a ValueError if it is not finite and above 0."""
+    """Return the value as a float; raise a ValueError unless it is finite and above 0."""
     return check_number(name, value, low=0, above=True)
 
 
 def probability(name: str, value: Any) -> float:
-    """Return the value as a float; raise a ValueError if it is not between 0 and 1."""
+    """Return the value as a float; raise a ValueError unless it is between 0 and 1, both included."""
     return check_number(name, value, low=0, high=1)
 
 
@@ -117,7 +117,7 @@ def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """Return the value, which must be one of the allowed words.
 
     Raises:
-        ValueError: if it is not one of them.
+        ValueError: if the value is not one of them.
     """
     if not (isinstance(value, str) and value in allowed):
         raise ValueError(f"{name} must be {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, got {value!r}")

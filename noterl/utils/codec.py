@@ -1,7 +1,8 @@
-"""One encoding of values as JSON: containers, numbers, NumPy arrays and generators, gymnasium spaces.
+"""Encoding values as JSON: containers, numbers, NumPy arrays and generators, and gymnasium spaces.
 
-A value that JSON lacks becomes a dict with one key, such as `{"$tuple": [1, 2]}`. Arrays are kept outside of the JSON,
-which refers to them by name. Only exact types are encoded: a named tuple or an enum would be decoded as something else.
+A value of a type that JSON does not have becomes a dict with one key, such as `{"$tuple": [1, 2]}`. Arrays are stored
+outside of the JSON, which refers to them by name. Instances of subclasses, such as named tuples and enums, are
+rejected, because they would be decoded as another type.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from noterl.utils.files import FileError, Keys, key_path
 Array = npt.NDArray[Any]
 
 MAX_DEPTH = 100
-# Long lists of numbers (histories, actions of an episode) become arrays: smaller in the file, and faster to parse.
+# Lists of at least this many numbers, such as histories, become arrays: smaller in the file, and faster to parse.
 _PACKED_LENGTH = 64
-# The numbers in one value of each space of a file, in total. Four stacked Atari frames have 28,224.
+# The limit of the sizes of all spaces in a file, added up. The size of four stacked Atari frames is 28,224.
 _MAX_SPACE_SIZE = 2**26
 _DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16)")
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -31,11 +32,11 @@ _GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM",
 
 
 def copy(value: Any) -> Any:
-    """Return a copy of a value, exactly as a file would return it.
+    """Return a copy of a value, exactly as it would be read from a file.
 
     Raises:
-        TypeError: if it holds something that cannot be encoded.
-        ValueError: if it is nested more than 100 deep.
+        TypeError: if the value holds something that cannot be encoded.
+        ValueError: if the value is nested more than 100 deep.
     """
     encoder = Encoder()
     encoded = encoder.encode(value)
@@ -50,12 +51,12 @@ def generator(state: dict[str, Any]) -> np.random.Generator:
 
 
 def is_encodable(dtype: np.dtype[Any]) -> bool:
-    """Return whether arrays of the dtype can be encoded: bool, integers, floats to 64 and complex to 128 bits."""
+    """Return whether arrays of the dtype can be encoded: bool, ints, floats up to 64 and complex up to 128 bits."""
     return _DTYPE.fullmatch(dtype.str) is not None
 
 
 def check_bools(array: Array) -> Array:
-    """Return the array; raise a FileError if it is of bools with bytes other than 0 and 1, which crash compilers."""
+    """Return the array; raise a FileError if bools are stored as bytes other than 0 and 1, which crash compilers."""
     if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
         raise FileError("an array of bools holds other bytes than 0 and 1")
     return array
@@ -92,19 +93,19 @@ class Encoder:
         """Return the value as JSON.
 
         Args:
-            value: what is encoded.
+            value: the value to encode.
             keys: its place, for error messages and the names of arrays.
 
         Raises:
-            TypeError: for a value that cannot be encoded, naming its place.
-            ValueError: if it is nested more than 100 deep.
+            TypeError: if the value cannot be encoded; the message names its place.
+            ValueError: if the value is nested more than 100 deep.
         """
         if len(keys) > MAX_DEPTH:
             raise ValueError(f"{key_path(keys[:1], 'tree')} must not be nested more than {MAX_DEPTH} deep")
         return self._encoders.get(type(value), self.other)(value, keys)
 
     def other(self, value: Any, keys: Keys) -> Any:
-        """Encode a value of a type that has no encoder of its own; a subclass may support more types."""
+        """Encode a value of a type without a separate encoder; a subclass may support more types."""
         if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):  # such as a memory map
             return self.array(np.asarray(value), keys)
         if isinstance(value, np.generic) and is_encodable(value.dtype):
@@ -149,16 +150,16 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes what an `Encoder` returned. What comes from a file is not trusted.
+    """Decodes what an `Encoder` returned. The input may come from a file and is not trusted.
 
     Args:
-        load: returns the array of a name. It must raise a FileError for a name that it does not have.
+        load: returns an array by name; it must raise a FileError if there is none of this name.
     """
 
     def __init__(self, load: Callable[[str], Array]) -> None:
         self._load = load
         self._space_size = 0
-        # Each may raise anything for malformed content.
+        # For malformed content, each may raise any error.
         self._decoders: dict[str, Callable[[Any, Keys], Any]] = {
             "$int": lambda content, keys: int(content, 16),
             "$float": lambda content, keys: _FLOATS[content],
@@ -174,10 +175,10 @@ class Decoder:
         }
 
     def decode(self, value: Any, keys: Keys = ()) -> Any:
-        """Return the value.
+        """Return the decoded value.
 
         Raises:
-            FileError: if it is not what `Encoder` returns, naming its place.
+            FileError: if `value` is not what `Encoder` returns; the message names its place.
         """
         if len(keys) > MAX_DEPTH:
             raise FileError(f"its {key_path(keys[:1], 'tree')} is nested more than {MAX_DEPTH} deep")
@@ -283,7 +284,7 @@ def _discrete(n: int, start: np.integer[Any]) -> spaces.Discrete:
     return spaces.Discrete(n, start=int(start), **options)
 
 
-# For each space: what its constructor needs, and the space made from that.
+# For each space: a function that returns its fields, and a function that makes the space from them.
 _SPACES: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[..., Any]]] = {
     spaces.Box: (_box_fields, _box),
     spaces.Discrete: (
@@ -295,7 +296,7 @@ _SPACES: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[..., Any]]] 
         lambda nvec, start: spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start),
     ),
     spaces.MultiBinary: (
-        # To gymnasium MultiBinary(4) and MultiBinary([4]) are two spaces.
+        # gymnasium distinguishes MultiBinary(4) from MultiBinary([4]).
         lambda space: {"shape": list(space.shape), "flat": isinstance(space.n, int | np.integer)},
         lambda shape, flat: spaces.MultiBinary(shape[0] if flat else shape),
     ),

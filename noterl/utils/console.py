@@ -15,5 +15,5 @@ def print_message(message: str) -> None:
 
 
 def can_show_progress_bar() -> bool:
-    """Return whether a progress bar can be redrawn: on a terminal and in a notebook."""
+    """Return whether a progress bar can be redrawn: True on a terminal and in a notebook."""
     return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")

@@ -25,7 +25,7 @@ if sys.platform != "win32":
 PathLike = str | os.PathLike[str]
 Keys = tuple[str | int, ...]
 
-# What zipfile, json, NumPy and safetensors raise for malformed bytes.
+# The errors that zipfile, json, NumPy and safetensors raise for malformed bytes.
 _DAMAGE = (
     ValueError,
     RuntimeError,
@@ -40,7 +40,7 @@ _DAMAGE = (
 
 
 class FileError(ValueError):
-    """A file is truncated, foreign, damaged, hostile, or written by a newer noterl; no object was changed."""
+    """A file is truncated, damaged, manipulated, or not written by this or an older noterl; no object was changed."""
 
 
 def key_path(keys: Keys, root: str = "") -> str:
@@ -61,11 +61,12 @@ def key_path(keys: Keys, root: str = "") -> str:
 def replacing(path: PathLike) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` atomically when the block ends.
 
-    Missing directories are created. After any exception, also Ctrl-C, the old file is unchanged and no other is left.
+    Missing directories are created. After any exception, also Ctrl-C, the old file is unchanged, and the temporary
+    file is removed.
 
     Raises:
         ValueError: if `path` is not the path of a file.
-        OSError: if the file cannot be written, with the `errno` of the cause, naming `path`.
+        OSError: if the file cannot be written; it has the `errno` of the cause and names `path`.
     """
     with _temporary(path, "not saved, and an old file is unchanged") as (target, file):
         yield file
@@ -73,7 +74,7 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
             os.chmod(file.name, stat.S_IMODE(os.stat(target).st_mode))
-        if sys.platform == "win32":  # An open file cannot be renamed there; elsewhere it stays locked to the end.
+        if sys.platform == "win32":  # Windows does not rename open files; elsewhere the file stays locked to the end.
             file.close()
         os.replace(file.name, target)
         _sync_directory(target)
@@ -84,7 +85,7 @@ def check_writable(path: PathLike) -> None:
 
     Raises:
         ValueError: if `path` is not the path of a file.
-        OSError: if it cannot be written, naming `path`.
+        OSError: if the file cannot be written; the error names `path`.
     """
     with _temporary(path, "cannot be written") as (_, file):
         file.write(b"\0")
@@ -93,11 +94,11 @@ def check_writable(path: PathLike) -> None:
 
 @contextlib.contextmanager
 def reading(path: PathLike) -> Iterator[BinaryIO]:
-    """Open `path` to read. What a reader inside the block raises for malformed bytes becomes a `FileError`.
+    """Open `path` for reading. An error that the block raises for malformed bytes becomes a `FileError`.
 
     Raises:
         FileError: if the content of the file is malformed.
-        OSError: if it does not exist or cannot be read, naming `path`.
+        OSError: if the file does not exist or cannot be read; the error names `path`.
     """
     text = checked_path(path)
     try:
@@ -150,10 +151,10 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
         the absolute path without symbolic links, and the file.
 
     Raises:
-        OSError: as in the block, but naming `path` and ending in `result`.
+        OSError: the error of the block, but it names `path` and its message ends in `result`.
     """
     target = _target(path)
-    # A name of fixed length: the target's own may already be as long as the file system allows.
+    # The name has a fixed length, because the target's name may already be as long as the file system allows.
     directory, beginning = os.path.dirname(target), f".noterl-{zlib.crc32(os.fsencode(target)):08x}-"
     try:
         os.makedirs(directory, exist_ok=True)
@@ -168,7 +169,7 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
                     if sys.platform != "win32":
                         with contextlib.suppress(OSError):  # Some network file systems have no locks.
                             fcntl.flock(file, fcntl.LOCK_EX)
-                    locked = os.path.exists(name)  # Another process may have removed it before.
+                    locked = os.path.exists(name)  # Another process may have removed it before the lock.
                     if locked:
                         yield target, file
             finally:
@@ -181,7 +182,7 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
 def _remove_if_abandoned(name: str) -> None:
     """Remove a temporary file unless its writer still runs. A lock ends with its process, even after kill -9."""
     with contextlib.suppress(OSError), open(name, "r+b") as file:
-        if sys.platform == "win32":  # There an open file cannot be removed, so that no lock is needed.
+        if sys.platform == "win32":  # Windows does not remove open files, so no lock is needed.
             file.close()
         else:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,8 +14,8 @@ SUPPORTED = ("tensorflow", "jax", "torch")
 def choose() -> None:
     """Set the variable `KERAS_BACKEND`, from which Keras and spawned processes take their backend.
 
-    If `keras` has been imported, its backend counts. Otherwise the variable decides, then Keras's config file, then
-    the first installed of tensorflow, jax and torch. If none is installed, the variable stays unset.
+    If `keras` has been imported, its backend is used. Otherwise the order is the variable, Keras's config file, and the
+    first installed of tensorflow, jax and torch. If none is installed, the variable stays unset.
     """
     keras = sys.modules.get("keras")
     if keras is not None:
@@ -27,7 +27,7 @@ def choose() -> None:
 
 
 def _configured() -> str | None:
-    """Return the backend of Keras's config file, or None if it is not installed: Keras writes its own default there."""
+    """Return the backend of Keras's config file; None if it is not installed, because Keras writes a default there."""
     home = Path(os.environ.get("KERAS_HOME", Path("~/.keras").expanduser()))
     try:
         name = json.loads((home / "keras.json").read_text())["backend"]

@@ -50,7 +50,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
 
 
 def _typed_imports(tree: ast.Module) -> dict[str, str]:
-    """Return, for each name that is imported for type checking only, the module that it comes from."""
+    """Return, for each name that is imported only for type checking, the module that it is imported from."""
     blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: "." * node.level + (node.module or "") for node in imports for alias in node.names}

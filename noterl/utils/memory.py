@@ -1,4 +1,4 @@
-"""How much memory this machine has, and how much this process can still allocate."""
+"""The memory of this machine, and how much of it this process can still allocate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def total_bytes() -> int:
 def _control_groups(
     root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> list[tuple[int, int]]:
-    """Return each limit from our own group up to the root (version 2), with the bytes that are left under it."""
+    """Return each limit from this process's group up to the root (cgroup version 2), with the bytes left under it."""
     lines = [line.partition("::")[2] for line in _read(own).splitlines() if line.startswith("0::")]
     group = root / (lines[0].lstrip("/") if lines else "")
     groups = [group, *(parent for parent in group.parents if parent.is_relative_to(root))]

@@ -15,7 +15,7 @@ def require(module: str, extra: str, what: str) -> Any:
         what: the part of noterl that needs the package, for the error message.
 
     Raises:
-        ImportError: if the package is not installed, naming the extra.
+        ImportError: if the package is not installed; the message names the extra.
 
     Example:
     >>> from noterl.utils.optional import require

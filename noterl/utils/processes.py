@@ -17,7 +17,7 @@ def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any,
     Args:
         target: a function that can be pickled.
         arguments: values that can be pickled.
-        name: of the process, for error messages.
+        name: name of the process, for error messages.
 
     Raises:
         ValueError: if the function or an argument cannot be pickled.

@@ -2,10 +2,10 @@
 
 A schema is written like the state that it describes:
 
-- a type (`int`, `str`, `dict` ...): a value of exactly this type, so that a bool is not an int;
+- a type (`int`, `str`, `dict` ...): a value of exactly this type, so a bool does not fit `int`;
 - None: the value None;
-- a dict: a dict with exactly these keys, each value by its schema;
-- a list: a list of this length, each item by its schema;
+- a dict: a dict with exactly these keys, whose values fit their schemas;
+- a list: a list of this length, whose items fit their schemas;
 - a tuple: a value that fits one of these schemas;
 - an `Int`, `Float`, `Constant`, `Array`, `ListOf` or `DictOf`.
 """
@@ -47,7 +47,7 @@ class Float(Int):
 
 @dataclass(frozen=True)
 class Constant:
-    """Exactly one value, such as the capacity of the memory that restores the state."""
+    """Exactly one value, such as the capacity of the memory into which the state is restored."""
 
     value: Any
 

@@ -1,6 +1,6 @@
 """Tables in CSV, JSON lines and Parquet files, which loggers write and plots read.
 
-A cell holds a number, a str or None. None and NaN both stand for a missing value.
+A cell holds a number, a bool, a str or None. None and NaN both stand for a missing value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def plain_row(values: Mapping[str, Any]) -> Row:
-    """Return the entries that fit into a cell, NumPy scalars as Python numbers. Arrays are left out.
+    """Return the entries that fit into a cell, with NumPy scalars as Python numbers. Arrays are left out.
 
     Example:
     >>> import numpy as np
@@ -40,7 +40,7 @@ def plain_row(values: Mapping[str, Any]) -> Row:
 
 
 def agent_row(agent: Any) -> Row:
-    """Return an agent's class and those of its constructor arguments that fit into a cell; `env` by its `repr`."""
+    """Return an agent's class and its constructor arguments that fit into a cell; `env` is replaced by its `repr`."""
     arguments = {name: repr(value) if name == "env" else value for name, value in agent.get_config().items()}
     return {"agent": type(agent).__name__, **plain_row(arguments)}
 
@@ -84,7 +84,7 @@ def write_parquet(path: Path, rows: list[Row]) -> None:
     """Write a Parquet file, which replaces an old one atomically.
 
     Raises:
-        ImportError: without pyarrow, naming the extra.
+        ImportError: if pyarrow is not installed; the message names the extra.
     """
     arrow = require("pyarrow", "parquet", "a .parquet file")
     parquet = require("pyarrow.parquet", "parquet", "a .parquet file")
@@ -97,7 +97,7 @@ def read_parquet(path: Path) -> list[Row]:
     """Return the rows of a Parquet file, or of a folder of Parquet files such as xagents writes.
 
     Raises:
-        ImportError: without pyarrow, naming the extra.
+        ImportError: if pyarrow is not installed; the message names the extra.
     """
     table = require("pyarrow.parquet", "parquet", "a .parquet file").read_table(path)
     return [dict(row) for row in table.to_pylist()]
@@ -107,13 +107,13 @@ READERS = {".csv": read_csv, ".jsonl": read_json_lines, ".json": read_json_lines
 
 
 def read_columns(path: str | Path) -> dict[str, list[Any]]:
-    """Return the columns of a table that a logger wrote by name, NaN for a missing value.
+    """Return, by name, the columns of a table that a logger wrote; missing values are NaN.
 
     Args:
-        path: of a `.csv`, `.jsonl`, `.json` or `.parquet` file.
+        path: path of a `.csv`, `.jsonl`, `.json` or `.parquet` file.
 
     Raises:
-        ValueError: if the path ends otherwise.
+        ValueError: if the path has another ending.
         OSError: if the file cannot be read.
     """
     path = Path(path)
@@ -125,13 +125,13 @@ def read_columns(path: str | Path) -> dict[str, list[Any]]:
 
 
 def _complete_lines(path: Path) -> list[str]:
-    """Return the lines of a file without a last line that a logger did not finish."""
+    """Return the lines of a file, without a last line that a logger did not complete."""
     lines = path.read_bytes().decode().splitlines(keepends=True)
     return lines if not lines or lines[-1].endswith("\n") else lines[:-1]
 
 
 def _uniform(values: list[Any]) -> list[Any]:
-    """Return a column of one type: ints become floats if there is a float, and everything str if there is a str."""
+    """Return a column of one type: str if one value is a str, otherwise float if the types of the values differ."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) < 2:
         return values

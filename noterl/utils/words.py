@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-# Library -> section of its migration page -> words -> noterl. A key may hold several words. "None" means that noterl
-# has nothing of the kind.
+# Library -> section of its migration page -> words -> their replacement. A key may hold several words. "None" means
+# that noterl has no replacement.
 TABLES: dict[str, dict[str, dict[str, str]]] = {
     "Stable-Baselines3": {
         "Model": {
@@ -171,7 +171,7 @@ def hint(word: str) -> str | None:
 
 
 def missing_attribute(owner: Any, name: str, described: str) -> AttributeError:
-    """Return the AttributeError for a name that an object does not have; a foreign word is explained."""
+    """Return the AttributeError for a missing name; its message has the replacement of another library's name."""
     found = hint(name)
     message = f"{described} has no attribute {name!r}" + (f". {found}" if found else "")
     return AttributeError(message, name=name, obj=owner)
@@ -188,13 +188,13 @@ def markdown(library: str, section: str) -> str:
 def explain_keyword(
     name: str, value: Any, known: Iterable[str], elsewhere: Mapping[str, Iterable[str]] | None = None
 ) -> str:
-    """Return what to write in place of a keyword that a function does not have.
+    """Return advice on what to write in place of a keyword that a function does not have.
 
     Args:
         name: the keyword.
         value: its value, which may be a word of another library too, such as "MlpPolicy".
         known: the arguments of the function.
-        elsewhere: the arguments of related functions by the names of these.
+        elsewhere: the arguments of related functions, by function name.
     """
     advice = [
         _hint_of_value(value),
@@ -208,7 +208,7 @@ def explain_keyword(
 
 
 def explain_name(name: str, known: Iterable[str]) -> str:
-    """Return which of the known names to use in place of another one."""
+    """Return advice on what to write in place of a name that is not one of the known names."""
     return hint(name) or _nearest(name, known, 0.7) or f"the names are {', '.join(known)}"
 
 
@@ -233,7 +233,7 @@ def warn_of_unknown_events(callback: Any, base: type, stacklevel: int) -> None:
 
 
 def explain_constructor(error: TypeError, cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Return a message, under the name of the class, for wrong arguments of its constructor; None for other errors.
+    """Return a message that names the class, for wrong arguments of its constructor; None for other errors.
 
     Args:
         error: what the constructor raised.
@@ -259,10 +259,10 @@ def explain_constructor(error: TypeError, cls: type, args: tuple[Any, ...], kwar
 
 
 def explain_arguments(method: Method) -> Method:
-    """Decorate a method so that an unknown keyword raises a TypeError that says what to write instead.
+    """Decorate a method so that an unknown keyword raises a TypeError with advice on what to write instead.
 
-    The error names the class of the object, where Python names the class that defines the method. A method that takes
-    any keyword is returned as it is.
+    The error names the class of the object; Python would name the class that defines the method. A method that accepts
+    any keyword is returned unchanged.
     """
     if any(each.kind is each.VAR_KEYWORD for each in inspect.signature(method).parameters.values()):
         return method
@@ -290,7 +290,7 @@ def _hint_of_value(value: Any) -> str | None:
 
 
 def _nearest(name: str, known: Iterable[str], similarity: float) -> str | None:
-    """Return a question with the known name that is nearest to `name`; None if no one is similar enough."""
+    """Return a question with the known name that is nearest to `name`; None if none is similar enough."""
     found = difflib.get_close_matches(name, known, 1, similarity)
     return f"did you mean {found[0]!r}?" if found else None
 

@@ -1,7 +1,7 @@
-"""What all tests share: which backend runs, what a test may say about it, and a quiet, reproducible process.
+"""Settings for all tests: the backend and its markers, random seeds, and environment variables.
 
-The backend is Keras's own choice, `KERAS_BACKEND`. `pytest --backend-free` runs the tests that need none, and makes
-sure of it: there `import keras` fails.
+The tests run on the backend in `KERAS_BACKEND`, as Keras does. `pytest --backend-free` runs only the tests that need no
+backend; `import keras` raises in such a run.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import hypothesis
 import pytest
 
 BACKENDS = ("tensorflow", "jax", "torch")
-# Where the seeds of agents that are given none come from in tests, in place of the operating system.
+# Replaces the operating system as the source of seeds for agents without a `seed` argument.
 seeds = random.Random()
-# No backend of Keras is called so; importing Keras under this name raises.
+# Not a backend of Keras: importing Keras with this name raises.
 NO_BACKEND = "none"
 
 
@@ -36,19 +36,19 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if "PYTEST_XDIST_WORKER" in os.environ:  # processes side by side share the cores: threads would wait for each other
+    if "PYTEST_XDIST_WORKER" in os.environ:  # parallel processes share the cores, so more threads only wait
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     if os.environ["KERAS_BACKEND"] == "jax":
-        _keep_what_is_compiled(config)
+        _enable_compilation_cache(config)
     secrets.randbits = seeds.getrandbits
     hypothesis.settings.register_profile("noterl", deadline=None, derandomize=True, max_examples=50)
     hypothesis.settings.load_profile("noterl")
 
 
-def _keep_what_is_compiled(config: pytest.Config) -> None:
-    """Let JAX compile once what many tests' agents have in common; it halves the time of a run.
+def _enable_compilation_cache(config: pytest.Config) -> None:
+    """Enable JAX's compilation cache, because many tests compile the same programs; this halves the time of a run.
 
-    Each process that tests has a folder of its own, since JAX may read what another has only half written.
+    Each test process has its own folder, because JAX may read a file that another process has only half written.
     """
     folder = tempfile.TemporaryDirectory(prefix="noterl-jax-")
     config.add_cleanup(folder.cleanup)
@@ -58,7 +58,7 @@ def _keep_what_is_compiled(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Pass over files without backend-free tests in a backend-free run: importing them may import Keras."""
+    """Skip files without backend-free tests in a backend-free run, because importing them may import Keras."""
     if not config.getoption("--backend-free") or collection_path.suffix != ".py":
         return None
     return "backend_free" not in collection_path.read_text() or None
@@ -76,11 +76,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"runs on {', '.join(sorted(names))}"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before fixtures, those of a module too
+@pytest.hookimpl(tryfirst=True)  # before fixtures, also those of a module
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed what agents, networks and environments take their numbers from where they are given no seed.
+    """Seed the generators that agents, networks and environments use if they receive no seed.
 
-    `NOTERL_TEST_SEED` gives other numbers, to find tests that pass by the luck of theirs.
+    Set `NOTERL_TEST_SEED` to another number to find tests that pass only with the default seed, 0.
     """
     seed = int(os.environ.get("NOTERL_TEST_SEED", "0"))
     random.seed(seed)
@@ -93,5 +93,5 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def backend() -> str:
-    """Return the name of the backend that this run is on."""
+    """Return the name of the backend on which the tests run."""
     return os.environ["KERAS_BACKEND"]

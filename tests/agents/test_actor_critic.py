@@ -20,7 +20,7 @@ from tests.support.parts import run_updates
 
 mlp = noterl.networks.mlp
 
-RTOL, ATOL = 1e-4, 2e-6  # DESIGN section 11, for float32
+RTOL, ATOL = 1e-4, 2e-6  # tolerances for float32
 RATE, TAU, HIDDEN, UPDATES, SIZE = 3e-3, 0.05, (7, 6), 5, 16
 
 # The agent, its arguments, the reference, the spaces.

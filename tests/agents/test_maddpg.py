@@ -24,7 +24,7 @@ from tests.support.doubles import LeavingTeam, ListTeam
 from tests.support.parts import actor_of, run_updates, sample_batch
 from tests.support.states import assert_same_state
 
-RTOL, ATOL = 1e-4, 2e-6  # DESIGN section 11, for float32
+RTOL, ATOL = 1e-4, 2e-6  # tolerances for float32
 HIDDEN, SIZES, UPDATES, ROWS = (6,), (2, 3, 4), 3, 16
 ACTIONS = (
     spaces.Discrete(3),

@@ -1,4 +1,4 @@
-"""Every composition of samplers, n-step returns, relabelling and frame stacks against a plain list."""
+"""Every composition of samplers, n-step returns, relabeling and frame stacks against a plain list."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def test_any_history_leaves_what_a_plain_list_holds(
         getattr(history, operation)(*arguments)
         if operation != "look":
             getattr(unchecked, operation)(*arguments)
-    history.compare()
+    history.look()
     assert_same(unchecked.replay.get_state(), history.replay.get_state())  # `look` changes nothing
     if prioritized:
         assert equal_trees(unchecked.replay.sampler._synchronized(), history.replay.sampler._tree)
-    unchecked.compare()
+    unchecked.look()
 
 
 @pytest.mark.parametrize(("before", "new"), [(0, 30), (3, 2), (20, 2), (20, 30)])
@@ -97,12 +97,12 @@ def test_ctrl_c_while_episodes_are_updated_leaves_them_consistent(before: int, n
         history.add(0, None, before)
         history.add(1, "truncated", 1)
         if before:
-            history.compare()
+            history.look()
         history.drop(before // 3)
         history.add(0, None, new // 2)
         history.add(2, None, new // 2)
         finished = not stopped_at(stop_at, lambda history=history: history.replay._storage.episodes)
-        history.compare()
+        history.look()
         if finished:
             break
     assert 20 < stop_at < 900

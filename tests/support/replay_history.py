@@ -265,7 +265,7 @@ class History:
         least = 3 if self.relabel is Triplets else 1
         return self.complete(added) and sum(map(self.complete, self.episode(added))) >= least
 
-    def compare(self) -> None:
+    def look(self) -> None:
         """Compare the memory with the model."""
         check_replay(self.replay)
         unmasked = self.unmasked()

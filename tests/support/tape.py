@@ -205,7 +205,7 @@ def taped(tape: Tape, *, length: int = 2, **compiled: Any) -> TapeAgent:
     return agent
 
 
-# `fit(episodes=2)` of the agent that `taped` returns.
+# The tape of `fit(episodes=2)` with the agent that `taped` returns.
 PLAIN = """
     train_begin
     reset 0; episode_begin 0

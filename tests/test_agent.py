@@ -448,7 +448,7 @@ class TestShortForms:
         assert agent.compile_arguments["replay"] is agent.replay
 
     @pytest.mark.parametrize("capacity", [0, 2.5, True, "big"])
-    def test_other_values_for_replay_are_refused(self, capacity: Any) -> None:
+    def test_other_values_for_replay_raise(self, capacity: Any) -> None:
         with pytest.raises(ValueError, match=r"^replay must be a noterl\.Replay, or its capacity"):
             noterl.DQN("CartPole-v1", hidden=(4,)).compile(replay=capacity)
 
@@ -470,7 +470,7 @@ class TestShortForms:
             assert rates == pytest.approx([1e-4, 3e-3])
 
     @pytest.mark.parametrize("rate", [0, -1e-3, math.nan, math.inf, True])
-    def test_bad_learning_rate_is_refused(self, rate: Any) -> None:
+    def test_bad_learning_rate_raises(self, rate: Any) -> None:
         with pytest.raises(ValueError, match="optimizer"):
             noterl.DQN("CartPole-v1", hidden=(4,)).compile(optimizer=rate)
 

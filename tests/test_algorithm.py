@@ -363,7 +363,7 @@ def test_bad_optimizer_raises_and_changes_nothing(optimizer: Any, message: str) 
 @pytest.mark.parametrize(
     ("setting", "value"), [("floatx", "float64"), ("floatx", "float16"), ("dtype_policy", "mixed_bfloat16")]
 )
-def test_other_precision_than_float32_is_refused(setting: str, value: str) -> None:
+def test_other_precision_than_float32_raises(setting: str, value: str) -> None:
     getattr(keras.config, f"set_{setting}")(value)
     try:
         with pytest.raises(ValueError, match=f"{setting}.*{value}"):

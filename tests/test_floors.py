@@ -96,7 +96,7 @@ def test_planted_upward_import_is_found(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['"""See noterl.agents.ppo."""', 'NAME = "noterl.utils.files"', "import noterl"])
-def test_other_text_is_passed_over(text: str) -> None:
+def test_other_text_is_ignored(text: str) -> None:
     assert not violations("noterl.replay.replay", text)
 
 

@@ -32,7 +32,7 @@ def test_registered_class_is_found_by_name() -> None:
     assert noterl.register is register
 
 
-def test_error_for_unknown_name_says_what_to_do() -> None:
+def test_error_for_unknown_name_names_the_remedy() -> None:
     with pytest.raises(
         ValueError, match=r"'Nowhere' is not registered: .*@noterl\.register.*custom_objects=\{'Nowhere'"
     ):
@@ -57,7 +57,7 @@ def test_unknown_name_imports_only_registered_modules(monkeypatch: pytest.Monkey
     assert imported == list(registry._modules), "only registered modules are imported, whatever the name"
 
 
-def test_second_class_of_one_name_is_refused() -> None:
+def test_second_class_of_one_name_raises() -> None:
     def first() -> type:
         @register
         class Twin:

@@ -170,7 +170,7 @@ def test_network_that_is_not_a_network_raises(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [noterl.DDPG, noterl.TD3, noterl.SAC])
-def test_given_networks_are_used(kind: Any) -> None:
+def test_passed_networks_are_used(kind: Any) -> None:
     count = 1 if kind is noterl.DDPG else 2
     actor, critics = mlp(5, [3], 4 if kind is noterl.SAC else 2), [mlp(7, [3], 1) for _ in range(count)]
     for network in (actor, (actor, *critics), (None, *critics)):

@@ -38,7 +38,7 @@ ROUNDS, LANES, RTOL, ATOL = 6, 2, 1e-4, 2e-6
 
 
 @pytest.mark.parametrize("kind", [noterl.PPO, noterl.A2C])
-def test_policy_is_refused_for_rollouts(kind: Any) -> None:
+def test_gumbel_softmax_policy_for_rollouts_raises(kind: Any) -> None:
     """The stored log-probabilities would not be those of the policy."""
     agent = kind((OBSERVATIONS, SPACES["discrete"]), hidden=(4,), seed=3)
     with pytest.raises(ValueError, match=rf"policy .*{kind.__name__}.*got .*GumbelSoftmaxPolicy"):
@@ -120,7 +120,7 @@ def test_list_of_optimizers_names_the_argument_for_two() -> None:
         agent.compile([keras.optimizers.Adam(), keras.optimizers.Adam()])
 
 
-def test_softmax_inside_forward_is_refused() -> None:
+def test_softmax_inside_forward_raises() -> None:
     class Softmaxed(noterl.PPO):
         def forward(self, observation: Any) -> Any:
             return keras.ops.softmax(super().forward(observation))

@@ -172,7 +172,7 @@ class TestLambdaCallback:
         expected = {name: 1 if name in one else 2 for name in EVENTS if name != "on_episode_end"}
         assert counts == {**expected, "on_step_end": 0}
 
-    def test_only_given_events_are_bound(self) -> None:
+    def test_only_passed_events_are_bound(self) -> None:
         events = CallbackList([LambdaCallback(on_train_end=print)]).bind()
         assert events.on_train_end == (print,)
         assert [name for name in EVENTS if getattr(events, name)] == ["on_train_end"]

@@ -214,13 +214,13 @@ class TestFits:
     @pytest.mark.parametrize(
         ("claimed", "actual"), [("NextStep", AutoresetMode.SAME_STEP), ("SameStep", AutoresetMode.NEXT_STEP)]
     )
-    def test_steps_that_contradict_the_autoreset_mode_are_refused(self, claimed: str, actual: AutoresetMode) -> None:
+    def test_steps_that_contradict_the_autoreset_mode_raise(self, claimed: str, actual: AutoresetMode) -> None:
         env = vector_of([lambda: CountingEnv(3)] * 2, actual)
         env.metadata = {**env.metadata, "autoreset_mode": claimed}
         with pytest.raises(InvalidStepError, match=f"in the mode {claimed}"):
             build(env).fit(steps=40, verbose=0)
 
-    def test_rewards_of_a_wrong_shape_are_refused(self) -> None:
+    def test_rewards_of_a_wrong_shape_raise(self) -> None:
         env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
         step = env.step
         env.step = lambda actions: (step(actions)[0], np.zeros(3), *step(actions)[2:])
@@ -228,7 +228,7 @@ class TestFits:
             build(env).fit(steps=4, verbose=0)
 
     @pytest.mark.parametrize("mode", [None, "sometimes"])
-    def test_unknown_autoreset_mode_is_refused(self, mode: str | None) -> None:
+    def test_unknown_autoreset_mode_raises(self, mode: str | None) -> None:
         env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
         env.metadata = {**env.metadata, "autoreset_mode": mode}
         with pytest.raises(ValueError, match=rf"env: metadata\['autoreset_mode'\].*{mode}"):
@@ -311,7 +311,7 @@ class TestInvalidValues:
         assert successor[1] < 0
         assert successor[2] == 3
 
-    def test_wrong_shape_is_refused(self) -> None:
+    def test_wrong_shape_raises(self) -> None:
         agent = build(lambda: WrongShape(5), lambda o: np.zeros(len(o), int))
         with pytest.raises(
             InvalidStepError,
@@ -320,7 +320,7 @@ class TestInvalidValues:
             agent.fit(steps=50, verbose=0)
         assert len(agent.replay) == 2
 
-    def test_infinite_reward_is_refused(self) -> None:
+    def test_infinite_reward_raises(self) -> None:
         class Infinite(CountingEnv):
             def step(self, action):
                 observation, _, *rest = super().step(action)

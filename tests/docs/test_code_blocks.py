@@ -183,6 +183,6 @@ def test_page_runs_on_the_backends_that_its_blocks_name(tmp_path: Path) -> None:
         ("```python title=a\nx = 1\n```\n", "```python"),
     ],
 )
-def test_block_that_would_not_run_is_refused(text: str, message: str) -> None:
+def test_block_that_would_not_run_raises(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_blocks(text)

@@ -343,11 +343,11 @@ class TestCheck:
     @pytest.mark.parametrize(
         "wrong", [{"episodes": 0}, {"steps": -1}, {"steps": 2.5}, {"seed": -1}, {"episodes": True}]
     )
-    def test_bad_numbers_are_refused(self, wrong):
+    def test_bad_numbers_raise(self, wrong):
         with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be "):
             check(CARTPOLE, **wrong)
 
-    def test_other_objects_are_refused(self):
+    def test_other_objects_raise(self):
         with pytest.raises(ValueError, match=r"^env must be .* got 3"):
             check(3)
 
@@ -370,7 +370,7 @@ class TestCheck:
             (lambda: doubles.TogetherVectorEnv([doubles.CountingEnv] * 2), None, "differ from step 0 on"),
         ],
     )
-    def test_report_says_how_a_vector_environment_is_restored(self, make, resumable, words):
+    def test_report_names_how_a_vector_environment_is_restored(self, make, resumable, words):
         report = check(make, steps=60)
         assert (report.ok, report.resumable) == (True, resumable)
         assert len(report.warnings) == (words is not None)

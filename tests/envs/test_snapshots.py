@@ -167,7 +167,7 @@ class TestState:
         env.reset(seed=0)
         assert get_state(env) is None
 
-    def test_state_of_another_environment_is_refused(self):
+    def test_state_of_another_environment_raises(self):
         env = gymnasium.wrappers.TimeLimit(StatefulEnv(), 4)
         env.reset(seed=0)
         state = get_state(env)

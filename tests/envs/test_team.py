@@ -61,7 +61,7 @@ class TestTeam:
             (["a", "b"], [spaces.Discrete(2), spaces.Text(3)], "observation_space of agent 'b' must be a Box"),
         ],
     )
-    def test_wrong_agents_are_refused(self, names: list[str], observations: list[Any], message: str) -> None:
+    def test_wrong_agents_raise(self, names: list[str], observations: list[Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             Team(names, observations, [spaces.Discrete(2)] * 2)
 
@@ -149,7 +149,7 @@ class TestSources:
         _, reward, terminated, truncated, info = env.step(np.zeros(2, np.float32))
         assert (reward, terminated, truncated, info) == (1.5, False, True, {"is_success": True})
 
-    def test_agents_in_turn_are_refused(self) -> None:
+    def test_agents_in_turn_raise(self) -> None:
         class InTurn(LeavingTeam):
             def agent_iter(self) -> None: ...
 
@@ -230,7 +230,7 @@ class TestMemory:
         assert batch.discount.tolist() == [[0, 0.25, 0.25], [0, 0.5, 0.5], [0, 0.5, 0.5], [0, 0.5, 0.5]]
         assert batch.next_observation[0].tolist() == [2, 2, 2]
 
-    def test_relabel_is_refused(self) -> None:
+    def test_relabel_raises(self) -> None:
         from noterl.replay.relabel import Relabel
 
         source = envs.resolve(LeavingTeam)

@@ -60,7 +60,7 @@ class Undisturbed:
 
 class TestLRFinder:
     @pytest.mark.parametrize("of_keras", [False, True])
-    def test_scheduled_rate_is_refused_before_training(self, of_keras: bool) -> None:
+    def test_scheduled_rate_raises_before_training(self, of_keras: bool) -> None:
         linear = noterl.schedules.Linear(1e-3, 1e-4, 100)
         rate = keras.optimizers.schedules.ExponentialDecay(1e-3, 10, 0.9) if of_keras else linear
         agent, callback = one_lane(), LambdaCallback(on_train_begin=lambda logs: pytest.fail("training began"))

@@ -175,7 +175,7 @@ def damaged(**changes: Any) -> dict[str, Any]:
         ({"arrays": {"other": np.zeros(3)}}, r"\['arrays'\] must be a dict with the keys"),
     ],
 )
-def test_bad_state_is_refused_and_changes_nothing(changes: dict[str, Any], message: str) -> None:
+def test_bad_state_raises_and_changes_nothing(changes: dict[str, Any], message: str) -> None:
     memory = rollout()
     play(memory, 0, {0: ON, 1: ON})
     before = memory.get_state()

@@ -137,7 +137,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_state_is_refused_and_changes_nothing(name):
+def test_damaged_state_raises_and_changes_nothing(name):
     apply, message = DAMAGES[name]
     state = filled(20, 33).get_state()
     apply(state)

@@ -75,7 +75,7 @@ def test_value_that_does_not_fit_is_named(value: Any, schema: Any, message: str)
         check(value, schema)
 
 
-def test_error_begins_with_the_name_that_was_given() -> None:
+def test_error_begins_with_the_name_argument() -> None:
     with pytest.raises(ValueError, match=r"^the rollout\['round'\] must be int"):
         check({"round": None}, {"round": int}, "the rollout")
 

@@ -415,7 +415,7 @@ class TestCompletion:
 
 
 class TestShortForms:
-    """What users write first works: 1e6 for a number of steps, a number for a memory or a learning rate, a name."""
+    """Short forms of arguments: 1e6 as a number of steps, a number as a memory or learning rate, a name as a policy."""
 
     def test_budgets_accept_floats_without_a_fraction(self) -> None:
         agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)

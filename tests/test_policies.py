@@ -26,7 +26,7 @@ from noterl.registry import lookup
 
 pytestmark = pytest.mark.backend_free
 
-# Constructor arguments that are not the defaults and leave room for both branches of every mixture.
+# Constructor arguments that differ from the defaults and reach both branches of every mixture.
 ARGUMENTS: dict[type[Policy], dict[str, Any]] = {
     GreedyQPolicy: {},
     EpsGreedyQPolicy: {"eps": 0.4},
@@ -43,7 +43,7 @@ STEP = 100
 
 
 class ListedDraws(np.random.Generator):
-    """A generator whose uniform draws are those of a list, over and over."""
+    """A generator whose uniform numbers are those of a list, repeated."""
 
     def __init__(self, *draws: float) -> None:
         super().__init__(np.random.PCG64(0))
@@ -91,7 +91,7 @@ def invert(probabilities: list[float], draw: float) -> int:
 
 
 def epsilon_of(policy: Any) -> float:
-    """Write the schedules down once more, for the arguments above at STEP."""
+    """Return epsilon at `STEP` for the arguments above, computed independently."""
     if isinstance(policy, AdaptiveEpsGreedyPolicy):
         return 0.2 + 0.7 * math.exp(-1.0)
     if isinstance(policy, LinearEpsGreedyPolicy):
@@ -129,7 +129,7 @@ def reference(policy: Any, values: np.ndarray, twin: np.random.Generator) -> lis
 
 
 def assert_distributed(actions: np.ndarray, probabilities: Any) -> None:
-    """Compare frequencies with probabilities: each within five standard deviations of its binomial."""
+    """Check that each frequency is within five binomial standard deviations of its probability."""
     probabilities = np.asarray(probabilities)
     frequencies = np.bincount(actions, minlength=len(probabilities)) / len(actions)
     deviation = np.sqrt(probabilities * (1 - probabilities) / len(actions))
@@ -161,7 +161,7 @@ def test_rows_in_turn_equal_batch(cls: type[Policy]) -> None:
     lone_rows, batches_of_one = build(cls), build(cls)
     for row, action in zip(values, batch, strict=True):
         if cls is BoltzmannGumbelQPolicy:
-            # The rows of a batch all see the counts from before it.
+            # All rows of a batch use the counts before the batch.
             lone_rows.counts = batches_of_one.counts = None
         alone = lone_rows.select_action(row, STEP)
         assert type(alone) is int
@@ -202,7 +202,7 @@ def test_first_of_equal_actions_is_selected(policy: Policy) -> None:
 
 
 def test_epsilon_greedy_uses_one_uniform_number() -> None:
-    """A draw below epsilon picks the action in equal parts of [0, eps); epsilon itself no longer explores."""
+    """A number below epsilon selects the action by equal parts of [0, eps); epsilon itself does not explore."""
     policy = EpsGreedyQPolicy(0.3)
     below = [0.0, 0.0999, 0.1001, 0.1999, 0.2001, np.nextafter(0.3, 0.0)]
     draws = [*below, 0.3, 0.9]
@@ -328,7 +328,7 @@ def test_action_with_probability_0_is_never_selected(draw: float) -> None:
     policy.generator = ListedDraws(draw)
     expected = 1 if draw == 0.0 else 3
     for dtype in (np.float32, np.float64):
-        # A sum a little off 1, as float32 leaves it, on either side.
+        # The sum may be a little below or above 1, because of rounding to float32.
         for total in (1.0, 1 - 1e-4, 1 + 1e-4):
             row = np.array([0.0, 0.3, 0.0, 0.7, 0.0], dtype) * dtype(total)
             assert policy.select_action(row) == expected

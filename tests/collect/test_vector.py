@@ -1,4 +1,4 @@
-"""Vector lanes give the memories that scalar lanes give, in all three autoreset modes; both name invalid values."""
+"""Vector lanes store the transitions that scalar lanes store, in all autoreset modes; errors name invalid values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Factories = list[Callable[[], gymnasium.Env]]
 
 
 def build(env: Any, act: Callable[[np.ndarray], np.ndarray] | None = None) -> TapeAgent:
-    """Return an agent that acts by `act` from the first step on, and learns nothing."""
+    """Return an agent that acts by `act` from the first step on, and makes no updates."""
     agent = TapeAgent(env, tape=Tape())
     agent.compile(
         policy=GreedyQPolicy(),
@@ -53,7 +53,7 @@ def factory_of(factories: Factories) -> Callable[[], gymnasium.Env]:
 
 
 def memories(agent: TapeAgent, num_envs: int) -> list[list[tuple]]:
-    """Return what the memory holds of each lane, in order."""
+    """Return the stored transitions of each lane, in order."""
     storage = agent.replay._storage
     rows = np.arange(storage.length)
     found: list[list[tuple]] = [[] for _ in range(num_envs)]
@@ -180,21 +180,21 @@ class TestFits:
         ] * 2
 
     @pytest.mark.parametrize("kind", [TogetherVectorEnv, SyncVectorEnv])
-    def test_vector_environment_of_a_factory_is_made_once_for_several_fits(self, kind: type[VectorEnv]) -> None:
-        made = []
+    def test_vector_environment_of_a_factory_is_created_once_for_several_fits(self, kind: type[VectorEnv]) -> None:
+        created = []
 
         def factory() -> VectorEnv:
-            made.append(kind([lambda: CountingEnv(3)] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
-            return made[-1]
+            created.append(kind([lambda: CountingEnv(3)] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
+            return created[-1]
 
         agent = build(factory, lambda o: np.zeros(len(o), int))
         for arguments in ({}, {}, {"seed": 3}):
             agent.fit(steps=6, verbose=0, **arguments)
         assert agent.steps == 18
-        assert len(made) == 1
-        assert not made[0].closed
+        assert len(created) == 1
+        assert not created[0].closed
         agent.close()
-        assert made[0].closed
+        assert created[0].closed
 
     @pytest.mark.parametrize("kind", [TogetherVectorEnv, SyncVectorEnv])
     def test_vector_environment_of_the_user_stays_open(self, kind: type[VectorEnv]) -> None:

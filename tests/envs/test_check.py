@@ -35,7 +35,7 @@ def broken(change):
 
 
 def stepping(**changed):
-    """Return a change that replaces values of what step returns."""
+    """Return a change that replaces values that `step` returns."""
 
     def change(env):
         names = ("observation", "reward", "terminated", "truncated", "info")

@@ -1,4 +1,4 @@
-"""Episodes in flight are restored by state or by replay."""
+"""Unfinished episodes are restored from a state or by repeating their actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CARTPOLE = "CartPole-v1"
 
 
 class Remembering(gymnasium.Wrapper):
-    """A wrapper of a user's, whose state lies in plain attributes."""
+    """A user-defined wrapper whose state is in plain attributes."""
 
     def __init__(self, env):
         super().__init__(env)

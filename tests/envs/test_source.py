@@ -1,4 +1,4 @@
-"""Environment sources: every kind of `env=`, lanes and evaluation, vector environments, spaces that start elsewhere."""
+"""Environment sources: every kind of `env=`, lanes, evaluation, vector environments, spaces that do not start at 0."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def layer_names(env) -> list[str]:
 
 
 class Doubled(gymnasium.RewardWrapper):
-    """A wrapper that gymnasium's specs cannot say."""
+    """A wrapper that gymnasium's specs cannot describe."""
 
     def reward(self, reward):
         return 2.0 * reward
@@ -127,9 +127,9 @@ class TestResolve:
     def test_pair_of_spaces_has_no_environment(self):
         source = resolve((spaces.Box(0, 1, (3,)), spaces.Discrete(2)))
         assert source.observation_space.shape == (3,)
-        for ask in (source.make, source.make_evaluation):
+        for method in (source.make, source.make_evaluation):
             with pytest.raises(ValueError, match="only its spaces; pass env="):
-                ask()
+                method()
 
     def test_source_is_returned_unchanged(self):
         source = resolve(CARTPOLE)

@@ -1,4 +1,4 @@
-"""Spaces of classic gym, spaces that an algorithm refuses, and descriptions of environments in files."""
+"""Spaces of classic gym, spaces that an algorithm does not support, and descriptions of environments in files."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class TestLeaving:
         assert flags == [
             ([yes, yes, yes], [no, no, no], [yes, yes, yes]),
             ([yes, yes, yes], [yes, no, no], [no, yes, yes]),
-            ([no, yes, yes], [yes, no, no], [no, yes, yes]),  # the second is cut off, and would have gone on
+            ([no, yes, yes], [yes, no, no], [no, yes, yes]),  # the second is truncated and would have continued
             ([no, no, yes], [yes, no, no], [no, no, yes]),
         ]
         assert [reward for _, _, reward in outcomes] == pytest.approx([37.0, 37.0, 110 / 3, 100 / 3])

@@ -1,4 +1,4 @@
-"""Layers with a training mode train in updates, and do nothing in acting, targets and `prepare`, on every backend."""
+"""Layers are in training mode in updates, and in inference mode in acting, targets and `prepare`, on every backend."""
 
 from __future__ import annotations
 

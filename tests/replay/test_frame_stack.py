@@ -79,7 +79,7 @@ def test_transitions_whose_frames_were_evicted_are_not_sampled() -> None:
     env = FrameStack(CountingEnv(100), 3)
     replay = Replay(5, frame_stack=3)
     replay.build(env.observation_space, env.action_space)
-    play(env, [replay], 8)  # the second lane's episode: steps 3 to 7 are stored, the last of 8
+    play(env, [replay], 8)  # of the second lane's 8 steps, the last five (3 to 7) are stored
     assert shown(replay) == [[3, 4, 5], [4, 5, 6], [5, 6, 7]]
     replay.drop_oldest(2)
     assert shown(replay) == [[5, 6, 7]]

@@ -25,7 +25,7 @@ def rollout(length: int = 4, lanes: int = 2) -> Rollout:
 
 
 def play(memory: Rollout, number: int, steps: dict[int, tuple[bool, bool]]) -> None:
-    """Play round `number`: the observation is [number, lane], the action number + lane / 10, the reward 10 number."""
+    """Play round `number`: the observation is [number, lane], the action number + lane / 10, the reward 10 * number."""
     lanes = np.arange(memory.num_envs)
     observations = np.stack([np.full(len(lanes), number, float), lanes], axis=-1)
     memory.begin_round(observations, (number + lanes / 10).astype(np.float32)[:, None])

@@ -167,8 +167,8 @@ HARMLESS = re.compile(
 )
 
 
-def take_or_refuse(agent: Any, document: dict[str, Any], path: Path) -> bool:
-    """Restore a document and return whether it was refused, in which case nothing must have changed."""
+def restore_raises(agent: Any, document: dict[str, Any], path: Path) -> bool:
+    """Restore a document; return whether that raised, after a check that nothing changed then."""
     saving.write(path, document)
     before = agent.get_state()
     try:
@@ -181,15 +181,15 @@ def take_or_refuse(agent: Any, document: dict[str, Any], path: Path) -> bool:
 
 def test_invalid_value_in_a_state_raises(victim: Any, file: Path, tmp_path: Path) -> None:
     document, good = saving.read(file), victim.get_state()
-    accepted, refused = set(), 0
+    accepted, raised = set(), 0
     for keys in places(document["state"]):
         for value in [..., *JUNK]:
-            if take_or_refuse(victim, replaced(document, ("state", *keys), value), tmp_path / "a.noterl"):
-                refused += 1
+            if restore_raises(victim, replaced(document, ("state", *keys), value), tmp_path / "a.noterl"):
+                raised += 1
                 continue
             accepted.add((".".join(map(str, keys)), repr(value)))
             victim.set_state(good)
-    assert refused > 400
+    assert raised > 400
     harmful = {place for place, _ in accepted if not HARMLESS.fullmatch(place)}
     assert not harmful, sorted((p, v) for p, v in accepted if p in harmful)
 
@@ -211,7 +211,7 @@ def test_accepted_value_does_not_break_the_next_fit(victim: Any, file: Path, tmp
     for keys in places(document["state"]["lanes"]):
         for value in JUNK:
             changed = replaced(document, ("state", "lanes", *keys), value)
-            if not take_or_refuse(victim, changed, tmp_path / "a.noterl"):
+            if not restore_raises(victim, changed, tmp_path / "a.noterl"):
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "could not restore environment")
                     victim.fit(steps=2, verbose=0)

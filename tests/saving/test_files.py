@@ -1,4 +1,4 @@
-"""Atomic writing: after any failure the old or the new file is there, complete, and no other."""
+"""Atomic writing: after any failure there is exactly one complete file, the old or the new one."""
 
 from __future__ import annotations
 

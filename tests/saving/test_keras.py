@@ -1,4 +1,4 @@
-"""Keras optimizers and schedules in files: they come back with their settings, and a forged one is refused."""
+"""Keras optimizers and schedules in files: they come back with their settings, and forged ones raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas: each kind accepts what it describes, and an error names the place, what was expected and what was there."""
+"""Schemas: each kind accepts what it describes, and an error names the place, the expected and the actual value."""
 
 from __future__ import annotations
 

@@ -259,18 +259,18 @@ def test_fit_raises_for_another_action_space(agent: Any) -> None:
         agent.fit(env, steps=1, verbose=0)
 
 
-def test_fit_that_raises_closes_only_environments_it_made(agent: Any) -> None:
-    made = []
+def test_fit_that_raises_closes_only_environments_it_created(agent: Any) -> None:
+    created = []
     with pytest.raises(ValueError, match="observation_space"):
-        agent.fit(lambda: made.append(CountingEnv()) or made[-1], steps=1, verbose=0)
-    assert [env.closed for env in made] == [1]
+        agent.fit(lambda: created.append(CountingEnv()) or created[-1], steps=1, verbose=0)
+    assert [env.closed for env in created] == [1]
     own = CountingEnv()
     with pytest.raises(ValueError, match="observation_space"):
         agent.fit(own, steps=1, verbose=0)
     assert own.closed == 0, "fit must not close an environment of the user"
 
 
-def test_lanes_that_cannot_be_made_keep_the_episode_in_progress() -> None:
+def test_lanes_that_cannot_be_created_keep_the_episode_in_progress() -> None:
     def build() -> noterl.DQN:
         agent = noterl.DQN(UncopiableEnv(), hidden=(4,), seed=1)
         agent.fit(steps=3, verbose=0)

@@ -99,26 +99,26 @@ def epsilon_of(policy: Any) -> float:
     return float(policy.eps)
 
 
-def reference(policy: Any, values: np.ndarray, twin: np.random.Generator) -> list[int]:
+def reference(policy: Any, values: np.ndarray, generator: np.random.Generator) -> list[int]:
     actions = []
     for row in values.tolist():
         size = len(row)
         if isinstance(policy, GreedyQPolicy):
             actions.append(first_of_the_largest(row))
         elif isinstance(policy, BoltzmannQPolicy):
-            actions.append(invert(softmax(row, 0.7, (-1.0, 2.0)), twin.random()))
+            actions.append(invert(softmax(row, 0.7, (-1.0, 2.0)), generator.random()))
         elif isinstance(policy, SoftmaxPolicy):
-            actions.append(invert([value / sum(row) for value in row], twin.random()))
+            actions.append(invert([value / sum(row) for value in row], generator.random()))
         elif isinstance(policy, BoltzmannGumbelQPolicy):
-            noise = [0.5 / math.sqrt(1) * twin.gumbel() for _ in row]
+            noise = [0.5 / math.sqrt(1) * generator.gumbel() for _ in row]
             actions.append(first_of_the_largest([value + extra for value, extra in zip(row, noise, strict=True)]))
         elif isinstance(policy, GumbelSoftmaxPolicy):
-            gumbel = [-math.log(-math.log(twin.random() + 1e-20) + 1e-20) for _ in row]
-            draw = twin.random()
+            gumbel = [-math.log(-math.log(generator.random() + 1e-20) + 1e-20) for _ in row]
+            draw = generator.random()
             best = first_of_the_largest([value + extra for value, extra in zip(row, gumbel, strict=True)])
             actions.append(int(draw / 0.3 * size) if draw < 0.3 else best)
         else:
-            draw, epsilon = twin.random(), epsilon_of(policy)
+            draw, epsilon = generator.random(), epsilon_of(policy)
             if draw >= epsilon:
                 actions.append(first_of_the_largest(row))
             elif isinstance(policy, MaxBoltzmannQPolicy):
@@ -293,10 +293,10 @@ def test_boltzmann_gumbel_distribution(C: float, count: int) -> None:
 
 
 def test_boltzmann_gumbel_scales_each_action_by_its_count() -> None:
-    policy, twin = build(BoltzmannGumbelQPolicy, seed=8, C=2.0), np.random.default_rng(8)
+    policy, generator = build(BoltzmannGumbelQPolicy, seed=8, C=2.0), np.random.default_rng(8)
     counts = [1, 1, 1]
     for row in values_for(policy, rows=300, actions=3).tolist():
-        scores = [value + 2.0 / math.sqrt(count) * twin.gumbel() for value, count in zip(row, counts, strict=True)]
+        scores = [value + 2.0 / math.sqrt(count) * generator.gumbel() for value, count in zip(row, counts, strict=True)]
         action = policy.select_action(np.array(row))
         assert action == first_of_the_largest(scores)
         counts[action] += 1
@@ -354,10 +354,10 @@ def test_gumbel_softmax_distribution() -> None:
 def test_gumbel_softmax_relaxation() -> None:
     logits = values_for(GumbelSoftmaxPolicy, rows=50, actions=3)
     relaxed = build(GumbelSoftmaxPolicy, seed=4).relaxed_sample(logits)
-    twin = np.random.default_rng(4)
+    generator = np.random.default_rng(4)
     for logit, row in zip(logits.tolist(), relaxed, strict=True):
-        noisy = [value - math.log(-math.log(twin.random() + 1e-20) + 1e-20) for value in logit]
-        twin.random()
+        noisy = [value - math.log(-math.log(generator.random() + 1e-20) + 1e-20) for value in logit]
+        generator.random()
         np.testing.assert_allclose(row, softmax(noisy, tau=0.5), rtol=1e-6, atol=1e-9)
     assert relaxed.dtype == np.float32
     np.testing.assert_array_equal(build(GumbelSoftmaxPolicy, seed=4).relaxed_sample(logits[0]), relaxed[0])

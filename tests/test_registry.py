@@ -92,7 +92,7 @@ def test_class_defined_again_replaces_itself() -> None:
 
 class Part(Configurable):
     def __init__(self, size: int, *rest: int, name: str = "part", **options: Any) -> None:
-        self.seen = dict(self._config)
+        self.config_in_constructor = dict(self._config)
         self.size = size
 
 
@@ -104,7 +104,7 @@ class Bigger(Part):
 def test_arguments_are_recorded_as_they_were_passed() -> None:
     part = Part(3, name="x", deep=1)
     assert part.get_config() == {"size": 3, "name": "x", "deep": 1}
-    assert part.seen == part._config, "arguments must be recorded before the constructor runs"
+    assert part.config_in_constructor == part._config, "arguments must be recorded before the constructor runs"
     assert Part(size=4).get_config() == {"size": 4}, "defaults must not be recorded: a later release may change them"
 
 

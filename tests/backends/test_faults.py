@@ -330,7 +330,7 @@ OVERFLOWS = {
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("name", OVERFLOWS)
 def test_update_that_overflows_the_state_is_not_applied(name: str, size: int) -> None:
-    """Its loss and gradients are finite, the weights after it are not."""
+    """Its loss and gradients are finite, the state after it is not."""
     agent = small_dqn(optimizer=OVERFLOWS[name]())
     before, batch = copied(agent.get_state()), random_batch(size, 8)
     large = batch._replace(reward=np.full_like(batch.reward, 1e3), weight=np.full_like(batch.weight, 1e3))
@@ -343,7 +343,7 @@ def test_update_that_overflows_the_state_is_not_applied(name: str, size: int) ->
 
 
 def test_large_gradient_that_overflows_the_slots_is_not_applied() -> None:
-    """The squares of Adam overflow; its weights do not."""
+    """The squares of RMSprop overflow, its weights do not."""
     agent, batch = small_dqn(optimizer=keras.optimizers.RMSprop(1e-3)), random_batch(3, 8)
     run_updates(agent, part(batch, 0, 2), 2)
     before = copied(agent.get_state())

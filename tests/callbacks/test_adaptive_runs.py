@@ -99,14 +99,14 @@ def test_updates_compile_once_per_batch_size(backend: str) -> None:
     ],
 )
 def test_batch_stays_within_the_memory(make: Any) -> None:
-    live, batch = agent(replay=noterl.Replay(30)), Scale(max=60)
-    live.fit(steps=150, callbacks=[make(batch)], verbose=0)
-    assert 4 < live.update_batch_size <= 30
-    updates = live.updates
-    live.fit(steps=50, verbose=0)
-    assert live.updates == updates + 50
+    learner, batch = agent(replay=noterl.Replay(30)), Scale(max=60)
+    learner.fit(steps=150, callbacks=[make(batch)], verbose=0)
+    assert 4 < learner.update_batch_size <= 30
+    updates = learner.updates
+    learner.fit(steps=50, verbose=0)
+    assert learner.updates == updates + 50
     with pytest.raises(ValueError, match="min of batch"):
-        live.fit(steps=1, callbacks=[make(Scale(min=31, align=31))], verbose=0)
+        learner.fit(steps=1, callbacks=[make(Scale(min=31, align=31))], verbose=0)
 
 
 @pytest.mark.parametrize(

@@ -232,8 +232,8 @@ def together(folder: Path) -> list[Any]:
     present = [name for name in NAMES if name not in NEEDS or importlib.util.find_spec(NEEDS[name])]
     made = []
     for name in present:
-        given = ARGUMENTS[name](folder) if name in ARGUMENTS else {}
-        made.append(getattr(noterl.callbacks, name)(**{**given, **TOGETHER.get(name, {})}))
+        arguments = ARGUMENTS[name](folder) if name in ARGUMENTS else {}
+        made.append(getattr(noterl.callbacks, name)(**{**arguments, **TOGETHER.get(name, {})}))
     return made
 
 

@@ -248,7 +248,7 @@ class TestCheck:
         assert any("differ from step 1 on" in text for text in report.warnings), report
 
     def test_randomness_at_construction_is_a_warning(self):
-        class Drawn(RandomWalkEnv):
+        class RandomAtConstruction(RandomWalkEnv):
             def __init__(self):
                 super().__init__()
                 self.offset = float(np.random.default_rng().normal())
@@ -256,7 +256,7 @@ class TestCheck:
             def _observation(self):
                 return super()._observation() + np.float32(self.offset)
 
-        report = check(Drawn)
+        report = check(RandomAtConstruction)
         assert report.resumable is None
         assert any("a second instance with the same seed and actions differs" in text for text in report.warnings)
 
@@ -281,11 +281,11 @@ class TestCheck:
         assert check(Counted).resumable == "state"
 
     def test_incomplete_state_is_an_error(self):
-        class Forgetful(StatefulEnv):
+        class IncompleteState(StatefulEnv):
             def set_state(self, state):
                 super().set_state({**state, "position": 0.0})
 
-        report = check(Forgetful)
+        report = check(IncompleteState)
         assert report.resumable is None
         assert any("set_state does not restore" in text for text in report.errors)
 

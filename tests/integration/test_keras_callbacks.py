@@ -47,9 +47,9 @@ def plain(agent: noterl.DQN, beginning: dict[str, Any]) -> dict[str, Any]:
     return run(agent, beginning)
 
 
-def run(agent: noterl.DQN, start: dict[str, Any], *given: Any, episodes: int = 6) -> dict[str, Any]:
+def run(agent: noterl.DQN, start: dict[str, Any], *added: Any, episodes: int = 6) -> dict[str, Any]:
     agent.set_state(start)
-    agent.fit(episodes=episodes, callbacks=given, verbose=0)
+    agent.fit(episodes=episodes, callbacks=added, verbose=0)
     return {**agent.get_state(), "callbacks": {}}
 
 

@@ -20,7 +20,7 @@ import noterl
 from noterl.callbacks import LambdaCallback
 from noterl.collect import Lanes, VectorLanes
 from tests.collect.test_vector import build, interrupted, memories
-from tests.saving.test_agent_files import JUNK, places, replaced
+from tests.saving.test_agent_files import INVALID_VALUES, places, replaced
 from tests.support.doubles import (
     BranchingEnv,
     CountingEnv,
@@ -505,7 +505,7 @@ def test_invalid_value_in_a_state_raises_or_does_not_break_the_next_fit(surplus:
     agent, good = surplus, surplus.get_state()
     accepted = set()
     for keys in places(good["lanes"]):
-        for value in [..., *JUNK]:
+        for value in [..., *INVALID_VALUES]:
             try:
                 agent.set_state({**good, "lanes": replaced(good["lanes"], keys, value)})
             except ValueError:

@@ -131,7 +131,7 @@ def test_missing_file_raises_os_error(victim: Any, tmp_path: Path) -> None:
             take(tmp_path)
 
 
-JUNK: list[Any] = [None, -1, "junk", [], {}, [1, {}], np.zeros((3, 3)), True]
+INVALID_VALUES: list[Any] = [None, -1, "junk", [], {}, [1, {}], np.zeros((3, 3)), True]
 
 
 def places(tree: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -183,7 +183,7 @@ def test_invalid_value_in_a_state_raises(victim: Any, file: Path, tmp_path: Path
     document, good = saving.read(file), victim.get_state()
     accepted, raised = set(), 0
     for keys in places(document["state"]):
-        for value in [..., *JUNK]:
+        for value in [..., *INVALID_VALUES]:
             if restore_raises(victim, replaced(document, ("state", *keys), value), tmp_path / "a.noterl"):
                 raised += 1
                 continue
@@ -209,7 +209,7 @@ def test_invalid_state_of_a_callback_raises_in_fit_with_that_callback(victim: An
 def test_accepted_value_does_not_break_the_next_fit(victim: Any, file: Path, tmp_path: Path) -> None:
     document, good = saving.read(file), victim.get_state()
     for keys in places(document["state"]["lanes"]):
-        for value in JUNK:
+        for value in INVALID_VALUES:
             changed = replaced(document, ("state", "lanes", *keys), value)
             if not restore_raises(victim, changed, tmp_path / "a.noterl"):
                 with warnings.catch_warnings():
@@ -228,8 +228,8 @@ def test_accepted_value_does_not_break_the_next_fit(victim: Any, file: Path, tmp
 )
 def test_invalid_constructor_argument_raises(place: str, file: Path, tmp_path: Path) -> None:
     document, keys = saving.read(file), place.split(".")
-    junk: list[Any] = [0.5, [1, 2], {"$new": ["os", {}]}, Description("$object", "os.system", {"command": "true"})]
-    for value in junk[1:2] if place == "environment.kwargs" else junk:
+    values: list[Any] = [0.5, [1, 2], {"$new": ["os", {}]}, Description("$object", "os.system", {"command": "true"})]
+    for value in values[1:2] if place == "environment.kwargs" else values:
         if place == "compile.target_update" and value == 0.5:
             continue
         saving.write(tmp_path / "a.noterl", replaced(document, tuple(keys), value))

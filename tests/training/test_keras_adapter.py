@@ -137,12 +137,12 @@ class TestBinding:
         assert (len(events.on_batch_begin), len(events.on_batch_end)) == (begin, end)
 
     def test_order_depends_on_the_class(self, tmp_path: Path) -> None:
-        given = [
+        keras_callbacks = [
             keras.callbacks.ModelCheckpoint(str(tmp_path / "x.keras")),
             keras.callbacks.CSVLogger(str(tmp_path / "x.csv")),
             keras.callbacks.EarlyStopping(),
         ]
-        assert [adapter.order for adapter in CallbackList(given).callbacks] == [USER, LOGGER, CHECKPOINT]
+        assert [adapter.order for adapter in CallbackList(keras_callbacks).callbacks] == [USER, LOGGER, CHECKPOINT]
 
     def test_early_stopping_replaces_a_budget(self) -> None:
         assert CallbackList([keras.callbacks.EarlyStopping()]).callbacks[0].stops_training
@@ -227,18 +227,18 @@ class TestSwapEMAWeights:
         return keras_small(optimizer=optimizer, updates=4, **arguments)
 
     def test_evaluation_uses_the_average_and_training_does_not(self) -> None:
-        agent, twin = self.averaged(), self.averaged()
-        seen: dict[str, Any] = {}
-        trained = LambdaCallback(on_episode_end=lambda episode, logs: seen.update(before=get_weights(agent.q)))
-        inside = LambdaCallback(on_evaluate_begin=lambda logs: seen.update(inside=get_weights(agent.q)))
+        agent, untouched = self.averaged(), self.averaged()
+        recorded: dict[str, Any] = {}
+        trained = LambdaCallback(on_episode_end=lambda episode, logs: recorded.update(before=get_weights(agent.q)))
+        inside = LambdaCallback(on_evaluate_begin=lambda logs: recorded.update(inside=get_weights(agent.q)))
         evaluate = Evaluate(every=1, episodes=1)
-        after = LambdaCallback(on_episode_end=lambda episode, logs: seen.update(after=get_weights(agent.q)))
+        after = LambdaCallback(on_episode_end=lambda episode, logs: recorded.update(after=get_weights(agent.q)))
         swap = keras.callbacks.SwapEMAWeights()
         agent.fit(episodes=4, callbacks=[trained, swap, inside, evaluate, after], verbose=0)
-        twin.fit(episodes=4, verbose=0)
+        untouched.fit(episodes=4, verbose=0)
         average = [np.asarray(keras.ops.convert_to_numpy(v)) for v in agent.optimizer._model_variables_moving_average]
         for before, during, later, mean, plain in zip(
-            seen["before"], seen["inside"], seen["after"], average, get_weights(twin.q), strict=True
+            recorded["before"], recorded["inside"], recorded["after"], average, get_weights(untouched.q), strict=True
         ):
             np.testing.assert_allclose(during, mean, rtol=1e-6)
             assert (during != before).any()
@@ -256,20 +256,20 @@ class TestSwapEMAWeights:
         np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
 
     def test_swap_on_epoch_ends_with_the_average(self) -> None:
-        agent, twin = self.averaged(), self.averaged()
+        agent, untouched = self.averaged(), self.averaged()
         agent.fit(episodes=5, callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)], verbose=0)
-        twin.fit(episodes=5, verbose=0)
-        average = [keras.ops.convert_to_numpy(v) for v in twin.optimizer._model_variables_moving_average]
+        untouched.fit(episodes=5, verbose=0)
+        average = [keras.ops.convert_to_numpy(v) for v in untouched.optimizer._model_variables_moving_average]
         for ours, mean in zip(get_weights(agent.q), average, strict=True):
             np.testing.assert_allclose(ours, mean, rtol=1e-4, atol=1e-6)
 
     def test_each_of_several_optimizers_is_averaged(self) -> None:
         agent = noterl.DDPG("Pendulum-v1", hidden=(4,), seed=3)
         agent.compile(keras.optimizers.Adam(1e-2, use_ema=True), replay=500, learning_starts=8, batch_size=4)
-        swap, seen = keras.callbacks.SwapEMAWeights(), []
-        inside = LambdaCallback(on_evaluate_begin=lambda logs: seen.append(get_weights(agent.actor)))
+        swap, recorded = keras.callbacks.SwapEMAWeights(), []
+        inside = LambdaCallback(on_evaluate_begin=lambda logs: recorded.append(get_weights(agent.actor)))
         agent.fit(steps=201, callbacks=[swap, inside, Evaluate(every=1, episodes=1)], verbose=0)
-        assert any((during != now).any() for during, now in zip(seen[0], get_weights(agent.actor), strict=True))
+        assert any((during != now).any() for during, now in zip(recorded[0], get_weights(agent.actor), strict=True))
 
     def test_optimizer_without_average_raises(self) -> None:
         with pytest.raises(ValueError, match="use_ema=True"):

@@ -149,7 +149,7 @@ class TestSources:
         _, reward, terminated, truncated, info = env.step(np.zeros(2, np.float32))
         assert (reward, terminated, truncated, info) == (1.5, False, True, {"is_success": True})
 
-    def test_agents_in_turn_raise(self) -> None:
+    def test_environment_with_agents_in_turn_raises(self) -> None:
         class InTurn(LeavingTeam):
             def agent_iter(self) -> None: ...
 
@@ -194,7 +194,7 @@ def test_signals_rewards_the_answer_to_the_previous_symbol() -> None:
             Signals(**arguments)
 
 
-def remembered(n_step: int) -> Any:
+def stored_batch(n_step: int) -> Any:
     """Return the batch of all four transitions of `LeavingTeam`, in order."""
     source = envs.resolve(LeavingTeam)
     lanes = TeamLanes(source, 1, Generators(0), lambda rewards, terminations: rewards)
@@ -215,7 +215,7 @@ def remembered(n_step: int) -> Any:
 
 class TestMemory:
     def test_one_step_rewards_and_discounts(self) -> None:
-        batch = remembered(1)
+        batch = stored_batch(1)
         assert batch.reward.tolist() == [[1, 10, 100], [1, 10, 100], [0, 10, 100], [0, 0, 100]]
         # Termination cuts a bootstrap, truncation never does.
         assert batch.discount.tolist() == [[0.5] * 3, [0, 0.5, 0.5], [0, 0.5, 0.5], [0, 0.5, 0.5]]
@@ -225,7 +225,7 @@ class TestMemory:
         assert batch.next_observation.tolist() == [[1, 1, 1], [2, 2, 2], [2, 3, 3], [2, 3, 4]]
 
     def test_three_steps_end_when_an_agent_leaves(self) -> None:
-        batch = remembered(3)
+        batch = stored_batch(3)
         assert batch.reward.tolist() == [[1.5, 15, 150], [1, 10, 100], [0, 10, 100], [0, 0, 100]]
         assert batch.discount.tolist() == [[0, 0.25, 0.25], [0, 0.5, 0.5], [0, 0.5, 0.5], [0, 0.5, 0.5]]
         assert batch.next_observation[0].tolist() == [2, 2, 2]

@@ -259,18 +259,18 @@ def test_fit_raises_for_another_action_space(agent: Any) -> None:
         agent.fit(env, steps=1, verbose=0)
 
 
-def test_fit_that_raises_closes_only_environments_it_made(agent: Any) -> None:
-    made = []
+def test_fit_that_raises_closes_only_environments_it_created(agent: Any) -> None:
+    created = []
     with pytest.raises(ValueError, match="observation_space"):
-        agent.fit(lambda: made.append(CountingEnv()) or made[-1], steps=1, verbose=0)
-    assert [env.closed for env in made] == [1]
+        agent.fit(lambda: created.append(CountingEnv()) or created[-1], steps=1, verbose=0)
+    assert [env.closed for env in created] == [1]
     own = CountingEnv()
     with pytest.raises(ValueError, match="observation_space"):
         agent.fit(own, steps=1, verbose=0)
     assert own.closed == 0, "fit must not close an environment of the user"
 
 
-def test_lanes_that_cannot_be_made_keep_the_episode_in_progress() -> None:
+def test_lanes_that_cannot_be_created_keep_the_episode_in_progress() -> None:
     def build() -> noterl.DQN:
         agent = noterl.DQN(UncopiableEnv(), hidden=(4,), seed=1)
         agent.fit(steps=3, verbose=0)
@@ -415,7 +415,7 @@ class TestCompletion:
 
 
 class TestShortForms:
-    """What users write first works: 1e6 for a number of steps, a number for a memory or a learning rate, a name."""
+    """Short forms of arguments: 1e6 as a number of steps, a number as a memory or learning rate, a name as a policy."""
 
     def test_budgets_accept_floats_without_a_fraction(self) -> None:
         agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
@@ -448,7 +448,7 @@ class TestShortForms:
         assert agent.compile_arguments["replay"] is agent.replay
 
     @pytest.mark.parametrize("capacity", [0, 2.5, True, "big"])
-    def test_other_values_for_replay_are_refused(self, capacity: Any) -> None:
+    def test_other_values_for_replay_raise(self, capacity: Any) -> None:
         with pytest.raises(ValueError, match=r"^replay must be a noterl\.Replay, or its capacity"):
             noterl.DQN("CartPole-v1", hidden=(4,)).compile(replay=capacity)
 
@@ -470,7 +470,7 @@ class TestShortForms:
             assert rates == pytest.approx([1e-4, 3e-3])
 
     @pytest.mark.parametrize("rate", [0, -1e-3, math.nan, math.inf, True])
-    def test_bad_learning_rate_is_refused(self, rate: Any) -> None:
+    def test_bad_learning_rate_raises(self, rate: Any) -> None:
         with pytest.raises(ValueError, match="optimizer"):
             noterl.DQN("CartPole-v1", hidden=(4,)).compile(optimizer=rate)
 

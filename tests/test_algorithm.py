@@ -1,4 +1,4 @@
-"""User-defined agents: the contracts of DESIGN section 3, the names they may use, and errors in their methods."""
+"""User-defined agents: training, the names that they may assign, and errors in their methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.parts import run_updates
 
 
 class MyDQN(noterl.Agent):
-    """The example of DESIGN."""
+    """The example of docs/custom_agents.md."""
 
     memory, head = "replay", noterl.heads.Q()
 
@@ -76,7 +76,7 @@ def test_updates_of_the_example_equal_the_reference() -> None:
     run_updates(agent, batch, 4)
     for k in range(4):
         one = row(batch, k)
-        expected.update(one._replace(weight=2 * one.weight))  # the reference has half of the square
+        expected.update(one._replace(weight=2 * one.weight))  # the reference halves the square
     assert_all_close(networks.get_weights(agent.q), expected.weights, "weights")
 
 
@@ -321,7 +321,7 @@ def test_one_optimizer_may_take_several_gradient_steps() -> None:
 
 
 def test_update_may_be_called_directly() -> None:
-    """The result equals that of the compiled update."""
+    """The weights equal those after the compiled update."""
     agent = pair(["adam", "sgd"])
     start, batch = copied(agent.get_state()), random_batch(1, 4)
     run_updates(agent, batch, 1)
@@ -363,7 +363,7 @@ def test_bad_optimizer_raises_and_changes_nothing(optimizer: Any, message: str) 
 @pytest.mark.parametrize(
     ("setting", "value"), [("floatx", "float64"), ("floatx", "float16"), ("dtype_policy", "mixed_bfloat16")]
 )
-def test_other_precision_than_float32_is_refused(setting: str, value: str) -> None:
+def test_other_precision_than_float32_raises(setting: str, value: str) -> None:
     getattr(keras.config, f"set_{setting}")(value)
     try:
         with pytest.raises(ValueError, match=f"{setting}.*{value}"):
@@ -414,12 +414,12 @@ def test_update_must_use_every_optimizer() -> None:
 
 
 def test_minimize_raises_for_unknown_optimizer() -> None:
-    class Misspelt(Pair):
+    class Misspelled(Pair):
         def update(self, batch):
             return self.minimize(self.critic_loss, self.critic, "critics", batch)
 
     with pytest.raises(ValueError, match=r"optimizer .*got 'critics'"):
-        pair(None, Misspelt)
+        pair(None, Misspelled)
 
 
 def test_minimize_raises_for_frozen_network() -> None:

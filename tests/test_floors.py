@@ -23,14 +23,14 @@ FLOOR["noterl.callbacks"] = FLOOR.pop("callbacks")
 
 
 def module_of(path: Path) -> str:
-    """Return the import name of a file; the catalogue's is its name at run time."""
+    """Return the import name of a file; `callbacks/` is imported as `noterl.callbacks`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     parts = parts[:-1] if parts[-1] == "__init__" else parts
     return ".".join(parts if parts[0] == "noterl" else ("noterl", *parts))
 
 
 def floor_of(module: str) -> int | None:
-    """Return the floor of a module, higher numbers above; None for `noterl` itself and what is not noterl's."""
+    """Return the height of a module's floor; None for `noterl` itself and for modules of other packages."""
     return FLOOR.get(".".join(module.split(".")[:2]))
 
 
@@ -96,7 +96,7 @@ def test_planted_upward_import_is_found(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['"""See noterl.agents.ppo."""', 'NAME = "noterl.utils.files"', "import noterl"])
-def test_other_text_is_passed_over(text: str) -> None:
+def test_other_text_is_ignored(text: str) -> None:
     assert not violations("noterl.replay.replay", text)
 
 

@@ -212,7 +212,7 @@ def test_bad_rule_set_as_attribute_of_the_optimizer_raises() -> None:
 
 
 def test_the_users_optimizer_does_not_change() -> None:
-    """It is cloned, so that two agents can be compiled with one optimizer."""
+    """`compile` clones the optimizer, so that two agents can be compiled with one."""
     original = keras.optimizers.Adam(1e-3)
     first, second = small_dqn(optimizer=original), small_dqn(optimizer=original)
     first.set_rule("learning_rate", 0.5)

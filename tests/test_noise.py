@@ -54,12 +54,12 @@ def frozen(explorer: Explorer) -> str:
 
 
 def annealed(n: int) -> float:
-    """Return sigma_n for the arguments in NOISES, as the formula has it."""
+    """Return sigma_n for the arguments in NOISES, by the formula."""
     return max(0.25, -(2.0 - 0.25) / 40 * n + 2.0)
 
 
 def draws(explorer: Any, count: int = 60) -> list[Any]:
-    """Return what a policy or a noise gives in `count` calls, some of them for several lanes."""
+    """Return the results of `count` calls of a policy or a noise, some of them for several lanes."""
     if isinstance(explorer, NoiseProcess):
         return [explorer.sample(lanes).tolist() for _ in range(count // 3) for lanes in (None, 2, 4)]
     probabilities = np.array([[0.2, 0.5, 0.3], [0.3, 0.4, 0.3]])
@@ -67,17 +67,17 @@ def draws(explorer: Any, count: int = 60) -> list[Any]:
 
 
 def test_white_noise_equals_formula() -> None:
-    noise, twin = build(*NOISES[0], seed=6), np.random.default_rng(6)
+    noise, generator = build(*NOISES[0], seed=6), np.random.default_rng(6)
     for n in range(100):
-        expected = [0.5 + annealed(n) * twin.standard_normal() for _ in range(3)]
+        expected = [0.5 + annealed(n) * generator.standard_normal() for _ in range(3)]
         np.testing.assert_allclose(noise.sample(), expected, rtol=1e-6)
 
 
 def test_ornstein_uhlenbeck_equals_formula() -> None:
-    noise, twin = build(*NOISES[1], seed=6), np.random.default_rng(6)
-    x = [0.5 + 2.0 * twin.standard_normal() for _ in range(3)]
+    noise, rng = build(*NOISES[1], seed=6), np.random.default_rng(6)
+    x = [0.5 + 2.0 * rng.standard_normal() for _ in range(3)]
     for n in range(100):
-        x = [value + 0.3 * (0.5 - value) * 0.1 + annealed(n) * math.sqrt(0.1) * twin.standard_normal() for value in x]
+        x = [value + 0.3 * (0.5 - value) * 0.1 + annealed(n) * math.sqrt(0.1) * rng.standard_normal() for value in x]
         np.testing.assert_allclose(noise.sample(), x, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(noise.x, [x], rtol=1e-12, atol=1e-13)
 
@@ -104,7 +104,7 @@ def test_annealing_counts_environment_steps(cls: type[NoiseProcess], arguments: 
 
 @BOTH
 def test_all_lanes_of_a_sample_use_same_sigma(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
-    """Annealed to zero by the sample itself, its last lane is as noisy as its first."""
+    """One sample anneals sigma to zero, but all of its lanes use the sigma before it."""
     noise = build(cls, {**arguments, "sigma_min": 0.0, "n_steps_annealing": 1000})
     first = noise.sample(4000)
     assert first[:1000].std() == pytest.approx(first[3000:].std(), rel=0.1)
@@ -154,31 +154,31 @@ def test_ornstein_uhlenbeck_distribution() -> None:
 
 @BOTH
 def test_batch_equals_its_rows(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
-    """White noise of several lanes is that of one lane called as often; OU lanes do not mix."""
+    """White noise of four lanes equals that of one lane sampled four times; lanes of OU noise are independent."""
     noise = build(cls, {**arguments, "sigma_min": None}, seed=9)
     batch = [noise.sample(4) for _ in range(10)]
-    twin = np.random.default_rng(9)
+    generator = np.random.default_rng(9)
     if cls is GaussianWhiteNoiseProcess:
         alone = build(cls, {**arguments, "sigma_min": None}, seed=9)
         np.testing.assert_array_equal(np.concatenate(batch), [alone.sample() for _ in range(40)])
         return
-    x = 0.5 + 2.0 * twin.standard_normal((4, 3))
+    x = 0.5 + 2.0 * generator.standard_normal((4, 3))
     for sample in batch:
         for lane in range(4):
-            x[lane] += 0.3 * (0.5 - x[lane]) * 0.1 + 2.0 * math.sqrt(0.1) * twin.standard_normal(3)
+            x[lane] += 0.3 * (0.5 - x[lane]) * 0.1 + 2.0 * math.sqrt(0.1) * generator.standard_normal(3)
         np.testing.assert_allclose(sample, x, rtol=1e-5, atol=1e-6)
 
 
 def test_reset_restarts_one_lane_or_all() -> None:
-    noise, twin = build(*NOISES[1]), np.random.default_rng()
+    noise, generator = build(*NOISES[1]), np.random.default_rng()
     noise.sample(4)
-    twin.bit_generator.state = noise.generator.bit_generator.state
+    generator.bit_generator.state = noise.generator.bit_generator.state
     before = noise.x.copy()
     noise.reset(2)
-    np.testing.assert_allclose(noise.x[2], 0.5 + annealed(4) * twin.standard_normal(3))
+    np.testing.assert_allclose(noise.x[2], 0.5 + annealed(4) * generator.standard_normal(3))
     np.testing.assert_array_equal(noise.x[[0, 1, 3]], before[[0, 1, 3]])
     noise.reset()
-    np.testing.assert_allclose(noise.x, 0.5 + annealed(4) * twin.standard_normal((4, 3)))
+    np.testing.assert_allclose(noise.x, 0.5 + annealed(4) * generator.standard_normal((4, 3)))
     assert noise.n == 4
 
 
@@ -240,7 +240,7 @@ def test_state_holds_plain_values(cls: type[Explorer], arguments: dict[str, Any]
 
 @EACH
 def test_changed_tunables_are_part_of_state(cls: type[Explorer], arguments: dict[str, Any]) -> None:
-    """Each live number that is a constructor argument is changed, saved, and found again."""
+    """Each tunable that is a constructor argument is changed, saved and restored."""
     changed = build(cls, arguments)
     for name in arguments.keys() & cls.tunables.keys():
         value = arguments[name]

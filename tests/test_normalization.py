@@ -280,7 +280,7 @@ WRONG_STATISTICS = {
 
 
 @pytest.mark.parametrize("case", WRONG_STATISTICS)
-def test_wrong_statistics_are_refused_by_name_and_change_nothing(case: str, tmp_path) -> None:
+def test_wrong_statistics_raise_with_their_name_and_change_nothing(case: str, tmp_path) -> None:
     name, array = WRONG_STATISTICS[case]
     agent = ppo()
     before = agent.get_state()

@@ -26,7 +26,7 @@ from noterl.registry import lookup
 
 pytestmark = pytest.mark.backend_free
 
-# Constructor arguments that are not the defaults and leave room for both branches of every mixture.
+# Constructor arguments that differ from the defaults and reach both branches of every mixture.
 ARGUMENTS: dict[type[Policy], dict[str, Any]] = {
     GreedyQPolicy: {},
     EpsGreedyQPolicy: {"eps": 0.4},
@@ -43,7 +43,7 @@ STEP = 100
 
 
 class ListedDraws(np.random.Generator):
-    """A generator whose uniform draws are those of a list, over and over."""
+    """A generator whose uniform numbers are those of a list, repeated."""
 
     def __init__(self, *draws: float) -> None:
         super().__init__(np.random.PCG64(0))
@@ -91,7 +91,7 @@ def invert(probabilities: list[float], draw: float) -> int:
 
 
 def epsilon_of(policy: Any) -> float:
-    """Write the schedules down once more, for the arguments above at STEP."""
+    """Return epsilon at `STEP` for the arguments above, computed independently."""
     if isinstance(policy, AdaptiveEpsGreedyPolicy):
         return 0.2 + 0.7 * math.exp(-1.0)
     if isinstance(policy, LinearEpsGreedyPolicy):
@@ -99,26 +99,26 @@ def epsilon_of(policy: Any) -> float:
     return float(policy.eps)
 
 
-def reference(policy: Any, values: np.ndarray, twin: np.random.Generator) -> list[int]:
+def reference(policy: Any, values: np.ndarray, generator: np.random.Generator) -> list[int]:
     actions = []
     for row in values.tolist():
         size = len(row)
         if isinstance(policy, GreedyQPolicy):
             actions.append(first_of_the_largest(row))
         elif isinstance(policy, BoltzmannQPolicy):
-            actions.append(invert(softmax(row, 0.7, (-1.0, 2.0)), twin.random()))
+            actions.append(invert(softmax(row, 0.7, (-1.0, 2.0)), generator.random()))
         elif isinstance(policy, SoftmaxPolicy):
-            actions.append(invert([value / sum(row) for value in row], twin.random()))
+            actions.append(invert([value / sum(row) for value in row], generator.random()))
         elif isinstance(policy, BoltzmannGumbelQPolicy):
-            noise = [0.5 / math.sqrt(1) * twin.gumbel() for _ in row]
+            noise = [0.5 / math.sqrt(1) * generator.gumbel() for _ in row]
             actions.append(first_of_the_largest([value + extra for value, extra in zip(row, noise, strict=True)]))
         elif isinstance(policy, GumbelSoftmaxPolicy):
-            gumbel = [-math.log(-math.log(twin.random() + 1e-20) + 1e-20) for _ in row]
-            draw = twin.random()
+            gumbel = [-math.log(-math.log(generator.random() + 1e-20) + 1e-20) for _ in row]
+            draw = generator.random()
             best = first_of_the_largest([value + extra for value, extra in zip(row, gumbel, strict=True)])
             actions.append(int(draw / 0.3 * size) if draw < 0.3 else best)
         else:
-            draw, epsilon = twin.random(), epsilon_of(policy)
+            draw, epsilon = generator.random(), epsilon_of(policy)
             if draw >= epsilon:
                 actions.append(first_of_the_largest(row))
             elif isinstance(policy, MaxBoltzmannQPolicy):
@@ -129,7 +129,7 @@ def reference(policy: Any, values: np.ndarray, twin: np.random.Generator) -> lis
 
 
 def assert_distributed(actions: np.ndarray, probabilities: Any) -> None:
-    """Compare frequencies with probabilities: each within five standard deviations of its binomial."""
+    """Check that each frequency is within five binomial standard deviations of its probability."""
     probabilities = np.asarray(probabilities)
     frequencies = np.bincount(actions, minlength=len(probabilities)) / len(actions)
     deviation = np.sqrt(probabilities * (1 - probabilities) / len(actions))
@@ -161,7 +161,7 @@ def test_rows_in_turn_equal_batch(cls: type[Policy]) -> None:
     lone_rows, batches_of_one = build(cls), build(cls)
     for row, action in zip(values, batch, strict=True):
         if cls is BoltzmannGumbelQPolicy:
-            # The rows of a batch all see the counts from before it.
+            # All rows of a batch use the counts before the batch.
             lone_rows.counts = batches_of_one.counts = None
         alone = lone_rows.select_action(row, STEP)
         assert type(alone) is int
@@ -202,7 +202,7 @@ def test_first_of_equal_actions_is_selected(policy: Policy) -> None:
 
 
 def test_epsilon_greedy_uses_one_uniform_number() -> None:
-    """A draw below epsilon picks the action in equal parts of [0, eps); epsilon itself no longer explores."""
+    """A number below epsilon selects the action by equal parts of [0, eps); epsilon itself does not explore."""
     policy = EpsGreedyQPolicy(0.3)
     below = [0.0, 0.0999, 0.1001, 0.1999, 0.2001, np.nextafter(0.3, 0.0)]
     draws = [*below, 0.3, 0.9]
@@ -293,10 +293,10 @@ def test_boltzmann_gumbel_distribution(C: float, count: int) -> None:
 
 
 def test_boltzmann_gumbel_scales_each_action_by_its_count() -> None:
-    policy, twin = build(BoltzmannGumbelQPolicy, seed=8, C=2.0), np.random.default_rng(8)
+    policy, generator = build(BoltzmannGumbelQPolicy, seed=8, C=2.0), np.random.default_rng(8)
     counts = [1, 1, 1]
     for row in values_for(policy, rows=300, actions=3).tolist():
-        scores = [value + 2.0 / math.sqrt(count) * twin.gumbel() for value, count in zip(row, counts, strict=True)]
+        scores = [value + 2.0 / math.sqrt(count) * generator.gumbel() for value, count in zip(row, counts, strict=True)]
         action = policy.select_action(np.array(row))
         assert action == first_of_the_largest(scores)
         counts[action] += 1
@@ -328,7 +328,7 @@ def test_action_with_probability_0_is_never_selected(draw: float) -> None:
     policy.generator = ListedDraws(draw)
     expected = 1 if draw == 0.0 else 3
     for dtype in (np.float32, np.float64):
-        # A sum a little off 1, as float32 leaves it, on either side.
+        # The sum may be a little below or above 1, because of rounding to float32.
         for total in (1.0, 1 - 1e-4, 1 + 1e-4):
             row = np.array([0.0, 0.3, 0.0, 0.7, 0.0], dtype) * dtype(total)
             assert policy.select_action(row) == expected
@@ -354,10 +354,10 @@ def test_gumbel_softmax_distribution() -> None:
 def test_gumbel_softmax_relaxation() -> None:
     logits = values_for(GumbelSoftmaxPolicy, rows=50, actions=3)
     relaxed = build(GumbelSoftmaxPolicy, seed=4).relaxed_sample(logits)
-    twin = np.random.default_rng(4)
+    generator = np.random.default_rng(4)
     for logit, row in zip(logits.tolist(), relaxed, strict=True):
-        noisy = [value - math.log(-math.log(twin.random() + 1e-20) + 1e-20) for value in logit]
-        twin.random()
+        noisy = [value - math.log(-math.log(generator.random() + 1e-20) + 1e-20) for value in logit]
+        generator.random()
         np.testing.assert_allclose(row, softmax(noisy, tau=0.5), rtol=1e-6, atol=1e-9)
     assert relaxed.dtype == np.float32
     np.testing.assert_array_equal(build(GumbelSoftmaxPolicy, seed=4).relaxed_sample(logits[0]), relaxed[0])

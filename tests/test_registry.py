@@ -32,7 +32,7 @@ def test_registered_class_is_found_by_name() -> None:
     assert noterl.register is register
 
 
-def test_error_for_unknown_name_says_what_to_do() -> None:
+def test_error_for_unknown_name_names_the_remedy() -> None:
     with pytest.raises(
         ValueError, match=r"'Nowhere' is not registered: .*@noterl\.register.*custom_objects=\{'Nowhere'"
     ):
@@ -57,7 +57,7 @@ def test_unknown_name_imports_only_registered_modules(monkeypatch: pytest.Monkey
     assert imported == list(registry._modules), "only registered modules are imported, whatever the name"
 
 
-def test_second_class_of_one_name_is_refused() -> None:
+def test_second_class_of_one_name_raises() -> None:
     def first() -> type:
         @register
         class Twin:
@@ -92,7 +92,7 @@ def test_class_defined_again_replaces_itself() -> None:
 
 class Part(Configurable):
     def __init__(self, size: int, *rest: int, name: str = "part", **options: Any) -> None:
-        self.seen = dict(self._config)
+        self.config_in_constructor = dict(self._config)
         self.size = size
 
 
@@ -104,7 +104,7 @@ class Bigger(Part):
 def test_arguments_are_recorded_as_they_were_passed() -> None:
     part = Part(3, name="x", deep=1)
     assert part.get_config() == {"size": 3, "name": "x", "deep": 1}
-    assert part.seen == part._config, "arguments must be recorded before the constructor runs"
+    assert part.config_in_constructor == part._config, "arguments must be recorded before the constructor runs"
     assert Part(size=4).get_config() == {"size": 4}, "defaults must not be recorded: a later release may change them"
 
 

@@ -68,14 +68,14 @@ def test_schedule_comes_back_from_a_file(schedule: Schedule, values: dict[int, f
         (lambda: Piecewise([10], [1, None]), "constant must be a finite number, got None"),
     ],
 )
-def test_bad_argument_is_refused(build: Any, message: str) -> None:
+def test_bad_argument_raises(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
 
 
 @pytest.mark.parametrize("step", [-1, -0.5, "3", None, math.nan, True, [1]])
 @pytest.mark.parametrize(("schedule", "values"), SCHEDULES.values(), ids=SCHEDULES)
-def test_negative_or_invalid_step_is_refused(schedule: Schedule, values: dict[int, float], step: Any) -> None:
+def test_negative_or_invalid_step_raises(schedule: Schedule, values: dict[int, float], step: Any) -> None:
     with pytest.raises(ValueError) as raised:
         schedule(step)
     assert str(raised.value) == f"step must be a finite number of at least 0, got {step!r}"

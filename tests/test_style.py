@@ -1,7 +1,7 @@
-"""The house rules that a machine can check (CONTRIBUTING.md), over every Python file of the tree.
+"""Checks of the coding rules in CONTRIBUTING.md, over every Python file of the project.
 
-Each check is a function from a file to complaints. `PLANTED` holds, for each, files that break the rule and a file that
-only looks like it: a check that cannot fail is worse than none.
+Each check is a function that receives a file and returns complaints. `PLANTED` shows that each check can fail: it holds
+files that break the rule and similar files that keep it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ DISPATCHERS = (
     "noterl/training/keras_adapter.py",
     "callbacks/adapt.py",
 )
-# Where losses and other results of an update pass.
+# Files that handle losses and other results of updates.
 DEVICE_VALUES = ("noterl/training/loop.py", "noterl/history.py", "noterl/losses.py", "noterl/agents/", "callbacks/")
-# Arguments that every algorithm shares, beside the hyperparameters of its paper.
+# These may take more than eight arguments: the hyperparameters of an algorithm and the settings of all algorithms.
 WIDE_SIGNATURES = ("__init__", "compile", "compile_updates", "fit")
 
 
@@ -65,7 +65,7 @@ class File:
 
 
 def _import_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what runs when the module is imported: not the bodies of functions, not what only type checkers read."""
+    """Yield the nodes that run when the module is imported, so no bodies of functions and no `TYPE_CHECKING` blocks."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
@@ -88,7 +88,7 @@ def _calls(file: File, match: Callable[[ast.expr], bool]) -> list[int]:
 
 
 def one_dispatcher(file: File) -> list[str]:
-    """Events are fired by the loop alone; a callback may pass one on to its base class."""
+    """Only the files in `DISPATCHERS` fire events; a callback may also call the event of its base class."""
 
     def fires(function: ast.expr) -> bool:
         if not isinstance(function, ast.Attribute) or not EVENTS.fullmatch(function.attr):
@@ -101,7 +101,7 @@ def one_dispatcher(file: File) -> list[str]:
 
 
 def bound_once(file: File) -> list[str]:
-    """The loop asks no object what it can do and shows nobody its local variables."""
+    """The training loop calls neither `hasattr` nor `locals`."""
     if file.path != "noterl/training/loop.py":
         return []
     lines = _calls(file, lambda function: isinstance(function, ast.Name) and function.id in ("hasattr", "locals"))
@@ -111,8 +111,8 @@ def bound_once(file: File) -> list[str]:
 def scalars_cross_once(file: File) -> list[str]:
     """Results of an update leave the device through the backend's `fetch`.
 
-    `.numpy()` belongs to the frameworks' tensors alone. NumPy has an `.item()` too, so that one is refused where values
-    of an update pass, and fine where only host arrays do.
+    Only tensors of the frameworks have `.numpy()`, so no file outside the backends may call it. NumPy arrays have
+    `.item()` too, so it is banned only in files that handle results of updates.
     """
     if not file.library or file.backend:
         return []
@@ -122,7 +122,7 @@ def scalars_cross_once(file: File) -> list[str]:
 
 
 def frameworks_are_leaves(file: File) -> list[str]:
-    """The backends alone import a framework; a callback that needs one does so where it needs it."""
+    """Only the backends import a framework; a callback that needs one imports it inside a function."""
     if not file.library or file.backend:
         return []
     nodes = ast.walk(file.tree) if file.path.startswith("noterl/") else _import_time_nodes(file.tree)
@@ -135,7 +135,7 @@ def frameworks_are_leaves(file: File) -> list[str]:
 
 
 def algorithms_read_as_papers(file: File) -> list[str]:
-    """An algorithm's file names its paper and where it differs, and is short."""
+    """An algorithm's file names its paper and the differences from it, and has at most 250 lines."""
     if not file.algorithm:
         return []
     docstring = ast.get_docstring(file.tree) or ""
@@ -160,7 +160,7 @@ def narrow_signatures(file: File) -> list[str]:
 
 
 def short(file: File) -> list[str]:
-    """Functions have at most 50 lines, docstring aside."""
+    """Functions have at most 50 lines without their docstring."""
     complaints = []
     for function in file.functions:
         body = function.body[1:] if ast.get_docstring(function) else function.body
@@ -171,7 +171,7 @@ def short(file: File) -> list[str]:
 
 
 def full_words(file: File) -> list[str]:
-    """One vocabulary: observation, reward, terminated, truncated, num_."""
+    """Names in the library use the words observation, reward, terminated, truncated and num_, not abbreviations."""
     if not file.library:
         return []
     complaints = []
@@ -190,13 +190,13 @@ def full_words(file: File) -> list[str]:
 
 
 def no_banners(file: File) -> list[str]:
-    """Comments say why; rules drawn across the page say nothing."""
+    """No comment is a section banner."""
     lines = enumerate(file.text.splitlines(), 1)
     return [f"{number}: a section banner" for number, line in lines if re.match(r"\s*#\s*[-=#*~]{3,}", line)]
 
 
 def no_global_state(file: File) -> list[str]:
-    """No mutable default, and no draw from the generators that everybody shares."""
+    """No mutable default, and no call of NumPy's global generator."""
     complaints = []
     for function in file.functions:
         defaults = [*function.args.defaults, *filter(None, function.args.kw_defaults)]
@@ -233,7 +233,7 @@ PLANTED: dict[Callable[[File], list[str]], tuple[list[tuple[str, str]], list[tup
         [("noterl/training/loop.py", "callback.on_train_begin({})"), ("callbacks/a.py", "super().on_train_end(logs)")],
     ),
     bound_once: (
-        [("noterl/training/loop.py", "hasattr(x, 'y')"), ("noterl/training/loop.py", "hear(locals())")],
+        [("noterl/training/loop.py", "hasattr(x, 'y')"), ("noterl/training/loop.py", "print(locals())")],
         [("noterl/agent.py", "hasattr(x, 'y')")],
     ),
     scalars_cross_once: (
@@ -298,7 +298,7 @@ def tree_files() -> list[Path]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_tree_keeps_the_rule(check: Callable[[File], list[str]]) -> None:
+def test_every_file_keeps_the_rule(check: Callable[[File], list[str]]) -> None:
     complaints = []
     for path in tree_files():
         file = File(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
@@ -307,7 +307,7 @@ def test_the_tree_keeps_the_rule(check: Callable[[File], list[str]]) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_check_finds_what_is_planted_and_only_that(check: Callable[[File], list[str]]) -> None:
+def test_check_complains_of_broken_files_only(check: Callable[[File], list[str]]) -> None:
     broken, kept = PLANTED[check]
     for path, text in broken:
         assert check(File(path, text)), f"{check.__name__} passes over {path}: {text[:80]!r}"
@@ -315,13 +315,13 @@ def test_the_check_finds_what_is_planted_and_only_that(check: Callable[[File], l
         assert not check(File(path, text)), f"{check.__name__} complains of {path}: {text[:80]!r}"
 
 
-def test_the_checks_read_the_whole_tree() -> None:
+def test_checks_read_the_whole_tree() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in tree_files()}
     assert {"noterl/__init__.py", "callbacks/__init__.py", "tests/test_style.py"} <= found
 
 
 def packages_in(root: Path) -> set[str]:
-    """Return the import names of the packages under `root`, the catalogue's folder under its mapped name."""
+    """Return the import names of the packages under `root`; the folder `callbacks` is `noterl.callbacks`."""
     homes = [path.parent.relative_to(root) for path in (root / "noterl").rglob("__init__.py")]
     homes += [Path("noterl") / path.parent.relative_to(root) for path in (root / "callbacks").rglob("__init__.py")]
     return {".".join(home.parts) for home in homes}
@@ -334,7 +334,7 @@ def test_setuptools_lists_every_package() -> None:
     assert mapped == {"callbacks": "callbacks", "callbacks.support": "callbacks/support"}
 
 
-def test_a_package_that_is_not_listed_is_seen(tmp_path: Path) -> None:
+def test_unlisted_package_is_found(tmp_path: Path) -> None:
     for home in ("noterl", "noterl/new", "callbacks", "callbacks/new", "noterl/data"):
         (tmp_path / home).mkdir()
         if home != "noterl/data":

@@ -70,7 +70,7 @@ COMPILED = {
 
 
 @pytest.mark.parametrize("stack", IN_NUMPY.values(), ids=IN_NUMPY)
-def test_given_network_acts_in_numpy(stack: list) -> None:
+def test_passed_network_acts_in_numpy(stack: list) -> None:
     agent = small_dqn(network=keras_network(*stack))
     assert actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)

@@ -20,10 +20,10 @@ from tests.support.parts import run_updates
 
 mlp = noterl.networks.mlp
 
-RTOL, ATOL = 1e-4, 2e-6  # DESIGN section 11, for float32
+RTOL, ATOL = 1e-4, 2e-6  # tolerances for float32
 RATE, TAU, HIDDEN, UPDATES, SIZE = 3e-3, 0.05, (7, 6), 5, 16
 
-# The agent, its arguments, the reference, the spaces.
+# Per case: the agent, its arguments, the reference, the spaces.
 CASES: dict[str, tuple[Any, dict[str, Any], type, Any]] = {
     "ddpg": (noterl.DDPG, {}, reference.DDPG, CONTINUOUS),
     "td3": (noterl.TD3, {}, reference.TD3, CONTINUOUS),
@@ -45,7 +45,7 @@ class Case:
             keras.optimizers.Adam(RATE), replay=replay, batch_size=4, target_update=TAU, learning_starts=0
         )
         self.agent.build()
-        self._shake_targets()
+        self._disturb_targets()
         self.start = copied(self.agent.get_state())
         self.batch = add_random_numbers(self.agent, random_batch(UPDATES, SIZE, env), UPDATES)
         self.expected = self._reference(reference_class, env)
@@ -54,7 +54,7 @@ class Case:
         if "temperature" in arguments:
             self.expected.log_temperature, self.expected.is_trained = np.log(arguments["temperature"]), False
 
-    def _shake_targets(self) -> None:
+    def _disturb_targets(self) -> None:
         """Add noise to the targets, and set some standard deviations beyond their clip."""
         state, rng = copied(self.agent.get_state()), np.random.default_rng(5)
         for name, weights in state["variables"].items():
@@ -72,7 +72,7 @@ class Case:
         return kind(weights, HIDDEN, env[1], tau=TAU, learning_rate=RATE)
 
     def names(self) -> dict[str, str]:
-        """Return the names of the networks: the agent's -> the reference's."""
+        """Return the names of the networks: of the agent -> of the reference."""
         single = {"critic": "critics/0", "target_critic": "target_critics/0"}
         return {name: single.get(name, name) for name in self.agent.networks() if name != "log_temperature"}
 
@@ -160,7 +160,7 @@ def test_initial_critics_differ() -> None:
 
 
 @pytest.mark.parametrize("kind", [noterl.DDPG, noterl.TD3, noterl.SAC])
-def test_network_that_is_not_a_network_raises(kind: Any) -> None:
+def test_value_that_is_not_a_network_raises(kind: Any) -> None:
     critics = (None, 1) if kind is noterl.DDPG else (None, 1, 2)
     for network in (1, critics):
         with pytest.raises(ValueError, match=r"network .*got 1"):
@@ -170,7 +170,7 @@ def test_network_that_is_not_a_network_raises(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [noterl.DDPG, noterl.TD3, noterl.SAC])
-def test_given_networks_are_used(kind: Any) -> None:
+def test_passed_networks_are_used(kind: Any) -> None:
     count = 1 if kind is noterl.DDPG else 2
     actor, critics = mlp(5, [3], 4 if kind is noterl.SAC else 2), [mlp(7, [3], 1) for _ in range(count)]
     for network in (actor, (actor, *critics), (None, *critics)):

@@ -36,7 +36,7 @@ def fetched(network: Any, inputs: np.ndarray) -> np.ndarray:
 
 
 def has_layers(network: Any) -> bool:
-    return len(networks.variables(network)) > 1  # a learned temperature has not
+    return len(networks.variables(network)) > 1  # a learned temperature has only one
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -78,7 +78,7 @@ def test_bytes_for_dense_layers_are_divided_by_255(name: str, shape: tuple[int, 
 
 
 @pytest.mark.parametrize("name", OFF_POLICY)
-def test_critic_of_images_sees_pixels_and_actions(name: str) -> None:
+def test_critic_of_images_receives_pixels_and_actions(name: str) -> None:
     agent = build(name, pixels((36, 36, 1)), hidden=())
     critic = agent.critic if name == "DDPG" else agent.critics[0]
     image = np.random.default_rng(0).integers(0, 256, (1, 36 * 36)).astype(np.float32)
@@ -175,7 +175,7 @@ def test_dict_with_an_image_gets_convolutions_and_scaled_bytes(name: str) -> Non
         assert not np.array_equal(*values) and np.abs(values[1] - values[0]).max() < 10
 
 
-def test_dict_with_images_is_learned_from() -> None:
+def test_agent_learns_from_a_dict_with_images() -> None:
     class MixedEnv(gymnasium.Env):
         observation_space, action_space = MIXED, DISCRETE
 

@@ -24,7 +24,7 @@ from tests.support.doubles import LeavingTeam, ListTeam
 from tests.support.parts import actor_of, run_updates, sample_batch
 from tests.support.states import assert_same_state
 
-RTOL, ATOL = 1e-4, 2e-6  # DESIGN section 11, for float32
+RTOL, ATOL = 1e-4, 2e-6  # tolerances for float32
 HIDDEN, SIZES, UPDATES, ROWS = (6,), (2, 3, 4), 3, 16
 ACTIONS = (
     spaces.Discrete(3),
@@ -77,7 +77,7 @@ class Case:
         return reference.MADDPG(weights, HIDDEN, SIZES, ACTIONS, independent=self.independent, learning_rate=3e-3)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["centralised", "independent"])
+@pytest.fixture(scope="module", params=[False, True], ids=["centralized", "independent"])
 def case(request: pytest.FixtureRequest) -> Case:
     return Case(request.param)
 
@@ -181,7 +181,7 @@ def test_straight_through_is_hard_forward_and_soft_backward(backend: str) -> Non
 
 
 def trained(steps: int) -> noterl.MADDPG:
-    """Return a team of two that has learned a little, from a prioritized memory with three-step returns.
+    """Return a team of two after some training from a prioritized memory with three-step returns.
 
     It is not compiled, because that takes most of the time and the tests of updates cover it.
     """
@@ -277,12 +277,12 @@ def test_agent_that_left_does_not_affect_updates() -> None:
     start, batch = copied(agent.get_state()), sample_batch(agent, 1)
     assert 0 < batch.extra["present"][..., 0].sum() < 6
     states = []
-    for junk in (0.0, 9.0):
+    for placeholder in (0.0, 9.0):
         gone = batch.extra["present"][..., :1] == 0
         changed = batch.observation.copy()
-        changed[..., :1] = np.where(gone, junk, changed[..., :1])
+        changed[..., :1] = np.where(gone, placeholder, changed[..., :1])
         reward = batch.reward.copy()
-        reward[..., :1] = np.where(gone, junk, reward[..., :1])
+        reward[..., :1] = np.where(gone, placeholder, reward[..., :1])
         agent.set_state(start)
         run_updates(agent, batch._replace(observation=changed, reward=reward), 1)
         states.append(copied(agent.get_state()))

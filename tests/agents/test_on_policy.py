@@ -28,7 +28,7 @@ SPACES = {
     "multi": spaces.MultiDiscrete([3, 2]),
     "box": spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 0.5], np.float32)),
 }
-# The kind of action space, the agent's arguments, the number of weights that actor and critic share.
+# Per case: kind of action space, arguments of the agent, number of weights that actor and critic share.
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "discrete, values clipped": ("discrete", {"value_clip": 0.1, "entropy_coefficient": 0.01}, 0),
     "several choices, shared layers": ("multi", {"shared": True, "entropy_coefficient": 0.02}, 2),
@@ -38,7 +38,7 @@ ROUNDS, LANES, RTOL, ATOL = 6, 2, 1e-4, 2e-6
 
 
 @pytest.mark.parametrize("kind", [noterl.PPO, noterl.A2C])
-def test_policy_is_refused_for_rollouts(kind: Any) -> None:
+def test_gumbel_softmax_policy_for_rollouts_raises(kind: Any) -> None:
     """The stored log-probabilities would not be those of the policy."""
     agent = kind((OBSERVATIONS, SPACES["discrete"]), hidden=(4,), seed=3)
     with pytest.raises(ValueError, match=rf"policy .*{kind.__name__}.*got .*GumbelSoftmaxPolicy"):
@@ -120,7 +120,7 @@ def test_list_of_optimizers_names_the_argument_for_two() -> None:
         agent.compile([keras.optimizers.Adam(), keras.optimizers.Adam()])
 
 
-def test_softmax_inside_forward_is_refused() -> None:
+def test_softmax_inside_forward_raises() -> None:
     class Softmaxed(noterl.PPO):
         def forward(self, observation: Any) -> Any:
             return keras.ops.softmax(super().forward(observation))
@@ -322,7 +322,7 @@ def whole(runs: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
 
 
 class TestResuming:
-    """Three lanes and rollouts of five rounds: 15 steps, minibatches of 6, of which the last is filled up."""
+    """Three lanes and rollouts of five rounds: 15 steps in minibatches of 6, of which the last is padded."""
 
     @pytest.mark.parametrize("first", [37, 60])
     def test_restored_run_continues_within_a_rollout_and_a_round(self, whole: dict[str, Any], first: int, tmp_path):

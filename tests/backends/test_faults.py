@@ -22,7 +22,7 @@ from tests.support.parts import learner_of, run_updates
 
 
 class Losing(noterl.Agent):
-    """A minimal agent whose loss adds a term of the test."""
+    """A minimal agent whose loss adds the term that the test passes."""
 
     memory, head = "replay", noterl.heads.Q()
 
@@ -76,7 +76,7 @@ def outside_assignment() -> tuple[keras.Variable, Any]:
 @pytest.mark.backends("jax")
 @pytest.mark.parametrize("make", [outside_variable, outside_network, outside_seed, outside_assignment])
 def test_unknown_variable_raises_with_its_name(make) -> None:
-    """JAX would compile it as a constant, and lose what is assigned to it."""
+    """JAX would compile the variable as a constant, and assignments to it would be lost."""
     variable, term = make()
     before = current().fetch(variable)
     agent = losing(term)
@@ -180,7 +180,7 @@ def test_non_finite_gradient_of_a_finite_loss_is_undone() -> None:
 
 
 def test_assignments_of_the_loss_are_undone() -> None:
-    """For example a running mean, which is updated before the loss is known."""
+    """For example a running mean, which is updated before the loss is computed."""
 
     def term(agent, batch):
         agent.parts.assign(0.9 * agent.parts + 0.1 * ops.mean(batch.reward))
@@ -330,7 +330,7 @@ OVERFLOWS = {
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("name", OVERFLOWS)
 def test_update_that_overflows_the_state_is_not_applied(name: str, size: int) -> None:
-    """Its loss and gradients are finite, the weights after it are not."""
+    """Its loss and gradients are finite, the state after it is not."""
     agent = small_dqn(optimizer=OVERFLOWS[name]())
     before, batch = copied(agent.get_state()), random_batch(size, 8)
     large = batch._replace(reward=np.full_like(batch.reward, 1e3), weight=np.full_like(batch.weight, 1e3))
@@ -343,7 +343,7 @@ def test_update_that_overflows_the_state_is_not_applied(name: str, size: int) ->
 
 
 def test_large_gradient_that_overflows_the_slots_is_not_applied() -> None:
-    """The squares of Adam overflow; its weights do not."""
+    """The squares of RMSprop overflow, its weights do not."""
     agent, batch = small_dqn(optimizer=keras.optimizers.RMSprop(1e-3)), random_batch(3, 8)
     run_updates(agent, part(batch, 0, 2), 2)
     before = copied(agent.get_state())

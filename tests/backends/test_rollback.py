@@ -88,7 +88,7 @@ def delayed() -> Delayed:
 @pytest.mark.parametrize(("field", "k"), [("reward", 4), ("reward", 5), ("discount", 5)])
 @pytest.mark.parametrize("before", [0, 4])
 def test_updates_of_a_period_are_undone(field: str, k: int, before: int) -> None:
-    """In the first call, which copies everything, and in later ones, which copy what is necessary."""
+    """Tests the first call, which copies all variables, and a later one, which copies only what may be undone."""
     agent, batch = delayed(), random_batch(6, 4)
     if before:
         run_updates(agent, batch, before)

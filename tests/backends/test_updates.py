@@ -161,7 +161,7 @@ def test_rules_of_the_optimizer_can_change_without_retracing() -> None:
 
 
 def test_rules_of_plain_adam_can_change_without_retracing() -> None:
-    """On torch, a fused kernel applies it."""
+    """On torch, a fused kernel applies plain Adam."""
     agent = small_dqn()
     adam = reference.Adam(1e-3)
     _, advance = follow(agent, adam)

@@ -30,7 +30,7 @@ class Memory:
 
 
 class LiveAgent:
-    """The tunables of an agent without the agent."""
+    """The part of an agent that adaptive callbacks use: its tunables."""
 
     optimizer_names = ("optimizer",)
     memory = "replay"
@@ -107,7 +107,7 @@ FORMULAS: dict[str, tuple[Any, float, float | None, float | None]] = {
 
 
 class Noise:
-    """Replaces the measurement: returns variances or spreads."""
+    """Replaces the measurement of the gradient noise; returns the given variances or spreads."""
 
     def __init__(self, agent: LiveAgent, found: list[Any]) -> None:
         self.agent, self.found = agent, iter(found)
@@ -166,7 +166,7 @@ class TestFormulas:
         }
 
     def test_collect_decreases_as_the_memory_fills(self) -> None:
-        """scale * (T / ESS) * n * f with f = 1 - N / capacity."""
+        """collect = scale * (T / ESS) * n * f, where f = 1 - N / capacity."""
         agent = LiveAgent([250.0], length=400)
         agent.schedule.update_every = 40
         (logs,) = measure(ESSAdapt(target_ess=500, collect=Scale(0.5, max=1000)), agent)
@@ -194,7 +194,7 @@ class TestFormulas:
         assert measure(callback, agent)[0]["ess_ratio"] == 1.0
 
     def test_filling_memory_of_equal_scores_stays_at_its_baseline(self) -> None:
-        """The ESS of equal scores is the number of transitions, however the memory grows."""
+        """The ESS of equal scores is the number of transitions, at every size of the memory."""
         callback, agent = ESSAdapt(smooth=0.2, lr=Rate(1e-3, 0, 1)), LiveAgent()
         for length in range(100, 1000, 100):
             agent.replay.length, agent.replay.sizes = length, iter([float(length)])
@@ -234,7 +234,7 @@ class TestFormulas:
 class TestScales:
     def test_small_ratios_accumulate_between_sizes(self) -> None:
         logs = measure(ESSAdapt(target_ess=100, batch=Scale()), LiveAgent([130.0] * 4), 4)
-        assert [each["batch"] for each in logs] == [64, 64, 128, 128]  # of 83.2, 108.2, 140.6, 182.8
+        assert [each["batch"] for each in logs] == [64, 64, 128, 128]  # rounded from 83.2, 108.2, 140.6, 182.8
 
     def test_default_scale_allows_few_sizes(self) -> None:
         ratios = np.random.default_rng(0).uniform(0.5, 2.0, 200)

@@ -51,7 +51,7 @@ EVERYTHING: dict[str, Any] = {
 def measures() -> dict[str, Any]:
     noise = {name: how for name, how in EVERYTHING.items() if name != "updates"}
     return {
-        # Measured at every step, so also at the one at which an episode ends and a file is written.
+        # Measured at every step, also at steps that end an episode and write a file.
         "ESS": ESSAdapt(30, every=1, unit="steps", **EVERYTHING),
         "noise": Adapt(target_noise=0.01, num_samples=3, **noise),
     }
@@ -98,15 +98,15 @@ def test_updates_compile_once_per_batch_size(backend: str) -> None:
         lambda batch: AdaBatch(3, target_noise=1e-9, batch=batch),
     ],
 )
-def test_batch_grows_no_further_than_the_memory(make: Any) -> None:
-    live, batch = agent(replay=noterl.Replay(30)), Scale(max=60)
-    live.fit(steps=150, callbacks=[make(batch)], verbose=0)
-    assert 4 < live.update_batch_size <= 30
-    updates = live.updates
-    live.fit(steps=50, verbose=0)
-    assert live.updates == updates + 50
+def test_batch_stays_within_the_memory(make: Any) -> None:
+    learner, batch = agent(replay=noterl.Replay(30)), Scale(max=60)
+    learner.fit(steps=150, callbacks=[make(batch)], verbose=0)
+    assert 4 < learner.update_batch_size <= 30
+    updates = learner.updates
+    learner.fit(steps=50, verbose=0)
+    assert learner.updates == updates + 50
     with pytest.raises(ValueError, match="min of batch"):
-        live.fit(steps=1, callbacks=[make(Scale(min=31, align=31))], verbose=0)
+        learner.fit(steps=1, callbacks=[make(Scale(min=31, align=31))], verbose=0)
 
 
 @pytest.mark.parametrize(

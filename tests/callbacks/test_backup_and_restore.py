@@ -33,8 +33,8 @@ from tests.support.doubles import RaisingEnv
 from tests.support.states import ROOT, assert_same_state, four_lanes, one_lane
 from tests.support.tape import Broken, Tape, broken, rewarded, taped
 
-# Trains an agent, prints its name at the first new step, and waits at the end: on a busy machine the parent may kill it
-# late.
+# Trains an agent and prints the name of the run at the first new step. At the end it sleeps, because on a busy machine
+# the parent may kill it late.
 SCRIPT = """
 import sys, time
 from tests.callbacks.test_backup_and_restore import script
@@ -49,7 +49,7 @@ RUNS: dict[str, tuple[Callable[[], noterl.DQN], dict[str, int]]] = {
 
 
 def script(directory: Any, name: str, begun: str = "") -> noterl.DQN:
-    """Train as the killed script and as the resumed one; with `begun`, train slowly and print it at the first step."""
+    """Train as the killed and the resumed script do; with `begun`, train slowly and print it at the first step."""
     build, budget = RUNS[name]
     agent = build()
     agent.fit(**budget, callbacks=callbacks(f"{directory}/{name}", begun), verbose=0)
@@ -82,7 +82,7 @@ def callbacks(directory: Any, begun: str = "") -> list[Any]:
 
 
 def kill(directory: Path, name: str, seconds: float) -> None:
-    """Run the script in a separate process, and kill it after some seconds from its first step."""
+    """Run the script in a separate process, and kill it `seconds` after its first step."""
     command = [sys.executable, "-c", SCRIPT, str(directory), name]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -123,7 +123,7 @@ def interrupted(path: Path, at: int, **budget: Any) -> noterl.DQN:
     return agent
 
 
-class TestTheSameScript:
+class TestResuming:
     def test_resumed_fit_trains_the_rest_of_its_budget(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
         interrupted(path, 57, steps=100)
@@ -147,9 +147,9 @@ class TestTheSameScript:
 
     def test_complete_fit_is_skipped_and_larger_budget_continues(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
-        for asked, steps in ((40, 40), (40, 40), (70, 70), (70, 70)):
+        for budget, steps in ((40, 40), (40, 40), (70, 70), (70, 70)):
             agent = small()
-            agent.fit(steps=asked, callbacks=[BackupAndRestore(path)], verbose=0)
+            agent.fit(steps=budget, callbacks=[BackupAndRestore(path)], verbose=0)
             assert agent.steps == steps
         whole = small()
         whole.fit(steps=70, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
@@ -204,7 +204,7 @@ class TestTheSameScript:
         assert capsys.readouterr() == ("", "")
 
 
-class TestWhenItSaves:
+class TestSaving:
     def test_writes_every_save_freq_and_at_the_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         saved, write = [], saving.write
         monkeypatch.setattr(

@@ -34,7 +34,7 @@ def stopped_after(rewards: list[float], callback: EarlyStopping) -> int:
 def expected_end(
     rewards: list[float], trial_count: int, criterion: float | None, patience: int | None, mode: str
 ) -> int:
-    """Return the same, by looking at all means at once."""
+    """Return the same number, computed from all means at once."""
     sign = 1 if mode == "max" else -1
     means = {
         end: sign * sum(rewards[end - trial_count : end]) / trial_count for end in range(trial_count, len(rewards) + 1)
@@ -111,7 +111,7 @@ class TestEarlyStopping:
     def test_incomplete_episode_is_skipped(self) -> None:
         agent = taped(Tape(), length=5)
         stopper = EarlyStopping(2, 3)
-        agent.fit(steps=9, callbacks=[stopper], verbose=0)  # a whole episode and one of four steps
+        agent.fit(steps=9, callbacks=[stopper], verbose=0)  # one episode of five steps, and four of the next
         assert stopper.get_state()["recent"] == [5.0]
 
     @given(
@@ -172,7 +172,7 @@ class TestLambdaCallback:
         expected = {name: 1 if name in one else 2 for name in EVENTS if name != "on_episode_end"}
         assert counts == {**expected, "on_step_end": 0}
 
-    def test_only_given_events_are_bound(self) -> None:
+    def test_only_passed_events_are_bound(self) -> None:
         events = CallbackList([LambdaCallback(on_train_end=print)]).bind()
         assert events.on_train_end == (print,)
         assert [name for name in EVENTS if getattr(events, name)] == ["on_train_end"]
@@ -214,7 +214,7 @@ class TestEpisodePrinter:
     def test_fit_prints_a_line_every_10_seconds_of_a_long_episode(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        clock = itertools.count(0.0, 1.0)  # a second for each look at the clock, so at most two for each step
+        clock = itertools.count(0.0, 1.0)  # one second per reading of the clock, so at most two per step
         monkeypatch.setattr(sys.modules["noterl.training.episode_printer"], "perf_counter", lambda: next(clock))
         taped(Tape(), length=1_000).fit(steps=60, verbose=2)
         *lines, summary = capsys.readouterr().out.splitlines()
@@ -335,7 +335,7 @@ class TestProgressBar:
     def test_bar_is_hidden_without_terminal_or_notebook(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: str
     ) -> None:
-        """A file is neither a terminal nor a notebook; the stream of a notebook is known by the module of its class."""
+        """A file is neither a terminal nor a notebook. A notebook's stream is recognized by the module of its class."""
         stream = type("Stream", (io.StringIO,), {"__module__": home})()
         monkeypatch.setattr(sys, "stderr", stream)
         rewarded([0]).fit(episodes=3, callbacks=[ProgressBar(episodes=3)], verbose=0)

@@ -36,7 +36,7 @@ class Trial:
         return False
 
 
-# The arguments of classes whose defaults are not enough; files are written into the folder.
+# The arguments of classes that need some; files are written into the folder.
 ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "AdaBatch": lambda folder: {"num_samples": 2, "lr": noterl.callbacks.Rate(1e-4, 1e-4, 1e-2)},
     "Adapt": lambda folder: {"lr": noterl.callbacks.Rate(1e-4, 1e-4, 1e-2)},
@@ -64,7 +64,7 @@ ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 # Callbacks that change training; all others leave a run bit-identical.
-ACTING: dict[str, str] = {
+CHANGES_TRAINING: dict[str, str] = {
     "AdaBatch": "changes the learning rate",
     "Adapt": "changes the learning rate",
     "ESSAdapt": "changes the learning rate",
@@ -75,7 +75,7 @@ ACTING: dict[str, str] = {
 }
 
 # Callbacks that handle every update, which costs a fetch from the device.
-HANDLES_UPDATES: dict[str, str] = {"TerminateOnNaN": "checks whether each was applied"}
+HANDLES_UPDATES: dict[str, str] = {"TerminateOnNaN": "checks whether each update was applied"}
 
 # Packages that are not installed everywhere.
 NEEDS: dict[str, str] = {
@@ -87,7 +87,7 @@ NEEDS: dict[str, str] = {
 }
 
 # Entries of a state that depend on the clock.
-CLOCKED = ("elapsed", "seconds", "time")
+TIMES = ("elapsed", "seconds", "time")
 
 NAMES = sorted(
     name
@@ -115,19 +115,19 @@ def make(name: str, folder: Path) -> noterl.Callback:
     return kind(**arguments)
 
 
-def timeless(state: Any) -> Any:
+def without_times(state: Any) -> Any:
     """Return a state of callbacks without the entries that depend on the clock."""
     if isinstance(state, dict):
-        return {key: timeless(value) for key, value in state.items() if key not in CLOCKED}
+        return {key: without_times(value) for key, value in state.items() if key not in TIMES}
     return state
 
 
 class Whole(NamedTuple):
-    """A run with a callback: its final state, its state and that of the callback at the cut, and the files of both."""
+    """A run with a callback: its final state, the states of agent and callback after `CUT` episodes, and its folder."""
 
     state: dict[str, Any]
     middle: dict[str, Any]
-    of_callback: dict[str, Any]
+    callback_state: dict[str, Any]
     folder: Path
 
 
@@ -173,7 +173,7 @@ def without_callbacks(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def probe(act: Callable[[], None]) -> LambdaCallback:
-    """Return a callback that acts after all others, at the end of the episode at which runs are cut."""
+    """Return a callback that calls `act` after all other callbacks, at the end of episode number `CUT`."""
     callback = LambdaCallback(on_episode_end=lambda episode, logs: act() if episode == CUT - 1 else None)
     callback.order = CHECKPOINT + 1
     return callback
@@ -181,14 +181,14 @@ def probe(act: Callable[[], None]) -> LambdaCallback:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestEvery:
-    def test_training_is_unchanged_unless_the_callback_acts(self, name: str, runs: Runs) -> None:
+    def test_training_changes_only_with_listed_callbacks(self, name: str, runs: Runs) -> None:
         state = runs.whole(name).state
         assert state["counters"]["episodes"] == EPISODES
-        if name not in ACTING:
+        if name not in CHANGES_TRAINING:
             assert_same_state(without_callbacks(state), without_callbacks(runs.plain))
 
     def test_state_survives_a_file(self, name: str, runs: Runs, tmp_path: Path) -> None:
-        state = runs.whole(name).of_callback
+        state = runs.whole(name).callback_state
         saving.write(tmp_path / "state.noterl", {"callback": state})
         read = saving.read(tmp_path / "state.noterl")["callback"]
         other = make(name, tmp_path)
@@ -198,7 +198,7 @@ class TestEvery:
     def test_resumed_run_continues_exactly(self, name: str, runs: Runs) -> None:
         whole = runs.whole(name)
         resumed = runs.run(make(name, whole.folder / "cut"), start=whole.middle, episodes=EPISODES - CUT)
-        assert not differences(timeless(joined(resumed)), timeless(joined(whole.state)))
+        assert not differences(without_times(joined(resumed)), without_times(joined(whole.state)))
 
     def test_handles_only_the_events_that_it_uses(self, name: str, runs: Runs, tmp_path: Path) -> None:
         callback = make(name, tmp_path)
@@ -213,7 +213,7 @@ class TestEvery:
         assert callback.needs_live_updates <= (name in HANDLES_UPDATES)
 
 
-# Further arguments for a list of all callbacks: most act within episodes, some at every step.
+# Further arguments for a list of all callbacks: most run within episodes, some at every step.
 TOGETHER: dict[str, dict[str, Any]] = {
     "AdaBatch": {"every": 7, "unit": "updates"},
     "Adapt": {"every": 1, "unit": "steps", "gamma": noterl.callbacks.Rate(1e-3, 0.8, 0.99)},
@@ -232,8 +232,8 @@ def together(folder: Path) -> list[Any]:
     present = [name for name in NAMES if name not in NEEDS or importlib.util.find_spec(NEEDS[name])]
     made = []
     for name in present:
-        given = ARGUMENTS[name](folder) if name in ARGUMENTS else {}
-        made.append(getattr(noterl.callbacks, name)(**{**given, **TOGETHER.get(name, {})}))
+        arguments = ARGUMENTS[name](folder) if name in ARGUMENTS else {}
+        made.append(getattr(noterl.callbacks, name)(**{**arguments, **TOGETHER.get(name, {})}))
     return made
 
 
@@ -251,34 +251,34 @@ def test_whole_catalogue_in_one_list_resumes_exactly(runs: Runs, tmp_path: Path)
         runs.agent.save(tmp_path / f"{name}.noterl")
         shutil.copytree(tmp_path / "whole", tmp_path / name)
 
-    last = probe(lambda: cut("as an episode ends"))
+    last = probe(lambda: cut("at an episode end"))
     last.on_step_end = lambda: cut("within an episode") if runs.agent.steps == 111 else None
     whole = runs.run(*together(tmp_path / "whole"), last)
-    for name in ("as an episode ends", "within an episode"):
+    for name in ("at an episode end", "within an episode"):
         runs.agent.restore(tmp_path / f"{name}.noterl")
         middle = runs.agent.get_state()
         assert any(middle["lanes"]["ledger"]["running"]) == (name == "within an episode")
         left = EPISODES - middle["counters"]["episodes"]
         resumed = runs.run(*together(tmp_path / name), start=middle, episodes=left)
-        assert not differences(timeless(joined(resumed)), timeless(joined(whole))), name
+        assert not differences(without_times(joined(resumed)), without_times(joined(whole))), name
         assert rows(tmp_path / name) == rows(tmp_path / "whole"), name
 
 
 def test_lists_name_exported_callbacks() -> None:
-    for listed in (ARGUMENTS, ACTING, HANDLES_UPDATES, NEEDS):
+    for listed in (ARGUMENTS, CHANGES_TRAINING, HANDLES_UPDATES, NEEDS):
         assert set(listed) <= set(NAMES)
 
 
-def test_acting_callback_is_detected(runs: Runs) -> None:
-    def act(episode: int, logs: dict[str, Any]) -> None:
+def test_changed_training_is_detected(runs: Runs) -> None:
+    def change(episode: int, logs: dict[str, Any]) -> None:
         runs.agent.set_rule("learning_rate", 0.5)
 
-    state = runs.run(LambdaCallback(on_episode_begin=act))
+    state = runs.run(LambdaCallback(on_episode_begin=change))
     assert differences(joined(without_callbacks(state)), joined(without_callbacks(runs.plain)))
 
 
 def test_lost_state_is_detected(runs: Runs, tmp_path: Path) -> None:
-    class Forgetful(noterl.Callback):
+    class WithoutState(noterl.Callback):
         def __init__(self) -> None:
             self.ended = 0
 
@@ -287,6 +287,6 @@ def test_lost_state_is_detected(runs: Runs, tmp_path: Path) -> None:
             self.agent.set_rule("learning_rate", 1e-3 * self.ended)
 
     kept: list[dict[str, Any]] = []
-    whole = runs.run(Forgetful(), probe(lambda: kept.append(runs.agent.get_state())))
-    resumed = runs.run(Forgetful(), start=kept[0], episodes=EPISODES - CUT)
+    whole = runs.run(WithoutState(), probe(lambda: kept.append(runs.agent.get_state())))
+    resumed = runs.run(WithoutState(), start=kept[0], episodes=EPISODES - CUT)
     assert differences(joined(resumed), joined(whole))

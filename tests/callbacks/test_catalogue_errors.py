@@ -14,7 +14,7 @@ from noterl import callbacks
 from tests.callbacks.test_catalogue import Trial
 from tests.support.tape import Tape, taped
 
-# For each argument that is a frequency or a number: a callback built with it.
+# For each argument that is a frequency or a count: its name and a function that builds a callback with it.
 FREQUENCIES: dict[str, tuple[str, Callable[..., Any]]] = {
     "AdaBatch": ("every", lambda n: callbacks.AdaBatch(2, every=n)),
     "Adapt": ("every", lambda n: callbacks.Adapt(every=n)),

@@ -1,4 +1,4 @@
-"""Checkpoint: names and number of files, failures, and resuming."""
+"""Checkpoint: names and number of files, failures and resuming."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.tape import Recorder, Tape, TapeAgent, rewarded, taped
 
 
 class FileAgent(TapeAgent):
-    """Saves a line of text; `failures` are the numbers of the saves, from 1, at which the disk is full."""
+    """Saves a line of text; the disk is full at the saves with the numbers in `failures`, from 1."""
 
     failures: tuple[int, ...] = ()
     saves = 0
@@ -240,7 +240,7 @@ class TestFailures:
         assert episodes_of(tmp_path) == [3]
 
     def test_full_disk_keeps_the_older_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With the agent's own `save`: the older file is whole, nothing half is left, and training can go on."""
+        """With the agent's own `save`: the older file stays readable, no other is left, and training can continue."""
         agent = small()
         checkpoint = Checkpoint(tmp_path, save_freq=1, max_save_files=1)
         agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)

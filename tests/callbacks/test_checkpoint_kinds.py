@@ -184,7 +184,7 @@ class TestForeignNames:
 
 
 class Gate:
-    """Replaces `saving.write`: waits for `open`, and may fail."""
+    """Replaces `saving.write`: waits for `open`, and raises at the writes in `failing`, from 0."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open, self.failing, self.written = threading.Event(), set(), []
@@ -204,15 +204,15 @@ class TestBackground:
     def test_training_continues_while_a_file_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate, agent, threads = Gate(monkeypatch), small(), threading.active_count()
         checkpoint = Checkpoint(tmp_path, 2, max_save_files=1, save_replay=True, background=True)
-        seen = []
+        listed = []
 
-        def look(episode: int, logs: dict[str, Any]) -> None:
-            seen.append(names(tmp_path))
-            if episode == 2:  # the second episode's state waits to be written while the third was played
+        def list_files(episode: int, logs: dict[str, Any]) -> None:
+            listed.append(names(tmp_path))
+            if episode == 2:  # the state of episode 2 waited to be written during episode 3
                 gate.open.set()
 
-        agent.fit(episodes=5, callbacks=[LambdaCallback(on_episode_end=look), checkpoint], verbose=0)
-        assert seen[2] == []
+        agent.fit(episodes=5, callbacks=[LambdaCallback(on_episode_end=list_files), checkpoint], verbose=0)
+        assert listed[2] == []
         assert gate.written == [2, 4, 5]
         assert episodes_of(tmp_path) == [5]
         assert threading.active_count() == threads

@@ -33,13 +33,13 @@ def beginning(agent: noterl.DQN) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def at_the_beginning(agent: noterl.DQN, beginning: dict[str, Any]) -> None:
+def restore_beginning(agent: noterl.DQN, beginning: dict[str, Any]) -> None:
     agent.set_state(beginning)
 
 
 class TestEvaluate:
     def test_results_equal_those_of_agent_evaluate(self, agent: noterl.DQN) -> None:
-        """The agent that was saved at the end of the third episode finds the same."""
+        """The state at the end of the third episode is evaluated again with `agent.evaluate`."""
         states: list[dict[str, Any]] = []
         keep = LambdaCallback(
             on_episode_end=lambda episode, logs: states.append(agent.get_state()) if episode == 2 else None
@@ -50,8 +50,8 @@ class TestEvaluate:
         expected = agent.evaluate(episodes=4)
         for name in ("reward_mean", "reward_std", "reward_iqm", "length_mean"):
             assert logs[f"evaluation_{name}"][2] == evaluate.results[name][0] == expected[name]
-        there = [not math.isnan(value) for value in logs["evaluation_reward_mean"]]
-        assert there == [False, False, True, False, False, True, False]
+        evaluated = [not math.isnan(value) for value in logs["evaluation_reward_mean"]]
+        assert evaluated == [False, False, True, False, False, True, False]
         assert evaluate.results["episodes"] == [3, 6]
         assert evaluate.results["steps"] == [logs["steps"][2], logs["steps"][5]]
 
@@ -65,12 +65,12 @@ class TestEvaluate:
             plain = agent.get_state()
             agent.set_state(beginning)
             agent.fit(episodes=8, callbacks=[Evaluate(every=every, episodes=5, **arguments)], verbose=0)
-            watched = agent.get_state()
-            assert_same_state({**watched, "callbacks": {}}, {**plain, "callbacks": {}})
+            with_evaluation = agent.get_state()
+            assert_same_state({**with_evaluation, "callbacks": {}}, {**plain, "callbacks": {}})
 
     @pytest.mark.parametrize(("unit", "every", "at"), [("steps", 5, [3, 5, 8, 10]), ("updates", 3, [2, 3, 5, 6, 8, 9])])
     def test_every_counts_in_each_unit(self, unit: str, every: int, at: list[int]) -> None:
-        """Episodes of two steps, two updates at every second step but the first."""
+        """Each episode has two steps and ends with two updates."""
         agent = taped(Tape())
         agent._set(evaluate=lambda *_, **__: {"reward_mean": 1.0})
         evaluate = Evaluate(every=every, unit=unit)
@@ -96,7 +96,7 @@ class TestEvaluate:
         assert best.episodes == evaluate.results["episodes"][means.index(max(means))]
         assert best.evaluate(episodes=3, seed=agent.generators.seed)["reward_mean"] == max(means)
 
-    def test_background_finds_the_same_results(
+    def test_background_returns_the_same_results(
         self, agent: noterl.DQN, beginning: dict[str, Any], tmp_path: Path
     ) -> None:
         found = []
@@ -157,7 +157,7 @@ class TestEvaluate:
 
 
 class TestVideos:
-    def test_files_are_written_every_count_and_hold_frames(self, agent: noterl.DQN, tmp_path: Path) -> None:
+    def test_files_are_written_every_two_episodes_and_hold_frames(self, agent: noterl.DQN, tmp_path: Path) -> None:
         pytest.importorskip("pygame")
         recorder = RecordVideo(tmp_path, every=2, max_steps=4, fps=20)
         agent.fit(episodes=5, callbacks=[recorder, Animate(tmp_path / "last.gif", max_steps=4, fps=20)], verbose=0)
@@ -166,7 +166,7 @@ class TestVideos:
         assert (tmp_path / "last.gif").read_bytes() == (tmp_path / "again.gif").read_bytes()
         with Image.open(recorder.files[0]) as picture:
             shown = 0
-            for frame in range(picture.n_frames):  # equal ones are joined
+            for frame in range(picture.n_frames):  # equal frames are stored as one longer frame
                 picture.seek(frame)
                 shown += picture.info["duration"]
             assert (picture.size, shown) == ((600, 400), 5 * 50)
@@ -202,26 +202,28 @@ class TestVideos:
 
 class TestSchedulers:
     def test_learning_rate_follows_the_schedule_by_episode(self, agent: noterl.DQN) -> None:
-        seen: list[tuple[int, float]] = []
-        note = LambdaCallback(on_batch_end=lambda batch, logs: seen.append((agent.episodes, agent.learning_rate)))
+        recorded: list[tuple[int, float]] = []
+        recorder = LambdaCallback(
+            on_batch_end=lambda batch, logs: recorded.append((agent.episodes, agent.learning_rate))
+        )
         scheduler = LearningRateScheduler(lambda episode: 2.0**-episode / 64, unit="episodes")
-        logs = agent.fit(episodes=6, callbacks=[scheduler, note], verbose=0).history
+        logs = agent.fit(episodes=6, callbacks=[scheduler, recorder], verbose=0).history
         assert logs["learning_rate"] == [2.0**-episode / 64 for episode in range(6)]
-        assert {rate == 2.0**-episode / 64 for episode, rate in seen} == {True}
+        assert {rate == 2.0**-episode / 64 for episode, rate in recorded} == {True}
         assert agent.learning_rate == 2.0**-6 / 64
         assert agent.trace_counts["update"] <= 3
 
     @pytest.mark.parametrize("unit", ["steps", "updates"])
     def test_live_sets_the_value_before_each_update(self, agent: noterl.DQN, unit: str) -> None:
-        seen: list[tuple[int, float]] = []
-        note = LambdaCallback(
-            on_batch_begin=lambda batch, logs: seen.append((getattr(agent, unit), float(agent.learning_rate)))
+        recorded: list[tuple[int, float]] = []
+        recorder = LambdaCallback(
+            on_batch_begin=lambda batch, logs: recorded.append((getattr(agent, unit), float(agent.learning_rate)))
         )
         agent.fit(
-            episodes=3, callbacks=[LearningRateScheduler(lambda n: 2.0**-n, unit=unit, live=True), note], verbose=0
+            episodes=3, callbacks=[LearningRateScheduler(lambda n: 2.0**-n, unit=unit, live=True), recorder], verbose=0
         )
-        assert len(seen) == agent.updates > 10
-        assert all(rate == np.float32(2.0**-number) for number, rate in seen if number < 100)
+        assert len(recorded) == agent.updates > 10
+        assert all(rate == np.float32(2.0**-number) for number, rate in recorded if number < 100)
 
     def test_hyperparameters_and_rules_follow_schedules(self, agent: noterl.DQN) -> None:
         schedulers = [
@@ -237,7 +239,7 @@ class TestSchedulers:
             optimizer_names = ("actor", "critic")
 
             def update(self, batch: Any) -> tuple[dict[str, Any], None]:
-                raise NotImplementedError  # updates are made up
+                raise NotImplementedError  # `TapeLearner` never calls it
 
         adams = {name: keras.optimizers.Adam(0.5) for name in Two.optimizer_names}
         agent = rewarded([0], Two, optimizer=adams)

@@ -23,7 +23,8 @@ from tests.support.tape import Tape, rewarded, taped
 KINDS = {"csv": CSVLogger, "jsonl": JSONLogger, "parquet": ParquetLogger}
 
 
-def needed(ending: str) -> type[Any]:
+def logger_class(ending: str) -> type[Any]:
+    """Return the logger class of a file ending; skip the test if its package is not installed."""
     if ending == "parquet":
         pytest.importorskip("pyarrow")
     return KINDS[ending]
@@ -31,7 +32,7 @@ def needed(ending: str) -> type[Any]:
 
 @pytest.fixture(params=sorted(KINDS))
 def ending(request: pytest.FixtureRequest) -> str:
-    needed(request.param)
+    logger_class(request.param)
     return str(request.param)
 
 
@@ -46,7 +47,7 @@ def beginning(agent: noterl.DQN) -> dict[str, Any]:
 
 
 def at(episode: int, act: Callable[[], Any]) -> LambdaCallback:
-    """Return a callback that acts after all others at the end of the n-th episode."""
+    """Return a callback that calls `act` after all other callbacks, at the end of episode number `episode`, from 1."""
     callback = LambdaCallback(on_episode_end=lambda number, logs: act() if number == episode - 1 else None)
     callback.order = CHECKPOINT
     return callback
@@ -99,7 +100,7 @@ class TestFormats:
         }  # fmt: skip
 
     def test_parquet_has_the_columns_of_xagents(self, tmp_path: Path) -> None:
-        needed("parquet")
+        logger_class("parquet")
         path = tmp_path / "log.parquet"
         history = rewarded([4, 2, 9, -3, 0]).fit(episodes=5, callbacks=[ParquetLogger(path, window=2)], verbose=0)
         table = read_columns(path)
@@ -113,15 +114,15 @@ class TestFormats:
 
 class TestTimes:
     def test_rows_are_written_every_flush_every_episodes(self, ending: str, tmp_path: Path) -> None:
-        path, seen = tmp_path / f"log.{ending}", []
+        path, counts = tmp_path / f"log.{ending}", []
 
-        def look(episode: int, logs: dict[str, Any]) -> None:
-            seen.append(len(read_columns(path).get("episode", [])))
+        def count_rows(episode: int, logs: dict[str, Any]) -> None:
+            counts.append(len(read_columns(path).get("episode", [])))
 
-        looker = LambdaCallback(on_episode_end=look)
-        looker.order = CHECKPOINT
-        rewarded([0]).fit(episodes=7, callbacks=[KINDS[ending](path, flush_every=3), looker], verbose=0)
-        assert seen == [0, 0, 3, 3, 3, 6, 6]
+        counter = LambdaCallback(on_episode_end=count_rows)
+        counter.order = CHECKPOINT
+        rewarded([0]).fit(episodes=7, callbacks=[KINDS[ending](path, flush_every=3), counter], verbose=0)
+        assert counts == [0, 0, 3, 3, 3, 6, 6]
         assert len(read_columns(path)["episode"]) == 7
 
     def test_pending_rows_are_written_when_training_fails(self, ending: str, tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ class TestTimes:
         assert read_columns(path)["episode"] == [0, 1]
 
 
-class TestGoingOn:
+class TestResuming:
     def test_next_fit_appends_rows(self, ending: str, tmp_path: Path) -> None:
         path, agent = tmp_path / f"log.{ending}", rewarded([0])
         for _ in range(2):
@@ -210,7 +211,7 @@ class TestGoingOn:
     def test_restored_run_neither_loses_nor_duplicates_rows(
         self, ending: str, flush_every: int, kept: int, agent: noterl.DQN, beginning: dict[str, Any], tmp_path: Path
     ) -> None:
-        """The crash comes after eight episodes, or right after the agent was saved at the end of the fifth."""
+        """The crash happens after eight episodes, or right after the agent was saved at the end of the fifth."""
         whole, crashed = tmp_path / f"whole.{ending}", tmp_path / f"log.{ending}"
         states: list[dict[str, Any]] = []
 
@@ -264,7 +265,7 @@ class TestBadInput:
             KINDS[ending]("log", flush_every)
 
     def test_bad_window_raises(self) -> None:
-        needed("parquet")
+        logger_class("parquet")
         with pytest.raises(ValueError, match="window must be a positive int, got 0"):
             ParquetLogger("log.parquet", window=0)
 

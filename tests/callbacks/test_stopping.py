@@ -156,12 +156,12 @@ class TestReduceLROnPlateau:
 
 
 class TestBestWeights:
-    """`restore_best_weights` holds whatever ends training."""
+    """The best weights are restored at the end of training, whatever ended it."""
 
     REWARDS = (1.0, 5.0, 2.0, 2.0, 2.0)
 
     def fit(self, tmp_path: Path, stopper: EarlyStopping, *others: Any, episodes: int = 5, agent: Any = None) -> Any:
-        """Train; each episode's reward is given, and after it the first weight is set to the episode's number."""
+        """Train; after episode n, the score in the logs is `REWARDS[n]` and all weights are set to n."""
         agent = agent or one_lane()
 
         def change(episode: int, logs: dict[str, Any]) -> None:
@@ -177,6 +177,7 @@ class TestBestWeights:
 
     @staticmethod
     def number(agent: Any) -> float:
+        """Return the number to which all weights are set."""
         (number,) = {float(value) for array in agent.get_weights().values() for value in np.unique(array)}
         return number
 

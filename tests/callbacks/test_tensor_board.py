@@ -29,7 +29,7 @@ def records(path: Path) -> list[bytes]:
     return found
 
 
-# In another process: without TensorFlow, which TensorBoard then never imports again.
+# Runs in another process, because the module `notf` keeps TensorBoard from importing TensorFlow until the process ends.
 READ = """
 import json, sys, types
 sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
@@ -78,7 +78,7 @@ def test_tensorboard_reads_the_numbers_of_completed_episodes(reader: Any, tmp_pa
     }
 
 
-def test_resumed_run_hides_the_steps_that_it_makes_again(reader: Any, tmp_path: Path) -> None:
+def test_resumed_run_hides_the_steps_that_it_repeats(reader: Any, tmp_path: Path) -> None:
     write(tmp_path, 0, [100, 200, 300, 400]).on_train_end({})  # saved at step 200 and restored from there
     write(tmp_path, 200, [250, 300]).on_train_end({})
     assert [step for step, _ in reader(tmp_path)["reward"]] == [100, 200, 250, 300]
@@ -102,6 +102,6 @@ def test_crash_loses_at_most_the_last_interval(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flush_every", [0, 2.5, True])
-def test_bad_argument_is_named(flush_every: Any) -> None:
+def test_bad_argument_raises(flush_every: Any) -> None:
     with pytest.raises(ValueError, match=f"flush_every must be a positive int, got {flush_every}"):
         TensorBoard("runs", flush_every)

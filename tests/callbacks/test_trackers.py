@@ -62,14 +62,14 @@ class TestOptunaPruning:
         assert trial.reported == [(8.0, 6), (12.0, 12)]
 
     def test_pruned_trial_raises_after_all_train_end_hooks(self, pruned: type[Exception]) -> None:
-        handled: list[str] = []
+        called: list[str] = []
         others = LambdaCallback(
-            on_train_end=lambda logs: handled.append("end"), on_exception=lambda error: handled.append("exception")
+            on_train_end=lambda logs: called.append("end"), on_exception=lambda error: called.append("exception")
         )
         agent = rewarded([0])
         with pytest.raises(pruned, match="the trial was pruned at 4 episodes"):
             agent.fit(episodes=9, callbacks=[OptunaPruning(Trial(4), every=2), others], verbose=0)
-        assert handled == ["end"]
+        assert called == ["end"]
         assert agent.history.stop_reason == "the trial was pruned at 4 episodes"
         assert agent.episodes == 4
 
@@ -120,7 +120,7 @@ class TestOptunaPruning:
 
 
 class Run:
-    """What a run of wandb is to us: rows lie in a list, and steps that lie behind are refused."""
+    """The part of a wandb run that the callback uses; stores logged rows in a list."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments, self.id = arguments, arguments["id"] or "new"
@@ -136,14 +136,14 @@ class Run:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
-    made: list[Run] = []
+    created: list[Run] = []
 
     def init(**arguments: Any) -> Run:
-        made.append(Run(arguments))
-        return made[-1]
+        created.append(Run(arguments))
+        return created[-1]
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    return made
+    return created
 
 
 class TestWandbLogger:
@@ -190,10 +190,10 @@ class TestWandbLogger:
         logger = WandbLogger("cartpole", mode="offline", folder=tmp_path)
         agent = rewarded([4, 5, 6])
         agent.fit(episodes=2, callbacks=[logger], verbose=0)
-        time.sleep(1.1)  # the package names folders after the second
+        time.sleep(1.1)  # wandb names folders by the second, so the second run needs another one
         agent.fit(episodes=2, callbacks=[logger], verbose=0)
         files = sorted(tmp_path.rglob("*.wandb"))
-        # Protocol buffers of a key and its value as JSON, with a length between them.
+        # Each entry is a protocol buffer: the key, the length of the value, and the value as JSON.
         found = [
             [
                 sorted(set(re.findall(rb"\x12." + key + rb"\x82\x01.(\d)", file.read_bytes())))
@@ -206,7 +206,7 @@ class TestWandbLogger:
 
 
 class Client:
-    """What a client of MLflow is to us: runs by their names, in lists."""
+    """The part of an MLflow client that the callback uses; stores runs by their ids."""
 
     runs: ClassVar[dict[str, Client]] = {}
 
@@ -242,7 +242,7 @@ class Client:
 
 
 @pytest.fixture
-def tracked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def mlflow_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def metric(key: str, value: float, timestamp: int, step: int) -> Any:
         assert timestamp > 1e12, "milliseconds"
         return SimpleNamespace(key=key, value=value, step=step)
@@ -254,11 +254,11 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 class TestMLflowLogger:
-    def test_rows_are_logged_by_steps(self, tracked: dict[str, Any]) -> None:
+    def test_rows_are_logged_by_steps(self, mlflow_runs: dict[str, Any]) -> None:
         add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update({"a:b": 2.0, "many": [1, 2]}))
         logger = MLflowLogger("known", "first", parameters={"note": "x"}, tracking_uri="there", flush_every=2)
         rewarded([4, 5, 6]).fit(episodes=3, callbacks=[add, logger], verbose=0)
-        run = tracked["run 0"]
+        run = mlflow_runs["run 0"]
         assert (run.uri, run.experiment, run.name, run.status, run.writes) == ("there", "7", "first", "FINISHED", 2)
         assert {"agent": "TapeAgent", "note": "x"}.items() <= run.params.items()
         assert all(isinstance(value, str) for value in run.params.values())
@@ -269,27 +269,27 @@ class TestMLflowLogger:
         ]  # fmt: skip
         assert [point.step for point in run.metrics if point.key == "reward"] == [1, 2, 3]
 
-    def test_restored_run_logs_no_step_twice(self, tracked: dict[str, Any]) -> None:
+    def test_restored_run_logs_no_step_twice(self, mlflow_runs: dict[str, Any]) -> None:
         first, second = MLflowLogger("x"), MLflowLogger("x")
         agent = rewarded([0])
         agent.fit(episodes=3, callbacks=[first], verbose=0)
         second.set_state(first.get_state())
         rewarded([0]).fit(episodes=5, callbacks=[second], verbose=0)  # plays the first three again
-        assert [point.step for point in tracked["run 0"].metrics if point.key == "reward"] == [1, 2, 3, 4, 5]
-        assert (list(tracked), tracked["run 0"].experiment) == (["run 0"], "new x")
+        assert [point.step for point in mlflow_runs["run 0"].metrics if point.key == "reward"] == [1, 2, 3, 4, 5]
+        assert (list(mlflow_runs), mlflow_runs["run 0"].experiment) == (["run 0"], "new x")
 
-    def test_saving_writes_pending_metrics(self, tracked: dict[str, Any]) -> None:
-        logger, found = MLflowLogger(), []
-        look = LambdaCallback(on_episode_end=lambda episode, logs: found.append(logger.get_state()))
-        look.order = CHECKPOINT
-        rewarded([0]).fit(episodes=1, callbacks=[logger, look], verbose=0)
-        assert (found, tracked["run 0"].writes) == ([{"id": "run 0"}], 1)
+    def test_saving_writes_pending_metrics(self, mlflow_runs: dict[str, Any]) -> None:
+        logger, states = MLflowLogger(), []
+        checkpoint = LambdaCallback(on_episode_end=lambda episode, logs: states.append(logger.get_state()))
+        checkpoint.order = CHECKPOINT
+        rewarded([0]).fit(episodes=1, callbacks=[logger, checkpoint], verbose=0)
+        assert (states, mlflow_runs["run 0"].writes) == ([{"id": "run 0"}], 1)
 
-    def test_failed_training_marks_the_run(self, tracked: dict[str, Any]) -> None:
+    def test_failed_training_marks_the_run(self, mlflow_runs: dict[str, Any]) -> None:
         broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))
         with pytest.raises(ValueError, match="no number"):
             rewarded([0]).fit(episodes=1, callbacks=[broken, MLflowLogger()], verbose=0)
-        assert tracked["run 0"].status == "FAILED"
+        assert mlflow_runs["run 0"].status == "FAILED"
 
     def test_bad_arguments_and_missing_extra_raise(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace())
@@ -314,7 +314,7 @@ class TestMLflowLogger:
         assert (run.info.status, run.data.params["agent"]) == ("FINISHED", "TapeAgent")
 
 
-def test_only_numbers_are_logged(runs: list[Run]) -> None:
+def test_config_has_no_sequences_and_rows_have_no_nan(runs: list[Run]) -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
     agent.compile(learning_starts=10**6)
     agent.fit(episodes=1, callbacks=[WandbLogger()], verbose=0)

@@ -26,7 +26,7 @@ def small_agent(seed: int = 1, **changes: Any) -> noterl.DQN:
 
 
 class Scripted:
-    """A memory with given values of the ESS that records how it is trimmed."""
+    """A memory that returns the given values of the ESS, and records how many transitions are dropped."""
 
     def __init__(self, size: int, values: list[float]) -> None:
         self.size, self.values, self.dropped = size, values, []
@@ -50,7 +50,7 @@ class ScriptedAgent:
 
 
 def trim(callback: ESSWindow, size: int, values: list[float], batch_size: int = 1) -> tuple[list[int], list[Any]]:
-    """Finish episodes until the ESS values are used up; return the dropped numbers and the logs."""
+    """Finish episodes until the ESS values are used up; return the numbers of dropped transitions and the logs."""
     memory = Scripted(size, list(values))
     agent = callback.agent = ScriptedAgent(memory, batch_size)
     events, found = CallbackList([callback]).bind(), []
@@ -81,7 +81,7 @@ def test_target_keeps_a_filling_memory_of_equal_scores() -> None:
 
 
 def test_default_mode_does_not_shrink_the_memory_by_itself() -> None:
-    """The ESS is half of the transitions all the time: nothing was lost, so nothing is dropped."""
+    """The ESS is always half of the transitions, so it never falls below its baseline."""
     dropped, logs = trim(ESSWindow(min_size=10), 1000, [500.0] * 20)
     assert dropped == []
     assert {entry["window"] for entry in logs} == {1000}
@@ -97,9 +97,9 @@ def test_target_keeps_min_size() -> None:
 def test_baseline_drops_the_lost_share_times_scale() -> None:
     callback = ESSWindow(scale=0.5, smooth=0.5, mode="baseline", min_size=10)
     dropped, logs = trim(callback, 1000, [800.0, 900.0, 450.0, 300.0, 250.0, 240.0, 200.0])
-    # Smoothed: 800, 850, 650. Lost of 850: 0.2353, of which a half of 1000 is 117. Then ESS0 is 300, and the smoothed
-    # 450 is more: it becomes ESS0.
-    # Then it is 345, which has lost 0.2333 of that, and a half of 883 is to be multiplied: 103.
+    # The smoothed ESS is 800, 850, 650. The last is 0.2353 below the baseline 850: 0.5 * 0.2353 * 1000 is 117.
+    # The ESS after the trim, 300, is the new baseline. The next smoothed value, 450, is larger and replaces it.
+    # The next one, 345, is 0.2333 below 450: 0.5 * 0.2333 * 883 is 103.
     assert dropped == [117, 103]
     assert [entry["window"] for entry in logs] == [1000, 1000, 883, 883, 780]
     assert [entry["ess"] for entry in logs] == [800.0, 900.0, 450.0, 250.0, 240.0]
@@ -125,7 +125,7 @@ def test_logs_hold_ess_and_window() -> None:
     agent, callback = small_agent(), ESSWindow(smooth=1.0, mode="target", min_size=5)
 
     def feed(episode: int, logs: Any) -> None:
-        if episode == 1:  # 20 transitions, all of the same score; now 4 of them count
+        if episode == 1:  # 20 transitions with equal scores; now 4 of them have a higher one
             scores = np.full(20, 1e-9)
             scores[[2, 11, 12, 17]] = 3.0
             agent.replay.sampler.feedback(np.arange(20), {"td_error": scores})
@@ -133,7 +133,7 @@ def test_logs_hold_ess_and_window() -> None:
     history = agent.fit(episodes=3, callbacks=[LambdaCallback(on_episode_end=feed), callback], verbose=0)
     ess = history.history["ess"]
     np.testing.assert_allclose(ess[:2], [10, 4], rtol=1e-5)
-    # The 5 newest stay, of which one has a score of 3, and 10 new ones with the largest score come.
+    # The 5 newest remain, one of them with the score 3. The 10 new ones have the largest score.
     np.testing.assert_allclose(ess[2], 11, rtol=1e-5)
     assert history.history["window"] == [10, 5, 11]
 
@@ -154,7 +154,7 @@ def test_one_transition_is_kept(mode: str, trim: str) -> None:
     assert len(agent.replay.sampler.probabilities()) == (1 if mode == "target" else 3)
 
 
-def test_sampled_keeps_those_with_high_scores_and_masks_the_rest() -> None:
+def test_sampled_trim_prefers_high_scores_and_masks_the_rest() -> None:
     kept = []
     for seed in range(60):
         agent = small_agent(seed)
@@ -172,7 +172,7 @@ def test_sampled_keeps_those_with_high_scores_and_masks_the_rest() -> None:
         assert len(rows) == logs["window"] == int(ess / 2)
         assert len(agent.replay) == 40
         kept.append(rows)
-    # 12 of 40 without replacement, chances 9 to 1: about 10.7 of the high ones.
+    # 12 of 40 are sampled without replacement, 20 of them with the ninefold probability: about 10.7 of the 12.
     high = np.mean([(rows < 20).sum() for rows in kept])
     generator = np.random.default_rng(0)
     chances = np.repeat([9.0, 1.0], 20) / 200
@@ -221,7 +221,7 @@ def test_window_trims_a_full_memory_to_its_size() -> None:
         (lambda agent: agent.episodes, [4, 6, 9]),
     ],
 )
-def test_window_trims_every_count_of_steps(size: Any, expected: list[int]) -> None:
+def test_window_trims_every_30_steps(size: Any, expected: list[int]) -> None:
     agent, sizes = small_agent(), []
     window = Window(size, every=30)
     probe = noterl.Callback()

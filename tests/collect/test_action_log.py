@@ -1,4 +1,4 @@
-"""The actions since a reset are packed, bounded, and not recorded where the environment restores itself."""
+"""The actions since a reset are packed, bounded, and not recorded if the environment restores its state."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_actions_are_recorded_again_in_the_next_episode(monkeypatch: pytest.Monk
     assert lanes.get_state()["lanes"][0]["actions"].shape == (7,)
 
 
-def test_no_actions_are_recorded_where_the_environment_restores_itself() -> None:
+def test_no_actions_are_recorded_if_the_environment_restores_its_state() -> None:
     lanes, other = (lanes_of(lambda: gymnasium.wrappers.TimeLimit(StatefulEnv(limit=1e9), 50)) for _ in range(2))
     step(lanes, 9)
     state = lanes.get_state()
@@ -131,7 +131,7 @@ def test_no_actions_are_recorded_where_the_environment_restores_itself() -> None
     assert np.array_equal(first.next_observation, second.next_observation) and first.reward == second.reward
 
 
-def test_actions_are_recorded_where_a_file_cannot_hold_the_state() -> None:
+def test_actions_are_recorded_if_a_file_cannot_hold_the_state() -> None:
     class Unspeakable(StatefulEnv):
         def get_state(self) -> dict[str, Any]:
             return {**super().get_state(), "file": sys.stdout}

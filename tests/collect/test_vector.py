@@ -1,4 +1,4 @@
-"""Vector lanes give the memories that scalar lanes give, in all three autoreset modes; both name invalid values."""
+"""Vector lanes store the transitions that scalar lanes store, in all autoreset modes; errors name invalid values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Factories = list[Callable[[], gymnasium.Env]]
 
 
 def build(env: Any, act: Callable[[np.ndarray], np.ndarray] | None = None) -> TapeAgent:
-    """Return an agent that acts by `act` from the first step on, and learns nothing."""
+    """Return an agent that acts by `act` from the first step on, and makes no updates."""
     agent = TapeAgent(env, tape=Tape())
     agent.compile(
         policy=GreedyQPolicy(),
@@ -53,7 +53,7 @@ def factory_of(factories: Factories) -> Callable[[], gymnasium.Env]:
 
 
 def memories(agent: TapeAgent, num_envs: int) -> list[list[tuple]]:
-    """Return what the memory holds of each lane, in order."""
+    """Return the stored transitions of each lane, in order."""
     storage = agent.replay._storage
     rows = np.arange(storage.length)
     found: list[list[tuple]] = [[] for _ in range(num_envs)]
@@ -180,21 +180,21 @@ class TestFits:
         ] * 2
 
     @pytest.mark.parametrize("kind", [TogetherVectorEnv, SyncVectorEnv])
-    def test_vector_environment_of_a_factory_is_made_once_for_several_fits(self, kind: type[VectorEnv]) -> None:
-        made = []
+    def test_vector_environment_of_a_factory_is_created_once_for_several_fits(self, kind: type[VectorEnv]) -> None:
+        created = []
 
         def factory() -> VectorEnv:
-            made.append(kind([lambda: CountingEnv(3)] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
-            return made[-1]
+            created.append(kind([lambda: CountingEnv(3)] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
+            return created[-1]
 
         agent = build(factory, lambda o: np.zeros(len(o), int))
         for arguments in ({}, {}, {"seed": 3}):
             agent.fit(steps=6, verbose=0, **arguments)
         assert agent.steps == 18
-        assert len(made) == 1
-        assert not made[0].closed
+        assert len(created) == 1
+        assert not created[0].closed
         agent.close()
-        assert made[0].closed
+        assert created[0].closed
 
     @pytest.mark.parametrize("kind", [TogetherVectorEnv, SyncVectorEnv])
     def test_vector_environment_of_the_user_stays_open(self, kind: type[VectorEnv]) -> None:
@@ -214,13 +214,13 @@ class TestFits:
     @pytest.mark.parametrize(
         ("claimed", "actual"), [("NextStep", AutoresetMode.SAME_STEP), ("SameStep", AutoresetMode.NEXT_STEP)]
     )
-    def test_steps_that_contradict_the_autoreset_mode_are_refused(self, claimed: str, actual: AutoresetMode) -> None:
+    def test_steps_that_contradict_the_autoreset_mode_raise(self, claimed: str, actual: AutoresetMode) -> None:
         env = vector_of([lambda: CountingEnv(3)] * 2, actual)
         env.metadata = {**env.metadata, "autoreset_mode": claimed}
         with pytest.raises(InvalidStepError, match=f"in the mode {claimed}"):
             build(env).fit(steps=40, verbose=0)
 
-    def test_rewards_of_a_wrong_shape_are_refused(self) -> None:
+    def test_rewards_of_a_wrong_shape_raise(self) -> None:
         env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
         step = env.step
         env.step = lambda actions: (step(actions)[0], np.zeros(3), *step(actions)[2:])
@@ -228,7 +228,7 @@ class TestFits:
             build(env).fit(steps=4, verbose=0)
 
     @pytest.mark.parametrize("mode", [None, "sometimes"])
-    def test_unknown_autoreset_mode_is_refused(self, mode: str | None) -> None:
+    def test_unknown_autoreset_mode_raises(self, mode: str | None) -> None:
         env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
         env.metadata = {**env.metadata, "autoreset_mode": mode}
         with pytest.raises(ValueError, match=rf"env: metadata\['autoreset_mode'\].*{mode}"):
@@ -311,7 +311,7 @@ class TestInvalidValues:
         assert successor[1] < 0
         assert successor[2] == 3
 
-    def test_wrong_shape_is_refused(self) -> None:
+    def test_wrong_shape_raises(self) -> None:
         agent = build(lambda: WrongShape(5), lambda o: np.zeros(len(o), int))
         with pytest.raises(
             InvalidStepError,
@@ -320,7 +320,7 @@ class TestInvalidValues:
             agent.fit(steps=50, verbose=0)
         assert len(agent.replay) == 2
 
-    def test_infinite_reward_is_refused(self) -> None:
+    def test_infinite_reward_raises(self) -> None:
         class Infinite(CountingEnv):
             def step(self, action):
                 observation, _, *rest = super().step(action)

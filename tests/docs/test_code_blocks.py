@@ -28,12 +28,12 @@ SHORT = {"episodes": 2, "steps": 1_100}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL)
 BACKENDS_LINE = re.compile(r"(?:^ *% *backends: *([\w, ]+)|<!-- *backends: *([\w, ]+?) *-->)\s*\Z", re.MULTILINE)
-# Other info strings under which Python would be shown and never run.
+# Other info strings for Python, whose blocks would be shown but not run.
 OTHER_PYTHON = re.compile(r"(?i)\bi?python|\bpy\d?\b|pycon")
 
 
 def find_pages() -> list[Path]:
-    """Return README.md and the pages of docs/, without what a build of the docs leaves there."""
+    """Return README.md and the pages of docs/, without the output of a build of the docs."""
     docs = ROOT / "docs"
     pages = [page for page in docs.rglob("*.md") if not page.relative_to(docs).parts[0].startswith("_")]
     return [ROOT / "README.md", *sorted(pages)]
@@ -183,6 +183,6 @@ def test_page_runs_on_the_backends_that_its_blocks_name(tmp_path: Path) -> None:
         ("```python title=a\nx = 1\n```\n", "```python"),
     ],
 )
-def test_block_that_would_not_run_is_refused(text: str, message: str) -> None:
+def test_block_that_would_not_run_raises(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_blocks(text)

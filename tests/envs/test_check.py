@@ -35,7 +35,7 @@ def broken(change):
 
 
 def stepping(**changed):
-    """Return a change that replaces values of what step returns."""
+    """Return a change that replaces values that `step` returns."""
 
     def change(env):
         names = ("observation", "reward", "terminated", "truncated", "info")
@@ -248,7 +248,7 @@ class TestCheck:
         assert any("differ from step 1 on" in text for text in report.warnings), report
 
     def test_randomness_at_construction_is_a_warning(self):
-        class Drawn(RandomWalkEnv):
+        class RandomAtConstruction(RandomWalkEnv):
             def __init__(self):
                 super().__init__()
                 self.offset = float(np.random.default_rng().normal())
@@ -256,7 +256,7 @@ class TestCheck:
             def _observation(self):
                 return super()._observation() + np.float32(self.offset)
 
-        report = check(Drawn)
+        report = check(RandomAtConstruction)
         assert report.resumable is None
         assert any("a second instance with the same seed and actions differs" in text for text in report.warnings)
 
@@ -281,11 +281,11 @@ class TestCheck:
         assert check(Counted).resumable == "state"
 
     def test_incomplete_state_is_an_error(self):
-        class Forgetful(StatefulEnv):
+        class IncompleteState(StatefulEnv):
             def set_state(self, state):
                 super().set_state({**state, "position": 0.0})
 
-        report = check(Forgetful)
+        report = check(IncompleteState)
         assert report.resumable is None
         assert any("set_state does not restore" in text for text in report.errors)
 
@@ -343,11 +343,11 @@ class TestCheck:
     @pytest.mark.parametrize(
         "wrong", [{"episodes": 0}, {"steps": -1}, {"steps": 2.5}, {"seed": -1}, {"episodes": True}]
     )
-    def test_bad_numbers_are_refused(self, wrong):
+    def test_bad_numbers_raise(self, wrong):
         with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be "):
             check(CARTPOLE, **wrong)
 
-    def test_other_objects_are_refused(self):
+    def test_other_objects_raise(self):
         with pytest.raises(ValueError, match=r"^env must be .* got 3"):
             check(3)
 
@@ -370,7 +370,7 @@ class TestCheck:
             (lambda: doubles.TogetherVectorEnv([doubles.CountingEnv] * 2), None, "differ from step 0 on"),
         ],
     )
-    def test_report_says_how_a_vector_environment_is_restored(self, make, resumable, words):
+    def test_report_names_how_a_vector_environment_is_restored(self, make, resumable, words):
         report = check(make, steps=60)
         assert (report.ok, report.resumable) == (True, resumable)
         assert len(report.warnings) == (words is not None)

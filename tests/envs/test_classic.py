@@ -100,7 +100,7 @@ class TestClassic:
         with pytest.raises(TypeError, match="takes 1 positional"):
             lane.step(0)
 
-    def test_options_are_passed_or_refused(self):
+    def test_options_are_passed_or_raise(self):
         assert ClassicEnv(Gym026Env()).reset(seed=1, options={"level": 2})[1] == {"options": {"level": 2}}
         with pytest.raises(ValueError, match="options must be None for Gym021Env"):
             ClassicEnv(Gym021Env()).reset(seed=1, options={"level": 2})
@@ -118,7 +118,7 @@ class TestClassic:
         assert (observation, info) == ((2, {"a": 1}), {})
 
     @pytest.mark.parametrize(("answer", "words"), [((1, 2, 3), "got 3 values"), (None, "got NoneType")])
-    def test_step_with_another_number_of_values_is_refused(self, answer, words):
+    def test_step_with_another_number_of_values_raises(self, answer, words):
         env = Gym026Env()
         env.step = lambda action: answer
         with pytest.raises(ValueError, match="must return 4 or 5 values") as caught:

@@ -49,7 +49,7 @@ def test_cliffwalk_passes_check():
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, True, "many"])
-def test_bad_sizes_are_refused(n):
+def test_bad_sizes_raise(n):
     with pytest.raises(ValueError, match="n must be a positive int"):
         BlindCliffwalk(n)
 

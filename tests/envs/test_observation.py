@@ -78,7 +78,7 @@ class TestObservationEncoder:
             ({**NESTED.sample(), "pair": np.ones((4, 2), np.int64)}, r"'pair': \(4, 2\)"),
         ],
     )
-    def test_wrong_shape_is_refused(self, observation: Any, got: str) -> None:
+    def test_wrong_shape_raises(self, observation: Any, got: str) -> None:
         with pytest.raises(ValueError, match=rf"sight must have the shape \{{'gear': \(\), .*, got .*{got}"):
             ObservationEncoder(NESTED).axes(observation, "sight")
 
@@ -90,7 +90,7 @@ class TestObservationEncoder:
             (spaces.Box(0, 1, (3, 0)), "is empty"),
         ],
     )
-    def test_unsupported_space_is_refused_by_name(self, space: Any, message: str) -> None:
+    def test_unsupported_space_raises_with_its_name(self, space: Any, message: str) -> None:
         with pytest.raises(ValueError, match=f"env: observation_space.*{message}"):
             ObservationEncoder(space)
 
@@ -162,7 +162,7 @@ def test_bit_flip_is_encoded_as_bits_and_goal() -> None:
         (spaces.Discrete(3), 2, 7, r"is not in Discrete\(3\): 7"),
     ],
 )
-def test_value_of_another_space_is_refused(space: Any, good: Any, bad: Any, message: str) -> None:
+def test_value_of_another_space_raises(space: Any, good: Any, bad: Any, message: str) -> None:
     for whole, wrap in ((space, lambda value: value), (spaces.Dict({"a": space}), lambda value: {"a": value})):
         checker = Checker(whole)
         checker.observation(wrap(good), 3, 9)
@@ -171,7 +171,7 @@ def test_value_of_another_space_is_refused(space: Any, good: Any, bad: Any, mess
 
 
 @pytest.mark.parametrize("reward", [None, "1", np.array([1.0]), np.ones(2)])
-def test_reward_that_is_not_a_number_is_refused(reward: Any) -> None:
+def test_reward_that_is_not_a_number_raises(reward: Any) -> None:
     with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 must be a number, got "):
         Checker(spaces.Discrete(2)).reward(reward, 3, 9)
 
@@ -181,7 +181,7 @@ class TestFloat32:
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     @pytest.mark.parametrize("value", [1e39, -1e39])
-    def test_observation_beyond_float32_is_refused(self, dtype: Any, value: float) -> None:
+    def test_observation_beyond_float32_raises(self, dtype: Any, value: float) -> None:
         checker = Checker(spaces.Box(-np.inf, np.inf, (3,), dtype))
         with pytest.raises(InvalidStepError, match=r"^observation of environment 3 at step 9 .*float32.*1\.e\+39"):
             checker.observation(np.array([0.0, value, 1.0]), 3, 9)
@@ -195,13 +195,13 @@ class TestFloat32:
 
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-    def test_observation_that_is_not_finite_is_refused(self, dtype: Any, value: float) -> None:
+    def test_observation_that_is_not_finite_raises(self, dtype: Any, value: float) -> None:
         checker = Checker(spaces.Box(-np.inf, np.inf, (3,), np.float64))
         with pytest.raises(InvalidStepError, match=r"^observation of environment 3 at step 9 is not finite: "):
             checker.observation(np.array([0.0, value, -value], dtype), 3, 9)
 
     @pytest.mark.parametrize("reward", [1e39, -1e39, np.float64(1e39), 10**39])
-    def test_reward_beyond_float32_is_refused(self, reward: Any) -> None:
+    def test_reward_beyond_float32_raises(self, reward: Any) -> None:
         with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 .*float32.*1(e\+39|0{39})"):
             Checker(spaces.Discrete(2)).reward(reward, 3, 9)
         Checker(spaces.Discrete(2)).reward(3.4e38, 3, 9)

@@ -1,4 +1,4 @@
-"""Episodes in flight are restored by state or by replay."""
+"""Unfinished episodes are restored from a state or by repeating their actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CARTPOLE = "CartPole-v1"
 
 
 class Remembering(gymnasium.Wrapper):
-    """A wrapper of a user's, whose state lies in plain attributes."""
+    """A user-defined wrapper whose state is in plain attributes."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -167,7 +167,7 @@ class TestState:
         env.reset(seed=0)
         assert get_state(env) is None
 
-    def test_state_of_another_environment_is_refused(self):
+    def test_state_of_another_environment_raises(self):
         env = gymnasium.wrappers.TimeLimit(StatefulEnv(), 4)
         env.reset(seed=0)
         state = get_state(env)

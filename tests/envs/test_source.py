@@ -1,4 +1,4 @@
-"""Environment sources: every kind of `env=`, lanes and evaluation, vector environments, spaces that start elsewhere."""
+"""Environment sources: every kind of `env=`, lanes, evaluation, vector environments, spaces that do not start at 0."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def layer_names(env) -> list[str]:
 
 
 class Doubled(gymnasium.RewardWrapper):
-    """A wrapper that gymnasium's specs cannot say."""
+    """A wrapper that gymnasium's specs cannot describe."""
 
     def reward(self, reward):
         return 2.0 * reward
@@ -76,7 +76,7 @@ class TestResolve:
             (len, "must not require arguments"),
         ],
     )
-    def test_other_objects_are_refused(self, wrong, words):
+    def test_other_objects_raise(self, wrong, words):
         with pytest.raises(ValueError, match=r"^env") as caught:
             resolve(wrong)
         assert words in str(caught.value)
@@ -101,7 +101,7 @@ class TestResolve:
         with pytest.raises(ImportError, match="no_such_module"):
             resolve("no_such_module:Env-v0")
 
-    def test_unsupported_space_is_refused_and_the_environment_closed(self):
+    def test_unsupported_space_raises_and_closes_the_environment(self):
         built = []
 
         def factory():
@@ -127,9 +127,9 @@ class TestResolve:
     def test_pair_of_spaces_has_no_environment(self):
         source = resolve((spaces.Box(0, 1, (3,)), spaces.Discrete(2)))
         assert source.observation_space.shape == (3,)
-        for ask in (source.make, source.make_evaluation):
+        for method in (source.make, source.make_evaluation):
             with pytest.raises(ValueError, match="only its spaces; pass env="):
-                ask()
+                method()
 
     def test_source_is_returned_unchanged(self):
         source = resolve(CARTPOLE)
@@ -167,7 +167,7 @@ class TestMake:
         lane = resolve(env).make(1)
         assert layer_names(lane)[0] == "TransformReward"
 
-    def test_same_object_from_the_factory_is_refused(self):
+    def test_same_object_from_the_factory_raises(self):
         env = CountingEnv()
         source = resolve(lambda: env)
         source.make(0)
@@ -177,17 +177,17 @@ class TestMake:
             source.make_evaluation()
 
     @pytest.mark.parametrize("wrap", [Doubled, lambda env: gymnasium.wrappers.TimeLimit(env, 3)])
-    def test_same_object_under_a_new_wrapper_is_refused(self, wrap):
+    def test_same_object_under_a_new_wrapper_raises(self, wrap):
         env = CountingEnv()
         with pytest.raises(ValueError, match="again; it must make a new one"):
             resolve(lambda: wrap(env)).make_evaluation()
 
-    def test_same_classic_object_is_refused(self):
+    def test_same_classic_object_raises(self):
         env = Gym021Env()
         with pytest.raises(ValueError, match="again; it must make a new one"):
             resolve(lambda: env).make_evaluation()
 
-    def test_factory_with_other_spaces_the_second_time_is_refused(self):
+    def test_factory_with_other_spaces_the_second_time_raises(self):
         sizes = iter((3, 4, 5))
         source = resolve(lambda: doubles.ImageEnv((next(sizes), 4, 1)))
         with pytest.raises(ValueError, match=r"other spaces: .*\(4, 4, 1\).*, not .*\(3, 4, 1\)"):
@@ -206,7 +206,7 @@ class TestMake:
             evaluation.reset(seed=2)
             assert not np.shares_memory(before, evaluation.step(0)[0])
 
-    def test_render_mode_is_set_or_refused(self):
+    def test_render_mode_is_set_or_raises(self):
         assert resolve(CARTPOLE).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
         assert resolve(gymnasium.make(CARTPOLE)).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
         with pytest.raises(ValueError, match="render_mode=None, not 'rgb_array'; pass env="):
@@ -302,14 +302,14 @@ class TestVector:
         vector = gymnasium.make_vec(CARTPOLE, 2, vectorization_mode="sync", wrappers=[Doubled])
         assert "id" not in resolve(vector).describe()
 
-    def test_vector_environment_of_another_library_is_refused(self):
+    def test_vector_environment_of_another_library_raises(self):
         class Many(Gym026Env):
             num_envs = 4
 
         with pytest.raises(ValueError, match="Many steps several environments"):
             resolve(Many())
 
-    def test_missing_autoreset_mode_is_refused(self):
+    def test_missing_autoreset_mode_raises(self):
         vector = doubles.branching_vector(2, "SameStep")
         vector.metadata = {}
         with pytest.raises(ValueError, match=r"metadata\['autoreset_mode'\] must be one of .* got None"):
@@ -340,7 +340,7 @@ class TestStart:
         ],
         ids=["Discrete", "MultiDiscrete"],
     )
-    def test_refusal_has_a_line_that_works(self, observation_space, action_space, last):
+    def test_error_has_a_line_that_works(self, observation_space, action_space, last):
         env = OffsetEnv(observation_space, action_space)
         for name in ("observation_space", "action_space"):
             with pytest.raises(ValueError, match=f"env: {name} must start at zero") as refused:
@@ -364,7 +364,7 @@ class TestStart:
         with pytest.raises(ValueError, match=r"observation_space\['token'\] must start|agent '1' must start"):
             resolve((space, spaces.Tuple([spaces.Discrete(2)] * 2)))
 
-    def test_vector_environment_is_refused(self):
+    def test_vector_environment_raises(self):
         vector = gymnasium.vector.SyncVectorEnv(
             [lambda: OffsetEnv(spaces.Discrete(3), spaces.Discrete(3, start=1))] * 2
         )

@@ -1,4 +1,4 @@
-"""Spaces of classic gym, spaces that an algorithm refuses, and descriptions of environments in files."""
+"""Spaces of classic gym, spaces that an algorithm does not support, and descriptions of environments in files."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ class TestDescription:
         with pytest.raises(ValueError, match="NotHere-v3 is not registered here"):
             source.make_evaluation()
 
-    def test_id_with_a_module_is_refused(self):
+    def test_id_with_a_module_raises(self):
         described = {**resolve(CARTPOLE).describe(), "id": "antigravity:CartPole-v1"}
         with pytest.raises(ValueError, match="would import a module, which a file must not"):
             EnvSource.from_description(described)
         assert "antigravity" not in sys.modules
 
     @pytest.mark.parametrize("changed", [{"id": 3}, {"kwargs": [1]}, {"max_episode_steps": "x"}, {"action_space": 3}])
-    def test_malformed_description_is_refused(self, changed):
+    def test_malformed_description_raises(self, changed):
         with pytest.raises(ValueError, match="description"):
             EnvSource.from_description({**resolve(CARTPOLE).describe(), **changed})
 
@@ -132,7 +132,7 @@ class TestDescription:
         ],
         ids=str,
     )
-    def test_keyword_that_the_environment_does_not_take_is_refused(self, kwargs):
+    def test_keyword_that_the_environment_does_not_take_raises(self, kwargs):
         described = resolve(CARTPOLE).describe()
         EnvSource.from_description({**described, "kwargs": {"sutton_barto_reward": True}}).make(0)
         with pytest.raises(ValueError, match="description: kwargs"):
@@ -148,7 +148,7 @@ class TestDescription:
         with pytest.raises(ValueError, match="description must be a dict, got 3"):
             EnvSource.from_description(3)
 
-    def test_environment_with_other_spaces_than_the_description_is_refused(self):
+    def test_environment_with_other_spaces_than_the_description_raises(self):
         described = {**resolve(CARTPOLE).describe(), "action_space": spaces.Discrete(5)}
         with pytest.raises(ValueError, match="other spaces"):
             EnvSource.from_description(described).make(0)

@@ -61,7 +61,7 @@ class TestTeam:
             (["a", "b"], [spaces.Discrete(2), spaces.Text(3)], "observation_space of agent 'b' must be a Box"),
         ],
     )
-    def test_wrong_agents_are_refused(self, names: list[str], observations: list[Any], message: str) -> None:
+    def test_wrong_agents_raise(self, names: list[str], observations: list[Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             Team(names, observations, [spaces.Discrete(2)] * 2)
 
@@ -84,7 +84,7 @@ class TestLeaving:
         assert flags == [
             ([yes, yes, yes], [no, no, no], [yes, yes, yes]),
             ([yes, yes, yes], [yes, no, no], [no, yes, yes]),
-            ([no, yes, yes], [yes, no, no], [no, yes, yes]),  # the second is cut off, and would have gone on
+            ([no, yes, yes], [yes, no, no], [no, yes, yes]),  # the second is truncated and would have continued
             ([no, no, yes], [yes, no, no], [no, no, yes]),
         ]
         assert [reward for _, _, reward in outcomes] == pytest.approx([37.0, 37.0, 110 / 3, 100 / 3])
@@ -149,7 +149,7 @@ class TestSources:
         _, reward, terminated, truncated, info = env.step(np.zeros(2, np.float32))
         assert (reward, terminated, truncated, info) == (1.5, False, True, {"is_success": True})
 
-    def test_agents_in_turn_are_refused(self) -> None:
+    def test_environment_with_agents_in_turn_raises(self) -> None:
         class InTurn(LeavingTeam):
             def agent_iter(self) -> None: ...
 
@@ -194,7 +194,7 @@ def test_signals_rewards_the_answer_to_the_previous_symbol() -> None:
             Signals(**arguments)
 
 
-def remembered(n_step: int) -> Any:
+def stored_batch(n_step: int) -> Any:
     """Return the batch of all four transitions of `LeavingTeam`, in order."""
     source = envs.resolve(LeavingTeam)
     lanes = TeamLanes(source, 1, Generators(0), lambda rewards, terminations: rewards)
@@ -215,7 +215,7 @@ def remembered(n_step: int) -> Any:
 
 class TestMemory:
     def test_one_step_rewards_and_discounts(self) -> None:
-        batch = remembered(1)
+        batch = stored_batch(1)
         assert batch.reward.tolist() == [[1, 10, 100], [1, 10, 100], [0, 10, 100], [0, 0, 100]]
         # Termination cuts a bootstrap, truncation never does.
         assert batch.discount.tolist() == [[0.5] * 3, [0, 0.5, 0.5], [0, 0.5, 0.5], [0, 0.5, 0.5]]
@@ -225,12 +225,12 @@ class TestMemory:
         assert batch.next_observation.tolist() == [[1, 1, 1], [2, 2, 2], [2, 3, 3], [2, 3, 4]]
 
     def test_three_steps_end_when_an_agent_leaves(self) -> None:
-        batch = remembered(3)
+        batch = stored_batch(3)
         assert batch.reward.tolist() == [[1.5, 15, 150], [1, 10, 100], [0, 10, 100], [0, 0, 100]]
         assert batch.discount.tolist() == [[0, 0.25, 0.25], [0, 0.5, 0.5], [0, 0.5, 0.5], [0, 0.5, 0.5]]
         assert batch.next_observation[0].tolist() == [2, 2, 2]
 
-    def test_relabel_is_refused(self) -> None:
+    def test_relabel_raises(self) -> None:
         from noterl.replay.relabel import Relabel
 
         source = envs.resolve(LeavingTeam)

@@ -1,4 +1,4 @@
-"""Finders: trials, recorded values, and that the agent is exactly as before."""
+"""Finders: trials and recorded values; a search leaves the agent exactly as before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RATES = ("actor", "critic")
 
 @pytest.fixture(scope="module")
 def agent() -> noterl.DQN:
-    """Return an agent within an episode, with a memory and an optimizer that are in use."""
+    """Return an agent in the middle of an episode, with stored transitions and a used optimizer."""
     agent = one_lane()
     agent.fit(steps=97, verbose=0)
     return agent
@@ -60,7 +60,7 @@ class Undisturbed:
 
 class TestLRFinder:
     @pytest.mark.parametrize("of_keras", [False, True])
-    def test_scheduled_rate_is_refused_before_training(self, of_keras: bool) -> None:
+    def test_scheduled_rate_raises_before_training(self, of_keras: bool) -> None:
         linear = noterl.schedules.Linear(1e-3, 1e-4, 100)
         rate = keras.optimizers.schedules.ExponentialDecay(1e-3, 10, 0.9) if of_keras else linear
         agent, callback = one_lane(), LambdaCallback(on_train_begin=lambda logs: pytest.fail("training began"))
@@ -228,7 +228,7 @@ class TestPictures:
         assert lines[2].get_xdata()[0] == finder.suggestion()
 
     @pytest.mark.parametrize(("metric", "label"), [("reward", "episode"), ("loss", "gradient update")])
-    def test_horizontal_axis_is_labelled_by_the_points(self, agent: noterl.DQN, metric: str, label: str) -> None:
+    def test_horizontal_axis_is_labeled_by_the_points(self, agent: noterl.DQN, metric: str, label: str) -> None:
         finder = OptFinder(agent, ["adam"])
         finder._run = lambda *_: [Trial("adam", [1.0, 2.0], [3.0, 4.0, 5.0], 1.0)]
         finder.find(metric=metric)
@@ -293,7 +293,7 @@ class TestOptFinder:
 
 @noterl.register
 class DyingDQN(noterl.DQN):
-    """Kills the process of the trial in which it is built, or raises when it should train."""
+    """Kills the process of the trial in which it is built, or raises in training."""
 
     def __init__(self, env: Any, *, deed: str = "raise", seed: int | None = None) -> None:
         if deed == "kill" and multiprocessing.parent_process() is not None:

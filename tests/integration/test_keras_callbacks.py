@@ -1,4 +1,4 @@
-"""The eight supported Keras callbacks: observers change nothing, and TensorBoard writes charts."""
+"""Keras callbacks: those that only observe change nothing, and TensorBoard writes charts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.tape import Tape, taped
 
 callbacks = keras.callbacks
 
-WATCHING: dict[str, Callable[[Path], Any]] = {
+OBSERVERS: dict[str, Callable[[Path], Any]] = {
     "CSVLogger": lambda folder: callbacks.CSVLogger(str(folder / "log.csv")),
     "EarlyStopping": lambda folder: callbacks.EarlyStopping("reward", mode="max", patience=100),
     "History": lambda folder: callbacks.History(),
@@ -28,8 +28,8 @@ WATCHING: dict[str, Callable[[Path], Any]] = {
     "ReduceLROnPlateau": lambda folder: callbacks.ReduceLROnPlateau("reward", mode="max", patience=100),
     "TerminateOnNaN": lambda folder: callbacks.TerminateOnNaN(),
 }
-if keras.backend.backend() == "torch":  # noterl's networks are modules of torch there, which Keras cannot save
-    del WATCHING["ModelCheckpoint"]
+if keras.backend.backend() == "torch":  # noterl's networks are torch modules, which Keras cannot save
+    del OBSERVERS["ModelCheckpoint"]
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +47,17 @@ def plain(agent: noterl.DQN, beginning: dict[str, Any]) -> dict[str, Any]:
     return run(agent, beginning)
 
 
-def run(agent: noterl.DQN, start: dict[str, Any], *given: Any, episodes: int = 6) -> dict[str, Any]:
+def run(agent: noterl.DQN, start: dict[str, Any], *added: Any, episodes: int = 6) -> dict[str, Any]:
     agent.set_state(start)
-    agent.fit(episodes=episodes, callbacks=given, verbose=0)
+    agent.fit(episodes=episodes, callbacks=added, verbose=0)
     return {**agent.get_state(), "callbacks": {}}
 
 
-@pytest.mark.parametrize("name", sorted(WATCHING))
+@pytest.mark.parametrize("name", sorted(OBSERVERS))
 def test_observing_callback_changes_nothing(
     name: str, agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert_same_state(run(agent, beginning, WATCHING[name](tmp_path)), plain)
+    assert_same_state(run(agent, beginning, OBSERVERS[name](tmp_path)), plain)
 
 
 @pytest.mark.filterwarnings("ignore:keras.callbacks.BackupAndRestore restores only the weights:UserWarning")
@@ -73,19 +73,19 @@ def test_backup_and_restore_changes_nothing(
 def test_several_callbacks_work_together(
     agent: noterl.DQN, beginning: dict[str, Any], plain: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert_same_state(run(agent, beginning, *(make(tmp_path) for make in WATCHING.values())), plain)
+    assert_same_state(run(agent, beginning, *(make(tmp_path) for make in OBSERVERS.values())), plain)
     assert isinstance(agent.history, noterl.History)
     with (tmp_path / "log.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["reward"]) for row in rows] == agent.history.history["reward"]
-    if "ModelCheckpoint" in WATCHING:
+    if "ModelCheckpoint" in OBSERVERS:
         saved = keras.models.load_model(tmp_path / "6.keras").get_weights()
         for ours, theirs in zip(saved, get_weights(agent.q), strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
 
 class TestTensorBoard:
-    """It needs TensorFlow, whatever the backend."""
+    """Keras's TensorBoard needs TensorFlow on every backend."""
 
     @pytest.fixture
     def tensorflow(self) -> Any:

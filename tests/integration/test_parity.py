@@ -1,4 +1,4 @@
-"""Every backend makes the updates of the float64 NumPy reference.
+"""Updates of every backend match the float64 NumPy reference.
 
 Weights, target, optimizer slots and TD errors are compared after eight updates.
 """
@@ -19,10 +19,10 @@ from tests.support import reference_numpy as reference
 from tests.support.batches import IMAGE, VECTOR, copied, part, random_batch, row, small_dqn
 from tests.support.parts import run_updates
 
-# DESIGN section 11, for float32.
+# Tolerances for float32.
 RTOL, ATOL = 1e-4, 2e-6
 
-# double, dueling, loss, target_update, whether the optimizer starts with a history
+# Per case: double, dueling, loss, target_update, and whether target and optimizer start as in the middle of a run.
 VECTOR_CASES = {
     "vanilla": (False, False, "huber", 500, False),
     "vanilla, squared": (False, False, "squared", 500, True),
@@ -130,7 +130,7 @@ def test_updates_of_an_image_network_match_the_reference(case: tuple) -> None:
 
 
 class KerasLoop:
-    """Applies gradients of the reference by a Keras optimizer, eagerly."""
+    """Applies gradients of the reference with a Keras optimizer, without compilation."""
 
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         self.optimizer = optimizer
@@ -171,7 +171,7 @@ def test_keras_optimizers_match_an_eager_loop(make) -> None:
 
 
 def test_batch_reaches_every_branch_of_the_loss() -> None:
-    """The comparisons above cover all branches of the loss."""
+    """Otherwise the comparisons above would leave a branch of the loss untested."""
     agent = small_dqn()
     truth = reference_of(agent, reference.mlp((8,)), reference.Adam(), double=False, loss="huber")
     batch = row(random_batch(1, 64), 0)
@@ -263,6 +263,6 @@ def test_initial_weights_depend_on_the_seed_alone(kind: str, dueling: bool) -> N
     assert not np.array_equal(networks.get_weights(agent.q)[0], networks.get_weights(other.q)[0])
 
 
-def test_target_starts_equal() -> None:
+def test_target_starts_equal_to_the_online_network() -> None:
     agent = noterl.DQN(VECTOR, seed=3)
     assert_all_close(networks.get_weights(agent.q), networks.get_weights(agent.target_q), "target", rtol=0, atol=0)

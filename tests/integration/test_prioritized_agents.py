@@ -123,7 +123,7 @@ def test_missing_feedback_raises(kind: Any, score: Any, message: str) -> None:
 
 
 class Misshapen(noterl.DQN):
-    """Returns feedback of another shape."""
+    """Returns feedback whose shape is not `[B]`."""
 
     def shaped(self, errors: Any) -> Any:
         raise NotImplementedError

@@ -78,7 +78,7 @@ def test_batches_have_three_steps_and_two_frames(trained: noterl.DQN) -> None:
     batch = trained.replay.gather(trained.replay.sample(20, 8, generator=np.random.default_rng(0)), gamma=0.5)
     assert batch.observation.shape == batch.next_observation.shape == (20, 8, 8)
     assert set(np.unique(batch.reward)) == {1.0, 1.5, 1.75}
-    # The newest transitions of a running episode have fewer steps. A reward is 1, so m steps sum to 2 - 2 * 0.5**m.
+    # The newest transitions of a running episode have fewer steps. Rewards are 1, so m steps sum to 2 - 2 * 0.5**m.
     running = batch.discount > 0
     assert set(np.unique(batch.discount)) <= {0.0, 0.125, 0.25, 0.5}
     np.testing.assert_array_equal(batch.reward[running], 2 - 2 * batch.discount[running])
@@ -131,7 +131,7 @@ def test_memory_that_does_not_fit_raises_in_compile(on_disk: bool, tmp_path: Pat
         agent.compile(replay=Replay(100, frame_stack=3))
 
 
-def test_default_memory_that_is_reduced_is_announced_and_stays_in_the_file(
+def test_reduced_default_memory_warns_and_its_capacity_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)

@@ -17,7 +17,7 @@ from tests.support.parts import lanes_of
 from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, four_lanes, one_lane, run_python
 
-# Both resume a run of the parent process. The second also repeats the first run from its seed.
+# Both scripts resume a run of the parent process. The second also repeats the run of one lane from its seed.
 LOAD = """
 import sys, noterl
 from tests.integration.test_resume import watchers
@@ -109,7 +109,7 @@ def test_four_lanes_resume_in_the_middle_of_a_round(restored: Path) -> None:
     assert state["lanes"]["cursor"] != 0
 
 
-def test_one_seed_gives_one_run_in_every_process(whole_run: dict[str, Any], loaded: Path, restored: Path) -> None:
+def test_same_seed_gives_the_same_run_in_every_process(whole_run: dict[str, Any], loaded: Path, restored: Path) -> None:
     again = saved_state(restored / "one-again.noterl")  # with another hash seed than the loaded run
     assert_same_state(again, whole_run)
     assert_same_state(again, saved_state(loaded / "one-resumed.noterl"))
@@ -125,7 +125,7 @@ def test_two_fits_equal_one(whole_run: dict[str, Any], directory: Path) -> None:
 
 def test_run_resumes_from_a_checkpoint_within_a_fit(whole_run: dict[str, Any], directory: Path) -> None:
     (file,) = (directory / "whole").glob("episode-000010-*.noterl")
-    # `steps_per_execution` does not belong to the state.
+    # `steps_per_execution` is not part of the state.
     agent = one_lane(seed=1, steps_per_execution=1)
     agent.restore(file)
     assert agent.episodes == 10
@@ -137,7 +137,7 @@ def test_training_does_not_change_a_state_returned_before(halves: Path, whole_ru
     agent = noterl.load(halves / "one.noterl")
     state = agent.get_state()
     assert_same_state(state, saved_state(halves / "one.noterl"))
-    for _ in range(2):  # the second time from a state that training has used already
+    for _ in range(2):  # the second time from a state that was set before
         agent.fit(episodes=10, callbacks=watchers(halves / "memory"), verbose=0)
         assert_same_state(agent, whole_run)
         assert_same_state(state, saved_state(halves / "one.noterl"))
@@ -184,7 +184,7 @@ def test_every_policy_resumes(policy: Any, tmp_path: Path) -> None:
 
 
 class RememberingEnv(CountingEnv):
-    """Counts episodes; the count follows from its state, but not from the seed and actions of one episode."""
+    """Observes the number of episodes: `set_state` restores it, repeating the actions of an episode does not."""
 
     def get_state(self) -> dict[str, Any]:
         return {"episode": self.episode, "step": self.step_number}

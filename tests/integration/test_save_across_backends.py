@@ -1,4 +1,4 @@
-"""A file does not depend on the backend: another backend loads it, acts the same, trains and saves it again.
+"""Files do not depend on the backend: another backend loads a file, acts the same, trains and saves it again.
 
 The tests run on torch; the other backends run in child processes.
 """
@@ -58,7 +58,7 @@ def answers(agent: Any) -> dict[str, np.ndarray]:
 
 
 def trained(name: str) -> noterl.DQN:
-    # The convolutions leave two pixels of each image, so the order in which they are flattened matters.
+    # The convolutions reduce each image to two pixels, so the order of flattening matters.
     env = (lambda: ImageEnv((44, 40, 2))) if "image" in name else "CartPole-v1"
     agent = noterl.DQN(env, dueling="dueling" in name, hidden=(8, 6), seed=4)
     agent.compile(

@@ -220,7 +220,7 @@ def test_non_finite_update_restores_buffers_and_slots(bad: int) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_step_that_overflows_is_undone(name: str) -> None:
+def test_update_that_overflows_is_rolled_back(name: str) -> None:
     agent, batch = built(OPTIMIZERS[name], norm=True), random_batch(4, 16)
     run_updates(agent, part(batch, 0, 2), 2)
     agent.set_rule("learning_rate", 1e37)
@@ -270,7 +270,7 @@ def test_dropout_differs_in_every_update() -> None:
 
 
 class Twins(noterl.Agent):
-    """Trains two networks by one loss function, one after the other."""
+    """Trains two networks with one loss function, one after the other."""
 
     memory, head = "replay", noterl.heads.Q()
 
@@ -339,10 +339,10 @@ def test_optimizer_that_needs_a_closure_raises(how: str) -> None:
         agent.build()
 
 
-def test_an_optimizer_of_other_parameters_is_refused() -> None:
-    stranger = torch.optim.Adam(network().parameters())
+def test_optimizer_of_other_parameters_raises() -> None:
+    foreign = torch.optim.Adam(network().parameters())
     with pytest.raises(ValueError, match=r"optimizer .*0\.weight"):
-        built(stranger)
+        built(foreign)
     agent = NativeDQN(VECTOR, seed=3)
     agent.compile(torch.optim.Adam(agent.q[0].parameters()), replay=noterl.Replay(100), batch_size=8)
     with pytest.raises(ValueError, match="are missing"):

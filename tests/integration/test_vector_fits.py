@@ -1,4 +1,4 @@
-"""Vector environments across fits and restored runs: exact budgets, discarded surplus, and what is exact."""
+"""Vector environments across fits and restored runs: budgets, discarded transitions and exact resumption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import noterl
 from noterl.callbacks import LambdaCallback
 from noterl.collect import Lanes, VectorLanes
 from tests.collect.test_vector import build, interrupted, memories
-from tests.saving.test_agent_files import JUNK, places, replaced
+from tests.saving.test_agent_files import INVALID_VALUES, places, replaced
 from tests.support.doubles import (
     BranchingEnv,
     CountingEnv,
@@ -86,7 +86,7 @@ def whole_steps(agent: noterl.Agent, env: VectorEnv, steps: int) -> list[int]:
 def test_two_fits_and_a_restored_run_equal_one_fit(
     learners: dict[str, noterl.Agent], kind: str, mode: AutoresetMode, vector: Any, tmp_path: Path
 ) -> None:
-    """With a `SyncVectorEnv` for every budget, with others if a budget ends on a whole step of the environment."""
+    """With a `SyncVectorEnv` for all budgets, with others for budgets that end with a whole step of the environment."""
     agent, begin = learners[kind], learners[kind].get_state()
     first, second, total = 20, 38, 80
     if vector is together:
@@ -148,7 +148,7 @@ def count_runtime_warnings(caught: pytest.WarningsRecorder) -> int:
 
 
 class TestSurplus:
-    """A step of the vector environment beyond the budget is discarded, with one warning."""
+    """Transitions beyond the budget are discarded, with one warning per fit."""
 
     @MODES
     @pytest.mark.parametrize("budget", [{"steps": 10}, {"episodes": 1}, {"episodes": 2}])
@@ -163,7 +163,7 @@ class TestSurplus:
         assert len(agent.replay) == agent.steps
 
     @MODES
-    def test_memory_has_a_gap_and_an_episode_that_ended_in_it_is_not_counted(self, mode: AutoresetMode) -> None:
+    def test_discarded_transition_leaves_a_gap_and_its_episode_is_not_counted(self, mode: AutoresetMode) -> None:
         vector = TogetherVectorEnv([lambda: CountingEnv(2)] * 2, autoreset_mode=mode)
         agent = build(vector, lambda observations: np.zeros(len(observations), int))
         interrupted(agent, steps=3)
@@ -184,14 +184,14 @@ class TestSurplus:
         for _ in range(2):  # a warning is an error
             agent.fit(steps=9, verbose=0)
 
-    def test_sync_has_none(self) -> None:
+    def test_sync_has_no_surplus(self) -> None:
         agent = build(sync(lambda: CountingEnv(4)), lambda o: np.zeros(len(o), int))
         for _ in range(2):
             agent.fit(steps=4, verbose=0)
         assert (agent.steps, len(agent.replay)) == (8, 8)
 
     @MODES
-    def test_rollout_of_ppo_has_a_hole(self, mode: AutoresetMode) -> None:
+    def test_ppo_trains_on_rollouts_with_a_gap(self, mode: AutoresetMode) -> None:
         agent = noterl.PPO(together(cartpole, mode), hidden=(4,), seed=1, rollout_steps=8, epochs=1)
         agent.compile(batch_size=8)
         for _ in range(4):
@@ -213,8 +213,8 @@ class TestSurplus:
 @MODES
 @pytest.mark.parametrize("first", [0, 1, 2])
 @BOTH
-def test_saved_in_the_event_of_one_of_several_ends(mode: AutoresetMode, first: int, vector: Any) -> None:
-    """The ends after it, in the same step of the environments, are events of the restored run."""
+def test_state_saved_at_one_of_several_ends_resumes_exactly(mode: AutoresetMode, first: int, vector: Any) -> None:
+    """If several episodes end in one step, the restored run fires the events of those after the saved one."""
     states: list[dict[str, Any]] = []
     make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=4)  # noqa: E731
     hook = LambdaCallback(on_episode_end=lambda episode, _: episode == first and states.append(agent.get_state()))
@@ -346,7 +346,7 @@ def other_mode(vector: Any) -> VectorEnv:
     return vector(cartpole, "NextStep")
 
 
-def outlives_reset(vector: Any) -> VectorEnv:
+def other_observations(vector: Any) -> VectorEnv:
     return vector(lambda: gymnasium.wrappers.TransformObservation(cartpole(), lambda o: o * 0.5, None))
 
 
@@ -359,7 +359,7 @@ def raising(vector: Any) -> VectorEnv:
     [
         (other_number, "the state is of 3 environments"),
         (other_mode, "the state is of .* SameStep"),
-        (outlives_reset, "observations differ"),
+        (other_observations, "observations differ"),
     ],
 )
 def test_changed_vector_environment_restarts(make: Callable[[Any], VectorEnv], reason: str) -> None:
@@ -385,7 +385,7 @@ def test_changed_sync_restarts() -> None:
     agent = restored(acting(sync(cartpole), steps=31), other_number(sync))
     with pytest.warns(RuntimeWarning, match=r"environments \(the state is of 3 environments\). Their episodes restart"):
         agent.fit(steps=7, verbose=0)
-    agent = restored(acting(sync(cartpole), steps=31), outlives_reset(sync))
+    agent = restored(acting(sync(cartpole), steps=31), other_observations(sync))
     begun = agent._counters.episodes_begun
     with pytest.warns(RuntimeWarning, match=r"environment . \(observations differ\). Its episode restarts") as caught:
         agent.fit(steps=7, verbose=0)
@@ -493,7 +493,7 @@ def surplus() -> noterl.DQN:
 
 
 @pytest.mark.parametrize("over", [[3], [-1], [0], [1, 1], ["1"]])
-def test_impossible_ends_in_a_state_are_refused(surplus: noterl.DQN, over: list[Any]) -> None:
+def test_impossible_ends_in_a_state_raise(surplus: noterl.DQN, over: list[Any]) -> None:
     state = surplus.get_state()
     running = [lane == 0 for lane in range(3)]
     lanes = {**state["lanes"], "ledger": {**state["lanes"]["ledger"], "running": running, "over": over}}
@@ -501,11 +501,11 @@ def test_impossible_ends_in_a_state_are_refused(surplus: noterl.DQN, over: list[
         surplus.set_state({**state, "lanes": lanes})
 
 
-def test_junk_in_a_state_is_refused_or_does_not_break_the_next_fit(surplus: noterl.DQN) -> None:
+def test_invalid_value_in_a_state_raises_or_does_not_break_the_next_fit(surplus: noterl.DQN) -> None:
     agent, good = surplus, surplus.get_state()
     accepted = set()
     for keys in places(good["lanes"]):
-        for value in [..., *JUNK]:
+        for value in [..., *INVALID_VALUES]:
             try:
                 agent.set_state({**good, "lanes": replaced(good["lanes"], keys, value)})
             except ValueError:
@@ -527,7 +527,7 @@ def test_environments_that_another_agent_has_stepped_are_reset(mode: AutoresetMo
     shared = vector(cartpole, mode)
     first, second = (noterl.DQN(shared, hidden=(4,), seed=seed) for seed in (1, 2))
     for agent in (first, second):
-        agent.compile(replay=noterl.Replay(1000))  # transitions of one step
+        agent.compile(replay=noterl.Replay(1000))  # of one step, so that `moved` compares consecutive observations
     for agent in (first, first, second):
         interrupted(agent, steps=30)
     with pytest.warns(RuntimeWarning, match=r"another agent has stepped .* episodes restart") as warned:

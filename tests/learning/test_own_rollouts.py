@@ -67,7 +67,7 @@ def test_extra_spec_must_declare_fields_of_prepare(memory: str, spec: Any, messa
 
 
 @pytest.mark.parametrize("shared", [None, True])
-def test_critic_is_built_for_a_given_actor(shared: bool | None) -> None:
+def test_critic_is_built_for_a_passed_actor(shared: bool | None) -> None:
     actor = noterl.networks.mlp(3, (5,), 2)
     agent = noterl.PPO(
         (spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2)), network=actor, hidden=(6,), shared=shared, seed=1

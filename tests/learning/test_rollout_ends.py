@@ -22,7 +22,7 @@ def test_target_kl_ends_updates_and_undoes_the_last() -> None:
     before = agent.get_state()
     rows = learner_of(agent).sample(6)
     assert rows.shape == (6, 4)
-    # The first update starts at the policy that acted. The second one measures that it moved, and is undone.
+    # The first update starts at the policy that acted. The second one finds that the policy moved, and is undone.
     first = run_updates(agent, rows, 1)
     assert first.applied == 1 and not first.stopped_early
     once = agent.get_state()
@@ -46,7 +46,7 @@ def test_rollout_starts_at_the_next_round_after_compile() -> None:
 
     agent = Recording(CountingEnv, hidden=(4,), rollout_steps=4, epochs=1, seed=1)
     agent.compile(jit_compile=False)
-    agent.fit(steps=4, num_envs=3, verbose=0)  # the first lane is a step ahead
+    agent.fit(steps=4, num_envs=3, verbose=0)  # the first lane is one step ahead
     agent.compile(jit_compile=False)
     agent.fit(steps=14, verbose=0)
     (rows,) = observations

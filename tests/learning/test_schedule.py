@@ -201,7 +201,7 @@ class TestCalls:
         assert max(calls) <= (LARGEST_CALL if steps_per_execution == "auto" else steps_per_execution)
 
     @pytest.mark.parametrize("steps_per_execution", [1, 3, "auto"])
-    def test_feedback_of_a_group_is_given_at_once(self, tape: Tape, steps_per_execution: Any) -> None:
+    def test_feedback_of_a_group_arrives_in_one_call(self, tape: Tape, steps_per_execution: Any) -> None:
         agent = TapeAgent(lambda: TapeEnv(tape, 0, 9), tape=tape)
         memory = RecordingReplay(100)
         agent.compile(

@@ -28,7 +28,7 @@ def doubles(weights: list[np.ndarray]) -> list[np.ndarray]:
     return [weight.astype(np.float64) for weight in weights]
 
 
-def test_mlp_has_the_given_sizes() -> None:
+def test_mlp_has_the_requested_sizes() -> None:
     network = networks.mlp(4, (16, 8), 2)
     assert shapes(network) == [(4, 16), (16,), (16, 8), (8,), (8, 2), (2,)]
     assert shapes(networks.mlp(4, [], 2)) == [(4, 2), (2,)]

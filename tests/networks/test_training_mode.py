@@ -1,4 +1,4 @@
-"""Layers with a training mode train in updates, and do nothing in acting, targets and `prepare`, on every backend."""
+"""Layers are in training mode in updates, and in inference mode in acting, targets and `prepare`, on every backend."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.parts import run_updates
 class Mode(keras.layers.Layer):
     """Records the training modes in which the layer is called, by whether it is trainable."""
 
-    seen: ClassVar[set[tuple[bool, Any]]] = set()
+    recorded: ClassVar[set[tuple[bool, Any]]] = set()
 
     def call(self, inputs: Any, training: Any = None) -> Any:
-        self.seen.add((self.trainable, training))
+        self.recorded.add((self.trainable, training))
         return inputs
 
 
@@ -58,13 +58,13 @@ def test_trained_network_is_in_training_mode_only_in_updates(make: Any) -> None:
         network.build((None, 5))
     agent = agent_with(network)
     agent.build()
-    Mode.seen.clear()
+    Mode.recorded.clear()
     run_updates(agent, random_batch(2, 4), 2)
-    assert Mode.seen == {(True, True), (False, False)}
-    Mode.seen.clear()
+    assert Mode.recorded == {(True, True), (False, False)}
+    Mode.recorded.clear()
     agent.act(np.zeros(5, np.float32))
     agent.act(np.zeros((3, 5), np.float32))
-    assert not any(training for _, training in Mode.seen)
+    assert not any(training for _, training in Mode.recorded)
     assert type(agent.q) is type(network)
 
 
@@ -73,16 +73,16 @@ def test_prepare_runs_in_inference_mode() -> None:
 
     class Recording(noterl.PPO):
         def prepare(self, rollout):
-            Mode.seen.clear()
+            Mode.recorded.clear()
             fields = super().prepare(rollout)
-            modes.update(training for _, training in Mode.seen)
+            modes.update(training for _, training in Mode.recorded)
             return fields
 
     actor, critic = keras_network(Mode(), outputs=2, size=3), keras_network(Mode(), outputs=1, size=3)
     agent = Recording(Corridor, network=(actor, critic), rollout_steps=8, epochs=1, seed=1)
     agent.fit(steps=8, verbose=0)
     assert agent.updates and modes and True not in modes
-    assert (True, True) in Mode.seen
+    assert (True, True) in Mode.recorded
 
 
 def test_dropout_changes_training() -> None:

@@ -1,4 +1,4 @@
-"""Every composition of samplers, n-step returns, relabelling and frame stacks against a plain list."""
+"""Every composition of samplers, n-step returns, relabeling and frame stacks against a plain list."""
 
 from __future__ import annotations
 

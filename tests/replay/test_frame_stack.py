@@ -79,7 +79,7 @@ def test_transitions_whose_frames_were_evicted_are_not_sampled() -> None:
     env = FrameStack(CountingEnv(100), 3)
     replay = Replay(5, frame_stack=3)
     replay.build(env.observation_space, env.action_space)
-    play(env, [replay], 8)  # the second lane's episode: steps 3 to 7 are stored, the last of 8
+    play(env, [replay], 8)  # of the second lane's 8 steps, the last five (3 to 7) are stored
     assert shown(replay) == [[3, 4, 5], [4, 5, 6], [5, 6, 7]]
     replay.drop_oldest(2)
     assert shown(replay) == [[5, 6, 7]]
@@ -175,7 +175,7 @@ def test_reset_without_interrupt_starts_new_episode_even_if_the_newest_frame_is_
     assert next_indices(storage, storage.stored_indices()).tolist() == [-1, 2, -1]
 
 
-def test_state_of_frame_stacks_is_refused_by_a_memory_without_them() -> None:
+def test_state_of_frame_stacks_raises_in_a_memory_without_them() -> None:
     replay, plain = Replay(5, frame_stack=3), Replay(5)
     replay.build(spaces.Box(0, 9, (6,)), spaces.Discrete(2))
     plain.build(spaces.Box(0, 9, (2,)), spaces.Discrete(2))
@@ -215,7 +215,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_observations_that_are_not_stacks_are_refused() -> None:
+def test_observations_that_are_not_stacks_raise() -> None:
     action = spaces.Discrete(2)
     for space in (spaces.Box(0, 1, (5, 7)), spaces.Discrete(4), spaces.Dict({"camera": ATARI})):
         with pytest.raises(ValueError, match="frame_stack=4 needs observations that are stacks of 4 frames"):
@@ -268,7 +268,7 @@ def test_first_axis_is_the_default_if_both_axes_fit(last: bool, axis: int | None
 
 
 @pytest.mark.parametrize(("frames", "axis"), [(3, 1), (3, "first"), (None, 0)])
-def test_bad_stack_axis_is_refused(frames: int | None, axis: Any) -> None:
+def test_bad_stack_axis_raises(frames: int | None, axis: Any) -> None:
     with pytest.raises(ValueError, match="stack_axis must be"):
         Replay(9, frame_stack=frames, stack_axis=axis)
 

@@ -216,7 +216,7 @@ class TestRules:
         sample_batch(replay, 1, 1, gamma=0.5)
         assert seen[0][0].dtype == seen[0][1].dtype == np.float64 and seen[0][1].tolist() == [[0.1]]
 
-    def test_compute_reward_without_batches_is_refused(self) -> None:
+    def test_compute_reward_without_batches_raises(self) -> None:
         goals = played(Hindsight())
         goals.replay.relabel.attach(SimpleNamespace(compute_reward=lambda *_: 0.0))
         with pytest.raises(ValueError, match=r"compute_reward must take a batch of goals.* shape \(\d+,\), got \(\)"):
@@ -256,12 +256,12 @@ class TestArguments:
             ),
         ],
     )
-    def test_other_spaces_are_refused(self, space: Any, message: str) -> None:
+    def test_other_spaces_raise(self, space: Any, message: str) -> None:
         replay = Replay(10, relabel=Hindsight())
         with pytest.raises(ValueError, match=message):
             replay.build(space, spaces.Discrete(2))
 
-    def test_environment_without_compute_reward_is_refused(self) -> None:
+    def test_environment_without_compute_reward_raises(self) -> None:
         with pytest.raises(ValueError, match="neither the agent nor the environment defines it"):
             Hindsight().attach(object(), envs.resolve("CartPole-v1"))
 

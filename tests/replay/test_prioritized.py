@@ -312,7 +312,7 @@ def test_bad_arguments_of_the_ratio_score(arguments):
         RatioScore(**arguments)
 
 
-def test_bad_exponents_are_refused():
+def test_bad_exponents_raise():
     sampler = Prioritized()
     with pytest.raises(ValueError, match="alpha"):
         sampler.alpha = 1.01
@@ -367,7 +367,7 @@ def test_restored_memory_samples_the_same_bit_for_bit(count):
         (lambda state: state.update(beta=None), "beta"),
     ],
 )
-def test_bad_sampler_state_is_refused_and_changes_nothing(change, message):
+def test_bad_sampler_state_raises_and_changes_nothing(change, message):
     replay = filled(10, 5)
     state, other = replay.get_state(), filled(10, 3)
     change(state["sampler"])

@@ -61,7 +61,7 @@ def test_feedback_belongs_to_the_sampled_transition() -> None:
     np.testing.assert_allclose(chances / chances.sum(), expected / expected.sum(), rtol=1e-4)
 
 
-def test_triplets_refuse_n_step() -> None:
+def test_triplets_raise_for_n_step() -> None:
     with pytest.raises(ValueError, match=r"n_step must be 1 with relabel=Triplets\(\.\.\.\), got 3"):
         Replay(10, relabel=Triplets(), n_step=3)
     assert Replay(10, relabel=Hindsight(), n_step=3).n_step == 3

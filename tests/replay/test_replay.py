@@ -249,7 +249,7 @@ def test_a_batch_as_large_as_the_memory_and_more_updates_than_rows():
         (spaces.Discrete(2), spaces.Dict({"move": spaces.Discrete(2)}), "action_space must be Box"),
     ],
 )
-def test_spaces_that_cannot_be_stored_are_refused_by_name(observation_space, action_space, message):
+def test_spaces_that_cannot_be_stored_raise_with_their_name(observation_space, action_space, message):
     with pytest.raises(ValueError, match=message):
         built(5, observation_space, action_space)
 
@@ -268,7 +268,7 @@ def test_extra_must_have_the_fields_of_extra_spec():
     assert len(replay) == 0
 
 
-def test_second_build_keeps_the_contents_and_refuses_other_spaces():
+def test_second_build_keeps_the_contents_and_raises_for_other_spaces():
     replay = filled(20, 7)
     replay.build(spaces.Box(0, 1, (3,)), spaces.Discrete(5))
     assert len(replay) == 7
@@ -336,7 +336,7 @@ def test_bytes_needed_counts_every_field():
         bytes_needed(0, box, box)
 
 
-def test_capacity_beyond_the_available_memory_is_refused_with_the_figures(monkeypatch):
+def test_capacity_beyond_the_available_memory_raises_with_the_numbers_of_bytes(monkeypatch):
     with pytest.raises(ValueError, match=r"capacity=1000000000000 needs 3\d{13} bytes .* are available; at most"):
         built(10**12)
     needed = bytes_needed(1000, SPACES["vector"], spaces.Discrete(5))

@@ -25,7 +25,7 @@ def rollout(length: int = 4, lanes: int = 2) -> Rollout:
 
 
 def play(memory: Rollout, number: int, steps: dict[int, tuple[bool, bool]]) -> None:
-    """Play round `number`: the observation is [number, lane], the action number + lane / 10, the reward 10 number."""
+    """Play round `number`: the observation is [number, lane], the action number + lane / 10, the reward 10 * number."""
     lanes = np.arange(memory.num_envs)
     observations = np.stack([np.full(len(lanes), number, float), lanes], axis=-1)
     memory.begin_round(observations, (number + lanes / 10).astype(np.float32)[:, None])
@@ -175,7 +175,7 @@ def damaged(**changes: Any) -> dict[str, Any]:
         ({"arrays": {"other": np.zeros(3)}}, r"\['arrays'\] must be a dict with the keys"),
     ],
 )
-def test_bad_state_is_refused_and_changes_nothing(changes: dict[str, Any], message: str) -> None:
+def test_bad_state_raises_and_changes_nothing(changes: dict[str, Any], message: str) -> None:
     memory = rollout()
     play(memory, 0, {0: ON, 1: ON})
     before = memory.get_state()

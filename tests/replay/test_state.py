@@ -137,7 +137,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_state_is_refused_and_changes_nothing(name):
+def test_damaged_state_raises_and_changes_nothing(name):
     apply, message = DAMAGES[name]
     state = filled(20, 33).get_state()
     apply(state)
@@ -196,11 +196,11 @@ def assert_counts(replay, lanes):
     """Check that every stored transition holds its number, and its next observation the number plus `lanes`."""
     check_replay(replay)
     storage = replay._storage
-    generations = np.arange(storage.begin, storage.count)
-    rows = generations % replay.capacity
-    assert storage.observations(rows)[:, 0].tolist() == generations.tolist()
-    assert storage.reward[rows].tolist() == generations.tolist()
-    expected = [number + lanes[number] for number in generations.tolist()]
+    insertion_numbers = np.arange(storage.begin, storage.count)
+    rows = insertion_numbers % replay.capacity
+    assert storage.observations(rows)[:, 0].tolist() == insertion_numbers.tolist()
+    assert storage.reward[rows].tolist() == insertion_numbers.tolist()
+    expected = [number + lanes[number] for number in insertion_numbers.tolist()]
     assert storage.next_observations(rows)[:, 0].tolist() == expected
 
 

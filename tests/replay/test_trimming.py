@@ -80,7 +80,7 @@ def test_unmasked_transitions_are_sampled_equally_often() -> None:
     ("indices", "message"),
     [([7], "got 7"), ([0, -1], "got -1"), ([20], "got 20"), ([[1]], r"int64\[1, 1\]"), ([0.5], r"float64\[1\]")],
 )
-def test_keep_refuses_indices_that_are_not_stored(indices: Any, message: str) -> None:
+def test_keep_raises_for_indices_that_are_not_stored(indices: Any, message: str) -> None:
     replay = filled(20, 7)
     with pytest.raises(ValueError, match=f"indices must be .*{message}"):
         replay.keep(indices)
@@ -190,7 +190,7 @@ def test_memory_on_disk_equals_the_one_in_memory(tmp_path: Path) -> None:
     assert Replay.from_config(replays[1].get_config()).get_config() == {"capacity": 50, "memmap": str(tmp_path)}
 
 
-def test_unusable_memmap_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_memmap_folder_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for memmap in (__file__, Path(__file__) / "inside", 3):
         with pytest.raises(ValueError, match="memmap must be"):
             Replay(50, memmap=memmap)

@@ -87,7 +87,7 @@ FOREIGN: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_foreign_file_is_refused(kind: str, victim: Any, tmp_path: Path) -> None:
+def test_foreign_file_raises(kind: str, victim: Any, tmp_path: Path) -> None:
     path = tmp_path / "agent.noterl"
     path.write_bytes(FOREIGN[kind]())
     with unchanged(victim):
@@ -108,7 +108,7 @@ def test_agent_file_and_weights_file_are_not_interchangeable(victim: Any, file: 
                     take(tmp_path / path)
 
 
-def test_truncated_file_is_refused(victim: Any, file: Path, tmp_path: Path) -> None:
+def test_truncated_file_raises(victim: Any, file: Path, tmp_path: Path) -> None:
     complete, path = file.read_bytes(), tmp_path / "agent.noterl"
     victim.save_weights(tmp_path / "w.safetensors")
     weights = (tmp_path / "w.safetensors").read_bytes()
@@ -131,7 +131,7 @@ def test_missing_file_raises_os_error(victim: Any, tmp_path: Path) -> None:
             take(tmp_path)
 
 
-JUNK: list[Any] = [None, -1, "junk", [], {}, [1, {}], np.zeros((3, 3)), True]
+INVALID_VALUES: list[Any] = [None, -1, "junk", [], {}, [1, {}], np.zeros((3, 3)), True]
 
 
 def places(tree: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -167,8 +167,8 @@ HARMLESS = re.compile(
 )
 
 
-def take_or_refuse(agent: Any, document: dict[str, Any], path: Path) -> bool:
-    """Restore a document and return whether it was refused, in which case nothing must have changed."""
+def restore_raises(agent: Any, document: dict[str, Any], path: Path) -> bool:
+    """Restore a document; return whether that raised, after a check that nothing changed then."""
     saving.write(path, document)
     before = agent.get_state()
     try:
@@ -179,22 +179,22 @@ def take_or_refuse(agent: Any, document: dict[str, Any], path: Path) -> bool:
     return False
 
 
-def test_junk_in_state_is_refused(victim: Any, file: Path, tmp_path: Path) -> None:
+def test_invalid_value_in_a_state_raises(victim: Any, file: Path, tmp_path: Path) -> None:
     document, good = saving.read(file), victim.get_state()
-    accepted, refused = set(), 0
+    accepted, raised = set(), 0
     for keys in places(document["state"]):
-        for value in [..., *JUNK]:
-            if take_or_refuse(victim, replaced(document, ("state", *keys), value), tmp_path / "a.noterl"):
-                refused += 1
+        for value in [..., *INVALID_VALUES]:
+            if restore_raises(victim, replaced(document, ("state", *keys), value), tmp_path / "a.noterl"):
+                raised += 1
                 continue
             accepted.add((".".join(map(str, keys)), repr(value)))
             victim.set_state(good)
-    assert refused > 400
+    assert raised > 400
     harmful = {place for place, _ in accepted if not HARMLESS.fullmatch(place)}
     assert not harmful, sorted((p, v) for p, v in accepted if p in harmful)
 
 
-def test_junk_for_callback_is_refused_by_fit_with_that_callback(victim: Any, file: Path, tmp_path: Path) -> None:
+def test_invalid_state_of_a_callback_raises_in_fit_with_that_callback(victim: Any, file: Path, tmp_path: Path) -> None:
     saving.write(
         tmp_path / "a.noterl", replaced(saving.read(file), ("state", "callbacks", "EarlyStopping"), {"best": 1})
     )
@@ -206,12 +206,12 @@ def test_junk_for_callback_is_refused_by_fit_with_that_callback(victim: Any, fil
     victim.fit(steps=2, verbose=0)
 
 
-def test_accepted_junk_does_not_break_next_fit(victim: Any, file: Path, tmp_path: Path) -> None:
+def test_accepted_value_does_not_break_the_next_fit(victim: Any, file: Path, tmp_path: Path) -> None:
     document, good = saving.read(file), victim.get_state()
     for keys in places(document["state"]["lanes"]):
-        for value in JUNK:
+        for value in INVALID_VALUES:
             changed = replaced(document, ("state", "lanes", *keys), value)
-            if not take_or_refuse(victim, changed, tmp_path / "a.noterl"):
+            if not restore_raises(victim, changed, tmp_path / "a.noterl"):
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "could not restore environment")
                     victim.fit(steps=2, verbose=0)
@@ -226,10 +226,10 @@ def test_accepted_junk_does_not_break_next_fit(victim: Any, file: Path, tmp_path
         *("compile.policy", "compile.replay", "compile.batch_size", "compile.update_every", "compile.target_update"),
     ],
 )
-def test_junk_in_constructor_arguments_is_refused(place: str, file: Path, tmp_path: Path) -> None:
+def test_invalid_constructor_argument_raises(place: str, file: Path, tmp_path: Path) -> None:
     document, keys = saving.read(file), place.split(".")
-    junk: list[Any] = [0.5, [1, 2], {"$new": ["os", {}]}, Description("$object", "os.system", {"command": "true"})]
-    for value in junk[1:2] if place == "environment.kwargs" else junk:
+    values: list[Any] = [0.5, [1, 2], {"$new": ["os", {}]}, Description("$object", "os.system", {"command": "true"})]
+    for value in values[1:2] if place == "environment.kwargs" else values:
         if place == "compile.target_update" and value == 0.5:
             continue
         saving.write(tmp_path / "a.noterl", replaced(document, tuple(keys), value))
@@ -237,7 +237,7 @@ def test_junk_in_constructor_arguments_is_refused(place: str, file: Path, tmp_pa
             noterl.load(tmp_path / "a.noterl")
 
 
-def test_unknown_argument_is_refused(file: Path, tmp_path: Path) -> None:
+def test_unknown_argument_raises(file: Path, tmp_path: Path) -> None:
     document = saving.read(file)
     for part in ("config", "compile"):
         saving.write(tmp_path / "a.noterl", {**document, part: {**document[part], "surplus": 1}})
@@ -245,7 +245,7 @@ def test_unknown_argument_is_refused(file: Path, tmp_path: Path) -> None:
             noterl.load(tmp_path / "a.noterl")
 
 
-def test_network_larger_than_memory_is_refused(file: Path, tmp_path: Path) -> None:
+def test_network_larger_than_memory_raises(file: Path, tmp_path: Path) -> None:
     document = saving.read(file)
     saving.write(tmp_path / "a.noterl", {**document, "config": {**document["config"], "hidden": [10**12]}})
     with pytest.raises(FileError, match="do not fit the class DQN"):

@@ -208,7 +208,7 @@ def test_tree_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_truncated_file_is_refused(tmp_path: Path) -> None:
+def test_truncated_file_raises(tmp_path: Path) -> None:
     saving.write(tmp_path / "a", example_tree())
     whole = (tmp_path / "a").read_bytes()
     for length in range(len(whole)):
@@ -226,7 +226,7 @@ def read_or_refuse(data: bytes, path: Path, tree: Any) -> bool:
     return False
 
 
-def test_file_with_one_changed_byte_is_refused_or_read_the_same(tmp_path: Path) -> None:
+def test_file_with_one_changed_byte_raises_or_is_read_the_same(tmp_path: Path) -> None:
     tree = example_tree()
     saving.write(tmp_path / "a", tree)
     whole = (tmp_path / "a").read_bytes()
@@ -326,7 +326,7 @@ GOOD = document({"a": {"$npy": "arrays/0_a.npy"}})
         ("'<M8[s]'", "(1,)", b"\0" * 8, "False"),
     ],
 )
-def test_array_with_false_header_is_refused_before_allocation(
+def test_array_with_false_header_raises_before_allocation(
     descr: str, shape: str, data: bytes, order: str, tmp_path: Path
 ) -> None:
     assert same(np.zeros(2, "f4"), saving.read(forge(tmp_path / "good", GOOD, {"arrays/0_a.npy": npy()}))["a"])
@@ -381,20 +381,20 @@ def test_pickle_inside_an_array_does_not_run(tmp_path: Path, monkeypatch: pytest
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_forged_file_is_refused(content: Any, members: dict[str, bytes], reason: str, tmp_path: Path) -> None:
+def test_forged_file_raises(content: Any, members: dict[str, bytes], reason: str, tmp_path: Path) -> None:
     forge(tmp_path / "a", content, members)
     with pytest.raises(FileError, match=reason):
         saving.read(tmp_path / "a")
 
 
-def test_compressed_member_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+def test_compressed_member_raises_before_it_is_opened(tmp_path: Path) -> None:
     members = {"arrays/0_a.npy": npy("'|u1'", f"({2**26},)", bytes(2**26))}
     forge(tmp_path / "a", GOOD, members, zipfile.ZIP_DEFLATED)
     with peak_below(2**20), pytest.raises(FileError, match="compressed or encrypted"):
         saving.read(tmp_path / "a")
 
 
-def test_member_larger_than_the_file_is_refused(tmp_path: Path) -> None:
+def test_member_larger_than_the_file_raises(tmp_path: Path) -> None:
     forge(tmp_path / "a", GOOD, {"arrays/0_a.npy": npy("'|u1'", f"({2**31},)", b"")})
     data = bytearray((tmp_path / "a").read_bytes())
     entry = data.rindex(b"PK\x01\x02")
@@ -404,7 +404,7 @@ def test_member_larger_than_the_file_is_refused(tmp_path: Path) -> None:
         saving.read(tmp_path / "a")
 
 
-def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_members_of_one_name_raise(tmp_path: Path) -> None:
     forge(tmp_path / "a", GOOD, {"arrays/0_a.npy": npy()})
     with zipfile.ZipFile(tmp_path / "a", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("arrays/0_a.npy", npy())
@@ -412,7 +412,7 @@ def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
         saving.read(tmp_path / "a")
 
 
-def test_file_inside_a_file_is_refused(tmp_path: Path) -> None:
+def test_file_inside_a_file_raises(tmp_path: Path) -> None:
     saving.write(tmp_path / "inner", {"steps": 1})
     inner = (tmp_path / "inner").read_bytes()
     saving.write(tmp_path / "outer", {"replay": np.frombuffer(inner, np.uint8)})

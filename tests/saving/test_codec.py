@@ -61,7 +61,7 @@ def test_custom_objects_take_precedence_over_the_registry(no_modules: None) -> N
     assert type(decoded(structure, custom_objects=custom_objects)) is ConfigTestUnregistered
 
 
-def test_class_with_the_name_of_a_registered_one_is_refused() -> None:
+def test_class_with_the_name_of_a_registered_one_raises() -> None:
     impostor = type("ConfigTestPolicy", (Configurable,), {})
     with pytest.raises(TypeError, match=r"policy.*another class is registered as 'ConfigTestPolicy'"):
         encoded({"policy": impostor()})
@@ -98,7 +98,7 @@ def test_only_arguments_may_hold_unsupported_types() -> None:
 
 
 @pytest.mark.parametrize("wrap", [Arguments, dict])
-def test_deep_nesting_is_refused(wrap: Any) -> None:
+def test_deep_nesting_raises(wrap: Any) -> None:
     value: Any = []
     value.append(value)
     with pytest.raises(ValueError, match=r"hidden.* must not be nested more than 100 deep"):
@@ -134,7 +134,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize("value", FORGED, ids=json.dumps)
-def test_forged_object_is_refused_with_its_place(value: Any, no_modules: None) -> None:
+def test_forged_object_raises_with_its_place(value: Any, no_modules: None) -> None:
     with pytest.raises(ValueError, match=r"arguments|is not registered"):
         decoded({"arguments": value})
     assert not ConfigTestPlain.built

@@ -1,4 +1,4 @@
-"""Atomic writing: after any failure the old or the new file is there, complete, and no other."""
+"""Atomic writing: after any failure there is exactly one complete file, the old or the new one."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_symbolic_link_and_permissions_are_kept(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", None, 3, b"bytes"])
-def test_invalid_path_is_refused(path: Any) -> None:
+def test_invalid_path_raises(path: Any) -> None:
     calls = (saving.read, saving.read_weights, saving.check_writable, lambda path: saving.write(path, {}))
     for call in calls:
         with pytest.raises(ValueError, match="path must be the path of a file"):
@@ -336,7 +336,7 @@ def test_weights_are_read_here_and_by_safetensors(tmp_path: Path) -> None:
     assert path.read_bytes() == first
 
 
-def test_truncated_weights_are_refused(tmp_path: Path) -> None:
+def test_truncated_weights_raise(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     saving.write_weights(path, weights())
     whole = path.read_bytes()
@@ -349,7 +349,7 @@ def test_truncated_weights_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("array", [np.array([None]), np.zeros(2, "c16"), np.longdouble(1), np.array(["x"])])
-def test_weights_of_unsupported_dtype_are_refused(array: Any, tmp_path: Path) -> None:
+def test_weights_of_unsupported_dtype_raise(array: Any, tmp_path: Path) -> None:
     with pytest.raises(SafetensorError, match="dtype"):
         saving.write_weights(tmp_path / "a", {"kernel": array})
     assert list(tmp_path.iterdir()) == []

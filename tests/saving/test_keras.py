@@ -1,4 +1,4 @@
-"""Keras optimizers and schedules in files: they come back with their settings, and a forged one is refused."""
+"""Keras optimizers and schedules in files: they come back with their settings, and forged ones raise."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_unregistered_optimizer_needs_custom_objects() -> None:
     assert isinstance(decoded(structure, custom_objects={"SavingTestLocal": SavingTestLocal}), SavingTestLocal)
 
 
-def test_optimizer_with_the_name_of_a_known_one_is_refused() -> None:
+def test_optimizer_with_the_name_of_a_known_one_raises() -> None:
     impostor = type("Adam", (optimizers.SGD,), {})
     with pytest.raises(TypeError, match=r"optimizer.*'Adam' is another class, of Keras"):
         encoded({"optimizer": impostor()})
 
 
-def test_optimizer_that_holds_a_function_is_refused() -> None:
+def test_optimizer_that_holds_a_function_raises() -> None:
     value = {"optimizer": optimizers.SGD(lambda: 0.1)}  # get_config would warn, and warnings are errors here
     with pytest.raises(TypeError, match=r"optimizer.*learning_rate.*function"):
         encoded(value)
@@ -123,7 +123,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize("content", FORGED, ids=json.dumps)
-def test_forged_optimizer_is_refused(content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_optimizer_raises(content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = []
     monkeypatch.setattr(keras.src.saving.serialization_lib, "deserialize_keras_object", imported.append)
     with pytest.raises(ValueError, match=r"optimizer|class"):

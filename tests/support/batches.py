@@ -56,7 +56,7 @@ def row(batch: Batch, k: int) -> Batch:
 
 
 def part(batch: Batch, start: int, stop: int) -> Batch:
-    """Return the batches of some of the updates."""
+    """Return the batches of the updates `start` to `stop`, without `stop`."""
     chosen = {name: value[start:stop] for name, value in batch.extra.items()}
     return Batch(*(field[start:stop] for field in batch[:-1]), extra=chosen)
 
@@ -98,7 +98,7 @@ def differences(first: Any, second: Any) -> list[str]:
 
 
 def copied(state: Any) -> Any:
-    """Return a state tree with copies of its arrays, because those of a memory are views."""
+    """Return a state tree with copies of its arrays, because a memory returns views."""
     if isinstance(state, dict):
         return {name: copied(value) for name, value in state.items()}
     if isinstance(state, list | tuple):
@@ -107,7 +107,10 @@ def copied(state: Any) -> Any:
 
 
 class Corridor(gymnasium.Env):
-    """A line of five places. Each step costs 0.1, reaching the end gives 1. The start depends on the seed."""
+    """A line of five places, truncated after `length` steps. Each step costs 0.1; reaching the end gives 1.
+
+    The start depends on the seed.
+    """
 
     def __init__(self, length: int = 12) -> None:
         self.observation_space, self.action_space = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(2)

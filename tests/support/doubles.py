@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 
 class FakeClock:
-    """Replaces `time.perf_counter`; only `sleep` advances it."""
+    """Replaces `time.perf_counter`. Only `sleep` advances it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -154,7 +154,7 @@ class BranchingEnv(gymnasium.Env):
 
 
 class TogetherVectorEnv(gymnasium.vector.SyncVectorEnv):
-    """A vector environment that is stepped as one: only gymnasium's own `SyncVectorEnv` runs as lanes."""
+    """A vector environment that noterl steps as one; it splits only gymnasium's own `SyncVectorEnv` into lanes."""
 
 
 def branching_vector(num_envs: int, mode: str, goal: int = 6, length: int = 5) -> TogetherVectorEnv:
@@ -274,7 +274,10 @@ class Gym026Env:
 
 
 class ListTeam:
-    """Two agents with Note_rl's lists, for three steps. Rewards are the step number, and twice the step number."""
+    """Two agents whose observations, actions and rewards are lists, as in Note_rl; episodes have three steps.
+
+    `form` is the number of values that `step` returns, 4 or 5. Rewards are the step number, and twice the step number.
+    """
 
     def __init__(self, form: int = 4, truncate: bool = False) -> None:
         self.form, self.truncate = form, truncate
@@ -300,9 +303,9 @@ class ListTeam:
 
 
 class LeavingTeam:
-    """Three agents with PettingZoo's API: the first terminates at step 2, the second is truncated at 3, all at 4.
+    """Three agents with PettingZoo's API, whose observations are the step number and whose rewards are 1, 10 and 100.
 
-    Observations are the step number; rewards are 1, 10 and 100.
+    The first terminates at step 2. The second is truncated at step 3 and the third at step 4.
     """
 
     possible_agents = ("first", "second", "third")

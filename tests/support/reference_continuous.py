@@ -23,13 +23,13 @@ def softmax(logits: Array) -> Array:
 
 
 class ActorCritic:
-    """Networks, critics and targets, which the algorithms share.
+    """The networks, target networks and optimizers that the algorithms share.
 
     Args:
-        weights: of each network by name: "actor", "critics/0" ..., "target_actor", "target_critics/0" ...
+        weights: a list of arrays for each network: "actor", "critics/0" ..., "target_actor", "target_critics/0" ...
         hidden: units of each hidden layer.
-        space: of the actions.
-        tau: Polyak's coefficient.
+        space: the action space.
+        tau: the coefficient of Polyak averaging.
         learning_rate: of every optimizer.
     """
 
@@ -74,7 +74,7 @@ class ActorCritic:
         return gradients
 
     def apply(self, optimizer: str, names: list[str], gradients: Weights) -> None:
-        """Take a step of an optimizer on the weights of several networks, as one list."""
+        """Apply gradients to the weights of several networks, which are one list for the optimizer."""
         flat = [weight for name in names for weight in self.weights[name]]
         new = self.optimizers[optimizer].apply(flat, gradients)
         for name in names:
@@ -162,7 +162,7 @@ class SAC(ActorCritic):
         return np.min(next_q, axis=0) - np.exp(self.log_temperature) * log_probability
 
     def smallest_q(self, batch, action: Array) -> tuple[Array, Array]:
-        """Return the smaller values `[B]` of both critics, and the critic that has it."""
+        """Return the smaller values `[B]` of both critics, and the index of that critic."""
         found = np.array([self.q(name, batch.observation, action) for name in self.critic_names()])
         return found.min(axis=0), found.argmin(axis=0)
 
@@ -176,7 +176,7 @@ class SAC(ActorCritic):
         which, temperature = self.smallest_q(batch, action)[1], np.exp(self.log_temperature)
         slopes = [self.slope_of_q(name, batch.observation, action) for name in self.critic_names()]
         slope = np.where(which[:, None] == 0, *slopes)
-        # log pi holds -log(1 - tanh(u)^2), whose slope is 2 tanh(u), and -log std.
+        # log pi contains -log(1 - tanh(u)^2), whose derivative is 2 tanh(u), and -log std.
         du = (temperature * 2 * action - slope * (1 - action**2)) / len(action)
         inside = (self.log_std > -20) & (self.log_std < 2)
         dlog_std = np.where(inside, du * self.std * noise - temperature / len(action), 0.0)
@@ -202,7 +202,7 @@ class SAC(ActorCritic):
 
 
 class DiscreteSAC(SAC):
-    """Christodoulou (2019), algorithm 1, with means under the policy instead of samples."""
+    """Christodoulou (2019), algorithm 1, with expectations over the policy instead of samples."""
 
     target_entropy = 0.98 * np.log(3)
 

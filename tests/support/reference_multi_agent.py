@@ -1,7 +1,8 @@
 """MADDPG in NumPy and float64: the reference for updates on every backend.
 
-It shares no code with noterl. All agents have different spaces, so a critic receives its own agent first and then the
-others in order. Gradients are derived by hand; `tests/agents/test_maddpg.py` checks them against finite differences.
+It shares no code with noterl. The spaces of the agents differ, so a critic receives the values of its own agent first,
+and then those of the others in order. Gradients are derived by hand; `tests/agents/test_maddpg.py` checks them against
+finite differences.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ class MADDPG:
     """Lowe et al. (2017), algorithm 1, with straight-through Gumbel-softmax for Discrete actions.
 
     Args:
-        weights: of each network by name: "actors/0", "critics/0" ..., "target_actors/0", "target_critics/0" ...
+        weights: a list of arrays for each network: "actors/0", "critics/0" ..., "target_actors/0",
+            "target_critics/0" ...
         hidden: units of each hidden layer.
-        observation_sizes: of each agent.
-        action_spaces: of each agent, Discrete or Box.
+        observation_sizes: the size of each agent's observation.
+        action_spaces: the action space of each agent, Discrete or Box.
     """
 
     tau, penalty, temperature = 0.05, 1e-3, 0.7
@@ -79,7 +81,7 @@ class MADDPG:
         return float(np.mean(batch.weight.astype(float) * 0.5 * self.td_error(i, batch) ** 2))
 
     def critic_gradients(self, i: int, batch) -> list[Array]:
-        error = self.td_error(i, batch)  # `backward` differentiates the last pass, which is that of the critic
+        error = self.td_error(i, batch)  # `backward` differentiates the last forward pass, that of the critic
         slope = batch.weight.astype(float) * error * batch.extra["present"][:, i] / len(error)
         return self.network.backward(slope[:, None], self.weights[f"critics/{i}"])[1]
 
@@ -110,7 +112,7 @@ class MADDPG:
         return float(np.mean((penalty - q) * batch.extra["present"][:, i]))
 
     def actor_gradients(self, i: int, batch) -> list[Array]:
-        self.actor_value(i, batch)  # the last pass is that of the critic
+        self.actor_value(i, batch)  # the last forward pass is that of the critic
         present = batch.extra["present"][:, i : i + 1].astype(float)
         name, rows = f"actors/{i}", len(present)
         dx, _ = self.network.backward(-present / rows, self.weights[f"critics/{i}"])

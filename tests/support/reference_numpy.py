@@ -206,13 +206,13 @@ class Adam:
 
 
 class DQN:
-    """Mnih et al. (2015); double as of van Hasselt et al. (2016).
+    """Mnih et al. (2015), with `double` as in van Hasselt et al. (2016).
 
     Args:
         network: a network of this module.
-        weights: of the online network.
-        target: of the target network.
-        optimizer: with `apply(weights, gradients) -> weights`.
+        weights: weights of the online network.
+        target: weights of the target network.
+        optimizer: object with `apply(weights, gradients) -> weights`.
         double: whether the online network chooses the next action.
         loss: "huber" or "squared".
     """

@@ -44,10 +44,11 @@ class ActorCritic:
     """An agent's networks and losses.
 
     Args:
-        actor: its weights in Keras's layout.
-        critic: its weights; shared ones are in both lists.
-        kind: of the action space, "discrete", "multi" (3 and 2 choices) or "box".
-        settings: of the algorithm: gae_lambda, entropy, value, and for PPO clip and value_clip.
+        actor: weights of the actor, in Keras's layout.
+        critic: weights of the critic; those shared with the actor are in both lists.
+        kind: kind of the action space: "discrete", "multi" (3 and 2 choices) or "box".
+        shared: number of weights at the start of both lists that actor and critic share.
+        settings: coefficients of the algorithm: gae_lambda, entropy, value, and for PPO clip and value_clip.
     """
 
     def __init__(self, actor: list[Array], critic: list[Array], *, kind: str, shared: int = 0, **settings: Any) -> None:

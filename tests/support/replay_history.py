@@ -1,4 +1,4 @@
-"""A replay memory of any composition, driven together with a plain list of its transitions."""
+"""A replay memory with any sampler, relabeling and frame stack, compared with a plain list of its transitions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Layout:
             return {"observation": stack, "achieved_goal": [numbers[-1]], "desired_goal": [OWN_GOAL]}
         return {"observation": stack, "goal": numbers[-1]}
 
-    def delivered(self, stacks: list[list[int]]) -> Any:
+    def expected_batch(self, stacks: list[list[int]]) -> Any:
         """Return the expected batch of these stacks."""
         each = [self.observation(stack) for stack in stacks]
         if self.kind in ("dict", "goals"):
@@ -91,15 +91,15 @@ class Added:
 
 
 class History:
-    """A memory and its model, driven together.
+    """A memory and its model, which receive the same transitions.
 
     Args:
         capacity: of the memory.
         layout: of its observations.
         n_step: see `Replay`.
-        prioritized: whether sampling is.
+        prioritized: whether sampling is prioritized.
         relabel: Hindsight, Triplets or None.
-        folder: where it lies on disk; None for in memory.
+        folder: for the files of the memory; None keeps it in RAM.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class History:
         self.capacity, self.layout, self.n_step, self.prioritized = capacity, layout, n_step, prioritized
         self.relabel, self.folder = relabel, folder
         self.alpha = 0.6  # of the priorities
-        self.replay = self.fresh()
+        self.replay = self.new_replay()
         self.stored: list[Added] = []
         self.masked: set[int] = set()  # insertion numbers
         self.newest: dict[int, Added] = {}
@@ -123,7 +123,7 @@ class History:
         self.number = self.count = 0
         self.largest: float | None = None
 
-    def fresh(self) -> Replay:
+    def new_replay(self) -> Replay:
         sampler = Prioritized(alpha=self.alpha) if self.prioritized else None
         relabel = self.relabel and self.relabel()
         if isinstance(relabel, Hindsight):
@@ -140,8 +140,8 @@ class History:
         return replay
 
     def add(self, lane: int, ending: str | None, times: int) -> None:
-        for _ in range(times):
-            self._add(lane, ending if _ == times - 1 else None)
+        for step in range(times):
+            self._add(lane, ending if step == times - 1 else None)
 
     def _add(self, lane: int, ending: str | None) -> None:
         k = self.layout.frames or 1
@@ -162,14 +162,14 @@ class History:
             self.newest[lane], self.current[lane] = added, following
         self.count += 1
         self.stored.append(added)
-        self._die(len(self.stored) - self.capacity)
+        self._evict(len(self.stored) - self.capacity)
 
-    def _die(self, count: int) -> None:
-        """Remove the oldest transitions from everything."""
-        for dead in self.stored[: max(0, count)]:
-            if dead.after is not None:
-                dead.after.before = None
-            self.newest = {lane: added for lane, added in self.newest.items() if added is not dead}
+    def _evict(self, count: int) -> None:
+        """Remove the oldest transitions from the model."""
+        for evicted in self.stored[: max(0, count)]:
+            if evicted.after is not None:
+                evicted.after.before = None
+            self.newest = {lane: added for lane, added in self.newest.items() if added is not evicted}
         self.stored = self.stored[max(0, count) :]
 
     def interrupt(self, lane: int, reset: bool) -> None:
@@ -181,7 +181,7 @@ class History:
 
     def drop(self, count: int) -> None:
         self.replay.drop_oldest(count)
-        self._die(min(count, len(self.stored)))
+        self._evict(min(count, len(self.stored)))
 
     def keep(self, bits: int) -> None:
         kept = [each for place, each in enumerate(self.stored) if bits >> place % 20 & 1]
@@ -238,7 +238,7 @@ class History:
 
     def restore(self, used: bool) -> None:
         """Continue with another memory that restored the state; `used` if it held transitions before."""
-        other = self.fresh()
+        other = self.new_replay()
         if used:
             observation = self.layout.observation([3] * (self.layout.frames or 1))
             for step in range(7):
@@ -273,15 +273,15 @@ class History:
         assert (len(self.replay), self.replay.num_sampleable()) == (len(self.stored), len(sampleable))
         if not self.stored:
             return
-        self._look_at_episodes()
+        self._compare_episodes()
         if self.relabel is not Triplets and any(map(self.complete, self.stored)):
-            self._look_at_batch()
+            self._compare_batch()
         if unmasked:
-            self._look_at_chances(unmasked)
+            self._compare_probabilities(unmasked)
         if sampleable:
-            self._look_at_draws(sampleable)
+            self._compare_samples(sampleable)
 
-    def _look_at_batch(self) -> None:
+    def _compare_batch(self) -> None:
         complete = [each for each in self.stored if self.complete(each)]
         rows = self.indices(complete)[None]
         own = {"goal": np.full(rows.shape, -1)}
@@ -295,12 +295,12 @@ class History:
             (batch.observation, stacks),
             (batch.next_observation, [each[2] for each in expected]),
         ):
-            wanted = self.layout.delivered(numbers)
+            wanted = self.layout.expected_batch(numbers)
             parts = seen if isinstance(seen, dict) else {"": seen}
             for name, part in parts.items():
                 assert_same(part[0], wanted[name] if isinstance(wanted, dict) else wanted)
 
-    def _look_at_episodes(self) -> None:
+    def _compare_episodes(self) -> None:
         episodes, rows = self.replay._storage.episodes, self.indices(self.stored)
         whole = [self.episode(each) for each in self.stored]
         place = [episode.index(each) for episode, each in zip(whole, self.stored, strict=True)]
@@ -339,7 +339,7 @@ class History:
             at = at.after
         return total, 0.0 if over else discount, at.following
 
-    def _look_at_chances(self, unmasked: list[Added]) -> None:
+    def _compare_probabilities(self, unmasked: list[Added]) -> None:
         scores = [np.float64(np.float32(each.score)) + 1e-7 for each in unmasked]
         powers = np.array(scores) ** self.alpha if self.prioritized else np.ones(len(unmasked))
         chances = powers / powers.sum()
@@ -355,7 +355,7 @@ class History:
             np.testing.assert_allclose(by_lane[lane], own.sum() ** 2 / np.square(own).sum(), rtol=1e-9)
         assert set(by_lane) == lanes
 
-    def _look_at_draws(self, sampleable: list[Added]) -> None:
+    def _compare_samples(self, sampleable: list[Added]) -> None:
         state = self.replay.get_state()["sampler"]
         sample = self.replay.sample(2, len(sampleable), generator=np.random.default_rng(self.count))
         by_index = {each.number_added % self.capacity: each for each in self.stored}
@@ -376,11 +376,11 @@ class History:
         for place in np.ndindex(*sample.indices.shape):
             each = by_index[int(sample.indices[place])]
             if self.relabel is Triplets:
-                self._look_at_triplet(batch, place, each, [by_index[row] for row in sample.choices["triplet"][place]])
+                self._compare_triplet(batch, place, each, [by_index[row] for row in sample.choices["triplet"][place]])
             elif self.relabel is Hindsight:
-                self._look_at_goal(batch, place, each, by_index.get(int(sample.choices["goal"][place])))
+                self._compare_goal(batch, place, each, by_index.get(int(sample.choices["goal"][place])))
 
-    def _look_at_goal(self, batch: Batch, place: Any, each: Added, source: Added | None) -> None:
+    def _compare_goal(self, batch: Batch, place: Any, each: Added, source: Added | None) -> None:
         goal = source and source.following[-1]
         episode = self.episode(each)
         assert source is None or source in episode[episode.index(each) :]
@@ -391,7 +391,7 @@ class History:
             for name, part in wanted.items():
                 np.testing.assert_array_equal(seen[name][place], part)
 
-    def _look_at_triplet(self, batch: Batch, place: Any, each: Added, triplet: list[Added]) -> None:
+    def _compare_triplet(self, batch: Batch, place: Any, each: Added, triplet: list[Added]) -> None:
         episode = self.episode(each)
         places = [episode.index(one) for one in triplet]
         assert each in triplet and all(map(self.complete, triplet)) and places[0] < places[1] < places[2]
@@ -399,7 +399,7 @@ class History:
         assert batch.discount[place].tolist() == [np.float32(GAMMA)] * 2
         assert batch.action[place].tolist() == [one.number_added % 5 for one in triplet[:2]]
         stacks = [one.shown for one in triplet]
-        wanted = self.layout.delivered(stacks[:2])
+        wanted = self.layout.expected_batch(stacks[:2])
         np.testing.assert_array_equal(batch.observation[place], wanted)
-        last = self.layout.delivered([stacks[1], triplet[2].following])
+        last = self.layout.expected_batch([stacks[1], triplet[2].following])
         np.testing.assert_array_equal(batch.next_observation[place], last)

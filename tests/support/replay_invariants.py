@@ -14,7 +14,7 @@ def check_replay(replay: Replay) -> None:
     """Check the invariants of a memory.
 
     Raises:
-        AssertionError: that names the broken invariant.
+        AssertionError: if one is broken; the message names it.
     """
     if replay._storage is not None:
         _check_storage(replay._storage)
@@ -36,7 +36,7 @@ def _check_storage(storage: Storage) -> None:
     """Check the invariants of a storage.
 
     Raises:
-        AssertionError: that names the broken invariant.
+        AssertionError: if one is broken; the message names it.
     """
     begin, count, length = storage.begin, storage.count, storage.length
     assert 0 <= begin <= count, f"insertion numbers run from begin {begin} to count {count}"

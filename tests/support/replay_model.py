@@ -1,4 +1,4 @@
-"""A replay memory driven together with a plain list, and memories with simple contents."""
+"""A replay memory and a plain list that receive the same transitions, and memories with simple contents."""
 
 from dataclasses import dataclass
 
@@ -30,10 +30,12 @@ def make_observation(space, number):
     return np.arange(number, number + np.prod(space.shape)).reshape(space.shape).astype(space.dtype)
 
 
-def delivered(space, observations):
-    """Return the expected batch of these observations: an array [n, ...] for each leaf, of 32 bits instead of 64."""
+def expected_batch(space, observations):
+    """Return the batch of these observations: for each leaf an array `[n, ...]`, with 32 bits instead of 64."""
     if isinstance(space, spaces.Dict):
-        return {name: delivered(part, [each[name] for each in observations]) for name, part in space.spaces.items()}
+        return {
+            name: expected_batch(part, [each[name] for each in observations]) for name, part in space.spaces.items()
+        }
     dtype = {"float64": "float32", "int64": "int32"}.get(str(space.dtype), space.dtype)
     return np.array(observations, space.dtype).reshape(-1, *space.shape).astype(dtype)
 
@@ -90,28 +92,33 @@ class Model:
 
 
 class Pair:
-    """A memory and its model, driven together."""
+    """A memory and its model, which receive the same transitions."""
 
     def __init__(self, capacity, space):
         self.space = space
-        self.replay = self.fresh(capacity)
+        self.replay = self.new_replay(capacity)
         self.model = Model(capacity)
-        self.now = {}  # lane -> number of its current observation
+        self.current = {}  # lane -> number of its current observation
         self.number = 0
 
-    def fresh(self, capacity):
+    def new_replay(self, capacity):
         replay = Replay(capacity)
         replay.build(self.space, spaces.Discrete(5), extra_spec={"priority": ((), np.float64)})
         return replay
 
-    def fresh_number(self, common):
+    def next_number(self, common):
         self.number += 1
         return common if common is not None else 10 + self.number % 200
 
-    def add(self, lane, ending, forgotten, common):
-        if lane not in self.now or forgotten:
-            self.now[lane] = self.fresh_number(common)
-        observation, next_observation = self.now[lane], self.fresh_number(common)
+    def add(self, lane, ending, unlinked, common):
+        """Add a transition.
+
+        With `unlinked`, its observation is not the next observation of the lane's previous transition. New observations
+        have the number `common`, or an increasing one if it is None.
+        """
+        if lane not in self.current or unlinked:
+            self.current[lane] = self.next_number(common)
+        observation, next_observation = self.current[lane], self.next_number(common)
         stored = Stored(
             row=-1,
             lane=lane,
@@ -134,14 +141,14 @@ class Pair:
             {"priority": stored.priority},
         )
         self.model.add(stored)
-        self.now[lane] = next_observation
+        self.current[lane] = next_observation
         if ending:
-            del self.now[lane]
+            del self.current[lane]
 
     def interrupt(self, lane):
         self.replay.interrupt(lane)
         self.model.open.pop(lane, None)
-        self.now.pop(lane, None)
+        self.current.pop(lane, None)
 
     def clear(self):
         self.replay.clear()
@@ -149,7 +156,7 @@ class Pair:
 
     def restore(self, used):
         """Continue with another memory that restored the state; `used` if it held transitions before."""
-        other = self.fresh(self.replay.capacity)
+        other = self.new_replay(self.replay.capacity)
         if used:
             for number in range(7):
                 observation = make_observation(self.space, number)
@@ -170,13 +177,15 @@ class Pair:
             storage.insertion_numbers(rows), np.arange(self.model.added - len(stored), self.model.added)
         )
         for method, field in ((storage.observations, "observation"), (storage.next_observations, "next_observation")):
-            expected = delivered(self.space, [make_observation(self.space, getattr(each, field)) for each in stored])
+            expected = expected_batch(
+                self.space, [make_observation(self.space, getattr(each, field)) for each in stored]
+            )
             assert_same(method(rows), expected)
         for field in ("action", "terminated", "truncated", "lane"):
             assert getattr(storage, field)[rows].tolist() == [getattr(each, field) for each in stored]
         np.testing.assert_array_equal(storage.reward[rows], np.array([each.reward for each in stored], np.float32))
         np.testing.assert_array_equal(storage.extra["priority"][rows], [each.priority for each in stored])
-        # Each observation is stored once: slots only for those that are not a transition's observation; none is lost.
+        # A next observation has a slot of its own only if it is not the observation of the next transition.
         assert storage.num_slots - len(storage.free_slots) == sum(not each.linked for each in stored)
 
 

@@ -1,4 +1,4 @@
-"""Comparisons of agents' states, and agents and processes that tests of saving share."""
+"""Comparisons of agents' states, two small agents, and a function that runs scripts in other processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def differences(first: Any, second: Any, place: str = "state") -> list[str]:
 
 
 def joined(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state with each column of the memory joined, because the position of the ring is not part of it."""
+    """Return the state with the two pieces of each column of the memory joined.
+
+    The position at which the ring buffer starts is not part of the state, so the pieces may be cut at different rows.
+    """
     if not state["replay"]:
         return state
     replay = dict(state["replay"])

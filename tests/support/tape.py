@@ -24,7 +24,7 @@ from noterl.callback import EVENTS, Callback
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.policies import GreedyQPolicy
 
-# Functions that run when an entry is written, such as one that raises: (entry, occurrence from 1) -> function.
+# Functions that run when an entry is written, for example to raise an error: (entry, occurrence from 1) -> function.
 Acts = dict[tuple[str, int], Callable[[], None]]
 
 
@@ -55,7 +55,7 @@ class Tape(list):
 class TapeEnv(gymnasium.Env):
     """Writes "reset <lane>" and "step <lane>"; its episodes last `length` steps and every reward is 1.
 
-    A step counts, and may end the episode, only after its entry was written.
+    If writing the entry of a step raises, the environment must be reset before the next step.
     """
 
     def __init__(self, tape: Tape, lane: int, length: int) -> None:
@@ -205,7 +205,7 @@ def taped(tape: Tape, *, length: int = 2, **compiled: Any) -> TapeAgent:
     return agent
 
 
-# `fit(episodes=2)` of the agent that `taped` returns.
+# The tape of `fit(episodes=2)` with the agent that `taped` returns.
 PLAIN = """
     train_begin
     reset 0; episode_begin 0
@@ -223,7 +223,7 @@ class Broken(RuntimeError):
 
 
 def lines(text: str) -> list[str]:
-    """Return the entries of a tape in a test: one on each line, or several separated by semicolons."""
+    """Return the entries of a text, which has one on each line, or several separated by semicolons."""
     return [entry.strip() for line in text.strip().splitlines() for entry in line.split(";")]
 
 

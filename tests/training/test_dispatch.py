@@ -1,4 +1,4 @@
-"""The list of callbacks: what it checks, the hooks `before_fit` and `on_step_end`, `Every`, and notes on errors."""
+"""The list of callbacks: its checks, the hooks `before_fit` and `on_step_end`, `Every`, and notes on errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_two_states_with_one_state_key_raise() -> None:
     CallbackList([Named(), Silent()])  # a callback without a state needs no key
 
 
-def test_on_step_end_follows_every_step_and_can_stop_training() -> None:
+def test_on_step_end_runs_after_every_step_and_can_stop_training() -> None:
     counters = []
 
     class Watcher(Callback):
@@ -101,7 +101,7 @@ def test_error_raised_repeatedly_gets_one_note() -> None:
 
 
 class Periodic(Callback):
-    """Records the counts at which it is due, and whether logs of an episode were given."""
+    """Records the steps at which `on_due` is called, and whether its logs are those of an episode."""
 
     def __init__(self, every: Any, ready: Any = None) -> None:
         self.every, self.ready = every, ready or (lambda: True)

@@ -23,9 +23,10 @@ from tests.support.tape import Tape, TapeAgent
 
 
 class SeedEnv(gymnasium.Env):
-    """Its first observation is a random number from the seed, which decides the episode's length and rewards.
+    """Its observation is a random number from the seed, which determines the length and the rewards of the episode.
 
-    The class records its instances; an instance records seeds and closing. Episodes of four steps or more succeed.
+    The class records its instances, and an instance its seeds and calls of `close`. Episodes of at least four steps
+    succeed.
     """
 
     instances: ClassVar[list[SeedEnv]] = []
@@ -40,7 +41,7 @@ class SeedEnv(gymnasium.Env):
 
     @staticmethod
     def outcome(seed: int) -> tuple[float, int]:
-        """Return the return of an episode of greedy actions (0), and its length."""
+        """Return the return and the length of an episode in which every action is 0."""
         number = np.random.default_rng(seed).random()
         length = 1 + int(number * 7)
         return length * 10.0 * np.float32(number), length
@@ -76,7 +77,7 @@ def player(env: Any = SeedEnv, seed: int = 5, policy: policies.Policy | None = N
 
 @pytest.mark.parametrize("value", [np.nan, 1e39])
 @pytest.mark.parametrize("where", ["reset", "step", "reward"])
-def test_values_that_float32_cannot_hold_are_refused_with_the_environment(where: str, value: float) -> None:
+def test_values_that_float32_cannot_hold_raise_and_name_the_environment(where: str, value: float) -> None:
     class Broken(CountingEnv):
         def reset(self, **keywords: Any) -> Any:
             observation, info = super().reset(**keywords)
@@ -218,15 +219,15 @@ class TestTraining:
         plain = self.agent(policy())
         for _ in range(2):
             plain.fit(steps=75, num_envs=2, verbose=0)
-        watched = self.agent(policy())
-        watched.evaluate(episodes=1)
-        watched.fit(steps=75, num_envs=2, callbacks=[evaluator := Evaluator()], verbose=0)
-        watched.evaluate("CartPole-v1", episodes=2, deterministic=False, num_envs=2)
-        watched.fit(steps=75, callbacks=[Evaluator()], verbose=0)
-        assert watched.updates > 20
+        evaluated = self.agent(policy())
+        evaluated.evaluate(episodes=1)
+        evaluated.fit(steps=75, num_envs=2, callbacks=[evaluator := Evaluator()], verbose=0)
+        evaluated.evaluate("CartPole-v1", episodes=2, deterministic=False, num_envs=2)
+        evaluated.fit(steps=75, callbacks=[Evaluator()], verbose=0)
+        assert evaluated.updates > 20
         assert evaluator.episodes > 6
-        assert_same_state(plain, watched)
-        self.assert_acts_with_newest_weights(watched)
+        assert_same_state(plain, evaluated)
+        self.assert_acts_with_newest_weights(evaluated)
 
     @staticmethod
     def assert_acts_with_newest_weights(agent: noterl.DQN) -> None:
@@ -259,7 +260,7 @@ class TestTraining:
         agent.evaluate(episodes=5)
         assert (agent.steps, agent.updates, agent.episodes, agent._counters.episodes_begun, len(agent.replay)) == before
 
-    def test_environment_instance_of_the_user_is_refused(self) -> None:
+    def test_environment_instance_of_the_user_raises(self) -> None:
         environment = CountingEnv(4)
         agent = player(environment)
         agent.fit(steps=6, verbose=0)
@@ -341,7 +342,7 @@ class PushedEnv(StatefulEnv):
 
 
 class TestClosing:
-    def test_evaluation_closes_the_environments_that_it_makes(self, seeded: type[SeedEnv]) -> None:
+    def test_evaluation_closes_the_environments_that_it_creates(self, seeded: type[SeedEnv]) -> None:
         agent = player()
         kept = list(seeded.instances)
         agent.evaluate(episodes=3, num_envs=3)

@@ -84,7 +84,7 @@ class TestPlain:
             train_end
         """)
 
-    def test_steps_per_execution_splits_a_group_but_no_event(self, tape: Tape) -> None:
+    def test_steps_per_execution_splits_a_group_and_keeps_its_events(self, tape: Tape) -> None:
         assert fit(tape, taped(tape, updates=5, steps_per_execution=2), episodes=1) == lines("""
             train_begin
             reset 0; episode_begin 0
@@ -152,7 +152,7 @@ class TestPlain:
 
 
 class TestStop:
-    """`stop` takes effect after the step in progress: its transition is stored, updates and events have run."""
+    """`stop` ends training after the step in progress, with its stored transition, updates and events."""
 
     @pytest.mark.parametrize(
         ("event", "expected"),
@@ -277,7 +277,7 @@ class TestDispatch:
         monkeypatch.setattr(backend, "fetch", lambda value: fetched.append(tape.count("step 0")) or fetch(value))
         agent = taped(tape, length=50, update_every=1)
         agent.fit(episodes=1, verbose=2, log_every=1)
-        assert fetched == [50] * 49  # after every step but the first a group; all fetched at the end of the episode
+        assert fetched == [50] * 49  # one group after every step but the first, all fetched when the episode ends
 
     def test_hooks_are_bound_when_fit_starts(self, tape: Tape) -> None:
         class Late(Callback):

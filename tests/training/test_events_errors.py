@@ -34,7 +34,7 @@ from tests.support.tape import (
     taped,
 )
 
-# A program that a scheduler ends in its 30th step.
+# A program that sends itself SIGTERM after step 30, as a scheduler does.
 TERMINATED = """
 import os, signal, sys
 import noterl
@@ -247,7 +247,7 @@ class TestException:
 
 
 class TestAfterAnError:
-    """After an error at any point each begin has its end, the counters are right, and the next fit works."""
+    """After an error at any point, each begin event has its end event, counters are right, and the next fit works."""
 
     @staticmethod
     def assert_paired(entries: list[str], prefix: str) -> None:
@@ -369,7 +369,7 @@ class TestInterrupt:
             ("train_end", PLAIN),
         ],
     )
-    def test_error_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
+    def test_interrupt_in_each_event(self, tape: Tape, event: str, expected: str) -> None:
         tape.acts[event, 1] = sigint
         assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2) == lines(expected)
 
@@ -379,7 +379,7 @@ class TestInterrupt:
         assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2) == expected
 
     def test_second_interrupt_is_raised_at_once(self, tape: Tape) -> None:
-        """An environment may hang, so the second Ctrl-C is raised at once."""
+        """The second Ctrl-C does not wait for the end of the step, because the environment may hang."""
 
         def twice() -> None:
             sigint()
@@ -407,7 +407,7 @@ class TestInterrupt:
         assert signal.getsignal(number) is before
 
     def test_training_in_another_thread(self, tape: Tape) -> None:
-        """Only the main thread can handle signals, so training leaves them alone."""
+        """Only the main thread can handle signals, so `fit` does not handle them in other threads."""
         thread = threading.Thread(target=partial(fit, tape, agent := taped(tape), episodes=1))
         thread.start()
         thread.join()

@@ -22,7 +22,7 @@ from tests.support.tape import Tape, TapeAgent, lines, rewarded, taped
 
 
 class KerasRecorder(keras.callbacks.Callback):
-    """Writes the events of a Keras callback."""
+    """Writes the events of a Keras callback on a tape."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
@@ -137,12 +137,12 @@ class TestBinding:
         assert (len(events.on_batch_begin), len(events.on_batch_end)) == (begin, end)
 
     def test_order_depends_on_the_class(self, tmp_path: Path) -> None:
-        given = [
+        keras_callbacks = [
             keras.callbacks.ModelCheckpoint(str(tmp_path / "x.keras")),
             keras.callbacks.CSVLogger(str(tmp_path / "x.csv")),
             keras.callbacks.EarlyStopping(),
         ]
-        assert [adapter.order for adapter in CallbackList(given).callbacks] == [USER, LOGGER, CHECKPOINT]
+        assert [adapter.order for adapter in CallbackList(keras_callbacks).callbacks] == [USER, LOGGER, CHECKPOINT]
 
     def test_early_stopping_replaces_a_budget(self) -> None:
         assert CallbackList([keras.callbacks.EarlyStopping()]).callbacks[0].stops_training
@@ -197,7 +197,7 @@ class TestEarlyStopping:
 
 
 class TestParameters:
-    class Noting(keras.callbacks.Callback):
+    class EpochsRecorder(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
             self.epochs = self.params["epochs"]
 
@@ -205,10 +205,10 @@ class TestParameters:
         ("budget", "epochs"), [({"episodes": 3}, 3), ({"steps": 5}, math.inf), ({"episodes": 2, "steps": 100}, 2)]
     )
     def test_epochs_are_the_budget_of_each_fit(self, budget: dict[str, int], epochs: float) -> None:
-        agent, noting = rewarded([0]), self.Noting()
+        agent, recorder = rewarded([0]), self.EpochsRecorder()
         for _ in range(2):
-            agent.fit(**budget, callbacks=[noting], verbose=0)
-            assert noting.epochs == epochs
+            agent.fit(**budget, callbacks=[recorder], verbose=0)
+            assert recorder.epochs == epochs
 
 
 def keras_small(**arguments: Any) -> noterl.DQN:
@@ -227,18 +227,18 @@ class TestSwapEMAWeights:
         return keras_small(optimizer=optimizer, updates=4, **arguments)
 
     def test_evaluation_uses_the_average_and_training_does_not(self) -> None:
-        agent, twin = self.averaged(), self.averaged()
-        seen: dict[str, Any] = {}
-        trained = LambdaCallback(on_episode_end=lambda episode, logs: seen.update(before=get_weights(agent.q)))
-        inside = LambdaCallback(on_evaluate_begin=lambda logs: seen.update(inside=get_weights(agent.q)))
-        look = Evaluate(every=1, episodes=1)
-        after = LambdaCallback(on_episode_end=lambda episode, logs: seen.update(after=get_weights(agent.q)))
+        agent, untouched = self.averaged(), self.averaged()
+        recorded: dict[str, Any] = {}
+        trained = LambdaCallback(on_episode_end=lambda episode, logs: recorded.update(before=get_weights(agent.q)))
+        inside = LambdaCallback(on_evaluate_begin=lambda logs: recorded.update(inside=get_weights(agent.q)))
+        evaluate = Evaluate(every=1, episodes=1)
+        after = LambdaCallback(on_episode_end=lambda episode, logs: recorded.update(after=get_weights(agent.q)))
         swap = keras.callbacks.SwapEMAWeights()
-        agent.fit(episodes=4, callbacks=[trained, swap, inside, look, after], verbose=0)
-        twin.fit(episodes=4, verbose=0)
+        agent.fit(episodes=4, callbacks=[trained, swap, inside, evaluate, after], verbose=0)
+        untouched.fit(episodes=4, verbose=0)
         average = [np.asarray(keras.ops.convert_to_numpy(v)) for v in agent.optimizer._model_variables_moving_average]
         for before, during, later, mean, plain in zip(
-            seen["before"], seen["inside"], seen["after"], average, get_weights(twin.q), strict=True
+            recorded["before"], recorded["inside"], recorded["after"], average, get_weights(untouched.q), strict=True
         ):
             np.testing.assert_allclose(during, mean, rtol=1e-6)
             assert (during != before).any()
@@ -256,22 +256,22 @@ class TestSwapEMAWeights:
         np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
 
     def test_swap_on_epoch_ends_with_the_average(self) -> None:
-        agent, twin = self.averaged(), self.averaged()
+        agent, untouched = self.averaged(), self.averaged()
         agent.fit(episodes=5, callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)], verbose=0)
-        twin.fit(episodes=5, verbose=0)
-        average = [keras.ops.convert_to_numpy(v) for v in twin.optimizer._model_variables_moving_average]
+        untouched.fit(episodes=5, verbose=0)
+        average = [keras.ops.convert_to_numpy(v) for v in untouched.optimizer._model_variables_moving_average]
         for ours, mean in zip(get_weights(agent.q), average, strict=True):
             np.testing.assert_allclose(ours, mean, rtol=1e-4, atol=1e-6)
 
     def test_each_of_several_optimizers_is_averaged(self) -> None:
         agent = noterl.DDPG("Pendulum-v1", hidden=(4,), seed=3)
         agent.compile(keras.optimizers.Adam(1e-2, use_ema=True), replay=500, learning_starts=8, batch_size=4)
-        swap, seen = keras.callbacks.SwapEMAWeights(), []
-        inside = LambdaCallback(on_evaluate_begin=lambda logs: seen.append(get_weights(agent.actor)))
+        swap, recorded = keras.callbacks.SwapEMAWeights(), []
+        inside = LambdaCallback(on_evaluate_begin=lambda logs: recorded.append(get_weights(agent.actor)))
         agent.fit(steps=201, callbacks=[swap, inside, Evaluate(every=1, episodes=1)], verbose=0)
-        assert any((during != now).any() for during, now in zip(seen[0], get_weights(agent.actor), strict=True))
+        assert any((during != now).any() for during, now in zip(recorded[0], get_weights(agent.actor), strict=True))
 
-    def test_optimizer_without_average_is_refused_by_keras(self) -> None:
+    def test_optimizer_without_average_raises(self) -> None:
         with pytest.raises(ValueError, match="use_ema=True"):
             small().fit(episodes=1, callbacks=[keras.callbacks.SwapEMAWeights(), Evaluate(every=1)], verbose=0)
 
@@ -327,7 +327,7 @@ class TestLearningRate:
         plateau = keras.callbacks.ReduceLROnPlateau("always", mode="max", factor=0.5, patience=2)
         add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(always=1.0))
         history = agent.fit(episodes=6, callbacks=[add, plateau], verbose=0)
-        # Better than nothing at the first episode; then two in a row that are not better, twice.
+        # The first episode sets the best value. Two episodes without an improvement follow, twice.
         np.testing.assert_allclose(history.history["learning_rate"], [0.5, 0.5, 0.5, 0.25, 0.25, 0.125])
         assert agent.learning_rate == 0.125
 
@@ -336,7 +336,7 @@ class TestLearningRate:
             optimizer_names = ("actor", "critic")
 
             def update(self, batch: Any) -> tuple[dict[str, Any], None]:
-                raise NotImplementedError  # updates are made up
+                raise NotImplementedError  # `TapeLearner` never calls it
 
         agent = rewarded(
             [0], Two, optimizer={"actor": keras.optimizers.Adam(0.5), "critic": keras.optimizers.Adam(0.25)}
@@ -409,7 +409,7 @@ class TestSavers:
             np.testing.assert_array_equal(ours, theirs)
 
     @pytest.mark.parametrize("arguments", [{}, {"save_weights_only": True}])
-    def test_model_checkpoint_of_several_networks_is_refused(self, arguments: dict[str, Any], tmp_path: Path) -> None:
+    def test_model_checkpoint_of_several_networks_raises(self, arguments: dict[str, Any], tmp_path: Path) -> None:
         path = str(tmp_path / ("x.weights.h5" if arguments else "x.keras"))
         agent = noterl.PPO("CartPole-v1", hidden=(4,))
         with pytest.raises(ValueError, match=r"ModelCheckpoint .*actor, critic.*noterl\.callbacks\.Checkpoint"):
@@ -417,7 +417,7 @@ class TestSavers:
         assert (agent.steps, list(tmp_path.iterdir())) == (0, [])
 
     @pytest.mark.backends("torch")
-    def test_model_checkpoint_of_a_native_module_is_refused(self, tmp_path: Path) -> None:
+    def test_model_checkpoint_of_a_native_module_raises(self, tmp_path: Path) -> None:
         saver = keras.callbacks.ModelCheckpoint(str(tmp_path / "x.keras"))
         with pytest.raises(ValueError, match=r"ModelCheckpoint .*q, .*torch.*noterl\.callbacks\.Checkpoint"):
             small().fit(episodes=1, callbacks=[saver], verbose=0)
@@ -447,7 +447,7 @@ class TestSavers:
         other.fit(episodes=1, callbacks=[backup, note], verbose=0)
         for ours, theirs in zip(restored[0], kept[3], strict=True):
             np.testing.assert_array_equal(ours, theirs)
-        assert not (tmp_path / "backup").exists()  # a run that ends well needs none
+        assert not (tmp_path / "backup").exists()  # Keras deletes the backup of a complete run
 
 
 class TestFacade:

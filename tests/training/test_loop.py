@@ -169,7 +169,7 @@ class TestVectorBudgets:
     def test_resets_are_not_counted_as_steps(self, tape: Tape) -> None:
         agent = self.agent(tape, AutoresetMode.NEXT_STEP)
         agent.fit(steps=20, verbose=0)
-        # Four lanes, episodes of three steps and a step that resets: the sixth round completes five counted ones.
+        # Four lanes have episodes of three steps. The fourth of six rounds resets them, so five rounds make 20 steps.
         assert CountedEnv.stepped == 20
         assert agent.steps == len(agent.replay) == 20
 

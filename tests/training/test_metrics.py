@@ -19,7 +19,7 @@ from tests.support.states import assert_same_state
 
 
 class MeansByHand(Callback):
-    """Computes the mean of each metric over the updates since the last episode's end."""
+    """Computes the mean of each metric over the updates since the end of the previous episode."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[float]] = {}
@@ -52,7 +52,7 @@ PPO_METRICS = {"loss", "policy_loss", "value_loss", "entropy", "approximate_kl",
 @pytest.mark.parametrize(
     ("build", "names", "steps"), [(ppo, PPO_METRICS, 80), (td3, {"loss", "actor_loss"}, 401)], ids=["PPO", "TD3"]
 )
-def test_history_holds_the_means_of_what_updates_log(build: Any, names: set[str], steps: int, tmp_path: Path) -> None:
+def test_history_holds_the_means_of_metrics(build: Any, names: set[str], steps: int, tmp_path: Path) -> None:
     by_hand, agent = MeansByHand(), build()
     history = agent.fit(steps=steps, callbacks=[by_hand, CSVLogger(tmp_path / "log.csv")], verbose=0)
     assert len(by_hand.rows) == len(history) > 1 and names <= by_hand.rows[-1].keys()
@@ -76,7 +76,7 @@ def test_resumed_fit_continues_the_means() -> None:
         np.testing.assert_array_equal(part.history[name], whole.history[name][-len(part) :])
 
 
-def test_name_of_a_metric_cannot_replace_a_quantity_of_the_episode() -> None:
+def test_metric_cannot_replace_an_entry_of_the_episode_logs() -> None:
     class Confusing(noterl.DQN):
         def update(self, batch: Any) -> Any:
             loss, feedback = self.minimize(self.loss, self.q, "optimizer", batch)
@@ -99,7 +99,7 @@ def test_metric_can_be_monitored_from_the_first_episode(tmp_path: Path) -> None:
         ppo().fit(steps=80, callbacks=[EarlyStopping(5, 1e9, monitor="entropi")], verbose=0)
 
 
-def test_updates_without_a_value_are_left_out() -> None:
+def test_nan_and_arrays_do_not_enter_the_means() -> None:
     means = MetricMeans()
     assert means.take() == {}
     means.add({"loss": np.array([1.0, 2.0, 9.0]), "actor_loss": np.array([np.nan, 4.0, 9.0])}, 2)

@@ -43,7 +43,7 @@ def test_closed_agent_continues_its_episodes(num_envs: int) -> None:
     assert_same_state(uninterrupted, agent)
 
 
-def test_close_closes_only_environments_that_the_agent_made() -> None:
+def test_close_closes_only_environments_that_the_agent_created() -> None:
     instances: list[CountingEnv] = []
 
     def build() -> CountingEnv:

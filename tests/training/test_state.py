@@ -160,7 +160,7 @@ class ScriptAgent(noterl.DQN):
 
 
 class OwnEnvironmentAgent(noterl.DQN):
-    """A subclass that makes its own environment."""
+    """A subclass that creates its own environment."""
 
     def __init__(self, *, seed: int | None = None) -> None:
         super().__init__("CartPole-v1", hidden=(4,), seed=seed)
@@ -195,7 +195,7 @@ def test_unregistered_class_needs_custom_objects(tmp_path: Path) -> None:
             noterl.load(tmp_path / "agent.noterl", {"ScriptAgent": other_class})
 
 
-def test_load_restores_an_agent_that_makes_its_environment(tmp_path: Path) -> None:
+def test_load_restores_an_agent_that_creates_its_environment(tmp_path: Path) -> None:
     agent = OwnEnvironmentAgent(seed=1)
     agent.fit(steps=3, verbose=0)
     again = through_file(agent, tmp_path, {"OwnEnvironmentAgent": OwnEnvironmentAgent})
@@ -263,7 +263,7 @@ def test_restore_without_memory_keeps_the_memory(trained: Any, tmp_path: Path) -
     assert other.steps == agent.steps + 20
 
 
-MISFITS = {
+MISMATCHES = {
     "class": (lambda: ScriptAgent("CartPole-v1", hidden=(8,), double=True), r"class DQN, not ScriptAgent"),
     "sizes": (lambda: small(hidden=(16,)), r"\['variables'\]\['q'\]"),
     "layers": (lambda: small(hidden=(8, 8)), r"\['variables'\]\['q'\]"),
@@ -281,18 +281,18 @@ MISFITS = {
 }
 
 
-@pytest.mark.parametrize("misfit", MISFITS)
-def test_file_of_another_configuration_raises_and_changes_nothing(misfit: str, trained: Any) -> None:
-    build, message = MISFITS[misfit]
+@pytest.mark.parametrize("mismatch", MISMATCHES)
+def test_file_of_another_configuration_raises_and_changes_nothing(mismatch: str, trained: Any) -> None:
+    build, message = MISMATCHES[mismatch]
     agent = build()
-    if misfit in ("policy", "capacity"):  # these are checked last, so most could have changed
+    if mismatch in ("policy", "capacity"):  # checked last, after most of the state could have changed
         agent.fit(steps=30, verbose=0)
     before = agent.get_state()
     with pytest.raises(ValueError, match=message):
         agent.restore(trained[1])
     assert_same_state(before, agent)
     state = trained[0].get_state()
-    if misfit != "class":
+    if mismatch != "class":
         with pytest.raises(ValueError, match=message):
             agent.set_state(state)
         assert_same_state(before, agent)
@@ -323,7 +323,7 @@ def test_weights_of_another_size_raise_and_change_nothing(trained: Any, tmp_path
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_non_finite_weights_are_refused_by_name_unless_allowed(value: float, tmp_path: Path) -> None:
+def test_non_finite_weights_raise_with_their_name_unless_allowed(value: float, tmp_path: Path) -> None:
     agent, weights = small(), small(seed=5).get_weights()
     weights["q/002"][3, 1] = value
     before = agent.get_state()
@@ -338,7 +338,7 @@ def test_non_finite_weights_are_refused_by_name_unless_allowed(value: float, tmp
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int64])
-def test_weights_of_another_kind_of_dtype_are_refused(dtype: Any) -> None:
+def test_weights_of_another_kind_of_dtype_raise(dtype: Any) -> None:
     agent = small()
     weights = {name: array.astype(dtype) for name, array in agent.get_weights().items()}
     with pytest.raises(ValueError, match="q/000"):

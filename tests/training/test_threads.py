@@ -1,4 +1,4 @@
-"""Agents that train in several threads of one process end in the same state as one after another."""
+"""Agents that train in parallel threads end in the same state as agents that train one after another."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ppo(seed: int) -> noterl.Agent:
     return noterl.PPO(Corridor, hidden=(8,), rollout_steps=8, epochs=2, seed=seed)
 
 
-def trained(make: Callable[[int], noterl.Agent], seed: int, states: dict[int, Any]) -> None:
+def train(make: Callable[[int], noterl.Agent], seed: int, states: dict[int, Any]) -> None:
     agent = make(seed)
     agent.fit(steps=40, verbose=0)
     assert agent.updates >= 10
@@ -64,11 +64,11 @@ def test_four_agents_in_four_threads_equal_four_one_after_another() -> None:
     errors: list[Any] = []
     makers = [dqn, ppo, dropout, dropout]
     for seed, make in enumerate(makers):
-        trained(make, seed, alone)
+        train(make, seed, alone)
 
     def run(make: Callable[[int], noterl.Agent], seed: int) -> None:
         try:
-            trained(make, seed, together)
+            train(make, seed, together)
         except BaseException as error:
             errors.append(error)
 
@@ -82,7 +82,7 @@ def test_four_agents_in_four_threads_equal_four_one_after_another() -> None:
         assert differences(alone[seed], together[seed]) == []
 
 
-def test_float_of_a_hyperparameter_while_another_thread_traces() -> None:
+def test_hyperparameter_is_readable_while_another_thread_traces() -> None:
     other, values = dqn(2), []
 
     class Reading(noterl.DQN):

@@ -21,7 +21,7 @@ from tests.support.states import assert_same_state
 
 
 class DrawingEnv(CountingEnv):
-    """Renders a grey level that depends on the step number; supports `rgb_array` only."""
+    """Renders a gray level that depends on the step number; supports `rgb_array` only."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 

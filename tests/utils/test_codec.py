@@ -213,7 +213,7 @@ def test_type_that_cannot_be_encoded_is_named(value: Any, reason: str) -> None:
         codec.copy(value)
 
 
-def test_value_that_contains_itself_is_refused() -> None:
+def test_value_that_contains_itself_raises() -> None:
     value: Any = []
     value.append(value)
     with pytest.raises(ValueError, match=r"hidden.* must not be nested more than 100 deep"):
@@ -293,7 +293,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize(("structure", "reason"), MALFORMED, ids=lambda value: str(value)[:50])
-def test_malformed_data_is_refused_with_its_place(structure: Any, reason: str) -> None:
+def test_malformed_data_raises_with_its_place(structure: Any, reason: str) -> None:
     decode(box())
     with pytest.raises(FileError, match=reason) as caught:
         decode({"place": [structure]}, **ARRAYS)
@@ -301,7 +301,7 @@ def test_malformed_data_is_refused_with_its_place(structure: Any, reason: str) -
 
 
 @pytest.mark.parametrize("deep", [[], {"$tuple": []}, {"$space": ["Tuple", {"parts": []}]}], ids=str)
-def test_deeply_nested_data_is_refused(deep: Any) -> None:
+def test_deeply_nested_data_raises(deep: Any) -> None:
     for _ in range(900):
         if isinstance(deep, list):
             deep = [deep]

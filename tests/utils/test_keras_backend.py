@@ -1,4 +1,4 @@
-"""Which backend a process takes: Keras's own if it is imported, the variable, the config file, the first installed."""
+"""The backend of a process: that of imported Keras, else of the variable, the config file, or the first installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, home: Path, installed: str, variable: str = "", config: str = "") -> str:
-    """Return `KERAS_BACKEND` after `choose()`, "" if it is unset, where only `installed` frameworks are found."""
+    """Return `KERAS_BACKEND` after `choose()` if only these frameworks are installed; "" if it is unset."""
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in installed.split() or None)
     monkeypatch.setenv("KERAS_HOME", str(home))

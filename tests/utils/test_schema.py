@@ -1,4 +1,4 @@
-"""Schemas: each kind accepts what it describes, and an error names the place, what was expected and what was there."""
+"""Schemas: each kind accepts what it describes, and an error names the place, the expected and the actual value."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_value_that_does_not_fit_is_named(value: Any, schema: Any, message: str)
         check(value, schema)
 
 
-def test_error_begins_with_the_name_that_was_given() -> None:
+def test_error_begins_with_the_name_argument() -> None:
     with pytest.raises(ValueError, match=r"^the rollout\['round'\] must be int"):
         check({"round": None}, {"round": int}, "the rollout")
 

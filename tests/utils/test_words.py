@@ -1,4 +1,4 @@
-"""Words of other libraries raise errors with noterl's line; wrong keywords are reported under the class of the user."""
+"""Names of other libraries raise errors with noterl's line; errors for wrong keywords name the user's class."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 A run is `agent = noterl.DQN("CartPole-v1", seed=seed)` and `agent.fit(steps=50_000)` in a process of its own. Its score
 is the mean return of `agent.evaluate(episodes=20)`. Each run is stored in benchmarks/results/first_programs/ when it
 ends. A stored run with the same defaults and backend is not repeated, so the program adds only the missing seeds. If a
-default changed since, the stored runs are replaced.
+default or the backend is another one, the stored runs are replaced.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ BACKENDS = {
     "torch-inductor": {"KERAS_BACKEND": "torch", "JIT_COMPILE": "1"},
 }
 PEERS = ("sb3", "sbx")
-# A one-minute load average above this means that other processes take part in what is measured.
+# If the one-minute load average is above this, other processes distort the measured times.
 BUSY = 0.5
 SECONDS_PER_RUN = 6 * 3600
 

@@ -95,7 +95,7 @@ def compare(
 
 
 def measure(name: str, call: Call, pairs: int, *, bar: float, per: int = 1) -> dict[str, Any]:
-    """Return the row of a time of ours: the median, and whether it is within the bar."""
+    """Return the row of one of noterl's times: the median, and whether it is within the bar."""
     runs = [microseconds(call) / per for _ in range(pairs)]
     ours = float(np.median(runs))
     return {"name": name, "ours": ours, "theirs": None, "ratio": None, "bar": bar, "met": ours <= bar, "runs": runs}
@@ -181,7 +181,7 @@ def uniform(pairs: int) -> list[dict[str, Any]]:
 
 
 def hindsight(pairs: int, rows: int = 100_000) -> list[dict[str, Any]]:
-    """Compare sampling 256 transitions of 15 flipped bits with and without relabelling."""
+    """Compare sampling 256 transitions of 15 flipped bits with and without relabeling."""
     env, generator = BitFlip(15), np.random.default_rng(0)
     relabel = Hindsight()
     relabel.attach(env)

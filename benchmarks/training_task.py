@@ -27,7 +27,7 @@ POINTS = 10
 
 
 class TrainingTask:
-    """Offers what the modules of `learning_tasks` offer.
+    """A task of `tasks.py` with the members of a module of `learning_tasks` that `learning.py` uses.
 
     Args:
         name: of the task.

@@ -110,7 +110,7 @@ if os.environ.get("NOTERL_DOCS_ONLINE"):
         "python": ("https://docs.python.org/3", None),
     }
 
-# Docstrings are plain text with code in backticks. The other characters of reStructuredText's markup mean themselves.
+# Docstrings are plain text with code in backticks. The other characters of reStructuredText's markup are escaped.
 _QUOTED = re.compile(r"(``[^`]+``|`[^`]+`)")
 _NAME = re.compile(r"`[A-Za-z_][\w.]*(\(\))?`")
 _MARKUP = re.compile(r"([*|]|(?<=\w)_(?!\w))")
@@ -143,7 +143,7 @@ def escape(text: str) -> str:
 
 
 def skip_handlers(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out of a callback's members those that `Callback` documents for all of them."""
+    """Omit the members of a callback that `Callback` documents."""
     owner = getattr(getattr(obj, "fget", obj), "__qualname__", "").partition(".")[0]
     cls = getattr(noterl.callbacks, owner, None)
     is_callback = isinstance(cls, type) and issubclass(cls, noterl.Callback) and cls is not noterl.Callback

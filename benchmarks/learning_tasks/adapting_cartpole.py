@@ -1,4 +1,4 @@
-"""DQN on a short CartPole-v1 with and without each callback that adapts to sample size or gradient noise.
+"""DQN on CartPole-v1, with and without each callback that adapts to effective sample size or gradient noise.
 
 All variants have a prioritized memory and the same seeds. Two scores of each run are compared: the mean return of the
 greedy policy over 20 episodes after training, and the mean return of all episodes of training.

@@ -20,15 +20,15 @@ MEMORIES = {
 
 
 @pytest.fixture(scope="module", params=MEMORIES)
-def relabelling(request: Any) -> str:
+def relabeling(request: Any) -> str:
     return request.param
 
 
 @pytest.fixture(scope="module", params=[1, 3])
-def replay(request: Any, relabelling: str, size: Any) -> noterl.Replay:
+def replay(request: Any, relabeling: str, size: Any) -> noterl.Replay:
     capacity = size(CAPACITY, 1_000)
     env, generator = BitFlip(15), np.random.default_rng(0)
-    memory = noterl.Replay(capacity, relabel=MEMORIES[relabelling](), n_step=request.param)
+    memory = noterl.Replay(capacity, relabel=MEMORIES[relabeling](), n_step=request.param)
     if memory.relabel is not None:
         memory.relabel.attach(env)
     memory.build(env.observation_space, env.action_space)

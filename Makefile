@@ -31,6 +31,10 @@ extras_torch := classic-control
 extras_docs := classic-control,docs
 extras_dev := classic-control,pettingzoo,mp4,fast,parquet,tensorboard,tune,pandas,dev
 
+# TensorFlow keeps each program that it compiled until its process ends, up to 10 GB in a run of all tests. So its tests
+# run in parts, each in new processes.
+parts_tensorflow := 'tests/[ab]*' 'tests/[c-h]*' 'tests/[i-s]*' 'tests/[tu]* benchmarks/tests benchmarks/micro'
+
 .PHONY: demo test lint type docs format bench peers clean
 .SECONDARY:
 .NOTPARALLEL:
@@ -45,7 +49,10 @@ test-backend-free: $(VENV)/.installed-dev
 	$(python) $(pytest) --backend-free $(PYTEST_ARGS)
 
 test-%: test-backend-free $(VENV)/.installed-dev $(VENV)/.installed-%
-	KERAS_BACKEND=$* $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS)
+	@# A part without a test for PYTEST_ARGS ends with the status 5.
+	for part in $(or $(parts_$*),''); do \
+	  KERAS_BACKEND=$* $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS) $$part || [ $$? -eq 5 ] || exit 1; \
+	done
 
 lint: $(VENV)/.installed-dev
 	$(python) -m ruff check .

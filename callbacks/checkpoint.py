@@ -20,7 +20,7 @@ from .support.monitor import Monitor
 from .support.writer import Writer
 
 _NAME = re.compile(
-    r"episode-(\d+)-(?:step-(\d+)-)?.+-(?:minus-)?(?:\d+\.\d\d|nan|inf)\.(?:noterl|safetensors)", re.ASCII
+    r"episode-(\d+)-(?:step-(\d+)-)?[\w.-]+-(?:minus-)?(?:\d+\.\d\d|nan|inf)\.(?:noterl|safetensors)", re.ASCII
 )
 MANIFEST = ".checkpoints.json"  # lists the files of the run that saved last
 

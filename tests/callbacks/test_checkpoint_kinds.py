@@ -182,6 +182,17 @@ class TestForeignNames:
         assert (tmp_path / name).read_text() == "precious"
         assert len(restored.files) == 1
 
+    def test_restored_checkpoint_removes_no_file_of_another_folder(self, tmp_path: Path) -> None:
+        folder, other = tmp_path / "runs", tmp_path / "thesis-1.00.noterl"
+        state = play([1.0, 2.0], folder, save_freq=1, max_save_files=1).get_state()
+        (folder / "episode-1-x").mkdir()
+        other.touch()
+        names = ["episode-1-x/../../thesis-1.00.noterl", *state["files"]]
+        restored = Checkpoint(folder, 1, max_save_files=1)
+        restored.set_state({**state, "files": names, "scores": [0.0, 1.0], "chosen": [True, True]})
+        rewarded([0.0], FileAgent).fit(episodes=3, callbacks=[restored], verbose=0)
+        assert other.exists()
+
 
 class Gate:
     """Replaces `saving.write`: waits for `open`, and raises at the writes in `failing`, from 0."""

@@ -75,9 +75,10 @@ class HyperparameterScheduler(Callback):
         self._set(now if self._at is None or self._at > now else self._at)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Log the value and set the next one."""
+        """Log the value and set the next one, unless the end of `fit` cuts the episode short."""
         logs[self.name] = self.value
-        self._set(self._now)
+        if logs.get("complete", True):
+            self._set(self._now)
 
     def get_state(self) -> dict[str, Any]:
         """Return the count that the current value was computed from."""

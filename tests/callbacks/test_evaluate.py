@@ -18,7 +18,7 @@ import noterl
 from noterl.callback import LambdaCallback
 from noterl.callbacks import Animate, Evaluate, HyperparameterScheduler, LearningRateScheduler, RecordVideo
 from noterl.callbacks.support.evaluator import _serve
-from tests.support.states import assert_same_state, one_lane
+from tests.support.states import assert_same_state, differences, one_lane
 from tests.support.tape import Tape, TapeAgent, rewarded, taped
 
 
@@ -233,6 +233,17 @@ class TestSchedulers:
         logs = agent.fit(episodes=3, callbacks=schedulers, verbose=0).history
         assert logs["gamma"] == [0.5, *(0.5 + steps / 2**12 for steps in logs["steps"][:-1])]
         np.testing.assert_allclose(logs["beta_1"], [0.5, 0.25, 0.5 / 3], rtol=1e-7)
+
+    @pytest.mark.parametrize("unit", ["steps", "updates"])
+    def test_end_of_a_fit_within_an_episode_sets_no_value(self, unit: str) -> None:
+        weights = []
+        for parts in ((60,), (31, 29)):
+            agent = one_lane()
+            scheduler = HyperparameterScheduler("gamma", lambda count: 1 / (2 + count), unit=unit)
+            for steps in parts:
+                agent.fit(steps=steps, callbacks=[scheduler], verbose=0)
+            weights.append(agent.get_weights())
+        assert not differences(*weights)
 
     def test_schedule_of_one_optimizer_leaves_the_others(self) -> None:
         class Two(TapeAgent):

@@ -14,7 +14,6 @@ import argparse
 import datetime
 import inspect
 import json
-import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,8 +26,9 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import stats  # noqa: E402
 from benchmarks.evaluation import FIRST_SEED, print_json, versions  # noqa: E402
-from benchmarks.processes import BACKENDS, RESULTS, execute, machine, store  # noqa: E402
+from benchmarks.processes import BACKENDS, RESULTS, execute, machine, store, variables  # noqa: E402
 from benchmarks.report import first_programs_table  # noqa: E402
+from benchmarks.summaries import mean_returns  # noqa: E402
 
 FOLDER = RESULTS / "first_programs"
 EPISODES = 20
@@ -69,22 +69,14 @@ PROGRAMS = {
 }
 
 
-def defaults_of(kind: type) -> dict[str, Any]:
-    """Return the defaults of the constructor's arguments, those of base classes included."""
-    found: dict[str, Any] = {}
-    for base in reversed(kind.__mro__[:-1]):
-        if "__init__" in vars(base):
-            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-            found |= {one.name: one.default for one in parameters if one.default is not one.empty}
-    return found
-
-
 def settings(program: Program) -> dict[str, Any]:
     """Return all defaults of the program's agent as JSON."""
     import noterl
 
     agent = getattr(noterl, program.algorithm)(program.environment)
-    arguments, compiled = defaults_of(type(agent)), agent.defaults()._asdict()
+    parameters = inspect.signature(type(agent)).parameters.values()
+    arguments = {one.name: one.default for one in parameters if one.default is not one.empty}
+    compiled = agent.defaults()._asdict()
     return json.loads(json.dumps({"arguments": arguments, "compile": compiled}, default=describe))
 
 
@@ -113,9 +105,7 @@ def train(program: Program, seed: int) -> dict[str, Any]:
 
 def command(name: str, backend: str, *more: str) -> tuple[list[str], dict[str, str]]:
     """Return the command line of a process for one program, and the environment variables that it adds."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {"PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "3", **BACKENDS[backend]}
-    return [sys.executable, "-m", "benchmarks.first_programs", name, *more], variables
+    return [sys.executable, "-m", "benchmarks.first_programs", name, *more], variables(backend)
 
 
 def run(name: str, seeds: int, backend: str, folder: Path) -> dict[str, Any]:
@@ -143,7 +133,7 @@ def stored_runs(path: Path, name: str, backend: str, found: dict[str, Any]) -> l
 
 def make_result(name: str, backend: str, found: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what is stored."""
-    program = asdict(PROGRAMS[name])
+    program, runs = asdict(PROGRAMS[name]), sorted(runs, key=lambda one: one["seed"])
     return {
         "program": name,
         **{key: program[key] for key in ("algorithm", "environment", "steps")},
@@ -152,13 +142,13 @@ def make_result(name: str, backend: str, found: dict[str, Any], runs: list[dict[
         "evaluation episodes": EPISODES,
         "settings": found,
         "summary": summarize(PROGRAMS[name], runs) if runs else {},
-        "runs": sorted(runs, key=lambda one: one["seed"]),
+        "runs": runs,
     }
 
 
 def summarize(program: Program, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Summarize the scores of the seeds; `met` is None if there is no goal or seeds are missing."""
-    scores = [float(np.mean(one["returns"])) for one in sorted(runs, key=lambda one: one["seed"])]
+    scores = mean_returns(runs)
     summary = {**stats.summarize_scores(scores), "seeds": len(scores), "complete": program.seeds, "goal": program.goal}
     if program.goal is None:
         return {**summary, "reached": None, "met": None}

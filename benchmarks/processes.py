@@ -40,22 +40,26 @@ def command(
         points: if given, the number of evaluations during training; the run is then one of `learning.py`.
     """
     arguments = [task, str(seed), str(steps), *([] if points is None else [str(points)])]
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {"PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "3"}
     if who.startswith("noterl-"):
-        variables |= BACKENDS[who.removeprefix("noterl-")]
-        return [sys.executable, "-m", "benchmarks.run", *arguments], variables
-    return [peer_python, "-m", "benchmarks.peers.run", who, *arguments], variables
+        return [sys.executable, "-m", "benchmarks.run", *arguments], variables(who.removeprefix("noterl-"))
+    return [peer_python, "-m", "benchmarks.peers.run", who, *arguments], variables()
 
 
-def execute(words: list[str], variables: dict[str, str]) -> dict[str, Any]:
-    """Run a process and return the JSON of its last line of output.
+def variables(backend: str | None = None) -> dict[str, str]:
+    """Return the environment variables of a process that imports this checkout; `backend` selects noterl's."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    chosen = {} if backend is None else BACKENDS[backend]
+    return {"PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "3", **chosen}
+
+
+def execute(words: list[str], added: dict[str, str]) -> dict[str, Any]:
+    """Run a process with added environment variables and return the JSON of its last line of output.
 
     Raises:
         RuntimeError: if the process fails or prints nothing; the message ends with its standard error.
     """
     result = subprocess.run(
-        words, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=SECONDS_PER_RUN
+        words, cwd=ROOT, env={**os.environ, **added}, capture_output=True, text=True, timeout=SECONDS_PER_RUN
     )
     lines = result.stdout.strip().splitlines()
     if result.returncode or not lines:

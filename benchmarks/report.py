@@ -164,7 +164,7 @@ def learning_table(results: Iterable[dict[str, Any]]) -> str:
                     result["task"],
                     _budget(goal, result),
                     who,
-                    _seeds(goal, one),
+                    _seeds(goal.seeds, one),
                     f"{one['median']:.1f}",
                     iqm(one),
                     f"{one['worst']:.1f}",
@@ -196,12 +196,11 @@ def first_programs_table(results: Iterable[dict[str, Any]]) -> str:
         goal = ""
         if one["goal"] is not None:
             goal = f"{one['goal']:g} in {one['share']:.0%} of the seeds: {verdict} ({one['reached']} of {one['seeds']})"
-        seeds = f"{one['seeds']} of {one['complete']}" if one["seeds"] < one["complete"] else str(one["seeds"])
         cells = [
             f'`{result["algorithm"]}("{result["environment"]}")`',
             f"{result['steps']:,}",
             result["backend"],
-            seeds,
+            _seeds(one["complete"], one),
         ]
         rows.append((*cells, f"{one['median']:.1f}", iqm(one), f"{one['worst']:.1f}", goal))
     head = ("agent", "steps", "backend", "seeds", "median", "IQM (95 % interval)", "worst seed", "goal")
@@ -218,7 +217,13 @@ def short_learning_table(results: Iterable[dict[str, Any]]) -> str:
         if who is None or result["task"] not in README_TASKS:
             continue
         one = summary[who]
-        cells = [result["task"], _budget(goal, result), NAMES[who.removeprefix("noterl-")], _seeds(goal, one), iqm(one)]
+        cells = [
+            result["task"],
+            _budget(goal, result),
+            NAMES[who.removeprefix("noterl-")],
+            _seeds(goal.seeds, one),
+            iqm(one),
+        ]
         cells += [f"{one['worst']:.1f}", "; ".join(filter(None, (_goal(goal, one), _peers(one)))), goal.published]
         rows.append(tuple(cells))
     head = ("task", "steps", "backend", "seeds", "IQM (95 % interval)", "worst seed", "goal, or difference from SB3")
@@ -229,9 +234,9 @@ def _budget(goal: Learning, result: dict[str, Any]) -> str:
     return f"{result['settings']['steps']:,}" if goal.episodes is None else f"{goal.episodes:,} episodes"
 
 
-def _seeds(goal: Learning, one: dict[str, Any]) -> str:
-    """Return the number of seeds, and how many the task asks for if some are missing."""
-    return f"{one['seeds']} of {goal.seeds}" if one["seeds"] < goal.seeds else str(one["seeds"])
+def _seeds(complete: int, one: dict[str, Any]) -> str:
+    """Return the number of seeds, and how many a complete result has if some are missing."""
+    return f"{one['seeds']} of {complete}" if one["seeds"] < complete else str(one["seeds"])
 
 
 def _goal(goal: Learning, one: dict[str, Any]) -> str:

@@ -215,13 +215,13 @@ def is_dense(variables: Sequence[Any]) -> bool:
 
 
 class SeparateUpdates:
-    """Updates that are compiled one by one, without a loop or a branch around them; called like an `UpdateProgram`.
+    """Updates that run one by one, without a compiled loop or branch; called like an `UpdateProgram`.
 
-    XLA on the CPU computes the gradients of convolutions ten times slower inside of loops and branches
-    (https://github.com/jax-ml/jax/issues/12868).
+    It serves eager updates of TensorFlow, and convolutions on the CPU: XLA computes their gradients ten times slower
+    inside of loops and branches (https://github.com/jax-ml/jax/issues/12868).
 
     Args:
-        compile_step: compiles a step that makes a single update.
+        compile_step: returns the program of a step, which makes a single update for each call.
         step: as for `UpdateProgram`.
         period: as for `UpdateProgram`; each index has its own program.
     """

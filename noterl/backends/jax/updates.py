@@ -108,11 +108,7 @@ class Updates(UpdateProgram):
 
         assigned = [state[k] for k in positions]
         # Batches with random numbers use the loop also if K is 1; see `_separate_row`.
-        if is_single(rows, self.variables) and not rows.extra:  # type: ignore[union-attr]
-            assigned, finite, result = self._switched(once)(assigned, _row(rows, 0), start)
-            result = jax.tree.map(lambda value: value[None], result)
-        else:
-            _, assigned, finite, result = self._repeat(once, assigned, rows, count, start, until_false=False)
+        _, assigned, finite, result = self._repeat(once, assigned, rows, count, start, until_false=False)
         finite &= _all_finite(assigned)
         after = _replaced(state, positions, assigned)
         weights = [after[k].ravel() for k in self._reported]
@@ -155,10 +151,11 @@ class Updates(UpdateProgram):
         Returns:
             the number of updates that ran, the state, whether all returned True, and the results `[K, ...]`.
         """
-        if self.is_separate:
-            state, good, result = once(state, _row(rows, 0))
-            return jnp.ones((), jnp.int32), state, good, jax.tree.map(lambda value: value[None], result)
         once = self._switched(once)
+        # XLA rounds the lookup of random numbers differently outside of the loop; see `_separate_row`.
+        if self.is_separate or (is_single(rows, self.variables) and not rows.extra):  # type: ignore[union-attr]
+            state, good, result = once(state, _row(rows, 0), start)
+            return jnp.ones((), jnp.int32), state, good, jax.tree.map(lambda value: value[None], result)
         shapes = jax.eval_shape(once, state, _row(rows, 0), start)[2]
         results = jax.tree.map(lambda shape: jnp.zeros((num_updates(rows), *shape.shape), shape.dtype), shapes)
 

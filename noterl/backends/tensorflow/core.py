@@ -76,7 +76,7 @@ def dry_run(
 def compile_updates(step: Step, variables: Sequence[Any], *, period: int = 1, **options: Any) -> Program:
     """Compile gradient updates; the arguments are those of `UpdateProgram`."""
     if options.get("jit_compile") is False:
-        return EagerUpdates(step, variables, period=period, **options)
+        return SeparateUpdates(lambda single: EagerUpdates(single, variables, **options), step, period)
     if is_dense(variables) or tf.config.list_logical_devices("GPU"):
         return Updates(step, variables, period=period, **options)
     return SeparateUpdates(lambda single: Updates(single, variables, is_separate=True, **options), step, period)

@@ -21,22 +21,16 @@ _Once = Callable[..., tuple[Any, Any]]
 
 
 class EagerUpdates(UpdateProgram):
-    """Updates one by one, without compilation; see `UpdateProgram`."""
+    """One update for each call, without compilation; `SeparateUpdates` runs several."""
 
     def __post_init__(self) -> None:
         self._state = [variable.value for variable in self.variables]
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
-        """Make `count` updates, of which the first has the number `first`."""
-        results: list[tuple[dict, dict]] = []
-        applied, stopped = True, False
-        while applied and len(results) < count:
-            k = len(results)
-            batch = tf.nest.map_structure(tf.convert_to_tensor, _row(rows, k))
-            applied, (result, stopped) = self._once_or_undone(batch, (first + k) % self.period)
-            results.append(result)
-        logs, feedback = tf.nest.map_structure(lambda *values: tf.stack(values), *results)
-        return GroupResult(logs, feedback, len(results) - (not applied), bool(stopped))
+        """Make the update of the first batch."""
+        applied, (result, stopped) = self._once_or_undone(tf.nest.map_structure(tf.convert_to_tensor, _row(rows, 0)))
+        logs, feedback = tf.nest.map_structure(lambda value: value[None], result)
+        return GroupResult(logs, feedback, int(applied), bool(stopped))
 
     def _once_or_undone(self, batch: Batch, index: int = 0) -> tuple[Any, Any]:
         """Make an update; undo it if it is not finite or `stop` is true.
@@ -100,11 +94,7 @@ class Updates(EagerUpdates):
         """Make all updates, or none if one is not finite; return the report for the host and the other results."""
         self.on_trace()
         old, once = self._read_state(), partial(self._once, losses_only=True)
-        if is_single(rows, self.variables):
-            finite, result = self._switched(once)(_row(rows, 0), start)
-            result = tf.nest.map_structure(lambda value: value[None], result)
-        else:
-            _, finite, result = self._repeat(once, rows, count, start, until_false=False)
+        _, finite, result = self._repeat(once, rows, count, start, until_false=False)
         finite &= _all_finite(self._state)
         self._write_state(old, keep=finite)
         weights = [tf.reshape(variable.value, [-1]) for variable in self.report]
@@ -136,11 +126,12 @@ class Updates(EagerUpdates):
         Returns:
             the number of updates that ran, whether all returned True, and the results `[K, ...]`.
         """
-        if self.is_separate:
-            good, result = once(_row(rows, 0))
+        once = self._switched(once)
+        if self.is_separate or is_single(rows, self.variables):
+            good, result = once(_row(rows, 0), start)
             return tf.constant(1), good, tf.nest.map_structure(lambda value: value[None], result)
         size = num_updates(rows)
-        traced = tf.function(self._switched(once), autograph=False).get_concrete_function(_row(rows, 0), start)
+        traced = tf.function(once, autograph=False).get_concrete_function(_row(rows, 0), start)
         # XLA fuses the lookup of a batch and the storing of results into the update, and then rounding depends on K.
         # So the loop carries both: an iteration receives its batch, and stores the results of the one before.
         nothing = tf.nest.map_structure(lambda value: tf.zeros(value.shape, value.dtype), traced.structured_outputs[1])

@@ -141,6 +141,7 @@ class Agent(Algorithm):
         update_every: float | str | None = None,
         updates: int | str | None = None,
         target_update: int | float | None = None,
+        target_unit: str | None = None,
         jit_compile: bool | str = "auto",
         steps_per_execution: int | str = "auto",
     ) -> None:
@@ -156,7 +157,8 @@ class Agent(Algorithm):
             noise: exploration noise for continuous actions, from `noterl.noise`.
             replay: the memory, a `noterl.Replay`, or its capacity.
             batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches have less
-                gradient noise and cost more; 32 to 256 are usual.
+                gradient noise and cost more; 32 to 256 are usual. `fit` raises an error if it exceeds a rollout. A
+                default that does is reduced instead.
             learning_starts: environment steps before the first update; their actions are uniformly random.
             update_every: environment steps between groups of updates, or "episode".
             updates: gradient updates in a group, or "pass" for as many batches as the memory fills. The default is the
@@ -164,6 +166,8 @@ class Agent(Algorithm):
                 per step do not increase. More than 4 updates per step cause a warning.
             target_update: an int is the number of environment steps between hard copies to the target. A float below 1
                 is Polyak's coefficient, applied after every update (or every `target_period` updates).
+            target_unit: what an int `target_update` counts: environment "steps", or gradient "updates". A hard copy
+                precedes the updates that are due at its step, and follows the update whose number it is.
             jit_compile: False runs updates without compilation, for debugging.
             steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. It does not affect
                 results.
@@ -250,7 +254,7 @@ class Agent(Algorithm):
         learner, actor = self._build()  # a callback may have restored or compiled the agent
         session.fits += 1
         restart = seed is not None and not budget.resumed
-        learner.attach(source)
+        learner.attach(source, session.count(source, num_envs))
         lanes = session.open(source, num_envs, restart=restart)
         learner.open(lanes.num_envs)
         if restart:
@@ -476,9 +480,13 @@ class Agent(Algorithm):
         """Return a `GradientNoise`, which measures how much gradients differ between `samples` batches.
 
         Raises:
-            ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
+            ValueError: if the agent learns from rollouts of a single transition.
         """
         return GradientNoise(self._build()[0], samples)
+
+    def largest_batch(self, size: int) -> int:
+        """Return the size of the largest batch, of at most `size` transitions, that updates can sample now."""
+        return self._build()[0].largest_batch(size)
 
     def show_message(self, message: str) -> None:
         """Write a line to standard error, unless `fit` was called with `verbose=0`."""

@@ -96,6 +96,9 @@ class AgentView(Protocol):
     def gradient_noise(self, samples: int) -> Any:
         """Return an object that measures how much gradients differ between `samples` batches."""
 
+    def largest_batch(self, size: int) -> int:
+        """Return the size of the largest batch, of at most `size` transitions, that updates can sample now."""
+
     def stop(self, reason: str) -> None:
         """End training after the step in progress."""
 

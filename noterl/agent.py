@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl import backends, registry, saving
+from noterl import backends, networks, registry, saving
 from noterl.acting.actor import Actor
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
@@ -683,8 +683,11 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
     if "env" in config:  # otherwise the constructor creates the environment
         config["env"] = EnvSource.from_description(document["environment"])
     try:
-        agent: Agent = agent_class.from_config(config)
-        agent.compile(**arguments)
+        with networks.size_limit(document["state"].get("variables")):
+            agent: Agent = agent_class.from_config(config)
+            agent.compile(**arguments)
+    except saving.FileError as error:
+        raise saving.FileError(f"cannot load {str(path)!r}: {error}") from error
     except (ImportError, ValueError):
         raise
     except Exception as error:  # arguments from a file may make a constructor fail in any way

@@ -19,6 +19,7 @@ class Due(NamedTuple):
 
 
 _NOTHING = Due(0, False)
+MOST_SAMPLED = 2**27  # transitions of a group: 1 GiB of indices
 
 
 class UpdateSchedule:
@@ -43,6 +44,12 @@ class UpdateSchedule:
         self.learning_starts = check_int("learning_starts", whole(learning_starts), least=0)
         self.update_every = check_int_or_word("update_every", whole(update_every), "episode")
         self.updates = check_int_or_word("updates", updates, "pass")
+        both_ints = not isinstance(self.updates, str) and not rollout
+        if both_ints and self.updates * self.batch_size > MOST_SAMPLED:
+            raise ValueError(
+                f"updates times batch_size must be at most {MOST_SAMPLED:,}, because the transitions of a group are "
+                f"sampled together; got updates={self.updates} and batch_size={self.batch_size}"
+            )
         every, self.tau = _target(target_update)
         counts_updates = check_word("target_unit", target_unit, ("steps", "updates")) == "updates"
         if counts_updates and not every:

@@ -21,6 +21,7 @@ from noterl.envs.observation import ObservationEncoder, Part
 from noterl.networks.access import Network, get_weights, is_module, set_weights, stacked_layers
 from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
+from noterl.networks.size_limit import claim, plan_sizes
 from noterl.random import network_generator
 from noterl.utils.checks import check_word, finite, non_negative
 
@@ -297,6 +298,7 @@ def _hidden_gain(gain: float | None) -> float | None:
 
 def _build(plan: tuple, shape: tuple[int, ...]) -> Network:
     """Build the network of a plan on this backend, with weights from the agent's generator."""
+    claim(plan_sizes(plan, shape))
     native = getattr(backends.current(), "modules", None)
     network = keras_network(plan, shape) if native is None else native.build(plan, shape)
     set_weights(network, initial_weights(plan, get_weights(network), network_generator()))

@@ -102,7 +102,7 @@ def _check(parts: Parts, state: Any) -> None:
         },
         "hyperparameters": dict.fromkeys(algorithm.hyperparameters, float),
         "optimizers": dict.fromkeys(learner.optimizers, dict),
-        "counters": dict.fromkeys(_COUNTERS, Int(0)),
+        "counters": dict.fromkeys(_COUNTERS, Int(0, 2**63 - 1)),
         "loss": {"last": DictOf(float), "sums": DictOf([float, Int(1)])},
         "generators": dict,
         "explorer": dict,

@@ -31,6 +31,7 @@ from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.random import Generators, check_seed
 from noterl.training import state as agent_state
+from noterl.training.configuration import settled
 from noterl.training.dispatch import CallbackList
 from noterl.training.evaluation import Player, evaluate
 from noterl.training.fit_arguments import budget_of, check_fit_arguments, progress_callbacks
@@ -45,7 +46,7 @@ __all__ = ["Agent", "Defaults", "load"]
 _NAMES_FOR_USERS = {
     *("compile", "fit", "evaluate", "act", "animate", "summary", "stop", "stop_training", "stop_reason", "close"),
     *("save", "restore", "save_weights", "load_weights", "get_weights", "set_weights", "get_state", "set_state"),
-    *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config"),
+    *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config", "configuration"),
     *("optimizer", "optimizers", "learning_rate", "get_rule", "set_rule", "policy", "noise", "replay"),
     *("observation_space", "action_space", "observation_size", "action_size"),
 }
@@ -542,6 +543,11 @@ class Agent(Algorithm):
     def metric_names(self) -> frozenset[str]:
         """The names of the metrics that updates log; `fit` adds their means to the logs of each episode."""
         return self._build()[0].metric_names
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What determines the run, with all defaults, as numbers and strings by name: for experiment trackers."""
+        return settled(self._parts())
 
     @property
     def callbacks(self) -> Sequence[Callback]:

@@ -10,7 +10,7 @@ from noterl.utils.checks import check_int, check_number, check_word
 
 from .support.adaptive_callback import AdaptiveCallback
 
-SCALES = ("variance", "simple")
+DEFAULT_TARGETS = {"variance": 1e-3, "simple": 1.0}
 
 
 class AdaBatch(AdaptiveCallback):
@@ -27,17 +27,19 @@ class AdaBatch(AdaptiveCallback):
       and of K * B transitions, where B is the batch size. The logged value is B_simple / B: above 1, a larger batch
       would still help. `batch=Scale()` then follows B_simple itself.
 
-    The variance is smoothed, `ema = smooth * new + (1 - smooth) * ema`. For "simple", tr(S) and |G|^2 are smoothed
-    separately instead. The ratio of `ema` to `target_noise` changes the tunables as the table in `AdaptiveCallback`
-    shows.
+    What does not depend on B is smoothed, `new = smooth * measured + (1 - smooth) * old`: B times the variance, or
+    tr(S) and |G|^2 separately. `ema` is the noise that follows for the current batch size. The ratio of `ema` to
+    `target_noise` changes the tunables as the table in `AdaptiveCallback` shows.
 
-    For an agent that learns from rollouts without a replay memory, the batches are minibatches of the last rollout. A
-    measurement that is due earlier waits until the updates on a rollout are complete.
+    For an agent that learns from rollouts without a replay memory, the batches are minibatches of the last rollout, of
+    at most half of it. They hold no transition twice, so their variance is divided by (N - B) / (N - 1), where N is the
+    number of transitions in the rollout. A measurement that is due earlier waits until the updates on a rollout are
+    complete.
 
     Args:
         num_samples: number of batches in each measurement, at least 2.
-        target_noise: target of `ema`. The default is Note_rl's, for the variance. For "simple", the target 1 means a
-            batch as large as the noise scale. None uses the first measurement.
+        target_noise: target of `ema`; None uses the first measurement. The default "auto" is Note_rl's 1e-3 for the
+            variance, and 1 for "simple": a batch as large as the noise scale.
         smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
         scale: "variance" or "simple".
         every: number of `unit` between measurements.
@@ -46,14 +48,14 @@ class AdaBatch(AdaptiveCallback):
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no such
-            tunable, or learns from whole rollouts at once.
+            tunable, or its rollouts are single transitions.
 
     Example:
     >>> import noterl
     >>> from noterl.callbacks import AdaBatch, Scale
     >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
     >>> agent.compile(batch_size=16, learning_starts=50)
-    >>> adapt = AdaBatch(4, target_noise=1.0, scale="simple", batch=Scale(max=64))
+    >>> adapt = AdaBatch(4, scale="simple", batch=Scale(max=64))
     >>> history = agent.fit(steps=300, callbacks=[adapt], verbose=0)
     >>> set(history.history["batch"]) <= {8, 16, 32, 48, 64}
     True
@@ -64,7 +66,7 @@ class AdaBatch(AdaptiveCallback):
     def __init__(
         self,
         num_samples: int,
-        target_noise: float | None = 1e-3,
+        target_noise: float | str | None = "auto",
         smooth: float = 0.2,
         *,
         scale: str = "variance",
@@ -74,11 +76,14 @@ class AdaBatch(AdaptiveCallback):
     ) -> None:
         super().__init__(smooth, every, unit, adjusted)
         self.num_samples = check_int("num_samples", num_samples, least=2)  # a single gradient has no spread
-        self.scale = check_word("scale", scale, SCALES)
-        check_number("target_noise", 1.0 if target_noise is None else target_noise, low=0, above=True)
-        self.target_noise = target_noise
+        self.scale = check_word("scale", scale, tuple(DEFAULT_TARGETS))
+        if isinstance(target_noise, str) and target_noise == "auto":
+            target_noise = DEFAULT_TARGETS[scale]
+        self.target_noise = (
+            None if target_noise is None else check_number("target_noise", target_noise, low=0, above=True)
+        )
         self._baseline: float | None = None
-        self._parts: list[float] | None = None  # smoothed |G|^2 and tr(S)
+        self._parts: list[float] | None = None  # smoothed: B times the variance, or |G|^2 and tr(S)
         self._noise: Any = None
         self._waits = False  # whether a due measurement waits for a complete rollout
         self._generator_state: dict[str, Any] | None = None
@@ -102,19 +107,23 @@ class AdaBatch(AdaptiveCallback):
         return None
 
     def _noise_of(self, spread: Any) -> float | None:
-        if self.scale == "variance":
-            return float(spread.variance)
-        parts = list(spread.signal_and_noise(self._noise.batch_size))
+        batch = self.agent.update_batch_size
+        parts = [spread.transition_variance] if self.scale == "variance" else list(spread.signal_and_noise())
         if not all(map(math.isfinite, parts)):
             return None
         olds = self._parts or parts
-        signal, noise = self._parts = [super(AdaBatch, self)._average(*pair) for pair in zip(parts, olds, strict=True)]
+        self._parts = [super(AdaBatch, self)._average(*pair) for pair in zip(parts, olds, strict=True)]
+        if self.scale == "variance":
+            return float(parts[0]) / batch
+        signal, noise = self._parts
         # The unbiased estimate of a small signal may be 0 or below; B_simple is then not defined.
-        return max(noise, 0.0) / signal / self._noise.batch_size if signal > 0 else None
+        return max(noise, 0.0) / signal / batch if signal > 0 else None
 
     def _average(self, new: float, old: float | None) -> float:
-        """Return the next moving average; the parts of the noise scale are smoothed already."""
-        return new if self.scale == "simple" else super()._average(new, old)
+        """Return the noise of the smoothed parts, for the current batch size."""
+        if self.scale == "simple" or self._parts is None:
+            return new
+        return self._parts[0] / self.agent.update_batch_size
 
     def _target(self) -> float:
         """Return the target, or the first measurement."""

@@ -44,7 +44,10 @@ class Checkpoint(Callback):
     Which files are kept: by default, the newest `max_save_files`; with `save_best_only` or `save_top_k`, the
     best-scoring ones, plus the newest one unless `save_last=False`. The agent at the end of training is saved too,
     unless `save_last=False`. If a callback stopped training, it is always saved, so that weights that reach a target
-    are kept.
+    are kept. It replaces a file with the same name.
+
+    A manifest in the directory lists the files of the run that trained last. When training begins, it lists only files
+    of this run: those that a restored state contains.
 
     Args:
         path: the directory of the files; it is created if necessary.
@@ -118,14 +121,16 @@ class Checkpoint(Callback):
         self.save_replay = check_bool("save_replay", save_replay)
         self.background = check_bool("background", background)
         self._kept: list[_File] = []
-        self._episode_ended = False  # in this fit
+        self._has_score = True  # False after an episode whose logs do not hold the metric
+        self._saved_at = 0  # environment steps at the last save, or at the start of training
         self._writer = Writer()
 
     @staticmethod
     def latest(path: str | Path) -> Path | None:
-        """Return the newest file of the run that saved last in a directory; None if there is none.
+        """Return the newest file of the run that trained last in a directory; None if it has saved none.
 
-        Without the manifest that each save writes, the newest file is the one with the highest episode and step.
+        To continue an interrupted run, call this before `fit`, which starts another run unless the agent is restored.
+        Without the manifest that a `Checkpoint` writes, the newest file is the one with the highest episode and step.
 
         Raises:
             noterl.saving.FileError: if the manifest is damaged.
@@ -150,15 +155,17 @@ class Checkpoint(Callback):
         return episode if self.every.unit == "episodes" else f"{episode}step-{self.agent.steps:08d}-"
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that the directory can be written."""
-        self._episode_ended = False
+        """Write the manifest, which names no files of other runs."""
         saving.check_writable(self.path / "probe")
+        self._saved_at, self._has_score = self.agent.steps, True
+        self._write_manifest([file.name for file in self._kept])
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Update the score."""
         if logs.get("complete", True):
+            self._has_score = False
             self._monitor.update(logs, self.agent)
-            self._episode_ended = True
+            self._has_score = True
 
     def on_due(self, logs: Logs) -> None:
         """Save."""
@@ -166,12 +173,12 @@ class Checkpoint(Callback):
 
     def on_train_end(self, logs: Logs) -> None:
         """Save if this state has no file yet, and wait until everything is written."""
-        trained = self._episode_ended or self.every.unit != "episodes"
-        last = self.save_last or self.agent.stop_training
+        stopped = self.agent.stop_training  # by a callback, which may also have restored other weights
+        last = self.save_last or stopped
         by_score = self.save_best_only or self.save_top_k is not None
         try:
-            saved = bool(self._kept) and self._kept[-1].name.startswith(self._prefix)
-            if trained and not saved and (last or by_score):
+            changed = self.agent.steps > self._saved_at or stopped
+            if changed and self._has_score and (last or by_score):
                 self._save(last=last)
         finally:
             self._writer.close()
@@ -179,16 +186,17 @@ class Checkpoint(Callback):
     def _save(self, last: bool = False) -> None:
         self._writer.wait()  # which files are kept depends on whether the previous one was written
         score = self._monitor.mean
-        chosen = self._is_chosen(score)
+        name, before, saved_at = self._name(score), self._kept, self._saved_at
+        chosen = self._is_chosen(score) or any(file.chosen for file in before if file.name == name)
         if not (chosen or last or self.save_last):
             return
-        file = _File(self._name(score), score, chosen)
-        before = self._kept
+        file = _File(name, score, chosen)
         kept = [*(other for other in self._kept if other.name != file.name), file]
         self._kept = self._files_to_keep(kept)  # before the save, so that the saved state includes this file
+        self._saved_at = self.agent.steps
 
         def undo() -> None:
-            self._kept = before
+            self._kept, self._saved_at = before, saved_at
 
         surplus = [self.path / other.name for other in kept if other not in self._kept]
         try:
@@ -242,12 +250,15 @@ class Checkpoint(Callback):
 
         def job() -> None:
             save()
-            with replacing(self.path / MANIFEST) as manifest:
-                manifest.write(json.dumps({"files": names}, indent=1).encode())
+            self._write_manifest(names)
             for file in surplus:
                 file.unlink(missing_ok=True)
 
         self._writer.write(job, background=background, undo=undo)
+
+    def _write_manifest(self, names: list[str]) -> None:
+        with replacing(self.path / MANIFEST) as manifest:
+            manifest.write(json.dumps({"files": names}, indent=1).encode())
 
     def get_state(self) -> dict[str, Any]:
         """Return the files and the recent values."""

@@ -10,19 +10,21 @@ from noterl.callback import LOGGER, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 from noterl.utils.optional import require
-from noterl.utils.tables import agent_row, plain_row
+from noterl.utils.tables import plain_row
+
+_LONGEST = 500  # characters of a parameter that older servers accept
 
 
 class MLflowLogger(Callback):
     """Log the metrics of each finished episode to an MLflow run; the MLflow step is the number of environment steps.
 
-    The agent's arguments are the run's parameters. A restored agent continues the same run; episodes that are played
-    again are not logged twice. MLflow's active run is not changed, so a script may log to its own run.
+    The agent's `configuration` gives the run's parameters. A restored agent continues the same run; episodes that are
+    played again are not logged twice. MLflow's active run is not changed, so a script may log to its own run.
 
     Args:
         experiment: name of the experiment, which is created if necessary.
         name: name of the run; by default MLflow chooses one.
-        parameters: further parameters of the run, in addition to the agent's arguments.
+        parameters: further parameters of the run, in addition to the agent's `configuration`.
         tracking_uri: where runs are stored, such as "sqlite:///runs.db" or a server; None for MLflow's setting.
         flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
 
@@ -113,11 +115,12 @@ class MLflowLogger(Callback):
         found = self._client.get_experiment_by_name(self.experiment)
         experiment_id = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
         run = self._client.create_run(experiment_id, run_name=self.name)
-        parameters = {**agent_row(self.agent), **self.parameters}
-        self._client.log_batch(
-            run.info.run_id,
-            params=[self._mlflow.entities.Param(_allowed(name), str(value)) for name, value in parameters.items()],
-        )
+        parameters = {**self.agent.configuration, **self.parameters}
+        values = [
+            self._mlflow.entities.Param(_allowed(name), str(value)[:_LONGEST]) for name, value in parameters.items()
+        ]
+        for start in range(0, len(values), 100):  # MLflow accepts at most 100 parameters per call
+            self._client.log_batch(run.info.run_id, params=values[start : start + 100])
         return str(run.info.run_id)
 
     def _flush(self) -> None:

@@ -17,6 +17,8 @@ from noterl.utils.tables import plain_row
 class TensorBoard(Callback):
     """Write the numeric metrics of each finished episode for TensorBoard; the step is the number of environment steps.
 
+    The agent's `configuration` is a table in the tab "Text".
+
     To see the charts, `pip install tensorboard` and run `tensorboard --logdir` with the folder. A resumed run writes
     another file. The charts then hide what the interrupted run wrote after its last checkpoint.
 
@@ -55,12 +57,16 @@ class TensorBoard(Callback):
         """Open a file. Its first event makes TensorBoard hide later steps in older files, which are played again."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.summary import text
 
         self.folder.mkdir(parents=True, exist_ok=True)
         # EventsWriter instead of SummaryWriter: its flush writes every event, and it accepts a suffix. TensorBoard
         # reads files in the order of their names, which hold seconds; the suffix orders files of the same second.
         self._file = EventsWriter(str(self.folder / "events"), f".{time.time_ns():020d}.{secrets.token_hex(4)}")
         self._file.write_event(Event(step=self.agent.steps + 1, session_log=SessionLog(status=SessionLog.START)))
+        table = "\n".join(f"| {name} | {value} |" for name, value in self.agent.configuration.items())
+        summary = text("configuration", f"| name | value |\n| --- | --- |\n{table}")
+        self._file.write_event(Event(step=self.agent.steps + 1, wall_time=time.time(), summary=summary))
         self._flush()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from noterl.callback import LOGGER, Callback
 from noterl.types import Logs
 from noterl.utils.optional import require
-from noterl.utils.tables import agent_row, plain_row
+from noterl.utils.tables import plain_row
 
 
 class WandbLogger(Callback):
@@ -21,7 +21,7 @@ class WandbLogger(Callback):
     Args:
         project: name of the project.
         name: name of the run; by default wandb chooses one.
-        config: further entries of the run's configuration, in addition to the agent's arguments.
+        config: further entries of the run's configuration, in addition to the agent's `configuration`.
         mode: "online", "offline" or "disabled", as in `wandb.init`; None for wandb's own setting, such as `WANDB_MODE`.
         folder: folder of wandb's files; None for wandb's default.
 
@@ -63,7 +63,7 @@ class WandbLogger(Callback):
         self.run = self._wandb.init(
             project=self.project,
             name=self.name,
-            config={**agent_row(self.agent), **self.config},
+            config={**self.agent.configuration, **self.config},
             mode=self.mode,
             dir=self.folder,
             id=self._id,

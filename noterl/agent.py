@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl import backends, registry, saving
+from noterl import backends, networks, registry, saving
 from noterl.acting.actor import Actor
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
@@ -23,21 +23,23 @@ from noterl.explorer import Explorer
 from noterl.heads import one_of
 from noterl.history import History
 from noterl.learning import optimizers
-from noterl.learning.dry_run import naming_network
+from noterl.learning.dry_run import check_networks, naming_network
 from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
-from noterl.random import Generators, check_seed
+from noterl.random import Generators, check_seed, construction
+from noterl.replay import Replay
 from noterl.training import state as agent_state
+from noterl.training.configuration import settled
 from noterl.training.dispatch import CallbackList
 from noterl.training.evaluation import Player, evaluate
 from noterl.training.fit_arguments import budget_of, check_fit_arguments, progress_callbacks
 from noterl.training.loop import Loop
 from noterl.training.session import Session, StopRequest, matching_source
 from noterl.utils import console
-from noterl.utils.checks import check_bool, whole
+from noterl.utils.checks import check_bool, check_word, whole
 from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "Defaults", "load"]
@@ -45,7 +47,7 @@ __all__ = ["Agent", "Defaults", "load"]
 _NAMES_FOR_USERS = {
     *("compile", "fit", "evaluate", "act", "animate", "summary", "stop", "stop_training", "stop_reason", "close"),
     *("save", "restore", "save_weights", "load_weights", "get_weights", "set_weights", "get_state", "set_state"),
-    *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config"),
+    *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config", "configuration"),
     *("optimizer", "optimizers", "learning_rate", "get_rule", "set_rule", "policy", "noise", "replay"),
     *("observation_space", "action_space", "observation_size", "action_size"),
 }
@@ -113,6 +115,21 @@ class Agent(Algorithm):
             _act_generator=Generators(self.generators.seed)("act"),  # used by `act`; not saved
         )
 
+    @classmethod
+    def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
+        """Call `__init__`, and check that networks of the user fit a built-in agent."""
+        super()._initialize(instance, args, kwargs)
+        if not cls.__module__.startswith("noterl.") or instance.get_config().get("network") is None:
+            return
+        size = instance.defaults().batch_size
+        memory = {"replay": Replay(size)} if instance.memory == "replay" else {}  # smaller than the default
+        with construction(instance.generators.seed):  # restores global generators, which Dropout of torch uses
+            instance._set(_learner=Settings(instance, bind_head(instance), memory).make_learner(instance))
+            try:
+                check_networks(instance)
+            finally:
+                instance._set(_learner=None)
+
     def __repr__(self) -> str:
         counters = vars(self).get("_counters")
         if counters is None:  # the constructor has not finished
@@ -141,6 +158,7 @@ class Agent(Algorithm):
         update_every: float | str | None = None,
         updates: int | str | None = None,
         target_update: int | float | None = None,
+        target_unit: str | None = None,
         jit_compile: bool | str = "auto",
         steps_per_execution: int | str = "auto",
     ) -> None:
@@ -156,7 +174,8 @@ class Agent(Algorithm):
             noise: exploration noise for continuous actions, from `noterl.noise`.
             replay: the memory, a `noterl.Replay`, or its capacity.
             batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches have less
-                gradient noise and cost more; 32 to 256 are usual.
+                gradient noise and cost more; 32 to 256 are usual. `fit` raises an error if it exceeds a rollout. A
+                default that does is reduced instead.
             learning_starts: environment steps before the first update; their actions are uniformly random.
             update_every: environment steps between groups of updates, or "episode".
             updates: gradient updates in a group, or "pass" for as many batches as the memory fills. The default is the
@@ -164,6 +183,8 @@ class Agent(Algorithm):
                 per step do not increase. More than 4 updates per step cause a warning.
             target_update: an int is the number of environment steps between hard copies to the target. A float below 1
                 is Polyak's coefficient, applied after every update (or every `target_period` updates).
+            target_unit: what an int `target_update` counts: environment "steps", or gradient "updates". A hard copy
+                precedes the updates that are due at its step, and follows the update whose number it is.
             jit_compile: False runs updates without compilation, for debugging.
             steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. It does not affect
                 results.
@@ -250,7 +271,7 @@ class Agent(Algorithm):
         learner, actor = self._build()  # a callback may have restored or compiled the agent
         session.fits += 1
         restart = seed is not None and not budget.resumed
-        learner.attach(source)
+        learner.attach(source, session.count(source, num_envs))
         lanes = session.open(source, num_envs, restart=restart)
         learner.open(lanes.num_envs)
         if restart:
@@ -287,6 +308,7 @@ class Agent(Algorithm):
         seed: int | None = None,
         deterministic: bool = True,
         num_envs: int = 1,
+        callbacks: Iterable[Any] = (),
     ) -> dict[str, Any]:
         """Play whole episodes without learning and return statistics; training is not affected.
 
@@ -297,6 +319,7 @@ class Agent(Algorithm):
             deterministic: whether to act without exploration; if False, the agent explores as in training.
             num_envs: number of environments that are stepped together. If `deterministic` is True, it changes results
                 only by rounding.
+            callbacks: their `on_evaluate_begin` and `on_evaluate_end` are called, after those of a `fit` in progress.
 
         Returns:
             `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile
@@ -306,8 +329,15 @@ class Agent(Algorithm):
             ValueError: if an argument is not one of the allowed values.
         """
         seed = self.generators.seed if seed is None else seed
+        own = CallbackList(callbacks)
+        own.set_agent(self)
+        running = self._session.events
+        events = running._replace(
+            on_evaluate_begin=(*running.on_evaluate_begin, *own.handlers("on_evaluate_begin")),
+            on_evaluate_end=(*running.on_evaluate_end, *own.handlers("on_evaluate_end")),
+        )
         with self._player(env) as player:
-            return evaluate(player, self._session.events, episodes, seed, deterministic, num_envs)
+            return evaluate(player, events, episodes, seed, deterministic, num_envs)
 
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
@@ -358,9 +388,20 @@ class Agent(Algorithm):
             raise ValueError(f"the file holds an agent of the class {document['class']}, not {type(self).__name__}")
         agent_state.set_state(self._parts(), document["state"])
 
-    def save_weights(self, path: str | Path) -> None:
-        """Write the weights and the normalization statistics as a `.safetensors` file in Keras's layout."""
-        saving.write_weights(path, self.get_weights())
+    def save_weights(self, path: str | Path, *, layout: str = "keras") -> None:
+        """Write the weights and the normalization statistics as a `.safetensors` file.
+
+        Args:
+            path: path of the file.
+            layout: "keras" for a file that `load_weights` reads on any backend. "torch" for the names and the layout of
+                `torch.nn.Module.state_dict`, with the name of the agent's attribute in front, such as "q.0.weight". All
+                networks must then be modules of torch.
+
+        Raises:
+            ValueError: if `layout` is neither, or is "torch" and a network is not a module of torch.
+        """
+        check_word("layout", layout, ("keras", "torch"))
+        saving.write_weights(path, self.get_weights() if layout == "keras" else agent_state.torch_weights(self))
 
     def load_weights(self, path: str | Path, *, allow_nonfinite: bool = False) -> None:
         """Load the weights from a file of `save_weights`, written on any backend.
@@ -476,9 +517,13 @@ class Agent(Algorithm):
         """Return a `GradientNoise`, which measures how much gradients differ between `samples` batches.
 
         Raises:
-            ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
+            ValueError: if the agent learns from rollouts of a single transition.
         """
         return GradientNoise(self._build()[0], samples)
+
+    def largest_batch(self, size: int) -> int:
+        """Return the size of the largest batch, of at most `size` transitions, that updates can sample now."""
+        return self._build()[0].largest_batch(size)
 
     def show_message(self, message: str) -> None:
         """Write a line to standard error, unless `fit` was called with `verbose=0`."""
@@ -534,6 +579,11 @@ class Agent(Algorithm):
     def metric_names(self) -> frozenset[str]:
         """The names of the metrics that updates log; `fit` adds their means to the logs of each episode."""
         return self._build()[0].metric_names
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What determines the run, with all defaults, as numbers and strings by name: for experiment trackers."""
+        return settled(self._parts())
 
     @property
     def callbacks(self) -> Sequence[Callback]:
@@ -671,12 +721,15 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
     agent_class = registry.lookup(document["class"], custom_objects)
     if not (isinstance(agent_class, type) and issubclass(agent_class, Agent)):
         raise ValueError(f"the file names {document['class']!r} as its agent, which is not a noterl.Agent")
-    config, arguments = (saving.build(document[name], custom_objects) for name in ("config", "compile"))
-    if "env" in config:  # otherwise the constructor creates the environment
-        config["env"] = EnvSource.from_description(document["environment"])
     try:
-        agent: Agent = agent_class.from_config(config)
-        agent.compile(**arguments)
+        with networks.size_limit(document["state"].get("variables")):
+            config, arguments = (saving.build(document[name], custom_objects) for name in ("config", "compile"))
+            if "env" in config:  # otherwise the constructor creates the environment
+                config["env"] = EnvSource.from_description(document["environment"])
+            agent: Agent = agent_class.from_config(config)
+            agent.compile(**arguments)
+    except saving.FileError as error:
+        raise saving.FileError(f"cannot load {str(path)!r}: {error}") from error
     except (ImportError, ValueError):
         raise
     except Exception as error:  # arguments from a file may make a constructor fail in any way

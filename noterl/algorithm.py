@@ -36,6 +36,7 @@ class Defaults(NamedTuple):
     update_every: int | str = 1
     updates: int | str = 1
     target_update: int | float | None = 500
+    target_unit: str = "steps"
     policy: Policy | None = None
     noise: NoiseProcess | None = None
     optimizer: Any = None
@@ -181,7 +182,7 @@ class Algorithm(Configurable):
         return None
 
     def update_target(self) -> None:
-        """Move target networks: with hard copies every `target_update` steps, else every `target_period` updates.
+        """Move target networks: with hard copies, or by Polyak averaging every `target_period` updates.
 
         `noterl.networks.copy(network, target)` copies the weights, or moves them by Polyak's coefficient `self.tau`.
         """

@@ -64,6 +64,7 @@ class AgentView(Protocol):
         learning_rate: that of the first optimizer.
         update_batch_size: transitions of one gradient update.
         metric_names: the names of what updates log.
+        configuration: what determines the run, with all defaults, as numbers and strings by name.
     """
 
     memory: str
@@ -86,6 +87,7 @@ class AgentView(Protocol):
     learning_rate: float
     update_batch_size: int
     metric_names: Collection[str]
+    configuration: Mapping[str, Any]
 
     def get_rule(self, rule: str, optimizer: str | None = None) -> float:
         """Return a rule of one optimizer, by default of the first, such as `learning_rate`."""
@@ -95,6 +97,9 @@ class AgentView(Protocol):
 
     def gradient_noise(self, samples: int) -> Any:
         """Return an object that measures how much gradients differ between `samples` batches."""
+
+    def largest_batch(self, size: int) -> int:
+        """Return the size of the largest batch, of at most `size` transitions, that updates can sample now."""
 
     def stop(self, reason: str) -> None:
         """End training after the step in progress."""

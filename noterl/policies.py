@@ -158,7 +158,9 @@ class EpsGreedyQPolicy(_EpsMixturePolicy):
 
 
 class _ScheduledEpsGreedyPolicy(_EpsMixturePolicy):
-    """Epsilon-greedy whose epsilon depends on the step."""
+    """Epsilon-greedy whose epsilon depends on the step; `annealed_to` names the tunable that it approaches."""
+
+    annealed_to: ClassVar[str]
 
     @property
     def eps(self) -> float:
@@ -181,6 +183,7 @@ class AdaptiveEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
         ValueError: if an argument is outside its range.
     """
 
+    annealed_to = "min_eps"
     tunables: ClassVar = {"initial_eps": probability, "min_eps": probability, "decay_rate": non_negative}
 
     def __init__(self, initial_eps: float = 1.0, min_eps: float = 0.1, decay_rate: float = 1e-4) -> None:
@@ -214,6 +217,7 @@ class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
     [1.0, 0.75, 0.5, 0.5]
     """
 
+    annealed_to = "end"
     tunables: ClassVar = {"start": probability, "end": probability, "steps": check_int}
 
     def __init__(self, start: float = 1.0, end: float = 0.05, steps: int = 10_000) -> None:

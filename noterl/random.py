@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+_MAX_SEED = 2**128  # NumPy's default seeds have 128 bits
+
 # Held while Python's or torch's global generator is seeded, so that agents in other threads do not sample from it.
 GLOBAL_GENERATORS = threading.RLock()
 
@@ -84,8 +86,11 @@ class Generators:
 
 
 def check_seed(seed: Any) -> None:
-    """Raise a ValueError if the seed is not a non-negative int or None."""
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0):
+    """Raise a ValueError if the seed is not a non-negative int below 2**128, or None."""
+    is_int = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if is_int and seed >= _MAX_SEED:  # NumPy takes seconds for seeds of 10^5 digits, and Python does not print them
+        raise ValueError("seed must be below 2**128")
+    if seed is not None and (not is_int or seed < 0):
         raise ValueError(f"seed must be a non-negative int or None, got {seed!r}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from noterl.callback import Callback, Every
@@ -24,15 +25,17 @@ class AdaptiveCallback(Callback):
     | `batch` (transitions) | `Scale` | more | more |
     | `update_every` (environment steps between groups) | `Scale` | fewer | more |
     | `updates` (in a group) | `Scale` | more | - |
-    | `collect` (as `update_every`, but also fewer as the memory fills) | `Scale` | fewer | - |
+    | `collect` (as `update_every`, times 1 - N / capacity until the memory is full) | `Scale` | fewer | - |
     | `alpha` (of prioritized sampling) | `Rate` | up | down |
     | `lr` (of every optimizer), `tau` (Polyak), `gamma`, `clip` | `Rate` | up | down |
     | `eps` (of the policy), `weight_decay`, `beta` (the agent's, else the sampler's) | `Rate` | down | up |
     | `beta1`, `beta2` (of every optimizer) | `Rate` | up | up |
 
-    Every value is clipped to its bounds. `batch` does not exceed the number of transitions that the memory can sample,
-    unless its first value does. The logs of each episode hold each value under its name, or under `lr/<optimizer>` if
-    there are several optimizers. The values stay when training ends. The formulas are those of `adjust_*` in Note_rl.
+    Every value is clipped to its bounds. `batch` does not exceed the number of transitions that the memory can sample
+    or a rollout has, unless its first value does. If the policy anneals its epsilon, `eps` is the value at the end:
+    `end` of `LinearEpsGreedyPolicy`, `min_eps` of `AdaptiveEpsGreedyPolicy`. The logs of each episode hold each value
+    under its name, or under `lr/<optimizer>` if there are several optimizers. The values stay when training ends. The
+    formulas are those of `adjust_*` in Note_rl.
 
     Attributes:
         ema: the moving average of the measured quantity; None before the first measurement.
@@ -62,12 +65,19 @@ class AdaptiveCallback(Callback):
         self._values: dict[str, Values] = {}  # not rounded
         self._first: dict[str, Values] = {}
 
-    def _check_batch(self, name: str) -> None:
-        least, replay = self._adjusted[name].min, self.agent.replay
-        if name == "batch" and isinstance(replay, Replay) and least > replay.capacity:
-            raise ValueError(
-                f"min of batch must be at most the capacity of the replay memory, {replay.capacity}, got {least}"
-            )
+    def _largest_batch(self, least: int) -> int:
+        """Return the largest batch that the memory will be able to sample.
+
+        Raises:
+            ValueError: if it is less than `least`, the bound of the batch.
+        """
+        replay, kind = self.agent.replay, "the transitions of a rollout"
+        most = self.agent.largest_batch(sys.maxsize) if self.agent.memory == "rollout" else sys.maxsize
+        if isinstance(replay, Replay) and replay.capacity < most:
+            most, kind = replay.capacity, "the capacity of the replay memory"
+        if least > most:
+            raise ValueError(f"min of batch must be at most {kind}, {most}, got {least}")
+        return most
 
     def _measure(self) -> float | None:
         """Return the measured quantity; None if there is nothing to measure yet."""
@@ -90,8 +100,8 @@ class AdaptiveCallback(Callback):
                 self._first[name] = self._values[name] = present
             if tunable.is_count:
                 (first,) = self._first[name].values()
-                self._adjusted[name] = how.with_defaults(int(first), batch=name == "batch")
-                self._check_batch(name)
+                most = self._largest_batch(how.min or 1) if name == "batch" else None
+                self._adjusted[name] = how.with_defaults(int(first), largest_batch=most)
             self._write(name)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -128,9 +138,6 @@ class AdaptiveCallback(Callback):
     def _adjust(self, name: str, ratio: float) -> None:
         tunable, how = TUNABLES[name], self._adjusted[name]
         direction = getattr(tunable, self.follows)
-        if name == "collect":
-            room = 1.0 - len(self.agent.replay) / self.agent.replay.capacity
-            ratio = ratio / room if room > 0 else ratio
         self._values[name] = {part: how.next(value, ratio, direction) for part, value in self._values[name].items()}
         if name == "batch":
             self._limit_batch()
@@ -141,11 +148,8 @@ class AdaptiveCallback(Callback):
 
         Without this limit, no update could run while the batch is larger than the memory.
         """
-        if not isinstance(self.agent.replay, Replay):
-            return False
         ((part, size),) = self._values["batch"].items()
-        sampleable = self.agent.replay.num_sampleable(math.ceil(size))
-        most = max(sampleable, self._first["batch"][part])
+        most = max(self.agent.largest_batch(math.ceil(size)), self._first["batch"][part])
         self._values["batch"] = {part: min(size, most)}
         return most < size
 
@@ -157,6 +161,10 @@ class AdaptiveCallback(Callback):
 
     def _rounded(self, name: str) -> Values:
         how, values = self._adjusted[name], self._values[name]
+        if name == "collect":  # not stored, so that it is not applied again to the next value
+            capacity = self.agent.replay.capacity
+            room = capacity - len(self.agent.replay)
+            values = {part: value * room / capacity if room > 0 else value for part, value in values.items()}
         if isinstance(how, Scale):
             return {part: how.rounded(value, batch=name == "batch") for part, value in values.items()}
         return values

@@ -76,14 +76,21 @@ class Scale:
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min must be at most max, {self.max}, got {self.min}")
 
-    def with_defaults(self, first: int, *, batch: bool) -> Scale:
+    def with_defaults(self, first: int, *, largest_batch: int | None) -> Scale:
         """Return a copy whose defaults are replaced by values that depend on the first count.
+
+        Args:
+            first: the first count.
+            largest_batch: of a batch, the largest size that can be sampled; None for another count.
 
         Raises:
             ValueError: if the batch could take too many sizes.
         """
+        batch = largest_batch is not None
         low = self.min or (max(1, first // 2) if batch else 1)
         high = max(low, self.max or LARGEST * first)
+        if largest_batch is not None:
+            high = max(low, min(high, max(largest_batch, first)))
         align = self.align or (first if batch else 1)
         if batch and high // align - low // align + 1 > MOST_SIZES:
             raise ValueError(
@@ -139,12 +146,14 @@ class Tunable(NamedTuple):
         elif self.is_count and self.name != "batch" and agent.memory != "replay":
             reason = f"{type(agent).__name__} learns when a rollout is complete"
         else:
-            owner = self._owner(agent)
+            owner, attribute = self._owner(agent), self._attribute(agent)
             if isinstance(owner, Mapping):
-                value: Any = owner.get(self.attribute)
+                value: Any = owner.get(attribute)
                 reason = f"{type(agent).__name__} has the hyperparameters {', '.join(sorted(owner))}"
             else:
-                value = getattr(owner, self.attribute, None)
+                value = getattr(owner, attribute, None)
+                if self.name == "batch" and not isinstance(value, str):
+                    value = agent.update_batch_size  # that of rollouts may be lower
                 reason = f"{type(owner).__name__} has no number {self.attribute!r}"
             if hasattr(value, "__float__") and not isinstance(value, bool):
                 return {self.name: float(value)}
@@ -156,16 +165,19 @@ class Tunable(NamedTuple):
             for part, optimizer in self._optimizers(agent):
                 agent.set_rule(self.attribute, values[part], optimizer)
             return
-        owner = self._owner(agent)
+        owner, attribute = self._owner(agent), self._attribute(agent)
         if isinstance(owner, Mapping):
-            owner[self.attribute].assign(values[self.name])
+            owner[attribute].assign(values[self.name])
         else:
-            setattr(owner, self.attribute, values[self.name])
+            setattr(owner, attribute, values[self.name])
 
     def _optimizers(self, agent: AgentView) -> Iterator[tuple[str, str]]:
         """Yield a name for the value of each optimizer, and the optimizer's name."""
         names = agent.optimizer_names
         return ((self.name if len(names) == 1 else f"{self.name}/{optimizer}", optimizer) for optimizer in names)
+
+    def _attribute(self, agent: AgentView) -> str:
+        return str(getattr(agent.policy, "annealed_to", "eps")) if self.name == "eps" else self.attribute
 
     def _owner(self, agent: AgentView) -> Any:
         if self.name == "beta" and "beta" in agent.hyperparameters:

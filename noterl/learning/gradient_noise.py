@@ -25,28 +25,45 @@ class Spread(NamedTuple):
         size: D.
         squares: the sum of |g_k - G|^2 over k.
         mean_square: |G|^2.
+        batch_size: B, transitions of each batch.
+        population: N, the transitions of which each batch holds B different ones; infinite for independent samples.
     """
 
     samples: int
     size: int
     squares: float
     mean_square: float
+    batch_size: int
+    population: float = math.inf
 
     @property
     def variance(self) -> float:
         """The mean over samples and coordinates of (g_kj - G_j)^2."""
         return self.squares / (self.samples * self.size)
 
-    def signal_and_noise(self, batch_size: int) -> tuple[float, float]:
+    @property
+    def correction(self) -> float:
+        """The factor (N - B) / (N - 1), by which the variance of a mean is lower if no transition is sampled twice."""
+        if math.isinf(self.population):
+            return 1.0
+        return (self.population - self.batch_size) / (self.population - 1)
+
+    @property
+    def transition_variance(self) -> float:
+        """`variance` for independent samples, times B: it does not depend on the size of the batches."""
+        return self.batch_size * self.variance / self.correction
+
+    def signal_and_noise(self) -> tuple[float, float]:
         """Return unbiased estimates of |E g|^2 and of the trace of the covariance of one transition's gradient.
 
-        McCandlish et al. (2018), appendix A.1, with batches of B (the mean of |g_k|^2) and of K B (|G|^2).
+        McCandlish et al. (2018), appendix A.1, with batches of B (the mean of |g_k|^2) and of K B (|G|^2). The trace is
+        divided by `correction`, which leaves the estimate of |E g|^2 as it is.
         """
         small = self.mean_square + self.squares / self.samples
-        large_size = self.samples * batch_size
-        signal = (large_size * self.mean_square - batch_size * small) / (large_size - batch_size)
-        noise = (small - self.mean_square) / (1.0 / batch_size - 1.0 / large_size)
-        return signal, noise
+        large_size = self.samples * self.batch_size
+        signal = (large_size * self.mean_square - self.batch_size * small) / (large_size - self.batch_size)
+        noise = (small - self.mean_square) / (1.0 / self.batch_size - 1.0 / large_size)
+        return signal, noise / self.correction
 
 
 class GradientNoise:
@@ -54,14 +71,14 @@ class GradientNoise:
 
     A measurement does not change the agent. If an update has several optimizers, the gradients of all of them are
     included, and none is applied in between. If an agent learns from rollouts without a replay memory, the batches are
-    minibatches of the last rollout. The weights are then those after its updates.
+    minibatches of the last rollout, of at most half of it. The weights are then those after its updates.
 
     Args:
         learner: the agent's learner, which is built.
         samples: the number of batches, K.
 
     Raises:
-        ValueError: if the agent learns from whole rollouts, so that there are no minibatches to compare.
+        ValueError: if a rollout is a single transition, so that there are no minibatches to compare.
 
     Attributes:
         generator: samples the batches. It is seeded by the agent's seed but is not one of the agent's generators.
@@ -69,10 +86,10 @@ class GradientNoise:
 
     def __init__(self, learner: Learner, samples: int) -> None:
         self._learner, self._samples = learner, samples
-        if isinstance(learner, RolloutLearner) and learner.replay is None and learner.batch_size == learner.num_rows:
+        if isinstance(learner, RolloutLearner) and learner.replay is None and learner.num_rows < 2:
             raise ValueError(
-                f"gradient noise compares minibatches, but {type(learner.algorithm).__name__} learns from whole "
-                f"rollouts of {learner.num_rows} transitions: compile with a smaller batch_size"
+                f"gradient noise compares minibatches, but a rollout of {type(learner.algorithm).__name__} has "
+                f"{learner.num_rows} transitions: rollout_steps times num_envs must be at least 2"
             )
         self.generator = Generators(learner.algorithm.generators.seed)("gradient_noise")
         self._spread = backends.current().compile_call(
@@ -83,11 +100,6 @@ class GradientNoise:
             training=True,
             torch_seed=lambda advance: learner.algorithm.updates,
         )
-
-    @property
-    def batch_size(self) -> int:
-        """Transitions per batch."""
-        return self._learner.batch_size
 
     def __call__(self) -> Spread | None:
         """Return the spread; None if there are no data at this step.
@@ -101,7 +113,8 @@ class GradientNoise:
             squares, mean_square, size = self._spread(batch)
         except NonFiniteError:
             return None
-        return Spread(self._samples, int(size), float(squares), float(mean_square))
+        numbers = int(size), float(squares), float(mean_square)
+        return Spread(self._samples, *numbers, batch.reward.shape[1], self._learner.noise_population)
 
 
 class Recorder:

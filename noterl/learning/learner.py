@@ -6,6 +6,7 @@ The loop uses these members in order: `add`, `due`, `sample`, `batches`, `update
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -167,11 +168,12 @@ class Learner(ABC):
 
     # The protocol of the loop
 
-    def attach(self, source: EnvSource) -> None:  # noqa: B027  (optional)
+    def attach(self, source: EnvSource, num_envs: int) -> None:  # noqa: B027  (optional)
         """Check that the memory fits the environments of a `fit`, before they are opened.
 
         Raises:
-            ValueError: if the memory relabels transitions and cannot do so with this agent and these environments.
+            ValueError: if the memory relabels transitions and cannot do so with this agent and these environments, or
+                a rollout in so many environments is smaller than the batch that `compile` received.
         """
 
     def open(self, num_envs: int) -> None:  # noqa: B027  (optional)
@@ -334,7 +336,13 @@ class Learner(ABC):
             self._groups[key] = (group, found)  # a reference to the group, so that its ids are not used again
         return self._groups[key][1]
 
+    def largest_batch(self, size: int) -> int:
+        """Return the size of the largest batch, of at most `size` transitions, that the memory can sample now."""
+        return min(size, int(self.memory.num_sampleable(size)))
+
     # Gradient noise
+
+    noise_population: float = math.inf  # the transitions of which a batch holds different ones; see `Spread`
 
     @abstractmethod
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:

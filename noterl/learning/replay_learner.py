@@ -41,7 +41,7 @@ class ReplayLearner(Learner):
         agents = 0 if source.team is None else len(source.team)
         self.replay.build(source.observation_space, source.action_space, agents=agents)
 
-    def attach(self, source: EnvSource) -> None:
+    def attach(self, source: EnvSource, num_envs: int) -> None:
         """Attach the memory's relabelling to the agent and the environments."""
         if self.replay.relabel is not None:
             self.replay.relabel.attach(self.algorithm, source)

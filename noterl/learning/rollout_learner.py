@@ -26,6 +26,7 @@ from noterl.utils.checks import check_positive
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
+    from noterl.envs import EnvSource
 
 FieldSpec = dict[str, tuple[tuple[int, ...], Any]]
 
@@ -35,6 +36,7 @@ class RolloutLearner(Learner):
 
     Args:
         algorithm: the agent, with `rollout_steps` and `epochs`.
+        least_rows: transitions that a rollout must have: the batch size that `compile` received, or 0.
         **settings: see `Learner`.
 
     Raises:
@@ -43,8 +45,9 @@ class RolloutLearner(Learner):
 
     rollout: Rollout
 
-    def __init__(self, algorithm: Algorithm, **settings: Any) -> None:
+    def __init__(self, algorithm: Algorithm, *, least_rows: int = 0, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
+        self._least_rows = least_rows
         self.rollout = self.memory = Rollout(algorithm.rollout_steps)
         check_positive("epochs", algorithm.epochs)
         self._data: Any = None  # the prepared rows [T N, ...] of the last rollout, on the device
@@ -76,19 +79,28 @@ class RolloutLearner(Learner):
         Raises:
             ValueError: if `extra_spec` declares other fields.
         """
-        fields = example_batch(self.algorithm).extra
+        fields, fetch = example_batch(self.algorithm).extra, backends.current().fetch
         found: FieldSpec = {
-            name: (tuple(field.shape[1:]), np.float32)
+            name: (tuple(field.shape[1:]), fetch(field).dtype)
             for name, field in fields.items()
             if name not in ("continues", "ended")
         }
-        shapes = {name: shape for name, (shape, _) in found.items()}
-        for name, (shape, _) in self.algorithm.extra_spec.items():
-            if shapes.get(name) != shape:
+        for name, (shape, dtype) in self.algorithm.extra_spec.items():
+            if name not in found or found[name] != (shape, np.dtype(dtype)):
+                returned = {name: (shape, str(dtype)) for name, (shape, dtype) in found.items()}
                 raise ValueError(
-                    f"extra_spec declares {name!r} with the shape {shape}, but prepare returns the shapes {shapes}"
+                    f"extra_spec declares {name!r} as {(shape, str(np.dtype(dtype)))}, but prepare returns {returned}"
                 )
         return found
+
+    def attach(self, source: EnvSource, num_envs: int) -> None:
+        """Check that a rollout in so many environments holds a batch of the size that `compile` received."""
+        length = self.rollout.length
+        if self._least_rows > length * num_envs:
+            raise ValueError(
+                f"batch_size must be at most the transitions of a rollout, {length * num_envs} (rollout_steps={length} "
+                f'in {num_envs} environments), got {self._least_rows}; "rollout" is a whole rollout'
+            )
 
     def open(self, num_envs: int) -> None:
         """Allocate the rollout for this number of lanes."""
@@ -163,12 +175,25 @@ class RolloutLearner(Learner):
         """Return a context manager that yields an iterator over `(prepared rows on the device, indices of a part)`."""
         return nullcontext(GatheredRows(self._data, pad(part, size)) for part in samples)
 
+    def largest_batch(self, size: int) -> int:
+        """Return the smaller one of `size` and the transitions of a rollout."""
+        return min(size, self.num_rows)
+
+    @property
+    def noise_population(self) -> float:  # type: ignore[override]
+        """The transitions of a rollout."""
+        return self.num_rows
+
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
-        """Return minibatches of the last rollout; None unless the agent has learned from it at this step."""
+        """Return minibatches of the last rollout; None unless the agent has learned from it at this step.
+
+        They hold at most half of the rollout, because batches of the whole rollout would all be equal.
+        """
         if self._data is None or not self.rollout.is_full:
             return None
-        fetch = backends.current().fetch
-        indices = np.stack([generator.permutation(self.num_rows)[: self.batch_size] for _ in range(samples)])
+        fetch, count = backends.current().fetch, self.num_rows
+        size = min(self.batch_size, count // 2)
+        indices = np.stack([generator.permutation(count)[:size] for _ in range(samples)])
         batch: Batch = map_arrays(lambda array: fetch(array)[indices], self._data)
         return batch
 
@@ -199,6 +224,7 @@ class ReplayedRolloutLearner(RolloutLearner):
     """
 
     replay: Replay
+    noise_population = math.inf
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
@@ -237,6 +263,10 @@ class ReplayedRolloutLearner(RolloutLearner):
     def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
         """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
         return self.replay.gather_ahead(lambda part: pad(self.replay.gather(part, gamma=part.gamma), size), samples)
+
+    def largest_batch(self, size: int) -> int:
+        """Return the smallest one of `size`, the transitions of a rollout, and those that the memory can sample."""
+        return min(super().largest_batch(size), self.replay.num_sampleable(size))
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return batches that are sampled like those of updates, with another generator; None for lack of data."""

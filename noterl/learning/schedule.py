@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl.utils.checks import check_int, check_int_or_word, whole
+from noterl.utils.checks import check_int, check_int_or_word, check_word, whole
 
 
 class Due(NamedTuple):
@@ -19,6 +19,7 @@ class Due(NamedTuple):
 
 
 _NOTHING = Due(0, False)
+MOST_SAMPLED = 2**27  # transitions of a group: 1 GiB of indices
 
 
 class UpdateSchedule:
@@ -36,13 +37,28 @@ class UpdateSchedule:
         update_every: float | str,
         updates: int | str,
         target_update: int | float | None,
+        target_unit: str = "steps",
     ) -> None:
         rollout = isinstance(batch_size, str) and batch_size == "rollout"
         self.batch_size: Any = batch_size if rollout else check_int("batch_size", batch_size)
         self.learning_starts = check_int("learning_starts", whole(learning_starts), least=0)
         self.update_every = check_int_or_word("update_every", whole(update_every), "episode")
         self.updates = check_int_or_word("updates", updates, "pass")
-        self.hard_copy_every, self.tau = _target(target_update)
+        both_ints = not isinstance(self.updates, str) and not rollout
+        if both_ints and self.updates * self.batch_size > MOST_SAMPLED:
+            raise ValueError(
+                f"updates times batch_size must be at most {MOST_SAMPLED:,}, because the transitions of a group are "
+                f"sampled together; got updates={self.updates} and batch_size={self.batch_size}"
+            )
+        every, self.tau = _target(target_update)
+        counts_updates = check_word("target_unit", target_unit, ("steps", "updates")) == "updates"
+        if counts_updates and not every:
+            raise ValueError(
+                "target_unit='updates' is for a target_update that is an int, the number of gradient updates between "
+                f"hard copies, got target_update={target_update!r}"
+            )
+        self.hard_copy_every = 0 if counts_updates else every
+        self.hard_copy_updates = every if counts_updates else 0
 
     @property
     def polyak(self) -> bool:
@@ -62,6 +78,27 @@ class UpdateSchedule:
         ratio = "" if self.updates_per_step is None else f" ({self.updates_per_step:.3g} per step)"
         every = "episode" if isinstance(self.update_every, str) else f"{self.update_every:,} steps"
         return f"updates: {self.updates} every {every}{ratio}"
+
+    def split(self, first: int, updates: int, size: int) -> list[slice]:
+        """Return the parts of a group of updates: at most `size` each, and none beyond a hard copy that counts updates.
+
+        Args:
+            first: gradient updates before the group.
+            updates: of the group.
+            size: the largest number of updates in one compiled call.
+        """
+        parts, start = [], 0
+        while start < updates:
+            end = min(start + size, updates)
+            if self.hard_copy_updates:
+                end = min(end, start + self.hard_copy_updates - (first + start) % self.hard_copy_updates)
+            parts.append(slice(start, end))
+            start = end
+        return parts
+
+    def copies_after(self, updates: int) -> bool:
+        """Return whether a hard copy follows the update with which their number reaches `updates`."""
+        return bool(self.hard_copy_updates) and updates % self.hard_copy_updates == 0
 
     def due(self, before: int, after: int, ended: int, num_sampleable: Callable[[], int]) -> Due:
         """Return what is due as the environment steps go from `before` to `after`.
@@ -89,7 +126,7 @@ class UpdateSchedule:
 
 
 def _target(target_update: Any) -> tuple[int, float | None]:
-    """Return `(environment steps between hard copies, Polyak coefficient)`; 0 and None mean that there is none."""
+    """Return `(number between hard copies, Polyak coefficient)`; 0 and None mean that there is none."""
     if target_update is None:
         return 0, None
     if isinstance(target_update, float | np.floating) and 0 < target_update < 1:
@@ -98,6 +135,6 @@ def _target(target_update: Any) -> tuple[int, float | None]:
     if isinstance(steps, int | np.integer) and not isinstance(steps, bool) and steps >= 1:
         return int(steps), None
     raise ValueError(
-        "target_update must be an int (environment steps between hard copies) or a float between 0 and 1 (Polyak's "
+        "target_update must be an int (steps between hard copies, in target_unit) or a float between 0 and 1 (Polyak's "
         f"coefficient, applied after every update), got {target_update!r}"
     )

@@ -86,6 +86,9 @@ class Settings:
             "jit_compile": self.jit_compile,
             "steps_per_execution": self.steps_per_execution,
         }
+        if algorithm.memory == "rollout":
+            size = self.arguments.get("batch_size", 0)
+            settings["least_rows"] = 0 if isinstance(size, str) else int(size)
         learner: Learner
         if self.replay is None:
             learner = RolloutLearner(algorithm, **settings)
@@ -148,7 +151,7 @@ def _is_spec(value: Any) -> bool:
 
 # `compile` warns above this number of gradient updates per environment step.
 MANY_UPDATES_PER_STEP = 4
-_SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
+_SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update", "target_unit")
 
 
 def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algorithm) -> tuple[Replay, UpdateSchedule]:

@@ -33,3 +33,4 @@ from noterl.networks.builders import (
     share_trunk,
 )
 from noterl.networks.modes import training_mode
+from noterl.networks.size_limit import claim, plan_sizes, size_limit

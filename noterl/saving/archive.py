@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import struct
 import sys
 import zipfile
 import zlib
@@ -28,11 +29,15 @@ from noterl.utils.files import FileError, PathLike, reading, replacing
 
 VERSION = 1
 
-_MAX_JSON = 2**26  # bytes; parsed JSON takes some twenty times the memory of its text
+# Parsed values take up to 200 bytes each, and some files are refused only after parsing.
+_MAX_JSON = 2**23  # bytes
+_MAX_VALUES = 2**18
+_MAX_DIRECTORY = 2**22  # bytes of the table of contents, which is parsed first: some 40,000 members
 _JSON, _TENSORS = "agent.json", "variables.safetensors"
 _ARRAY_NAME = re.compile(r"arrays/[A-Za-z0-9_]+\.npy")
 _LIBRARIES = ("noterl", "gymnasium", "jax", "keras", "numpy", "tensorflow", "torch")
 _END_OF_ZIP = 22  # bytes of a zip's last record without a comment
+_END_OF_ZIP64 = 76  # bytes of the records before it in a zip of more than 4 GiB
 # Small files are assembled in memory and written with one call, because zipfile seeks back to each member's header.
 _MAX_BUFFERED = 2**24  # bytes
 
@@ -54,8 +59,8 @@ def write(path: PathLike, tree: Any) -> None:
 
     Raises:
         TypeError: if the tree holds any other type; the message names its place. Nothing is written.
-        ValueError: if it is nested more than 100 deep, or its JSON without the arrays exceeds 64 MiB. Nothing is
-            written.
+        ValueError: if it is nested more than 100 deep, or its JSON without the arrays exceeds 8 MiB or 262,144 values.
+            Nothing is written.
         OSError: if the file cannot be written (see its `errno`); the old file is unchanged then.
 
     Example:
@@ -70,8 +75,12 @@ def write(path: PathLike, tree: Any) -> None:
     encoder = TreeEncoder()
     content = {"format": "noterl", "version": VERSION, "libraries": _library_versions(), "tree": encoder.encode(tree)}
     text = json.dumps(content, allow_nan=False).encode("ascii")
-    if len(text) > _MAX_JSON:
-        raise ValueError(f"tree must be at most {_MAX_JSON} bytes of JSON without its arrays, got {len(text)}")
+    if len(text) > _MAX_JSON or _count_values(text) > _MAX_VALUES:
+        raise ValueError(
+            f"tree must be at most {_MAX_JSON} bytes of JSON and {_MAX_VALUES} values without its arrays, got "
+            f"{len(text)} bytes and {_count_values(text)} values: large states of environments or callbacks must be "
+            "arrays"
+        )
     with replacing(path) as file:
         _write_zip(file, text, encoder)
 
@@ -87,6 +96,7 @@ def read(path: PathLike) -> Any:
     """
     with reading(path) as file:
         size = os.fstat(file.fileno()).st_size
+        _check_directory(file, size)
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, file, size)
             encoded = _encoded_tree(_bytes(archive, members.pop(_JSON), _MAX_JSON))
@@ -199,6 +209,24 @@ def _put(descriptor: int, data: memoryview, position: int) -> int:
     return position
 
 
+def _check_directory(file: BinaryIO, size: int) -> None:
+    """Raise a FileError if the zip's table of contents is too large to be parsed."""
+    file.seek(max(0, size - _END_OF_ZIP - _END_OF_ZIP64))
+    end = file.read()
+    if end[-_END_OF_ZIP:][:4] != b"PK\x05\x06":
+        return  # not a zip, or one with bytes after it, which `_members` refuses
+    (length,) = struct.unpack("<12xL6x", end[-_END_OF_ZIP:])
+    if end[:4] == b"PK\x06\x06":
+        length = max(length if length != 2**32 - 1 else 0, struct.unpack("<40xQ8x", end[:56])[0])
+    if length > _MAX_DIRECTORY:
+        raise FileError(f"its table of contents is larger than {_MAX_DIRECTORY} bytes")
+
+
+def _count_values(text: bytes) -> int:
+    """Return an upper bound of the values in a JSON text, without parsing it."""
+    return text.count(b",") + text.count(b"[") + text.count(b"{") + 1
+
+
 def _members(archive: zipfile.ZipFile, file: BinaryIO, size: int) -> dict[str, zipfile.ZipInfo]:
     """Return the members by name, after the checks that do not need their contents."""
     members = {info.orig_filename: info for info in archive.infolist()}
@@ -231,11 +259,16 @@ def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: 
     if info is None:
         raise FileError(f"its member {name!r:.80} is missing or used twice")
     with archive.open(info) as member:
-        return read_npy(member, info.file_size)
+        try:
+            return read_npy(member, info.file_size)
+        except FileError as error:
+            raise FileError(f"its member {name!r:.80}: {error}") from error
 
 
 def _encoded_tree(text: bytes) -> Any:
     """Return the encoded tree of `agent.json`."""
+    if _count_values(text) > _MAX_VALUES:
+        raise FileError(f"its member {_JSON!r} has more than {_MAX_VALUES} values")
     document = json.loads(text.decode("ascii"), object_pairs_hook=_unique, parse_constant=_no_constant)
     if not isinstance(document, dict) or document.get("format") != "noterl":
         raise FileError(f"its {_JSON} was not written by noterl")

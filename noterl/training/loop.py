@@ -181,12 +181,15 @@ class Loop:
         started = perf_counter()
         sample = learner.sample(updates)
         self.clock["sample"] += perf_counter() - started
-        parts = [sample[start : start + size] for start in range(0, updates, size)]
+        parts = [sample[part] for part in learner.schedule.split(self.counters.updates, updates, size)]
         results: list[GroupResult] = []
         failed = False
         with learner.batches(parts, size) as batches:
             for part in parts:
                 results.append(self._call(batches, len(part)))
+                if results[-1].applied and learner.schedule.copies_after(self.counters.updates):
+                    learner.algorithm.update_target()
+                    self.actor.forward.target_moved()
                 if results[-1].applied < len(part):
                     failed = not results[-1].stopped_early  # not finite, and a callback ended training
                     break

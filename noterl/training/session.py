@@ -90,7 +90,7 @@ class Session:
             ValueError: if `num_envs` is not the number of environments in a vector environment. The episodes in flight
                 are then kept for the next `fit`.
         """
-        count = self._count(source, num_envs)
+        count = self.count(source, num_envs)
         lanes = self.lanes
         if lanes is not None and lanes.source is source and restart and source.num_envs is not None:
             lanes.restart()  # a vector environment can be reset without making it again
@@ -106,7 +106,12 @@ class Session:
             self.lanes.set_state(saved)
         return self.lanes
 
-    def _count(self, source: envs.EnvSource, num_envs: int | None) -> int:
+    def count(self, source: envs.EnvSource, num_envs: int | None) -> int:
+        """Return the number of environments of a `fit` with these arguments.
+
+        Raises:
+            ValueError: if `num_envs` is not the number of environments in a vector environment.
+        """
         if source.num_envs is not None:
             if num_envs not in (None, source.num_envs):
                 raise ValueError(f"num_envs is {num_envs}, but env is a vector environment of {source.num_envs}")

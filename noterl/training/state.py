@@ -18,6 +18,7 @@ from noterl.collect.checks import check_state as check_lanes
 from noterl.learning import optimizers
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
+from noterl.networks.config import stored
 from noterl.training.session import Session
 from noterl.types import Counters
 from noterl.utils.checks import check_bool
@@ -102,7 +103,7 @@ def _check(parts: Parts, state: Any) -> None:
         },
         "hyperparameters": dict.fromkeys(algorithm.hyperparameters, float),
         "optimizers": dict.fromkeys(learner.optimizers, dict),
-        "counters": dict.fromkeys(_COUNTERS, Int(0)),
+        "counters": dict.fromkeys(_COUNTERS, Int(0, 2**63 - 1)),
         "loss": {"last": DictOf(float), "sums": DictOf([float, Int(1)])},
         "generators": dict,
         "explorer": dict,
@@ -144,12 +145,18 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
 
 
 def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
-    if learner.rollout is not None:
-        learner.rollout.set_state(state["rollout"])
-    if learner.replay is None:
-        return
-    if state["replay"] is not None:
-        learner.replay.set_state(state["replay"])
+    rollout = learner.rollout
+    before = {} if rollout is None else dict(vars(rollout))  # `set_state` allocates other arrays
+    try:
+        if rollout is not None:
+            rollout.set_state(state["rollout"])
+        if learner.replay is not None and state["replay"] is not None:
+            learner.replay.set_state(state["replay"])
+    except BaseException:
+        if rollout is not None:
+            vars(rollout).update(before)
+        raise
+    if learner.replay is None or state["replay"] is not None:
         return
     # The memory keeps its contents, which the restored episodes in flight do not continue.
     for lane in range(len(state["lanes"]["lanes"]) if state["lanes"] else 0):
@@ -165,7 +172,7 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
     check_bool("replay", replay)
     algorithm = parts.algorithm
     config = algorithm.get_config()
-    config.update({"env": None} if "env" in config else {})
+    config = stored({name: None if name == "env" else value for name, value in config.items()})
     arguments = dict(parts.settings.arguments)
     if replay and parts.learner.replay is not None:  # the default capacity depends on the machine
         arguments["replay"] = parts.learner.replay
@@ -229,13 +236,29 @@ def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray], *, allow
         networks.set_weights(network, [arrays[key] for key in expected if key.rpartition("/")[0] == name])
 
 
+def torch_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
+    """Return the weights as "<network>.<name in torch>" in torch's layout, and the statistics of normalizers.
+
+    Raises:
+        ValueError: if a network is not a module of torch.
+    """
+    found = {}
+    for name, network in algorithm.networks().items():
+        if not networks.is_module(network):
+            raise ValueError(f"layout must be 'keras', because the network {name!r} is not a module of torch")
+        for key, array in backends.current().modules.state_dict(network).items():
+            found[f"{name.replace('/', '.')}.{key}"] = array
+    return {**found, **{name: array for name, array in get_weights(algorithm).items() if name.startswith(_NORMALIZERS)}}
+
+
 def summary(parts: Parts) -> str:
     """Return the text that `Agent.summary` prints."""
     algorithm, counters = parts.algorithm, parts.counters
     lines = [
         f"{type(algorithm).__name__}: {algorithm.observation_space} -> {algorithm.action_space}",
-        f"backend {backends.name()} on {backends.current().device_name()}; "
-        f"acting in {'NumPy' if parts.actor.forward.in_numpy else 'the compiled forward pass'}",
+        f"backend {backends.name()}, devices: {', '.join(backends.current().device_names())}",
+        f"updates on {backends.current().device_name()}, acting in "
+        f"{'NumPy on the host' if parts.actor.forward.in_numpy else 'the compiled forward pass'}",
     ]
     for name, network in algorithm.networks().items():
         held = networks.variables(network)

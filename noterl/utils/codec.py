@@ -24,9 +24,15 @@ Array = npt.NDArray[Any]
 MAX_DEPTH = 100
 # Lists of at least this many numbers, such as histories, become arrays: smaller in the file, and faster to parse.
 _PACKED_LENGTH = 64
-# The limit of the sizes of all spaces in a file, added up. The size of four stacked Atari frames is 28,224.
-_MAX_SPACE_SIZE = 2**26
+# The limit of what all spaces in a file take, in bytes: bounds of a Box, and one-hot vectors of discrete spaces. Four
+# frames of 512 x 512 pixels with three colors take 12 MiB.
+_MAX_SPACE_BYTES = 2**24
+_SPACE_BYTES = 2**12  # the least that a space counts, so that their number is limited too
+_MAX_HEX_DIGITS = 2**15  # of an int
 _DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16)")
+# The kinds of items in a list that is stored as arrays; from 2 on, a kind is an item of _CONSTANTS.
+_MIXED: dict[type, int] = {float: 0, int: 1, bool: 2, type(None): 2}
+_CONSTANTS = [None, False, True]
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
 
@@ -126,13 +132,24 @@ class Encoder:
         return name
 
     def _list(self, value: list[Any], keys: Keys) -> Any:
-        for kind, dtype in ((float, np.float64), (int, np.int64)):
-            if len(value) >= _PACKED_LENGTH and all(type(item) is kind for item in value):
-                try:
-                    return {"$packed": self._store(np.array(value, dtype), keys)}
-                except OverflowError:
-                    break
+        kinds = [_MIXED.get(type(item)) for item in value] if len(value) >= _PACKED_LENGTH else [None]
+        if None not in kinds:
+            try:
+                return self._pack(value, kinds, keys)
+            except OverflowError:  # an int of more than 64 bits
+                pass
         return [self.encode(item, (*keys, index)) for index, item in enumerate(value)]
+
+    def _pack(self, value: list[Any], kinds: list[Any], keys: Keys) -> Any:
+        """Return a list of floats, ints, bools and None as arrays."""
+        if set(kinds) <= {0}:
+            return {"$packed": self._store(np.array(value, np.float64), keys)}
+        if set(kinds) <= {1}:
+            return {"$packed": self._store(np.array(value, np.int64), keys)}
+        codes = [2 + _CONSTANTS.index(item) if kind == 2 else kind for item, kind in zip(value, kinds, strict=True)]
+        floats, ints = ([item for item, own in zip(value, kinds, strict=True) if own == kind] for kind in (0, 1))
+        arrays = np.array(codes, np.int64), np.array(floats, np.float64), np.array(ints, np.int64)
+        return {"$mixed": [self._store(array, keys) for array in arrays]}
 
     def _dict(self, value: dict[Any, Any], keys: Keys) -> dict[str, Any]:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
@@ -158,14 +175,15 @@ class Decoder:
 
     def __init__(self, load: Callable[[str], Array]) -> None:
         self._load = load
-        self._space_size = 0
+        self._space_bytes = 0
         # For malformed content, each may raise any error.
         self._decoders: dict[str, Callable[[Any, Keys], Any]] = {
-            "$int": lambda content, keys: int(content, 16),
+            "$int": lambda content, keys: _decode_int(content),
             "$float": lambda content, keys: _FLOATS[content],
             "$scalar": _decode_scalar,
             "$npy": lambda content, keys: self._load(expect(content, str)),
             "$packed": self._packed,
+            "$mixed": self._mixed,
             "$bytes": lambda content, keys: self._load(expect(content, str)).tobytes(),
             "$tuple": lambda content, keys: tuple(expect(self.decode(content, keys), list)),
             "$deque": lambda content, keys: deque(expect(self.decode(content[0], keys), list), *content[1:]),
@@ -210,6 +228,15 @@ class Decoder:
             raise ValueError(f"got {array.dtype}{list(array.shape)}")
         return array.tolist()
 
+    def _mixed(self, content: Any, keys: Keys) -> list[Any]:
+        kinds, floats, ints = (self._packed(name, keys) for name in expect(content, list))
+        values = iter(floats), iter(ints)
+        if not all(type(kind) is int and 0 <= kind < 2 + len(_CONSTANTS) for kind in kinds):
+            raise ValueError("it has an unknown kind")
+        if [kinds.count(kind) for kind in (0, 1)] != [len(floats), len(ints)]:
+            raise ValueError("the numbers of values differ")
+        return [next(values[kind]) if kind < 2 else _CONSTANTS[kind - 2] for kind in kinds]
+
     def _dict(self, content: Any, keys: Keys) -> dict[Any, Any]:
         pairs = [(self.decode(key, keys), self.decode(item, (*keys, str(key)))) for key, item in expect(content, list)]
         if len(dict(pairs)) != len(pairs):
@@ -219,12 +246,9 @@ class Decoder:
     def _space(self, content: Any, keys: Keys) -> Any:
         name, fields = self.call(content, keys)
         build = {cls.__name__: build for cls, (_, build) in _SPACES.items()}[name]
-        shape = expect(fields.get("shape", []), list)
-        if not all(type(length) is int and length >= 0 for length in shape):
-            raise ValueError(f"shape must be a list of non-negative ints, got {shape!r:.80}")
-        self._space_size += math.prod(shape)
-        if self._space_size > _MAX_SPACE_SIZE:
-            raise ValueError(f"the spaces have more than {_MAX_SPACE_SIZE} numbers")
+        self._space_bytes += _SPACE_BYTES + _space_bytes(fields)
+        if self._space_bytes > _MAX_SPACE_BYTES:
+            raise FileError(f"its spaces, up to {key_path(keys, 'tree')}, take more than {_MAX_SPACE_BYTES} bytes")
         return build(**fields)
 
 
@@ -241,13 +265,35 @@ def expect(value: Any, kind: type) -> Any:
     return value
 
 
+def _space_bytes(fields: dict[str, Any]) -> int:
+    """Return about how many bytes a space and an encoded value of it take, from its fields in a file."""
+    shape = expect(fields.get("shape", []), list)
+    if len(shape) > 64 or not all(type(length) is int and 0 <= length <= _MAX_SPACE_BYTES for length in shape):
+        raise ValueError(f"shape must be a list of non-negative ints, got {shape!r:.80}")
+    itemsize = fields["low"].dtype.itemsize if "low" in fields else 0
+    bytes_ = math.prod(shape) * (2 * itemsize + 2)  # the bounds, and whether there are any
+    if "n" in fields:
+        bytes_ += 4 * int(fields["n"])
+    if "nvec" in fields:
+        bytes_ += 4 * sum(fields["nvec"].ravel().tolist())
+    return bytes_
+
+
 def _same(value: Any, keys: Keys) -> Any:
     return value
 
 
 def _encode_int(value: int, keys: Keys) -> Any:
+    if value.bit_length() > 4 * _MAX_HEX_DIGITS:
+        raise TypeError(f"{key_path(keys, 'tree')}: a file cannot hold an int of {value.bit_length()} bits")
     # Python refuses to print or parse thousands of decimal digits; hexadecimal digits have no limit.
     return value if -(2**63) <= value < 2**64 else {"$int": hex(value)}
+
+
+def _decode_int(digits: str) -> int:
+    if len(digits) > _MAX_HEX_DIGITS + len("-0x"):
+        raise ValueError(f"it has more than {_MAX_HEX_DIGITS} digits")
+    return int(digits, 16)
 
 
 def _decode_scalar(content: Any, keys: Keys) -> np.generic:

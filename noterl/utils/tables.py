@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def plain_row(values: Mapping[str, Any]) -> Row:
-    """Return the entries that fit into a cell, with NumPy scalars as Python numbers. Arrays are left out.
+    """Return the entries that fit into a cell, with scalars as Python numbers. Arrays and objects are left out.
 
     Example:
     >>> import numpy as np
@@ -32,17 +32,16 @@ def plain_row(values: Mapping[str, Any]) -> Row:
     """
     row: Row = {}
     for name, value in values.items():
-        if value is None or isinstance(value, str | bool | int | float):
+        if is_cell(value):
             row[name] = value
-        elif np.ndim(value) == 0:
+        elif hasattr(value, "dtype") and np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf":
             row[name] = np.asarray(value).item()
     return row
 
 
-def agent_row(agent: Any) -> Row:
-    """Return an agent's class and its constructor arguments that fit into a cell; `env` is replaced by its `repr`."""
-    arguments = {name: repr(value) if name == "env" else value for name, value in agent.get_config().items()}
-    return {"agent": type(agent).__name__, **plain_row(arguments)}
+def is_cell(value: Any) -> bool:
+    """Return whether a value is a str, bool, int, float or None."""
+    return value is None or isinstance(value, str | bool | int | float)
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:

@@ -63,6 +63,23 @@ def test_splitting_groups_into_calls_changes_no_bit(runner, updates, update_ever
         assert differences(whole, runner(split, updates, update_every, steps)) == [], f"steps_per_execution={split}"
 
 
+def test_hard_copies_count_updates_within_a_group() -> None:
+    """A copy after every fifth update of groups of seven, in one call or in calls of one update."""
+    states = []
+    for size in ("auto", 1):
+        agent = cartpole_agent(target_update=5, target_unit="updates", steps_per_execution=size)
+        agent.fit(steps=60, verbose=0)
+        assert agent.updates == 28
+        weights = agent.get_weights()
+        assert any((weights[f"target_q/{n:03d}"] != weights[f"q/{n:03d}"]).any() for n in range(4))
+        agent.fit(steps=10, verbose=0)
+        weights = agent.get_weights()
+        assert agent.updates == 35
+        assert all((weights[f"target_q/{n:03d}"] == weights[f"q/{n:03d}"]).all() for n in range(4))
+        states.append(copied(agent.get_state()))
+    assert differences(*states) == []
+
+
 def test_calls_of_one_and_of_many_updates_are_equal() -> None:
     """With usual network sizes: a compiler may treat large arrays differently from small ones."""
     agent = small_dqn(hidden=(256, 256), target_update=0.01, double=True)

@@ -58,6 +58,9 @@ class LiveAgent:
     def gradient_noise(self, samples: int) -> Any:
         return self.noise
 
+    def largest_batch(self, size: int) -> int:
+        return size
+
 
 class Number:
     def __init__(self, value: float) -> None:
@@ -113,13 +116,11 @@ class Noise:
         self.agent, self.found = agent, iter(found)
         self.generator = np.random.default_rng(0)
 
-    @property
-    def batch_size(self) -> int:
-        return self.agent.schedule.batch_size
-
     def __call__(self) -> Any:
-        value = next(self.found)
-        return value if value is None or isinstance(value, Spread) else SimpleNamespace(variance=value)
+        value, batch = next(self.found), self.agent.schedule.batch_size
+        if isinstance(value, Spread):
+            return value._replace(batch_size=batch)
+        return None if value is None else Spread(7, 1, 7 * value, 0.0, batch)
 
 
 def noisy(found: list[Any]) -> LiveAgent:
@@ -172,6 +173,16 @@ class TestFormulas:
         (logs,) = measure(ESSAdapt(target_ess=500, collect=Scale(0.5, max=1000)), agent)
         assert logs["collect"] == int(0.5 * 2 * 40 * 0.6) == 24
 
+    def test_filling_of_the_memory_does_not_compound(self) -> None:
+        """At a ratio of 1, collect is the first value times f, at every look."""
+        agent = LiveAgent([500.0] * 4)
+        agent.schedule.update_every = 40
+        callback, found = ESSAdapt(target_ess=500, collect=Scale(max=1000)), []
+        for length in (400, 400, 800, 1000):
+            agent.replay.length = length
+            found += [logs["collect"] for logs in measure(callback, agent)]
+        assert found == [24, 24, 8, 40]  # a full memory has no room left that could be a factor
+
     def test_smooth_is_the_weight_of_the_new_measurement(self) -> None:
         callback = ESSAdapt(target_ess=100, smooth=0.2, lr=Rate(1.0, 0, 1))
         measure(callback, LiveAgent([100.0, 200.0, 50.0]), 3)
@@ -210,17 +221,34 @@ class TestFormulas:
         assert [each["lr"] for each in logs] == pytest.approx([1e-3, 2e-3, 1.5e-3, 1e-3])
 
     def test_noise_scale_is_logged_per_transition_of_a_batch(self) -> None:
-        spreads = [Spread(4, 10, 0.3, 0.2), Spread(4, 10, 0.35, 0.21)]
+        spreads = [Spread(4, 10, 0.3, 0.2, 64), Spread(4, 10, 0.35, 0.21, 64)]
         agent = noisy(list(spreads))
-        logs = measure(AdaBatch(4, 1.0, scale="simple", batch=Scale(align=1, min=30, max=45)), agent, 2)
-        (signal, noise), (second_signal, second_noise) = (spread.signal_and_noise(64) for spread in spreads)
+        logs = measure(AdaBatch(4, scale="simple", batch=Scale(align=1, min=30, max=45)), agent, 2)
+        (signal, noise), (second_signal, second_noise) = (spread.signal_and_noise() for spread in spreads)
         assert logs[0]["gradient_noise"] == pytest.approx(noise / signal / 64)
         assert logs[0]["batch"] == round(noise / signal)  # the batch follows B_simple itself
         signal, noise = 0.2 * second_signal + 0.8 * signal, 0.2 * second_noise + 0.8 * noise
-        second_signal, second_noise = spreads[1].signal_and_noise(logs[0]["batch"])
-        first = spreads[0].signal_and_noise(64)
+        second_signal, second_noise = spreads[1]._replace(batch_size=logs[0]["batch"]).signal_and_noise()
+        first = spreads[0].signal_and_noise()
         smoothed = [0.2 * new + 0.8 * old for new, old in zip((second_signal, second_noise), first, strict=True)]
         assert logs[1]["gradient_noise"] == pytest.approx(smoothed[1] / smoothed[0] / logs[0]["batch"])
+
+    def test_variance_scale_settles_without_overshooting(self) -> None:
+        """The variance of one transition is constant, 0.128; the target 1e-3 is that of a batch of 128."""
+        agent = LiveAgent()
+        agent.noise, sizes = Noise(agent, []), []
+        callback = AdaBatch(7, batch=Scale(min=32, max=512, align=32))
+        for _ in range(12):
+            agent.noise.found = iter([0.128 / agent.schedule.batch_size])
+            (logs,) = measure(callback, agent)
+            sizes.append(logs["batch"])
+        assert sizes == [128] * 12
+        assert logs["gradient_noise_ratio"] == pytest.approx(1.0)
+
+    @pytest.mark.parametrize(("scale", "target"), [("variance", 1e-3), ("simple", 1.0)])
+    def test_default_target_depends_on_the_scale(self, scale: str, target: float) -> None:
+        assert AdaBatch(4, scale=scale).target_noise == target
+        assert AdaBatch(4, None, scale=scale).target_noise is None
 
     def test_without_target_the_first_noise_is_the_target(self) -> None:
         logs = measure(AdaBatch(4, None, 1.0, lr=Rate(1e-3, 0, 1)), noisy([0.5, 1.0]), 2)
@@ -248,7 +276,7 @@ class TestScales:
 
     @pytest.mark.parametrize(("value", "set_to"), [(7.99, 7), (8.0, 8), (1.2, 1)])
     def test_counts_are_rounded_down(self, value: float, set_to: int) -> None:
-        assert Scale().with_defaults(8, batch=False).rounded(value, batch=False) == set_to
+        assert Scale().with_defaults(8, largest_batch=None).rounded(value, batch=False) == set_to
 
     def test_too_many_sizes_raise(self) -> None:
         with pytest.raises(ValueError, match=r"^align .* 32 .* 512 .*got 8$"):
@@ -295,6 +323,7 @@ class TestErrors:
                 r"^collect and update_every",
             ),
             (lambda: AdaBatch(1), r"^num_samples must be an int of at least 2, got 1$"),
+            (lambda: AdaBatch(2, "automatic"), r"^target_noise must be a finite number above 0, got 'automatic'$"),
             (lambda: AdaBatch(2, 0.0), r"^target_noise must be a finite number above 0, got 0.0$"),
             (lambda: AdaBatch(2, scale="large"), r"^scale must be 'variance' or 'simple', got 'large'$"),
             (lambda: Rate(0, 0, 1), r"^rate must be a finite number above 0, got 0$"),

@@ -141,6 +141,23 @@ def test_missing_tunable_raises_before_the_first_step(
     assert learner.steps == 0
 
 
+@pytest.mark.parametrize(
+    ("policy", "name"), [(policies.LinearEpsGreedyPolicy(), "end"), (policies.AdaptiveEpsGreedyPolicy(), "min_eps")]
+)
+def test_eps_is_the_end_of_an_annealed_epsilon(policy: Any, name: str) -> None:
+    learner = agent(policy=policy)
+    first = getattr(policy, name)
+    history = learner.fit(steps=100, callbacks=[ESSAdapt(5, eps=Rate(0.01, 0.001, 0.5))], verbose=0)
+    assert history.history["eps"][-1] == getattr(learner.policy, name) == 0.001 < first
+    assert learner.policy.epsilon(0) == 1.0
+
+
+def test_eps_works_with_the_default_policy() -> None:
+    learner = noterl.DQN("CartPole-v1", hidden=(4,), seed=4)
+    learner.fit(steps=30, callbacks=[ESSAdapt(5, eps=Rate(0.01, 0.001, 0.5))], verbose=0)
+    assert learner.policy.end == learner.history.history["eps"][-1]
+
+
 def on_policy_agent(**changes: Any) -> noterl.PPO:
     agent = noterl.PPO("CartPole-v1", rollout_steps=8, epochs=2, hidden=(6,), seed=4)
     agent.compile(batch_size=4, **changes)
@@ -183,6 +200,38 @@ class TestFromRollouts:
     def test_unsupported_tunables_of_rollouts_raise(self) -> None:
         with pytest.raises(ValueError, match=r"^update_every .*PPO"):
             on_policy_agent().fit(steps=5, callbacks=[AdaBatch(2, update_every=Scale())], verbose=0)
-        whole = noterl.A2C("CartPole-v1", hidden=(4,), rollout_steps=5, seed=1)
-        with pytest.raises(ValueError, match=r"A2C .*rollouts of 5 .*batch_size"):
-            whole.fit(steps=5, callbacks=[AdaBatch(2, lr=RATE)], verbose=0)
+        single = noterl.A2C("CartPole-v1", hidden=(4,), rollout_steps=1, seed=1)
+        with pytest.raises(ValueError, match=r"rollout of A2C .*rollout_steps"):
+            single.fit(steps=5, callbacks=[AdaBatch(2, lr=RATE)], verbose=0)
+
+    @pytest.mark.parametrize("with_replay", [False, True])
+    def test_batch_grows_up_to_the_rollout(self, with_replay: bool) -> None:
+        memory = {"replay": noterl.Replay(64)} if with_replay else {}
+        agent, batch = on_policy_agent(**memory), Scale(max=64, align=4)
+        history = agent.fit(steps=40, callbacks=[AdaBatch(3, 1e-9, batch=batch, every=1, unit="steps")], verbose=0)
+        assert history.history["batch"][-1] == agent.update_batch_size == agent.schedule.batch_size == 8
+        updates = agent.updates
+        history = agent.fit(steps=8, callbacks=[AdaBatch(3, 1e9, batch=batch, every=1, unit="steps")], verbose=0)
+        assert agent.updates == updates + 2
+        assert agent.update_batch_size == 4, "the noise is measured and the batch shrinks again"
+        with pytest.raises(ValueError, match=r"min of batch .*8, got 12"):
+            agent.fit(steps=8, callbacks=[AdaBatch(3, batch=Scale(min=12, align=4))], verbose=0)
+
+    def test_batch_starts_at_the_size_that_rollouts_allow(self) -> None:
+        agent = noterl.PPO("CartPole-v1", rollout_steps=8, epochs=1, hidden=(6,), seed=4)
+        assert agent.schedule is None
+        adapt = AdaBatch(3, 1e9, batch=Scale(min=2, align=2), every=1, unit="steps")
+        agent.fit(steps=8, callbacks=[adapt], verbose=0)
+        assert agent.update_batch_size == 2, "the default of 64 is 8 transitions here"
+
+
+@pytest.mark.parametrize("with_replay", [False, True])
+def test_batch_beyond_the_rollout_raises_before_the_first_step(with_replay: bool) -> None:
+    memory = {"replay": noterl.Replay(64)} if with_replay else {}
+    agent = noterl.PPO("CartPole-v1", rollout_steps=8, epochs=1, hidden=(4,), seed=4)
+    agent.compile(batch_size=12, **memory)
+    with pytest.raises(ValueError, match=r"^batch_size must be at most .*, 8 \(rollout_steps=8 .*got 12"):
+        agent.fit(steps=8, verbose=0)
+    assert agent.steps == 0
+    agent.fit(steps=16, num_envs=2, verbose=0)
+    assert agent.updates == 2

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import noterl
+from noterl import saving
 from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from noterl.callbacks.checkpoint import MANIFEST
 from tests.support.states import assert_same_state
@@ -60,6 +61,31 @@ class TestFiles:
         agent = rewarded([0.0], FileAgent)
         agent.fit(episodes=8, callbacks=[Checkpoint(tmp_path, save_freq=4)], verbose=0)
         assert agent.saves == 2
+
+    def test_steps_after_the_last_saved_episode_are_saved_too(self, tmp_path: Path) -> None:
+        agent = small()
+        agent.fit(steps=1, verbose=0)
+        agent.fit(episodes=1, callbacks=[checkpoint := Checkpoint(tmp_path, save_freq=1)], verbose=0)
+        at_end = agent.steps
+        agent.fit(steps=2, callbacks=[checkpoint], verbose=0)
+        assert episodes_of(tmp_path) == [1]
+        assert noterl.load(checkpoint.files[-1]).steps == agent.steps == at_end + 2
+
+    def test_restored_best_weights_are_saved_too(self, tmp_path: Path) -> None:
+        agent = small()
+        numbers = iter(range(1, 9))
+
+        def change(episode: int, logs: dict[str, Any]) -> None:
+            logs["reward"] = [5.0, 9.0, 1.0, 1.0][episode]
+            number = next(numbers)
+            agent.set_weights({name: np.full_like(array, number) for name, array in agent.get_weights().items()})
+
+        stopper = EarlyStopping(1, patience=2, restore_best_weights=True)
+        checkpoint = Checkpoint(tmp_path, save_freq=1, save_best_only=True, window=1, save_last=False)
+        agent.fit(episodes=9, callbacks=[LambdaCallback(on_episode_end=change), stopper, checkpoint], verbose=0)
+        assert agent.episodes == 4
+        weights = noterl.load(checkpoint.files[-1]).get_weights()
+        assert all((array == 2).all() for array in weights.values())
 
     def test_names_hold_episode_and_score(self, tmp_path: Path) -> None:
         checkpoint = play([1, 2, 6, 8], tmp_path, save_freq=1, window=2)
@@ -252,9 +278,14 @@ class TestFailures:
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
-        assert names(tmp_path) == before
+        assert (agent.episodes, names(tmp_path)) == (1, before)
         monkeypatch.undo()
         assert noterl.load(tmp_path / before[0]).episodes == 1
+        monkeypatch.setattr(saving, "write", lambda path, document: full(0))
+        with pytest.raises(OSError, match="No space left"):
+            agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
+        monkeypatch.undo()
+        assert (agent.episodes, names(tmp_path)) == (2, before)
         agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
         assert episodes_of(tmp_path) == [3]
 

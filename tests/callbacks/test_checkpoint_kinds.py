@@ -140,6 +140,24 @@ class TestLatest:
         assert Checkpoint.latest(tmp_path) == checkpoint.files[-1]
         assert Checkpoint.latest(tmp_path).name.startswith("episode-000010")
 
+    def test_latest_is_none_until_a_new_run_has_saved(self, tmp_path: Path) -> None:
+        play([0.0] * 20, tmp_path, save_freq=10)
+        found = []
+        look = LambdaCallback(on_episode_end=lambda *_: found.append(Checkpoint.latest(tmp_path)))
+        agent, checkpoint = rewarded([0.0], FileAgent), Checkpoint(tmp_path, save_freq=2)
+        agent.fit(episodes=3, callbacks=[look, checkpoint], verbose=0)
+        assert found == [None, None, checkpoint.files[0]]
+        assert 20 in episodes_of(tmp_path)
+
+    def test_restored_run_keeps_its_files_in_the_manifest(self, tmp_path: Path) -> None:
+        state = play([0.0] * 4, tmp_path, save_freq=2).get_state()
+        play([0.0] * 9, tmp_path, save_freq=9)
+        restored = Checkpoint(tmp_path, save_freq=2)
+        restored.set_state(state)
+        rewarded([0.0], FileAgent).fit(episodes=1, callbacks=[restored], verbose=0)
+        assert Checkpoint.latest(tmp_path) == restored.files[-1]
+        assert [int(file.name.split("-")[1]) for file in restored.files] == [2, 4, 1]
+
     def test_latest_skips_files_that_were_removed(self, tmp_path: Path) -> None:
         (tmp_path / "episode-000099-reward-1.00.noterl").touch()  # of an older run
         checkpoint = play([0.0] * 10, tmp_path, save_freq=5)

@@ -53,7 +53,7 @@ def reader() -> Any:
 
 
 def agent(steps: int) -> Any:
-    return SimpleNamespace(steps=steps)
+    return SimpleNamespace(steps=steps, configuration={"agent": "DQN", "batch_size": 32})
 
 
 def write(folder: Path, start: int, steps: list[int], flush_every: int = 1) -> TensorBoard:
@@ -96,9 +96,16 @@ def test_file_names_sort_by_time_within_one_second(tmp_path: Path, monkeypatch: 
 def test_crash_loses_at_most_the_last_interval(tmp_path: Path) -> None:
     board = write(tmp_path, 0, [1, 2, 3, 4, 5, 6, 7, 8], flush_every=3)
     (path,) = tmp_path.iterdir()
-    assert len(records(path)) == 2 + 6
+    assert len(records(path)) == 3 + 6
     board.on_train_end({})
-    assert len(records(path)) == 2 + 8
+    assert len(records(path)) == 3 + 8
+
+
+def test_configuration_is_a_text(tmp_path: Path) -> None:
+    write(tmp_path, 0, [1]).on_train_end({})
+    (path,) = tmp_path.iterdir()
+    (text,) = [record for record in records(path) if b"configuration/text_summary" in record]
+    assert b"| agent | DQN |\n| batch_size | 32 |" in text
 
 
 @pytest.mark.parametrize("flush_every", [0, 2.5, True])

@@ -130,8 +130,9 @@ class TestSpread:
     def test_variance_is_the_mean_over_samples_and_coordinates(self) -> None:
         gradients = np.array([[1.0, 2.0], [3.0, 2.0], [2.0, 5.0]])
         mean = gradients.mean(0)
-        spread = Spread(3, 2, float(np.square(gradients - mean).sum()), float(np.square(mean).sum()))
+        spread = Spread(3, 2, float(np.square(gradients - mean).sum()), float(np.square(mean).sum()), 8)
         assert spread.variance == pytest.approx((2 / 3 + 2.0) / 2)
+        assert spread.transition_variance == pytest.approx(8 * spread.variance)
 
     def test_signal_and_noise_are_unbiased(self) -> None:
         """Gradients with known mean and covariance: 20,000 measurements of four batches of eight."""
@@ -141,8 +142,44 @@ class TestSpread:
         for deviates in generator.standard_normal((20_000, samples, batch, 3)):
             gradients = mean + deviation * deviates.mean(1)
             center = gradients.mean(0)
-            spread = Spread(samples, 3, float(np.square(gradients - center).sum()), float(np.square(center).sum()))
-            found.append(spread.signal_and_noise(batch))
+            squares = float(np.square(gradients - center).sum())
+            found.append(Spread(samples, 3, squares, float(np.square(center).sum()), batch).signal_and_noise())
         signal, noise = np.mean(found, axis=0)
         assert signal == pytest.approx(np.square(mean).sum(), abs=0.02)
         assert noise == pytest.approx(np.square(deviation).sum(), rel=0.02)
+
+    @pytest.mark.parametrize("batch", [4, 12, 20])
+    def test_estimates_are_unbiased_without_replacement(self, batch: int) -> None:
+        """10,000 measurements of three batches, each of different ones of the same 24 transitions."""
+        generator, samples = np.random.default_rng(1), 3
+        rows = generator.normal(0.4, 1.0, (24, 3))
+        found = []
+        for _ in range(10_000):
+            gradients = np.stack([rows[generator.permutation(24)[:batch]].mean(0) for _ in range(samples)])
+            center = gradients.mean(0)
+            numbers = float(np.square(gradients - center).sum()), float(np.square(center).sum())
+            spread = Spread(samples, 3, *numbers, batch, 24)
+            found.append((*spread.signal_and_noise(), 3 * spread.transition_variance * samples / (samples - 1)))
+        signal, noise, variance = np.mean(found, axis=0)
+        assert signal == pytest.approx(np.square(rows.mean(0)).sum(), rel=0.02)
+        assert noise == pytest.approx(rows.var(0).sum(), rel=0.02)
+        assert variance == pytest.approx(rows.var(0).sum(), rel=0.02)
+
+
+class TestRollouts:
+    """Batches of a rollout of 16 transitions hold different transitions, at most half of them."""
+
+    @pytest.mark.parametrize(("batch_size", "size"), [(4, 4), (12, 8), (16, 8)])
+    def test_batches_are_at_most_half_of_the_rollout(self, batch_size: int, size: int) -> None:
+        agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=16, epochs=1, seed=4)
+        agent.compile(batch_size=batch_size)
+        agent.fit(steps=16, verbose=0)
+        spread = agent.gradient_noise(3)()
+        assert (spread.batch_size, spread.population) == (size, 16)
+        assert spread.correction == pytest.approx((16 - size) / 15)
+        assert spread.variance > 0
+
+    def test_agent_that_learns_from_whole_rollouts_is_measured_in_halves(self) -> None:
+        agent = noterl.A2C("CartPole-v1", hidden=(4,), rollout_steps=8, seed=4)
+        agent.fit(steps=8, verbose=0)
+        assert agent.gradient_noise(3)().batch_size == 4

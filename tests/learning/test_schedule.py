@@ -114,6 +114,42 @@ class TestSchedule:
         agent.fit(steps=10, verbose=0)
         assert tape.count("target") == 2
 
+    @pytest.mark.parametrize(
+        ("steps_per_execution", "groups"),
+        [
+            ("auto", [["3", "target", "1"], ["2", "target", "2"], ["1", "target", "3", "target"]]),
+            (2, [["2", "1", "target", "1"], ["2", "target", "2"], ["1", "target", "2", "1", "target"]]),
+        ],
+    )
+    def test_hard_copies_follow_every_third_update(
+        self, tape: Tape, steps_per_execution: int | str, groups: list[list[str]]
+    ) -> None:
+        """Groups of four updates, also with a copy in the middle of a group."""
+        settings: dict[str, Any] = {"update_every": 4, "updates": 4, "learning_starts": 0, "length": 100}
+        settings |= {"target_update": 3, "target_unit": "updates", "steps_per_execution": steps_per_execution}
+        taped(tape, **settings).fit(steps=12, verbose=0)
+        steps = ["step 0"] * 4
+        expected = [
+            entry
+            for group in groups
+            for entry in (*steps, *(name if name == "target" else f"update {name}" for name in group))
+        ]
+        assert tape[1:] == expected
+
+    @pytest.mark.parametrize("target_update", [None, 0.25])
+    def test_target_unit_without_hard_copies_raises(self, tape: Tape, target_update: Any) -> None:
+        with pytest.raises(ValueError, match=r"^target_unit"):
+            UpdateSchedule(
+                batch_size=1,
+                learning_starts=0,
+                update_every=1,
+                updates=1,
+                target_update=target_update,
+                target_unit="updates",
+            )
+        with pytest.raises(ValueError, match=r"^target_unit .*got 'episodes'"):
+            taped(tape, target_unit="episodes")
+
     def test_polyak_coefficient_makes_no_hard_copies(self, tape: Tape) -> None:
         agent = taped(tape, target_update=0.25)
         agent.fit(steps=6, verbose=0)

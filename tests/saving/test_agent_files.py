@@ -248,7 +248,7 @@ def test_unknown_argument_raises(file: Path, tmp_path: Path) -> None:
 def test_network_larger_than_memory_raises(file: Path, tmp_path: Path) -> None:
     document = saving.read(file)
     saving.write(tmp_path / "a.noterl", {**document, "config": {**document["config"], "hidden": [10**12]}})
-    with pytest.raises(FileError, match="do not fit the class DQN"):
+    with pytest.raises(FileError, match="larger networks"):
         noterl.load(tmp_path / "a.noterl")
 
 

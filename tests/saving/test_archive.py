@@ -203,8 +203,10 @@ def test_tree_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
         deep = [deep]
     with pytest.raises(ValueError, match="must not be nested more than 100 deep"):
         saving.write(tmp_path / "a", deep)
-    with pytest.raises(ValueError, match="tree must be at most 67108864 bytes of JSON"):
-        saving.write(tmp_path / "a", "x" * 2**26)
+    with pytest.raises(ValueError, match="tree must be at most 8388608 bytes of JSON"):
+        saving.write(tmp_path / "a", "x" * 2**23)
+    with pytest.raises(ValueError, match=r"262144 values .* must be arrays"):
+        saving.write(tmp_path / "a", [["x"]] * 2**17)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -367,7 +369,8 @@ def test_pickle_inside_an_array_does_not_run(tmp_path: Path, monkeypatch: pytest
         (b'{"format": "noterl", "version": 1, "tree": NaN}', {}, "NaN"),
         (b'{"format": "noterl", "version": 1, "tree": ' + b"9" * 5_000 + b"}", {}, "damaged"),
         (b"[" * 200_000, {}, "damaged"),
-        (b" " * (2**26 + 1), {}, "larger than 67108864"),
+        (b" " * (2**23 + 1), {}, "larger than 8388608"),
+        (b'{"format": "noterl", "version": 1, "tree": [' + b"{}," * 2**18 + b"{}]}", {}, "agent.json.* 262144 values"),
         (b'{"format": "noterl", "version": 1, "tree": ' + b"[" * 102 + b"]" * 102 + b"}", {}, "100 deep"),
         (document([{"$npy": "arrays/0_a.npy"}] * 2), {"arrays/0_a.npy": npy()}, "used twice"),
         (document(1), {"arrays/0_a.npy": npy()}, "does not use"),
@@ -401,6 +404,15 @@ def test_member_larger_than_the_file_raises(tmp_path: Path) -> None:
     struct.pack_into("<II", data, entry + 20, 2**31 + 90, 2**31 + 90)
     (tmp_path / "a").write_bytes(data)
     with pytest.raises(FileError, match="larger than the file"):
+        saving.read(tmp_path / "a")
+
+
+def test_large_table_of_contents_raises_before_it_is_parsed(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a", "w") as archive:
+        archive.writestr("agent.json", b"{}")
+        for number in range(25_000):
+            archive.writestr(zipfile.ZipInfo(f"{'x' * 120}{number:06d}"), b"")
+    with peak_below(2**20), pytest.raises(FileError, match="table of contents is larger"):
         saving.read(tmp_path / "a")
 
 

@@ -85,10 +85,24 @@ def test_data_comes_back_with_its_types(value: Any) -> None:
         (0.5,) * 100,
         deque(range(100), maxlen=100),
         [2**70] * 100,
+        [None, 0.5, 3, True, False, -(2**63), math.nan] * 12,
+        [None] * 64,
+        [True, 2**70] * 40,
     ],
 )
 def test_numbers_come_back_to_the_bit(value: Any) -> None:
     assert same(through_json(value), value)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [[0, 1, 9], [0, 0, 1], [1, 1, 1], [-1, 0, 1], [0.0, 1.0, 1.0]],
+    ids=["unknown", "more", "less", "-1", "floats"],
+)
+def test_malformed_mixed_list_raises(kinds: list[float]) -> None:
+    arrays = {"kinds": np.array(kinds), "floats": np.array([0.5]), "ints": np.array([1, 2])}
+    with pytest.raises(FileError, match="malformed mixed"):
+        decode({"$mixed": ["kinds", "floats", "ints"]}, **arrays)
 
 
 def test_ordered_dict_comes_back_as_dict() -> None:

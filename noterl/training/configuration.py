@@ -1,0 +1,119 @@
+"""The settled configuration of an agent, with all defaults, for experiment trackers."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from typing import Any
+
+from noterl import backends, networks
+from noterl.backends import keras
+from noterl.learning import optimizers
+from noterl.registry import Configurable
+from noterl.training.state import Parts
+from noterl.utils.keras_backend import optimizer_config
+from noterl.utils.tables import is_cell
+
+_SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates")
+
+
+def settled(parts: Parts) -> dict[str, Any]:
+    """Return what determines a run, as numbers and strings by name.
+
+    The names are those of the arguments of the agent and of `compile`. There are also the backend, the spaces, the
+    shapes of each network's weights ("network/q") and the rules of each optimizer ("optimizer/beta_1").
+    """
+    algorithm, settings = parts.algorithm, parts.settings
+    spec = algorithm._source.spec
+    names = algorithm.optimizer_names
+    found = {
+        "agent": type(algorithm).__name__,
+        **arguments(algorithm),
+        "env": repr(algorithm.get_config().get("env")) if spec is None else spec.id,
+        "seed": algorithm.generators.seed,
+        "backend": backends.name(),
+        "observation_space": str(algorithm.observation_space),
+        "action_space": str(algorithm.action_space),
+        **{f"network/{name}": _shapes(network) for name, network in algorithm.networks().items()},
+    }
+    for name, optimizer in parts.learner.optimizers.items():
+        place = "optimizer" if len(names) == 1 else f"optimizer/{name}"
+        found[place] = type(optimizer).__name__
+        found |= {f"{place}/{rule}": value for rule, value in _rules(optimizer).items()}
+    for name in ("policy", "noise", "replay"):
+        found[name] = None if getattr(settings, name) is None else full_repr(getattr(settings, name))
+    found |= _schedule(parts)
+    found |= {"jit_compile": settings.jit_compile, "steps_per_execution": settings.steps_per_execution}
+    return {name: value if is_cell(value) else _short(value) for name, value in found.items()}
+
+
+def arguments(value: Configurable) -> dict[str, Any]:
+    """Return the constructor arguments of an object with all defaults, without `self`."""
+    config = value.get_config()
+    parameters = inspect.signature(type(value)).parameters
+    defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+    found = {**defaults, **config}
+    for name, default in defaults.items():  # None may stand for an object that the constructor makes
+        if found[name] is None and isinstance(getattr(value, name, None), Configurable):
+            found[name] = getattr(value, name, default)
+    return found
+
+
+def full_repr(value: Any) -> str:
+    """Return the call of the constructor with all defaults.
+
+    Example:
+    >>> from noterl.policies import LinearEpsGreedyPolicy
+    >>> from noterl.training.configuration import full_repr
+    >>> full_repr(LinearEpsGreedyPolicy(end=0.1))
+    'LinearEpsGreedyPolicy(start=1.0, end=0.1, steps=10000)'
+    """
+    if not isinstance(value, Configurable):
+        return repr(value)
+    shown = ", ".join(f"{name}={full_repr(each)}" for name, each in arguments(value).items())
+    return f"{type(value).__name__}({shown})"
+
+
+def _short(value: Any) -> str:
+    return full_repr(value) if isinstance(value, Configurable) else reprlib.repr(value)
+
+
+def _shapes(network: Any) -> str:
+    held = networks.variables(network)
+    shapes = " ".join("x".join(map(str, variable.shape)) or "scalar" for variable in held)
+    return f"{type(network).__name__} {shapes}"
+
+
+def _schedule(parts: Parts) -> dict[str, Any]:
+    """Return the schedule of updates; of an agent that learns from rollouts, only what it uses."""
+    schedule, algorithm = parts.learner.schedule, parts.algorithm
+    if algorithm.memory == "rollout":
+        return {
+            "batch_size": schedule.batch_size,
+            "rollout_steps": algorithm.rollout_steps,
+            "epochs": algorithm.epochs,
+        }
+    every = schedule.hard_copy_every or schedule.hard_copy_updates
+    target = {"target_update": schedule.tau if schedule.polyak else every or None}
+    if every:
+        target["target_unit"] = "updates" if schedule.hard_copy_updates else "steps"
+    return {**{name: getattr(schedule, name) for name in _SCHEDULED}, **target}
+
+
+def _rules(optimizer: Any) -> dict[str, Any]:
+    """Return the numbers of an optimizer by name; a learning rate with a schedule is its description."""
+    if isinstance(optimizer, keras.optimizers.Optimizer):
+        config = {name: value for name, value in optimizer_config(optimizer).items() if name != "name"}
+    else:
+        config = dict(getattr(optimizer, "defaults", {}))  # of torch
+        config["learning_rate"] = config.pop("lr", None)
+    schedule = optimizers.schedule_of(optimizer)
+    if schedule is not None:
+        config["learning_rate"] = schedule
+    return {name: _number(value) for name, value in config.items() if value is not None}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
+        return f"{type(value).__name__}({', '.join(f'{name}={each!r}' for name, each in value.get_config().items())})"
+    return float(value) if isinstance(value, keras.Variable) else value

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from noterl.acting.actor import Actor
+from noterl.acting.gumbel import GumbelTree
 from noterl.acting.search import Found, Tree, with_temperature
 from noterl.envs import EnvSource
 from noterl.envs.games.game import Game
@@ -21,6 +22,7 @@ class SearchSettings:
 
     Attributes:
         simulations: of each search.
+        gumbel: whether to search with a `GumbelTree`, which has no `c_puct`, Dirichlet noise and temperature.
         c_puct: the weight of the prior.
         discount: of the value after each move.
         dirichlet_alpha: the parameter of the noise at the root.
@@ -30,6 +32,7 @@ class SearchSettings:
     """
 
     simulations: int
+    gumbel: bool
     c_puct: Any
     discount: Any
     dirichlet_alpha: Any
@@ -94,36 +97,37 @@ class SearchActor(Actor):
         """Search from all lanes and return the training actions `[N]`; also before `learning_starts`."""
         settings, generator = self.settings, self.explorer.generator
         game, states = self.game_of(self._lanes.source), self._states()
-        found = self.search(game, states, settings.simulations, explore=True)
-        self.extra = {"visit_shares": found.visit_shares.astype(np.float32)}
-        ends = with_temperature(found.visit_shares, float(settings.temperature)).cumsum(axis=1)
-        uniform = generator.random((len(states), 1)) * ends[:, -1:]
-        actions: np.ndarray = (uniform >= ends).sum(axis=1)
+        tree = self._tree(game, states, settings.simulations, explore=True)
+        shares = tree.found().visit_shares
+        self.extra = {"visit_shares": shares.astype(np.float32)}
+        if isinstance(tree, GumbelTree):
+            actions = tree.best()
+        else:
+            ends = with_temperature(shares, float(settings.temperature)).cumsum(axis=1)
+            actions = (generator.random((len(states), 1)) * ends[:, -1:] >= ends).sum(axis=1)
         is_random = generator.random(len(states)) < float(settings.random_moves)
         return np.where(is_random, random_choice(game.legal_actions(states), generator), actions)
 
-    def search(self, game: Game, states: np.ndarray, simulations: int, *, explore: bool = False) -> Found:
-        """Return the visit shares and values of states `[N, ...]`.
+    def search(self, game: Game, states: np.ndarray, simulations: int) -> Found:
+        """Return the visit shares and values of states `[N, ...]`, from searches without noise."""
+        return self._tree(game, states, simulations, explore=False).found()
 
-        Args:
-            game: the game of the states.
-            states: the roots.
-            simulations: of each search.
-            explore: whether noise is mixed with the priors of the roots, as in training.
-        """
-        settings = self.settings
-        noise = (float(settings.dirichlet_alpha), float(settings.dirichlet_share), self.explorer.generator)
-        tree = Tree(
-            game,
-            states,
-            lambda observations: self.evaluate(game, observations, len(states)),
-            simulations=simulations,
-            c_puct=float(settings.c_puct),
-            discount=float(settings.discount),
-            dirichlet=noise if explore else None,
-        )
+    def _tree(self, game: Game, states: np.ndarray, simulations: int, *, explore: bool) -> Tree:
+        """Return the trees of states `[N, ...]` after all simulations, with noise at the roots if `explore`."""
+        settings, generator = self.settings, self.explorer.generator
+        options: dict[str, Any] = {"simulations": simulations, "discount": float(settings.discount)}
+        if settings.gumbel:
+            options["generator"] = generator if explore else None
+        else:
+            noise = (float(settings.dirichlet_alpha), float(settings.dirichlet_share), generator)
+            options |= {"c_puct": float(settings.c_puct), "dirichlet": noise if explore else None}
+
+        def evaluate(observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self.evaluate(game, observations, len(states))
+
+        tree = (GumbelTree if settings.gumbel else Tree)(game, states, evaluate, **options)
         tree.run(simulations)
-        return tree.found()
+        return tree
 
     def evaluate(self, game: Game, observations: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the logits `[n, A]` and the values `[n]`, in the game's units, of `n <= rows` encoded observations."""

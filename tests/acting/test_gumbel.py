@@ -10,7 +10,7 @@ import pytest
 
 from noterl.acting.gumbel import GumbelTree, visit_sequence
 from noterl.envs.games import ConnectFour, TicTacToe
-from tests.acting.test_search import Network, positions
+from tests.support.reference_search import Network, positions
 
 pytestmark = pytest.mark.backend_free
 

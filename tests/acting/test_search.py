@@ -9,8 +9,8 @@ import pytest
 from gymnasium import spaces
 
 from noterl.acting.search import Tree, masked_softmax, with_temperature
-from noterl.envs.games import ConnectFour, Game, Outcome, RandomPlayer, TicTacToe
-from tests.support.reference_search import Search
+from noterl.envs.games import ConnectFour, Game, Outcome, TicTacToe
+from tests.support.reference_search import Network, Search, positions
 
 pytestmark = pytest.mark.backend_free
 
@@ -42,30 +42,6 @@ class Ladder(Game):
         following = np.minimum(states + 1 + 2 * actions[:, None], 15)
         place = following[:, 0]
         return Outcome(following, self.rewards[states[:, 0], actions], place == 15, place == 12)
-
-
-class Network:
-    """Random logits and values, different for each observation; it counts its calls and rows."""
-
-    def __init__(self, game: Game, scale: float = 1.0) -> None:
-        size, rng = int(np.prod(game.observation_space.shape)), np.random.default_rng(3)
-        self.weights, self.scale = rng.normal(size=(size, game.num_actions + 1)), scale
-        self.calls, self.rows = 0, 0
-
-    def __call__(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self.calls, self.rows = self.calls + 1, self.rows + len(observations)
-        outputs = np.sin(3.0 * observations.astype(np.float64) @ self.weights)
-        return outputs[:, :-1], self.scale * outputs[:, -1]
-
-
-def positions(game: Game, count: int, moves: int) -> np.ndarray:
-    """Return positions after at most this many random moves, in none of which the game is over."""
-    rng, states = np.random.default_rng(1), game.start(count)
-    for _ in range(moves):
-        outcome = game.advance(states, RandomPlayer()(game, states, rng))
-        going_on = ~(outcome.terminated | outcome.truncated)
-        states = np.where(going_on.reshape(-1, *[1] * (states.ndim - 1)), outcome.states, states)
-    return states
 
 
 @pytest.mark.parametrize(

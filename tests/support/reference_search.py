@@ -1,4 +1,4 @@
-"""A tree search of one state, written as the papers describe it: one object per node, values of the player to move."""
+"""A tree search of one state with one object per node and values of the player to move, and a network for tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
+
+from noterl.envs.games import Game, RandomPlayer
 
 
 class Node:
@@ -70,3 +72,27 @@ class Search:
             value = min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.0
         visits = 1 + sum(node.count.values())
         return value + self.c_puct * node.prior[action] * math.sqrt(visits) / (1 + count)
+
+
+class Network:
+    """Random logits and values, different for each observation; it counts its calls and rows."""
+
+    def __init__(self, game: Game, scale: float = 1.0) -> None:
+        size, rng = int(np.prod(game.observation_space.shape)), np.random.default_rng(3)
+        self.weights, self.scale = rng.normal(size=(size, game.num_actions + 1)), scale
+        self.calls, self.rows = 0, 0
+
+    def __call__(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.calls, self.rows = self.calls + 1, self.rows + len(observations)
+        outputs = np.sin(3.0 * observations.astype(np.float64) @ self.weights)
+        return outputs[:, :-1], self.scale * outputs[:, -1]
+
+
+def positions(game: Game, count: int, moves: int) -> np.ndarray:
+    """Return positions after at most this many random moves, in none of which the game is over."""
+    rng, states = np.random.default_rng(1), game.start(count)
+    for _ in range(moves):
+        outcome = game.advance(states, RandomPlayer()(game, states, rng))
+        going_on = ~(outcome.terminated | outcome.truncated)
+        states = np.where(going_on.reshape(-1, *[1] * (states.ndim - 1)), outcome.states, states)
+    return states

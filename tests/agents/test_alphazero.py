@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import noterl
-from noterl import networks, saving
+from noterl import envs, networks, saving
 from noterl.backends import current
 from noterl.envs.games import ConnectFour, GameEnv, TicTacToe, play_all_lines
 from noterl.types import Batch
@@ -112,14 +112,15 @@ def test_updates_match_the_reference(players: int) -> None:
         np.testing.assert_allclose(weight, other, rtol=1e-4, atol=2e-6)
 
 
+@pytest.fixture(scope="module")
+def agent() -> noterl.AlphaZero:
+    agent = agent_of()
+    agent.fit(episodes=12, num_envs=3, verbose=0)
+    return agent
+
+
 class TestStoredGames:
     """A memory after some games: everything of a transition is that of its position."""
-
-    @pytest.fixture(scope="class")
-    def agent(self) -> noterl.AlphaZero:
-        agent = agent_of()
-        agent.fit(episodes=12, num_envs=3, verbose=0)
-        return agent
 
     def rows(self, agent: noterl.AlphaZero) -> Batch:
         """Return all stored transitions, one after another."""
@@ -354,6 +355,20 @@ def test_loaded_agent_has_its_game(tmp_path: Path) -> None:
     assert isinstance(loaded.game, ConnectFour)
     state = ConnectFour().start(1)[0]
     np.testing.assert_allclose(loaded.search(state).visit_shares, agent.search(state).visit_shares)
+
+
+@pytest.mark.parametrize("name", ["Replay", "NoSuchGame"])
+def test_description_of_another_class_is_not_built(name: str) -> None:
+    described = envs.resolve(TicTacToe()).describe()
+    described["game"] = {"class": name, "arguments": {"capacity": 3}}
+    if name == "Replay":
+        with pytest.raises(ValueError, match="description"):
+            envs.EnvSource.from_description(described)
+        return
+    source = envs.EnvSource.from_description(described)
+    assert source.game is None and source.action_space == spaces.Discrete(9)
+    with pytest.raises(ValueError, match="NoSuchGame"):
+        source.make(0)
 
 
 def test_state_with_foreign_fields_raises() -> None:

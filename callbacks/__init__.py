@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .ada_batch import AdaBatch
     from .adapt import Adapt
     from .animate import Animate
+    from .arena import Arena
     from .backup_and_restore import BackupAndRestore
     from .checkpoint import Checkpoint
     from .csv_logger import CSVLogger

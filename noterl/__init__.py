@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules  # type: ignore[attr-defined]
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
+    from noterl.agents.alphazero import AlphaZero
     from noterl.agents.ddpg import DDPG
     from noterl.agents.dqn import DQN
     from noterl.agents.maddpg import MADDPG
@@ -39,8 +40,11 @@ _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
-_AGENTS = ("a2c", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3")
+_AGENTS = ("a2c", "alphazero", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3")
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
-register_modules("noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules", "noterl.networks.config")
+register_modules(
+    *("noterl.envs.games", "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules"),
+    "noterl.networks.config",
+)
 
 __getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

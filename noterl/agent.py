@@ -87,7 +87,11 @@ class Agent(Algorithm):
             "uniform" (in [0, 1)).
         supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
             stores rollouts with the fields that `prepare` returns.
-        extra_spec: name -> (shape, dtype) of the fields that `prepare` returns; found by a dry run if not declared.
+        extra_spec: name -> (shape, dtype) of the fields that `prepare` returns; found by a dry run if not declared. For
+            an agent that learns from a replay memory, the fields that its actor adds to transitions.
+        info_spec: name -> (shape, dtype, default) of fields of the environment's `info` that the memory stores, such as
+            `action_mask`. `batch.extra` holds each field for the observation, and as `next_<name>` for the next
+            observation. The default is used where `info` lacks the field.
         update_period: n if every n-th update differs from the others, for example because it also updates the actor.
             If n is above 1, `update` receives a second argument, the Python int `updates % n`.
         target_period: number of updates between two steps of Polyak averaging; a divisor of `update_period`.
@@ -272,8 +276,9 @@ class Agent(Algorithm):
         session.fits += 1
         restart = seed is not None and not budget.resumed
         learner.attach(source, session.count(source, num_envs))
-        lanes = session.open(source, num_envs, restart=restart)
+        lanes = session.open(source, num_envs, restart=restart, info_spec=self.info_spec)
         learner.open(lanes.num_envs)
+        actor.attach(lanes)
         if restart:
             self._reseed(seed)
         session.history = history = History()
@@ -658,7 +663,11 @@ class Agent(Algorithm):
         self.head.check(outputs.shape)
         self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
-        return Actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts)
+        return self._new_actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts)
+
+    def _new_actor(self, *parts: Any) -> Actor:
+        """Return the actor of these parts, the arguments of `Actor`."""
+        return Actor(*parts)
 
     def _joint(self) -> Joint | None:
         """Return the layout of a forward pass that several agents share; None for one agent."""

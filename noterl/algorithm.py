@@ -53,6 +53,8 @@ class Algorithm(Configurable):
     action_spaces: tuple[str, ...] = ("Discrete", "MultiDiscrete", "Box")
     observation_spaces: tuple[str, ...] = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict")
     extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] = {}
+    actor_fields: tuple[str, ...] = ()  # the fields of `extra_spec` that the agent's own actor returns
+    info_spec: Mapping[str, tuple[tuple[int, ...], Any, Any]] = {}
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
     update_period: int = 1
     target_period: int = 1

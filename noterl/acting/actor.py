@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ class Actor:
         dtype: dtype of the observations that networks receive.
         normalizers: normalizes observations before the forward pass; None for no normalization.
         learning_starts: number of environment steps at the start whose actions are uniformly random.
+        extra: further fields of the actions that `choose_actions` returned last, `[N, ...]` by name. The memory stores
+            them with the transitions.
     """
 
     forward: Any
@@ -34,10 +36,14 @@ class Actor:
     dtype: Any
     normalizers: Any = None
     learning_starts: int = 0
+    extra: Mapping[str, np.ndarray] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.explorer.generator = self.generators("exploration")
         self._reset_noise: Callable[[int], None] | None = getattr(self.explorer, "reset", None)
+
+    def attach(self, lanes: Any) -> None:
+        """Called by `fit` with the lanes whose actions follow."""
 
     def choose_actions(self, observations: np.ndarray, step: int, waiting: np.ndarray | None = None) -> np.ndarray:
         """Return the training actions `[N, ...]` of one step in N lanes, before `Head.executed`.
@@ -76,14 +82,19 @@ class Actor:
 
     def select(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
         """Return the actions that the head chooses, before `Head.executed`; arguments as in `act`."""
+        values = self.outputs(observations)
+        if explorer is None:
+            return self.head.deterministic(values)
+        return self.head.explore(values, explorer, step)
+
+    def outputs(self, observations: np.ndarray) -> np.ndarray:
+        """Return the network's outputs `[N, ...]` for encoded observations `[N, ...]`."""
         if self.normalizers is not None:
             observations = self.normalizers.normalize_observation(observations)
         if observations.dtype != self.dtype:
             observations = observations.astype(self.dtype)
-        values = self.forward(observations)
-        if explorer is None:
-            return self.head.deterministic(values)
-        return self.head.explore(values, explorer, step)
+        values: np.ndarray = self.forward(observations)
+        return values
 
     def random_actions(self, count: int) -> np.ndarray:
         """Return uniformly random actions `[count, ...]`, before `Head.executed`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noterl.collect.lanes import Lanes
+from noterl.collect.lanes import InfoSpec, Lanes
 from noterl.collect.team import TeamLanes
 from noterl.collect.vector import VectorLanes
 
@@ -17,7 +17,11 @@ __all__ = ["Lanes", "TeamLanes", "VectorLanes", "open_lanes"]
 
 
 def open_lanes(
-    source: EnvSource, num_envs: int, generators: Generators, team_reward: TeamReward | None = None
+    source: EnvSource,
+    num_envs: int,
+    generators: Generators,
+    team_reward: TeamReward | None = None,
+    info_spec: InfoSpec | None = None,
 ) -> Lanes | VectorLanes:
     """Return lanes of the kind that the source's environments need.
 
@@ -26,9 +30,10 @@ def open_lanes(
         num_envs: the number of lanes; ignored for a vector environment, which has its own number.
         generators: the seeds of resets come from those named "environment/...".
         team_reward: for environments with several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
+        info_spec: fields of `info` that the transitions of scalar environments hold; see `Algorithm.info_spec`.
     """
     if source.vector is not None:
         return VectorLanes(source, generators)
     if source.team is None:
-        return Lanes(source, num_envs, generators)
+        return Lanes(source, num_envs, generators, info_spec)
     return TeamLanes(source, num_envs, generators, team_reward)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,14 @@ if TYPE_CHECKING:
 _SEED = Int(0, 2**31 - 1)
 
 
-def check_state(state: Any, source: EnvSource) -> None:
+def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec: Any = None) -> None:
     """Check a state that the lanes of the source's environments restore in the next `fit`.
+
+    Args:
+        state: the state.
+        source: makes the environments.
+        extra_spec: name -> (shape, dtype) of the fields that the actor adds to actions.
+        info_spec: name -> (shape, dtype, default) of the fields of `info`.
 
     Raises:
         ValueError: if their `get_state` cannot have returned it.
@@ -44,13 +51,20 @@ def check_state(state: Any, source: EnvSource) -> None:
             lane["earned"] = Array(np.float64, (len(source.team),))
         chosen = Array(np.int64 if isinstance(action_space, spaces.Discrete) else log.dtype, (count, *log.shape[1:]))
         cursor = Int(0, count - (state["actions"] is not None))
-        check(state, {**expected, "actions": (chosen, None), "cursor": cursor}, "lanes")
+        extra = _fields(extra_spec, count) if state["actions"] is not None else {}
+        rest = {"actions": (chosen, None), "cursor": cursor, "extra": extra, "info": _fields(info_spec, count)}
+        check(state, {**expected, **rest}, "lanes")
     stored = [each for each in actions if each is not None]
     valid = count > 0 and _is_possible(**state["ledger"]) and all(each.nbytes <= MAX_BYTES for each in stored)
     if isinstance(action_space, spaces.Discrete):
         valid &= all(((each >= 0) & (each < action_space.n)).all() for each in stored)
     if not valid:
         raise ValueError("the state of the environments is malformed")
+
+
+def _fields(spec: Mapping[str, Any] | None, count: int) -> dict[str, Array]:
+    """Return the schema of the fields of `count` lanes."""
+    return {name: Array(np.dtype(dtype), (count, *shape)) for name, (shape, dtype, *_) in (spec or {}).items()}
 
 
 def _is_possible(*, running: list[bool], numbers: list[int], over: list[int], **_: Any) -> bool:

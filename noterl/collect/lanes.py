@@ -6,6 +6,7 @@ continues there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from noterl.random import Generators
 
 
+# By name: the shape and dtype of a field of `info`, and its value where `info` lacks it.
+InfoSpec = Mapping[str, tuple[tuple[int, ...], Any, Any]]
+
+
 class Lanes:
     """N environments under one interface; each episode is reset with a new seed.
 
@@ -31,24 +36,29 @@ class Lanes:
         source: makes the environments.
         num_envs: the number of lanes.
         generators: the seeds of a lane come from the generator "environment/<lane>".
+        info_spec: fields of `info` that transitions hold; see `Algorithm.info_spec`.
 
     Attributes:
         ledger: the episodes in flight.
         actions: the actions of the round in progress; None between rounds.
         cursor: the lane that steps next in the round.
         waiting: lanes that reset themselves in the next step; always None, because scalar environments never do.
+        environments: the environment of each lane.
+        info: the current value of each field of `info_spec`, `[N, ...]`.
     """
 
     waiting: np.ndarray | None = None
 
-    def __init__(self, source: EnvSource, num_envs: int, generators: Generators) -> None:
+    def __init__(
+        self, source: EnvSource, num_envs: int, generators: Generators, info_spec: InfoSpec | None = None
+    ) -> None:
         self.source, self.num_envs = source, num_envs
         self.ledger = Ledger(num_envs)
         self.actions: Any = None
         self.cursor = 0
         self._generators = generators
-        self._environments = [source.make(lane) for lane in range(num_envs)]
-        self._steps = [environment.step for environment in self._environments]
+        self.environments = [source.make(lane) for lane in range(num_envs)]
+        self._steps = [environment.step for environment in self.environments]
         self._checker = Checker(source.observation_space, warn_outside=True)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
         self._space, self._encoder = source.observation_space, ObservationEncoder(source.observation_space)
@@ -59,12 +69,18 @@ class Lanes:
         self._logs = [ActionLog(source.action_space) for _ in range(num_envs)]
         self._has_state: list[bool | None] = [None] * num_envs  # whether the environment restores itself; None: unknown
         self._has_warned = False
+        self._info_spec = dict(info_spec or {})
+        self.info = {
+            name: np.full((num_envs, *shape), default, dtype)
+            for name, (shape, dtype, default) in self._info_spec.items()
+        }
+        self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, [N, ...] by name
         self.claim()
 
     def claim(self) -> None:
         """Take ownership of the environments; if another agent has stepped one meanwhile, its episode here restarts."""
         lost = []
-        for lane, environment in enumerate(self._environments):
+        for lane, environment in enumerate(self.environments):
             if self.ledger.running[lane] and not is_owner(environment, self):
                 self.ledger.finish(lane)
                 lost.append(lane)
@@ -88,20 +104,22 @@ class Lanes:
     def reset(self, lane: int, number: int, step: int) -> None:
         """Start episode `number` in a lane, with a new seed."""
         seed = int(self._generators(f"environment/{lane}").integers(2**31))
-        observation, _ = self._environments[lane].reset(seed=seed)
+        observation, info = self.environments[lane].reset(seed=seed)
         self._checker.observation(observation, lane, step)
         self._set_observation(lane, observation)
+        if self._info_spec:
+            self._set_info(lane, info)
         self._seeds[lane] = seed
         self._logs[lane].restart()
         if self._has_state[lane] is None:
-            self._has_state[lane] = envs.get_state(self._environments[lane]) is not None
+            self._has_state[lane] = envs.get_state(self.environments[lane]) is not None
         if self._has_state[lane]:
             self._logs[lane].stop()
         self.ledger.begin(lane, number)
 
-    def begin_round(self, actions: np.ndarray) -> None:
-        """Set the next action of every lane."""
-        self.actions = self._members(actions)
+    def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
+        """Set the next action of every lane, and further fields `[N, ...]` that the transitions then have."""
+        self.actions, self._extra = self._members(actions), dict(extra or {})
         self.cursor = 0
 
     def _members(self, actions: np.ndarray) -> Any:
@@ -124,7 +142,7 @@ class Lanes:
             return ()
         ledger.running[lane] = False
         given = action if self._discrete else action.copy()  # the environment may change it in place
-        observation, reward, terminated, truncated, _ = self._steps[lane](given)
+        observation, reward, terminated, truncated, info = self._steps[lane](given)
         self._checker.observation(observation, lane, step)
         self._checker.reward(reward, lane, step)
         ledger.running[lane] = True
@@ -136,7 +154,21 @@ class Lanes:
         ledger.lengths[lane] += 1
         before = self._observations[lane]
         self._set_observation(lane, observation)
-        return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated)),)
+        extra = self._fields(lane, info) if self._extra or self._info_spec else None
+        return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated), extra),)
+
+    def _fields(self, lane: int, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the further fields of a lane's transition: those of its action, and of `info` before and after."""
+        fields = {name: values[lane].copy() for name, values in (*self._extra.items(), *self.info.items())}
+        self._set_info(lane, info)
+        return {**fields, **{f"next_{name}": values[lane].copy() for name, values in self.info.items()}}
+
+    def _set_info(self, lane: int, info: Mapping[str, Any]) -> None:
+        for name, (shape, _, default) in self._info_spec.items():
+            value = np.asarray(info.get(name, np.full(shape, default)))
+            if value.shape != shape:
+                raise ValueError(f"env: info[{name!r}] must have the shape {shape}, got {value.shape}")
+            self.info[name][lane] = value
 
     def _set_observation(self, lane: int, observation: Any) -> None:
         if self._encoder.is_identity:
@@ -167,10 +199,17 @@ class Lanes:
             for lane in range(self.num_envs)
         ]
         actions = None if self.actions is None else np.array(self.actions)
-        return {"lanes": lanes, "ledger": self.ledger.get_state(), "actions": actions, "cursor": self.cursor}
+        return {
+            "lanes": lanes,
+            "ledger": self.ledger.get_state(),
+            "actions": actions,
+            "cursor": self.cursor,
+            "extra": {} if actions is None else {name: values.copy() for name, values in self._extra.items()},
+            "info": {name: values.copy() for name, values in self.info.items()},
+        }
 
     def _environment_state(self, lane: int) -> dict[str, Any] | None:
-        environment = self._environments[lane]
+        environment = self.environments[lane]
         # If another agent has stepped it meanwhile, its state is not that of this lane's episode.
         known = self.ledger.numbers[lane] >= 0 and is_owner(environment, self)
         return envs.get_state(environment) if known else None
@@ -188,6 +227,8 @@ class Lanes:
             self.ledger.set_state(state["ledger"])
             self.actions = None if state["actions"] is None else self._members(state["actions"])
             self.cursor = state["cursor"]
+            self._extra = {name: values.copy() for name, values in state["extra"].items()}
+            self.info = {name: values.copy() for name, values in state["info"].items()}
             for lane, saved in enumerate(lanes):
                 self._restore_lane(lane, saved)
 
@@ -210,7 +251,7 @@ class Lanes:
 
     def _restore_environment(self, lane: int, saved: dict[str, Any]) -> str | None:
         """Restore the environment's own state, or repeat the actions; return the reason if that failed, else None."""
-        environment = self._environments[lane]
+        environment = self.environments[lane]
         if saved["environment"] is not None:
             envs.set_state(environment, saved["environment"])
             return None

@@ -32,7 +32,7 @@ class TeamLanes(Lanes):
         assert source.team is not None and team_reward is not None, "several agents need a team_reward"
         self._names = source.team.names
         self._earned = np.zeros((num_envs, len(self._names)))
-        for environment in self._environments:
+        for environment in self.environments:
             environment.team_reward = team_reward  # type: ignore[attr-defined]
 
     def reset(self, lane: int, number: int, step: int) -> None:
@@ -46,7 +46,7 @@ class TeamLanes(Lanes):
         if not transitions:
             return ()
         (transition,) = transitions
-        environment: Any = self._environments[transition.lane]
+        environment: Any = self.environments[transition.lane]
         outcome = environment.outcome
         self._earned[transition.lane] += outcome.earned
         extra = {name: getattr(outcome, name) for name in ("reward", "terminated", "present", "remaining")}

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,6 +79,7 @@ class VectorLanes:
         """Make all lanes idle; the next reset uses a new seed."""
         self._observations: Any = None  # arrays [N, ...]: one, or a dict of them
         self.actions: Any = None
+        self._extra: dict[str, np.ndarray] = {}
         self.ledger.running = [False] * self.num_envs
         self._unreset = np.zeros(self.num_envs, bool)  # in DISABLED, lanes that must be reset
         self.waiting = np.zeros(self.num_envs, bool)
@@ -120,9 +121,12 @@ class VectorLanes:
             self._observations = copy_observation(self._batch_space, observations)
             self._unreset[lane] = False
 
-    def begin_round(self, actions: np.ndarray) -> None:
-        """Set the next action of every lane; the environment ignores those of waiting lanes."""
-        self.actions = actions
+    def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
+        """Set the next action of every lane; the environment ignores those of waiting lanes.
+
+        `extra` holds further fields `[N, ...]` of these actions, which their transitions then have.
+        """
+        self.actions, self._extra = actions, dict(extra or {})
 
     def tick(self, step: int) -> tuple[Transition, ...]:
         """Step all lanes and return the transitions of those that were not waiting.
@@ -152,7 +156,9 @@ class VectorLanes:
             self._checker.observation(last, lane, step + len(transitions))
             self._checker.reward(rewards[lane], lane, step + len(transitions))
             ends = bool(terminated[lane]), bool(truncated[lane])
-            transitions.append(Transition(lane, at(before, lane), actions[lane], float(rewards[lane]), last, *ends))
+            extra = {name: values[lane] for name, values in self._extra.items()} or None
+            gained = float(rewards[lane])
+            transitions.append(Transition(lane, at(before, lane), actions[lane], gained, last, *ends, extra))
         return tuple(transitions)
 
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:

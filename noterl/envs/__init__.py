@@ -7,6 +7,7 @@
 from noterl.envs.checking.check import check
 from noterl.envs.checking.report import Report
 from noterl.envs.checking.vector import autoreset_mode
+from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.snapshots import equal, get_state, replay, set_state
 from noterl.envs.source import EnvSource, resolve
 from noterl.envs.spaces import check_spaces
@@ -22,6 +23,8 @@ __all__ = [
     "ClassicEnv",
     "EnvSource",
     "FrameStack",
+    "Game",
+    "GameEnv",
     "Reach2D",
     "Report",
     "Signals",

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from noterl import registry
+from noterl.envs.games.game import Game
 from noterl.envs.spaces import kind, show
 
 # If shimmy is installed, these pass an id from their arguments to classic gym, which may import a module.
@@ -29,6 +31,7 @@ class Described(NamedTuple):
         keywords: the arguments of `gymnasium.make`.
         absent: the reason why the environment cannot be made; empty if it can.
         agents: the names of several agents; None for one agent.
+        game: the game that the environment plays; None if it is not a game.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -37,6 +40,13 @@ class Described(NamedTuple):
     keywords: dict[str, Any]
     absent: str
     agents: list[str] | None = None
+    game: Game | None = None
+
+
+def describe_game(game: Game) -> dict[str, Any]:
+    """Return the entry of a description that names a game; empty if its arguments cannot be stored."""
+    config = game.get_config()
+    return {"game": {"class": type(game).__name__, "arguments": config}} if _survives_json(config) else {}
 
 
 def describe(
@@ -80,12 +90,20 @@ def read(description: Any) -> Described:
     for space in spaces:
         if not isinstance(space, gymnasium.Space) or kind(space) is None:
             raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
-    env_id, agents = description.get("id"), description.get("agents")
+    if "game" in description:
+        return _read_game(spaces, description["game"])
+    agents = description.get("agents")
     named = isinstance(agents, list) and all(isinstance(name, str) for name in agents)
     if agents is not None and not (named and all(kind(space) == "Tuple" for space in spaces)):
         raise ValueError(f"description: agents are malformed: {show(description)}")
-    if env_id is None:
-        return Described(*spaces, None, {}, "the file holds only the spaces of its environment", agents)
+    if description.get("id") is not None:
+        return _read_registered(spaces, description)
+    return Described(*spaces, None, {}, "the file holds only the spaces of its environment", agents)
+
+
+def _read_registered(spaces: tuple[Any, Any], description: dict[str, Any]) -> Described:
+    """Return the description of an environment with an id."""
+    env_id, agents = description["id"], description.get("agents")
     kwargs, limit = description.get("kwargs", {}), description.get("max_episode_steps")
     limited = type(limit) is int and limit > 0
     if not isinstance(env_id, str) or not isinstance(kwargs, dict) or not (limit is None or limited):
@@ -99,6 +117,27 @@ def read(description: Any) -> Described:
         _check_keywords(env_id, kwargs)
     # For gymnasium, -1 means no time limit even if the registered id has one.
     return Described(*spaces, env_id, {**kwargs, "max_episode_steps": -1 if limit is None else limit}, "", agents)
+
+
+def _read_game(spaces: tuple[Any, Any], entry: Any) -> Described:
+    """Return the description of a game, which is looked up among the registered classes and never imported."""
+    if not isinstance(entry, dict) or {*map(type, entry)} != {str} or set(entry) != {"class", "arguments"}:
+        raise ValueError(f"description: game must hold a class and its arguments, got {show(entry)}")
+    name, arguments = entry["class"], entry["arguments"]
+    if not isinstance(name, str) or not isinstance(arguments, dict) or not _survives_json(arguments):
+        raise ValueError(f"description: game must hold a class and its arguments, got {show(entry)}")
+    try:
+        found = registry.lookup(name)
+    except ValueError:
+        absent = f"the file's game {show(name)} is not registered here (decorate its class with noterl.register)"
+        return Described(*spaces, None, {}, absent)
+    if not (isinstance(found, type) and issubclass(found, Game)):
+        raise ValueError(f"description: {show(name)} is not a noterl.envs.games.Game")
+    try:
+        game = found.from_config(arguments)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"description: arguments do not fit the game {show(name)}: {error}") from error
+    return Described(*spaces, None, {}, "", None, game)
 
 
 def _check_keywords(env_id: str, kwargs: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.multi_agent.parallel import as_team
 from noterl.envs.spaces import is_space, show
 from noterl.envs.wrappers.classic import ClassicEnv, is_classic, layers
@@ -20,7 +21,7 @@ Env = gymnasium.Env[Any, Any]
 Builder = Callable[[str | None], Any]
 
 MAY_BE = (
-    "a gymnasium id, an environment, a factory without arguments, a vector environment, or a pair "
+    "a gymnasium id, an environment, a game, a factory without arguments, a vector environment, or a pair "
     "(observation_space, action_space)"
 )
 
@@ -43,6 +44,9 @@ def open_env(env: Any) -> tuple[Env | VectorEnv[Any, Any, Any], Builder | None, 
     """
     if isinstance(env, str | EnvSpec):
         build: Builder = functools.partial(make_registered, env)
+        return build(None), build, True
+    if isinstance(env, Game):
+        build = functools.partial(GameEnv, env)
         return build(None), build, True
     opened = as_env(env)
     if opened is not None:

@@ -10,6 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from noterl.envs import description
+from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.making import (
     MAY_BE,
     Builder,
@@ -40,6 +41,7 @@ class EnvSource:
         num_envs: the number of environments in the vector environment (also in a `SyncVectorEnv`), or None.
         spec: gymnasium's description of one environment, or None.
         team: the agents of an environment with several; None for one agent.
+        game: the game that the environments play; None for other environments.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class EnvSource:
         # `_env`: whether it is open, and whether it was made here and is not a lane yet
         self._is_open, self._is_free = True, owned
         self._description: dict[str, Any] | None = None
+        self._game: Game | None = env.game if isinstance(env, GameEnv) else None
         self._lanes: list[Env] = []  # those made here
 
     @classmethod
@@ -93,11 +96,15 @@ class EnvSource:
                 accept its arguments.
         """
         read = description.read(described)
-        build = None if read.env_id is None else functools.partial(make_registered, read.env_id, **read.keywords)
+        build: Builder | None = None
+        if read.game is not None:
+            build = functools.partial(GameEnv, read.game)
+        elif read.env_id is not None:
+            build = functools.partial(make_registered, read.env_id, **read.keywords)
         pair: tuple[Any, Any] = read.observation_space, read.action_space
         team = None if read.agents is None else Team(read.agents, *map(list, pair))
         source = cls(*pair, build=build, absent=read.absent, team=team)
-        source._description = described
+        source._description, source._game = described, read.game
         return source
 
     def describe(self) -> dict[str, Any]:
@@ -114,7 +121,8 @@ class EnvSource:
         if self._description:
             return self._description
         if self.team is None:
-            return description.describe(self.spec, self.observation_space, self.action_space)
+            described = description.describe(self.spec, self.observation_space, self.action_space)
+            return described if self._game is None else {**described, **description.describe_game(self._game)}
         spaces = self.team.observation_space, self.team.action_space
         return {**description.describe(self.spec, *spaces), "agents": list(self.team.names)}
 
@@ -129,6 +137,20 @@ class EnvSource:
             return single_spec(self._env)
         spec = getattr(self._env, "spec", None)
         return spec if isinstance(spec, EnvSpec) else None
+
+    @property
+    def game(self) -> Game | None:
+        """The game that the environments play, or None.
+
+        Raises:
+            ValueError: if a wrapper is around the environment of a game, because a search would bypass it.
+        """
+        base = getattr(self._env, "unwrapped", None)
+        if isinstance(base, GameEnv) and base is not self._env:
+            raise ValueError(
+                f"env: a search does not see wrappers around a game; pass the game itself, not {self._env}"
+            )
+        return self._game
 
     @property
     def vector(self) -> VectorEnv[Any, Any, Any] | None:
@@ -244,6 +266,7 @@ def resolve(env: Any) -> EnvSource:
         env: one of these:
 
             - a gymnasium id or `EnvSpec`;
+            - a `noterl.envs.games.Game`;
             - an environment of gymnasium or of classic gym (0.21 and 0.26);
             - an environment with several agents, with PettingZoo's parallel API or with lists of observations, actions
               and rewards;

@@ -13,8 +13,8 @@ from noterl import backends, networks
 from noterl.algorithm import Algorithm
 from noterl.backends import keras
 from noterl.learning import optimizers
-from noterl.learning.update import Returned, call_update, flatten_prepared
-from noterl.replay.columns import action_layout
+from noterl.learning.update import Returned, call_update, flatten_prepared, stored_fields
+from noterl.replay.columns import action_layout, extra_layout
 from noterl.types import Batch
 
 
@@ -113,6 +113,9 @@ def example_batch(algorithm: Algorithm) -> Batch:
     layout = action_layout(algorithm._source.action_space)
     action = zeros(layout.shape, layout.batch_dtype)
     extra = {name: zeros(shape, np.float32) for name, (shape, _) in algorithm.random_spec.items()}
+    if not is_rollout:
+        fields = extra_layout(stored_fields(algorithm))
+        extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in fields.items()})
     if algorithm._source.team is not None:
         each = zeros((len(algorithm._source.team),), np.float32)
         extra.update(present=each, remaining=each)

@@ -11,7 +11,7 @@ import numpy as np
 from noterl.backends.common import GroupResult
 from noterl.learning.learner import Learner, pad
 from noterl.learning.schedule import Due
-from noterl.learning.update import add_random_numbers
+from noterl.learning.update import add_random_numbers, stored_fields
 from noterl.replay import Replay, Sample
 from noterl.types import Batch, Transition
 
@@ -39,7 +39,8 @@ class ReplayLearner(Learner):
         """Allocate the replay memory."""
         source = self.algorithm._source
         agents = 0 if source.team is None else len(source.team)
-        self.replay.build(source.observation_space, source.action_space, agents=agents)
+        spec = stored_fields(self.algorithm)
+        self.replay.build(source.observation_space, source.action_space, extra_spec=spec, agents=agents)
 
     def attach(self, source: EnvSource, num_envs: int) -> None:
         """Attach the memory's relabelling to the agent and the environments."""

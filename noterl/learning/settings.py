@@ -117,7 +117,7 @@ def _check_declared(algorithm: Algorithm) -> None:
             f"optimizer_names of {name} must be one name unless {name} defines update: the default update uses only "
             f"the first, got {names!r}"
         )
-    if algorithm.extra_spec and algorithm.memory == "replay":
+    if algorithm.memory == "replay" and set(algorithm.extra_spec) != set(algorithm.actor_fields):
         raise ValueError(
             f"extra_spec of {name} declares fields of rollouts, which `prepare` returns, but the agent learns from a "
             f"replay memory; declare random numbers of an update in random_spec; got {algorithm.extra_spec!r}"

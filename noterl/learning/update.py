@@ -97,6 +97,12 @@ def log_names(returned: Sequence[Returned]) -> frozenset[str]:
     return frozenset({"loss"}).union(*(each.logs for each in returned))
 
 
+def stored_fields(algorithm: Algorithm) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Return name -> (shape, dtype) of the further fields that a replay memory stores for an agent."""
+    info = {name: (shape, dtype) for name, (shape, dtype, _) in algorithm.info_spec.items()}
+    return {**algorithm.extra_spec, **info, **{f"next_{name}": spec for name, spec in info.items()}}
+
+
 def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
     """Return a rollout `[T, N, ...]` with the fields of `prepare`, as rows `[T N, ...]`; backends compile it.
 

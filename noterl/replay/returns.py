@@ -126,8 +126,13 @@ def team_layout(extra_spec: ExtraSpec | None, agents: int) -> dict[str, Leaf]:
 def make_batch(storage: Storage, indices: Array, last: Array, reward: Array, discount: Array) -> Batch:
     """Return the batch of indices `[m]` with the next observations of indices `last`, this reward and this discount.
 
-    `weight` is None; `reshape_group` sets it.
+    Extra fields named `next_...` describe the next observation, so they come from `last` too. `weight` is None;
+    `reshape_group` sets it.
     """
+    extra = {
+        name: gather(storage.extra[name], last if name.startswith("next_") else indices, leaf)
+        for name, leaf in storage.extra_layout.items()
+    }
     return Batch(
         observation=storage.observations(indices),
         action=gather(storage.action, indices, storage.action_layout),
@@ -136,7 +141,7 @@ def make_batch(storage: Storage, indices: Array, last: Array, reward: Array, dis
         discount=discount,
         weight=None,
         index=indices,
-        extra=gather(storage.extra, indices, storage.extra_layout),
+        extra=extra,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from noterl import envs
 from noterl.callback import Events
-from noterl.collect import Lanes, TeamLanes, VectorLanes, open_lanes
+from noterl.collect import InfoSpec, Lanes, TeamLanes, VectorLanes, open_lanes
 from noterl.history import History
 from noterl.learning.metrics import MetricMeans
 from noterl.random import Generators
@@ -83,7 +83,9 @@ class Session:
         self._other = (env, source)
         return source
 
-    def open(self, source: envs.EnvSource, num_envs: int | None, *, restart: bool) -> Lanes | TeamLanes | VectorLanes:
+    def open(
+        self, source: envs.EnvSource, num_envs: int | None, *, restart: bool, info_spec: InfoSpec | None = None
+    ) -> Lanes | TeamLanes | VectorLanes:
         """Open the environments, or keep those that are open; unless `restart`, episodes in flight continue.
 
         Raises:
@@ -99,7 +101,7 @@ class Session:
         if self.lanes is not None:
             self.lanes.claim()
             return self.lanes
-        self.lanes = open_lanes(source, count, self._generators, self.team_reward)
+        self.lanes = open_lanes(source, count, self._generators, self.team_reward, info_spec)
         saved, of_source = self._saved_lanes, self._saved_source
         self._saved_lanes = self._saved_source = None
         if saved and not restart and of_source in (None, source):

@@ -119,7 +119,8 @@ def _check(parts: Parts, state: Any) -> None:
     for name, optimizer in learner.optimizers.items():
         optimizers.check_state(optimizer, state["optimizers"][name], layout)
     if state["lanes"] is not None:
-        check_lanes(state["lanes"], algorithm._source)
+        extra = {name: algorithm.extra_spec[name] for name in algorithm.actor_fields}
+        check_lanes(state["lanes"], algorithm._source, extra, algorithm.info_spec)
 
 
 def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:

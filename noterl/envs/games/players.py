@@ -1,0 +1,153 @@
+"""Opponents, and games between players.
+
+A player is a function of `(game, states, generator)` that returns an action for each of the states `[N, ...]`. In all
+of them the game is not over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from noterl.envs.games.game import Array, Game
+from noterl.utils.checks import check_int, check_positive
+
+Player: TypeAlias = Callable[[Game, Array, np.random.Generator], Array]
+
+
+class RandomPlayer:
+    """A player whose moves are uniformly random legal ones."""
+
+    def __call__(self, game: Game, states: Array, generator: np.random.Generator) -> Array:
+        """Return a legal action for each state, `[N]`."""
+        return random_choice(game.legal_actions(states), generator)
+
+
+class Minimax:
+    """A player that looks `depth` moves ahead; positions that are not over by then count as draws.
+
+    Moves of equal value are chosen at random.
+
+    Args:
+        depth: the number of moves.
+
+    Raises:
+        ValueError: if `depth` is not a positive int.
+
+    Example:
+    >>> from noterl.envs.games import Minimax, TicTacToe
+    >>> game = TicTacToe()
+    >>> board = np.array([[1, 1, 0, -1, -1, 0, 0, 0, 0]], np.int8)
+    >>> Minimax(depth=1)(game, board, np.random.default_rng(0)), Minimax(depth=9).values(game, board)
+    (array([2]), array([[-inf, -inf,   1., -inf, -inf,   1.,  -1.,  -1.,  -1.]]))
+    """
+
+    def __init__(self, depth: int) -> None:
+        self.depth = check_positive("depth", depth)
+
+    def __call__(self, game: Game, states: Array, generator: np.random.Generator) -> Array:
+        """Return a best action for each state, `[N]`."""
+        values = self.values(game, states)
+        return random_choice(values == values.max(axis=1, keepdims=True), generator)
+
+    def values(self, game: Game, states: Array) -> Array:
+        """Return the value of each action for the player to move, `[N, A]`; -inf for illegal ones."""
+        return self._values(game, states, self.depth)
+
+    def _values(self, game: Game, states: Array, depth: int) -> Array:
+        legal = game.legal_actions(states)
+        rows, actions = np.nonzero(legal)
+        outcome = game.advance(states[rows], actions)
+        value = outcome.reward.copy()  # the first player's
+        unfinished = np.flatnonzero(~outcome.terminated)
+        if depth > 1 and len(unfinished):
+            # Different orders of moves lead to the same positions, each of which is searched once.
+            following, inverse = np.unique(outcome.states[unfinished], axis=0, return_inverse=True)
+            best = self._values(game, following, depth - 1).max(axis=1) * _signs(game, following)
+            value[unfinished] = best[inverse.reshape(-1)]
+        values = np.full(legal.shape, -np.inf)
+        values[rows, actions] = value * _signs(game, states)[rows]
+        return values
+
+
+def _signs(game: Game, states: Array) -> Array:
+    """Return 1 where the first player moves and -1 where the second does, `[N]`."""
+    return 1 - 2 * game.to_play(states)
+
+
+def random_choice(mask: Array, generator: np.random.Generator) -> Array:
+    """Return the index of a uniformly random True in each row of a mask `[N, A]`."""
+    return np.where(mask, generator.random(mask.shape), -1.0).argmax(axis=1)
+
+
+def play_games(
+    game: Game, first: Player, second: Player, count: int, generator: np.random.Generator, *, openings: int = 0
+) -> Array:
+    """Play games in lockstep and return the first player's results `[count]`: 1, 0 or -1.
+
+    Args:
+        game: the game.
+        first: the player that moves first.
+        second: the other player.
+        count: the number of games.
+        generator: of all random choices.
+        openings: the number of random moves at the start of each game, so that deterministic players do not repeat one
+            game.
+
+    Raises:
+        ValueError: if `count` is not a positive int, or `openings` is not an int of at least 0.
+    """
+    states, results = game.start(check_positive("count", count)), np.full(count, np.nan)
+    random, moves = RandomPlayer(), check_int("openings", openings, least=0)
+    active = np.arange(count)
+    while len(active):
+        current = states[active]
+        actions = np.empty(len(active), np.int64)
+        to_play = game.to_play(current)
+        for number, player in enumerate((first, second)):
+            own = np.flatnonzero(to_play == number)
+            if len(own):
+                actions[own] = (random if moves > 0 else player)(game, current[own], generator)
+        moves -= 1
+        outcome = game.advance(current, actions)
+        states[active] = outcome.states
+        over = outcome.terminated | outcome.truncated
+        results[active[over]] = outcome.reward[over]
+        active = active[~over]
+    return results
+
+
+def play_all_lines(game: Game, player: Player, *, first: bool, generator: Any = None) -> tuple[int, int, int]:
+    """Play against every line of play of the opponent; return how many the player won, drew and lost.
+
+    Args:
+        game: a game of two players, small enough for all lines.
+        player: the player to judge; it moves the same way each time that it sees a position.
+        first: whether the player moves first.
+        generator: passed to the player; by default a new one with the seed 0.
+
+    Example:
+    >>> from noterl.envs.games import Minimax, TicTacToe, play_all_lines
+    >>> play_all_lines(TicTacToe(), Minimax(depth=9), first=False)[2]
+    0
+    """
+    generator = np.random.default_rng(0) if generator is None else generator
+    states, lines = game.start(1), np.ones(1, np.int64)  # positions, and the number of lines that lead to each
+    counts = np.zeros(3, np.int64)
+    mine = first
+    while len(states):
+        if mine:
+            rows, actions = np.arange(len(states)), player(game, states, generator)
+        else:
+            rows, actions = np.nonzero(game.legal_actions(states))
+        outcome, lines = game.advance(states[rows], actions), lines[rows]
+        over = outcome.terminated | outcome.truncated
+        score = outcome.reward if first else -outcome.reward
+        counts += [int(lines[over & (score == value)].sum()) for value in (1, 0, -1)]
+        states, inverse = np.unique(outcome.states[~over], axis=0, return_inverse=True)
+        lines = np.bincount(inverse.reshape(-1), weights=lines[~over], minlength=len(states)).astype(np.int64)
+        mine = not mine
+    won, drawn, lost = counts.tolist()
+    return won, drawn, lost

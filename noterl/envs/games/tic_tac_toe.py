@@ -1,0 +1,88 @@
+"""Tic-tac-toe."""
+
+from __future__ import annotations
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl.envs.games.game import Array, Game
+from noterl.registry import register
+
+_LINES = np.array([(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)])
+
+
+def _line_sums() -> Array:
+    """Return a matrix [9, 8] that maps boards [N, 9] to the sums of the eight lines."""
+    matrix = np.zeros((9, len(_LINES)), np.float32)
+    for line, cells in enumerate(_LINES):
+        matrix[cells, line] = 1
+    return matrix
+
+
+_SUMS = _line_sums()
+
+
+@register
+class TicTacToe(Game):
+    """Tic-tac-toe: three in a row win.
+
+    A state is a board of nine cells, int8 `[9]`: 1 for the first player's stones, -1 for the second's, 0 for empty
+    cells. An action is the number of a cell. An observation holds the cells with the own stones, then those with the
+    other player's, float32 `[18]`.
+
+    Example:
+    >>> from noterl.envs.games import TicTacToe
+    >>> game = TicTacToe()
+    >>> states = game.start(1)
+    >>> for action in (4, 0, 2, 1, 6):
+    ...     states = game.step(states, np.array([action]))
+    >>> print(game.render(states[0]))
+    O O X
+    . X .
+    X . .
+    >>> game.result(states)
+    array([1.])
+    """
+
+    num_actions = 9
+    max_length = 9
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0.0, 1.0, (18,), np.float32)
+
+    def start(self, count: int) -> Array:
+        """Return empty boards `[count, 9]`."""
+        return np.zeros((count, 9), np.int8)
+
+    def legal_actions(self, states: Array) -> Array:
+        """Return the empty cells, bool `[N, 9]`."""
+        return states == 0
+
+    def step(self, states: Array, actions: Array) -> Array:
+        """Return the boards with a stone of the player to move in the cells `actions`."""
+        following = states.copy()
+        following[np.arange(len(states)), actions] = 1 - 2 * self.to_play(states)
+        return following
+
+    def to_play(self, states: Array) -> Array:
+        """Return the player to move: the first one if the number of stones is even."""
+        return np.count_nonzero(states, axis=1) & 1
+
+    def result(self, states: Array) -> Array:
+        """Return 1 or -1 if a player has three in a row, 0 for other full boards, else NaN."""
+        sums = states.astype(np.float32) @ _SUMS
+        drawn = np.where(states.all(axis=1), 0.0, np.nan)
+        return np.where(sums.max(axis=1) == 3, 1.0, np.where(sums.min(axis=1) == -3, -1.0, drawn))
+
+    def observe(self, states: Array) -> Array:
+        """Return the own and the other player's stones, float32 `[N, 18]`."""
+        own = (1 - 2 * self.to_play(states))[:, None]
+        return np.concatenate([states == own, states == -own], axis=1).astype(np.float32)
+
+    def legal_in(self, observations: Array) -> Array:
+        """Return the cells without stones."""
+        return observations[:, :9] + observations[:, 9:] == 0
+
+    def render(self, state: Array) -> str:
+        """Return the board as three lines of text."""
+        return "\n".join(" ".join(".XO"[cell] for cell in row) for row in state.reshape(3, 3))

@@ -1,0 +1,46 @@
+"""The head of networks that return a policy and a value side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from noterl.explorer import Explorer
+from noterl.heads.stochastic import Categorical
+
+Tensor = Any
+
+
+class PolicyValue(Categorical):
+    """Outputs `[N, A + 1]` are the logits of a Discrete space, then the value of the observation.
+
+    Actions are those of `Categorical`; the value does not affect them.
+    """
+
+    outputs = "a logit for each action, then a value"
+    acts_on: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of the network's outputs for each observation."""
+        return super().size + 1
+
+    def deterministic(self, values: np.ndarray) -> np.ndarray:
+        """Return the most probable actions `[N]`; the first of equally probable ones."""
+        return super().deterministic(self._logits(values))
+
+    def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
+        """Return samples `[N]` of the softmax."""
+        return super().explore(self._logits(values), explorer, step)
+
+    def check_values(self, values: np.ndarray) -> None:
+        """Raise a ValueError if the first A outputs are probabilities."""
+        super().check_values(self._logits(values))
+
+    def value(self, values: Tensor) -> Tensor:
+        """Return the values `[B]` in outputs `[B, A + 1]`."""
+        return values[:, -1]
+
+    def _logits(self, values: Tensor) -> Tensor:
+        return values[:, : self.counts[0]]

@@ -13,7 +13,7 @@ from noterl.utils import keras_backend, lazy_imports
 
 if TYPE_CHECKING:
     # `callbacks` is a folder next to the package, which mypy does not find under this name.
-    from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules  # type: ignore[attr-defined]
+    from noterl import callbacks, envs, finders, heads, imitation, losses, networks, noise, plotting, policies, replay, schedules  # type: ignore[attr-defined]
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
     from noterl.agents.ddpg import DDPG
@@ -41,6 +41,7 @@ if not (_here / "callbacks").is_dir():
 
 _AGENTS = ("a2c", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3")
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
+register_modules("noterl.learning.reward_model", "noterl.imitation.demonstrations")
 register_modules("noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules")
 
 __getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

@@ -33,8 +33,9 @@ from noterl.random import Generators, check_seed
 from noterl.training import state as agent_state
 from noterl.training.dispatch import CallbackList
 from noterl.training.evaluation import Player, evaluate
-from noterl.training.fit_arguments import budget_of, check_fit_arguments, progress_callbacks
+from noterl.training.fit_arguments import budget_of, check_fit_arguments, check_verbose, progress_callbacks
 from noterl.training.loop import Loop
+from noterl.training.pretraining import pretrain
 from noterl.training.session import Session, StopRequest, matching_source
 from noterl.utils import console
 from noterl.utils.checks import check_bool, whole
@@ -43,7 +44,7 @@ from noterl.utils.words import explain_arguments
 __all__ = ["Agent", "Defaults", "load"]
 
 _NAMES_FOR_USERS = {
-    *("compile", "fit", "evaluate", "act", "animate", "summary", "stop", "stop_training", "stop_reason", "close"),
+    *("compile", "fit", "pretrain", "evaluate", "act", "animate", "summary", "stop", "stop_training", "stop_reason", "close"),
     *("save", "restore", "save_weights", "load_weights", "get_weights", "set_weights", "get_state", "set_state"),
     *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config"),
     *("optimizer", "optimizers", "learning_rate", "get_rule", "set_rule", "policy", "noise", "replay"),
@@ -141,6 +142,7 @@ class Agent(Algorithm):
         update_every: float | str | None = None,
         updates: int | str | None = None,
         target_update: int | float | None = None,
+        reward_model: Any = None,
         jit_compile: bool | str = "auto",
         steps_per_execution: int | str = "auto",
     ) -> None:
@@ -164,6 +166,8 @@ class Agent(Algorithm):
                 per step do not increase. More than 4 updates per step cause a warning.
             target_update: an int is the number of environment steps between hard copies to the target. A float below 1
                 is Polyak's coefficient, applied after every update (or every `target_period` updates).
+            reward_model: replaces the environment's reward in updates, or adds to it: a `noterl.imitation.GAIL`. Logs
+                and evaluations still show the environment's reward.
             jit_compile: False runs updates without compilation, for debugging.
             steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. It does not affect
                 results.
@@ -277,6 +281,44 @@ class Agent(Algorithm):
         if not isinstance(reason, str):
             raise ValueError(f"reason must be a str, got {reason!r}")
         self._session.stop.is_set, self._session.stop.reason = True, reason
+
+    @explain_arguments
+    def pretrain(
+        self,
+        demonstrations: Any,
+        updates: int,
+        *,
+        batch_size: int = 64,
+        optimizer: Any = None,
+        verbose: int | str = "auto",
+    ) -> dict[str, list[float]]:
+        """Clone the actions of an expert, before or between calls of `fit`.
+
+        The loss depends on the head: cross entropy for `Categorical` and `Probabilities`, negative log-likelihood for
+        `Gaussian` and `SquashedGaussian`, squared error of scaled actions for `Deterministic`, and the large-margin loss
+        for `Q`. Only what `forward` depends on is trained; target networks then receive a copy. If observations are
+        normalized and no step was taken yet, their statistics start with the demonstrations. The counters of steps and
+        updates, the optimizers of `compile` and the memory do not change.
+
+        Args:
+            demonstrations: the expert's episodes, `noterl.imitation.Demonstrations`.
+            updates: number of gradient updates.
+            batch_size: pairs of observation and action in one update, sampled with replacement.
+            optimizer: an optimizer or a learning rate, as for `compile`; Adam with 1e-3 by default.
+            verbose: 0 silent, 1 a progress bar, 2 a line every 10 seconds and at the end; "auto" is 1 on a terminal,
+                else 2.
+
+        Returns:
+            `{"loss": losses}`, with the loss of each update.
+
+        Raises:
+            ValueError: if an argument is not one of the allowed values, or the demonstrations do not fit the agent's
+                spaces; the agent is then unchanged.
+            RuntimeError: while `fit` is running.
+            NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
+        """
+        self._refuse_while_training("pretrain")
+        return pretrain(self._parts(), demonstrations, updates, batch_size, optimizer, check_verbose(verbose))
 
     @explain_arguments
     def evaluate(

@@ -98,6 +98,10 @@ class ReplayLearner(Learner):
         """Make the first `count` updates on batches `[K, B, ...]` in one compiled call."""
         return super().update(add_random_numbers(self.algorithm, batch, count), count)
 
+    def with_model_reward(self, batch: Batch) -> Batch:
+        """Return a batch `[B, ...]` with the rewards of the reward model, as it is now."""
+        return batch if self.reward_model is None else self.reward_model.replace_reward(batch)
+
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return batches that are sampled like those of updates, with another generator.
 

@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,12 +62,17 @@ class RolloutLearner(Learner):
 
     def _compile_prepare(self) -> None:
         self._prepare = backends.current().compile_call(
-            partial(flatten_prepared, self.algorithm),
+            self._prepared_rows,
             self.variables,
             jit_compile=self.jit_compile,
             on_trace=self.trace_counter("prepare"),
             torch_seed=self.torch_seed,
         )
+
+    def _prepared_rows(self, rollout: Batch) -> Batch:
+        if self.reward_model is not None:
+            rollout = self.reward_model.replace_reward(rollout)
+        return flatten_prepared(self.algorithm, rollout)
 
     def _prepared_fields(self) -> FieldSpec:
         """Return name -> (shape, dtype) of the fields that `prepare` returns.
@@ -139,6 +143,9 @@ class RolloutLearner(Learner):
     def prepare(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
         rollout, normalizers = self.rollout.batch(gamma=self.gamma), self.algorithm._normalizers
+        if self.reward_model is not None and self.replay is None:
+            # Before the statistics of the normalizers change, so that both sides are normalized alike.
+            rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
         return self._prepare(rollout if normalizers is None else normalizers.normalize_rollout(rollout, self.gamma))
 
     def sample(self, updates: int) -> np.ndarray:

@@ -69,6 +69,7 @@ def _core_state(parts: Parts) -> dict[str, Any]:
         "explorer": parts.actor.explorer.get_state(),
         "normalizers": None if normalizers is None else normalizers.get_state(),
         "polyak": learner.schedule.polyak,
+        "reward_model": None if learner.reward_model is None else learner.reward_model.get_state(),
     }
 
 
@@ -108,6 +109,7 @@ def _check(parts: Parts, state: Any) -> None:
         "explorer": dict,
         "normalizers": None if algorithm._normalizers is None else dict,
         "polyak": bool,
+        "reward_model": _model_schema(learner),
         "replay": (dict, None),
         "rollout": None if learner.rollout is None else dict,
         "lanes": (dict, None),
@@ -117,8 +119,17 @@ def _check(parts: Parts, state: Any) -> None:
     layout = _layout(algorithm)
     for name, optimizer in learner.optimizers.items():
         optimizers.check_state(optimizer, state["optimizers"][name], layout)
+    if learner.reward_model is not None:
+        learner.reward_model.check_state(state["reward_model"])
     if state["lanes"] is not None:
         check_lanes(state["lanes"], algorithm._source)
+
+
+def _model_schema(learner: Learner) -> Any:
+    if learner.reward_model is None:
+        return None
+    shapes = [Array(np.float32, variable.shape) for variable in learner.reward_model.variables]
+    return {"variables": shapes, "optimizer": dict}
 
 
 def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
@@ -128,6 +139,8 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
         optimizers.set_state(optimizer, state["optimizers"][name], layout)
     for name, network in algorithm.networks().items():
         networks.set_weights(network, state["variables"][name])
+    if learner.reward_model is not None:
+        learner.reward_model.set_state(state["reward_model"])
     # Polyak averaging is a setting, not a state: its coefficient does not apply to an agent with hard copies.
     settings = () if state["polyak"] == learner.schedule.polyak else ("tau",)
     for name, value in state["hyperparameters"].items():

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from noterl import backends, registry, saving
-from noterl.acting.actor import Actor
+from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
 from noterl.callback import Callback
@@ -44,7 +44,19 @@ from noterl.utils.words import explain_arguments
 __all__ = ["Agent", "Defaults", "load"]
 
 _NAMES_FOR_USERS = {
-    *("compile", "fit", "pretrain", "evaluate", "act", "animate", "summary", "stop", "stop_training", "stop_reason", "close"),
+    *(
+        "compile",
+        "fit",
+        "pretrain",
+        "evaluate",
+        "act",
+        "animate",
+        "summary",
+        "stop",
+        "stop_training",
+        "stop_reason",
+        "close",
+    ),
     *("save", "restore", "save_weights", "load_weights", "get_weights", "set_weights", "get_state", "set_state"),
     *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config"),
     *("optimizer", "optimizers", "learning_rate", "get_rule", "set_rule", "policy", "noise", "replay"),
@@ -86,7 +98,8 @@ class Agent(Algorithm):
             "uniform" (in [0, 1)).
         supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
             stores rollouts with the fields that `prepare` returns.
-        extra_spec: name -> (shape, dtype) of the fields that `prepare` returns; found by a dry run if not declared.
+        extra_spec: name -> (shape, dtype) of the fields that `forward` returns beside its output, or `prepare` returns.
+            Those of `prepare` need not be declared. Fields of `forward` are passed on as float32.
         update_period: n if every n-th update differs from the others, for example because it also updates the actor.
             If n is above 1, `update` receives a second argument, the Python int `updates % n`.
         target_period: number of updates between two steps of Polyak averaging; a divisor of `update_period`.
@@ -295,8 +308,8 @@ class Agent(Algorithm):
         """Clone the actions of an expert, before or between calls of `fit`.
 
         The loss depends on the head: cross entropy for `Categorical` and `Probabilities`, negative log-likelihood for
-        `Gaussian` and `SquashedGaussian`, squared error of scaled actions for `Deterministic`, and the large-margin loss
-        for `Q`. Only what `forward` depends on is trained; target networks then receive a copy. If observations are
+        `Gaussian` and `SquashedGaussian`, squared error of scaled actions for `Deterministic`, large margin for `Q`
+        (`noterl.losses.large_margin`). Only what `forward` depends on is trained; target networks then receive a copy. If observations are
         normalized and no step was taken yet, their statistics start with the demonstrations. The counters of steps and
         updates, the optimizers of `compile` and the memory do not change.
 
@@ -647,10 +660,12 @@ class Agent(Algorithm):
             compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint()
         )
         outputs = forward(forward.probe(1))
+        outputs, _ = split_fields(outputs, learner.forward_fields)
         self.head.check(outputs.shape)
         self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
-        return Actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts)
+        fields = learner.forward_fields
+        return Actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts, fields)
 
     def _joint(self) -> Joint | None:
         """Return the layout of a forward pass that several agents share; None for one agent."""

@@ -33,8 +33,8 @@ def record(
         env: environment to play in; by default a new copy of the agent's training environment.
         episodes: number of episodes.
         path: also write the demonstrations to this file.
-        seed: seed of the environments; by default the agent's seed, or 0 for a function. The seeds of the episodes differ
-            from those of `evaluate`.
+        seed: seed of the environments; by default the agent's seed, or 0 for a function. Episodes start in other
+            states than those of `evaluate`.
         deterministic: whether an agent acts without exploration.
 
     Raises:

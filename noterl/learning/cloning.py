@@ -1,7 +1,7 @@
 """Behavior cloning: gradient updates of an agent's policy on the actions of an expert.
 
-Paper: Pomerleau, "Efficient training of artificial neural networks for autonomous navigation" (1991). The loss is that of
-the agent's head, `Head.cloning_loss`.
+Paper: Pomerleau, "Efficient training of artificial neural networks for autonomous navigation" (1991). The agent's head
+defines the loss, `Head.cloning_loss`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from noterl import backends, networks
+from noterl.backends import ops
 from noterl.backends.common import GroupResult, NonFiniteError
 from noterl.learning import optimizers
 from noterl.learning.expert_data import ExpertData
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
 from noterl.networks import training_mode
 from noterl.types import Batch
-
-ops = backends.ops
 
 # The batches of one compiled call are in memory at the same time, so they hold at most this many bytes of observations.
 _LARGEST_GROUP = 2**26
@@ -85,7 +84,7 @@ class Cloning:
         return ops.mean(self._learner.algorithm.head.cloning_loss(self._outputs(observation), action))
 
     def _outputs(self, observation: Any) -> Any:
-        return self._learner.algorithm.forward(observation)
+        return self._learner.algorithm.output_and_fields(observation)[0]
 
     def _batch(self, indices: np.ndarray) -> Batch:
         observation, action = self._data.gather(indices)
@@ -95,8 +94,8 @@ class Cloning:
     def _policy_variables(self) -> list[Any]:
         """Return the variables that change the outputs of `forward`, found by the gradient of random sums of them.
 
-        TensorFlow and torch return no gradient for other variables. JAX returns zeros, so on JAX a network whose gradients
-        are all zero is left out as a whole.
+        TensorFlow and torch return no gradient for other variables. JAX returns zeros, so a network whose gradients are
+        all zero is left out as a whole.
         """
         learner, used = self._learner, _Gradients()
         observation, _ = self._data.gather(np.arange(min(8, len(self._data))))
@@ -104,7 +103,8 @@ class Cloning:
 
         def random_sum(observation: Any) -> Any:
             outputs = self._outputs(observation)
-            return ops.sum(outputs * np.random.default_rng(0).normal(size=outputs.shape).astype(np.float32))
+            factors = np.random.default_rng(0).normal(size=tuple(outputs.shape)).astype(np.float32)
+            return ops.sum(ops.multiply(outputs, factors))
 
         tensor, known = ops.convert_to_tensor(observation), learner.find_variables()
         backends.current().minimize(random_sum, trained, used, (tensor,), known=known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +15,7 @@ from noterl.algorithm import Algorithm
 from noterl.backends import keras
 from noterl.learning import optimizers
 from noterl.learning.update import Returned, call_update, flatten_prepared
-from noterl.replay.columns import action_layout
+from noterl.replay.columns import action_layout, extra_layout
 from noterl.types import Batch
 
 
@@ -44,6 +45,28 @@ def build_default_optimizer(algorithm: Algorithm, built: dict[str, Any]) -> list
     return trained
 
 
+def find_forward_fields(
+    algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool | str
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the fields that `forward` returns beside its output, by name.
+
+    Raises:
+        ValueError: if `forward` returns a tuple, but not the fields that `extra_spec` declares.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+
+    def call() -> None:
+        _, fields = algorithm.output_and_fields(
+            _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
+        )
+        found.update({name: tuple(value.shape[1:]) for name, value in fields.items()})
+
+    if algorithm.extra_spec:
+        with naming_network(algorithm):
+            backends.current().dry_run(call, variables, jit_compile)
+    return found
+
+
 def run_update(algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool | str) -> Sequence[Returned]:
     """Run `update` on zeros for each index within `update_period`; the weights do not change.
 
@@ -66,7 +89,9 @@ def run_update(algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool
 
 def _call_updates(algorithm: Algorithm, returned: list[Returned]) -> None:
     observations = _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
-    algorithm.head.check(tuple(algorithm._joint_forward(observations).shape))
+    rows, *rest = algorithm._joint_forward(observations).shape
+    added = sum(math.prod(shape) for shape in algorithm._learner.forward_fields.values())
+    algorithm.head.check((rows, *rest[:-1], rest[-1] - added) if added else (rows, *rest))
     for index in range(algorithm.update_period):
         logs, feedback = call_update(algorithm, example_batch(algorithm), index)
         bad = [name for name in logs if not isinstance(name, str)]
@@ -102,6 +127,9 @@ def example_batch(algorithm: Algorithm) -> Batch:
     layout = action_layout(algorithm._source.action_space)
     action = zeros(layout.shape, layout.batch_dtype)
     extra = {name: zeros(shape, np.float32) for name, (shape, _) in algorithm.random_spec.items()}
+    fields = algorithm._learner.forward_fields
+    spec = extra_layout({name: algorithm.extra_spec[name] for name in fields})
+    extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in spec.items()})
     if algorithm._source.team is not None:
         each = zeros((len(algorithm._source.team),), np.float32)
         extra.update(present=each, remaining=each)

@@ -52,6 +52,8 @@ class Learner(ABC):
         trained: the variables that the default `update` trains.
         keras_networks: the agent's Keras networks; an update runs them in training mode.
         variables: every variable of networks, hyperparameters and optimizers, without duplicates.
+        forward_fields: the shapes of the fields that `forward` returns beside its output, by name.
+        fields: those fields `[N, ...]` of the round in progress; None before the first round.
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
         dry_run_variables: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
     """
@@ -77,6 +79,8 @@ class Learner(ABC):
         self.variables: list[Any] = []
         self.keras_networks: list[Any] = []
         self.dry_run_variables: dict[str, list[Any]] | None = None
+        self.forward_fields: dict[str, tuple[int, ...]] = {}
+        self.fields: dict[str, np.ndarray] | None = None
         self.is_built = False
         self._returned: Sequence[Returned] = ()
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
@@ -88,6 +92,7 @@ class Learner(ABC):
         """Allocate the memory and build the optimizers."""
         found = self.algorithm.networks().values()
         self.keras_networks = [network for network in found if isinstance(network, backends.keras.layers.Layer)]
+        self.forward_fields = dry_run.find_forward_fields(self.algorithm, self.find_variables(), self.jit_compile)
         self.build_memory()
         if dry_run.uses_default_update(self.algorithm):
             self.trained = dry_run.build_default_optimizer(self.algorithm, self.optimizers)
@@ -189,6 +194,10 @@ class Learner(ABC):
 
     def begin_round(self, observations: np.ndarray, actions: np.ndarray) -> None:  # noqa: B027  (optional)
         """Called with the observations and actions `[N, ...]` of all lanes before they step."""
+
+    def keep_fields(self, fields: dict[str, np.ndarray]) -> None:
+        """Called before `begin_round` with the fields `[N, ...]` of `forward`, which belong to the round's actions."""
+        self.fields = fields
 
     def end_round(self) -> None:  # noqa: B027  (optional)
         """Called when all lanes have stepped."""

@@ -36,10 +36,18 @@ class ReplayLearner(Learner):
         self.replay = self.memory = replay
 
     def build_memory(self) -> None:
-        """Allocate the replay memory."""
-        source = self.algorithm._source
+        """Allocate the replay memory.
+
+        Raises:
+            ValueError: if `forward` does not return a field of `extra_spec`.
+        """
+        algorithm, source = self.algorithm, self.algorithm._source
+        missing = [name for name in algorithm.extra_spec if name not in self.forward_fields]
+        if missing:
+            raise ValueError(f"extra_spec declares {', '.join(missing)}, but forward does not return it")
         agents = 0 if source.team is None else len(source.team)
-        self.replay.build(source.observation_space, source.action_space, agents=agents)
+        spec = {name: algorithm.extra_spec[name] for name in self.forward_fields}
+        self.replay.build(source.observation_space, source.action_space, extra_spec=spec, agents=agents)
 
     def attach(self, source: EnvSource) -> None:
         """Attach the memory's relabelling to the agent and the environments."""
@@ -48,6 +56,12 @@ class ReplayLearner(Learner):
 
     def add(self, transition: Transition) -> None:
         """Store a transition, and update the statistics of the normalizers with it."""
+        if self.forward_fields:
+            if self.fields is None:  # the agent was compiled during the round
+                self.replay.interrupt(transition.lane)
+                return
+            fields = {name: values[transition.lane] for name, values in self.fields.items()}
+            transition = transition._replace(extra=fields)
         self.replay.add(*transition)
         normalizers = self.algorithm._normalizers
         if normalizers is not None:

@@ -4,14 +4,15 @@ Paper: Ho and Ermon, "Generative adversarial imitation learning" (2016), algorit
 gradient penalty: Kostrikov et al., "Discriminator-actor-critic" (2019). Rewards: Orsini et al., "What matters for
 adversarial imitation learning?" (2021), section 2.
 
-Differs: D is the probability that a pair is the expert's; in Ho and Ermon it is that of the policy. Each gradient update
-of the agent first trains the discriminator, on the same batch and as many pairs of the demonstrations. An agent that
-learns from rollouts receives rewards of the discriminator before the rollout's updates. Absorbing states are not added:
-`reward` selects the sign of the reward instead.
+Differs: D is the probability that a pair is the expert's; in Ho and Ermon it is that of the policy. Each gradient
+update of the agent first trains the discriminator, on the same batch and as many pairs of the demonstrations. If an
+agent learns from rollouts, its rewards are those of the discriminator before the rollout's updates. Absorbing states
+are not added: `reward` selects the sign of the reward instead.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -284,7 +285,7 @@ class Discriminator:
 def _initial_weights(sizes: Sequence[int], seed: int) -> list[np.ndarray]:
     """Return kernels and biases of layers of these sizes: Glorot's uniform distribution, and zeros."""
     generator, weights = Generators(seed)("discriminator"), []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(sizes):
         limit = math.sqrt(6 / (inputs + outputs))
         kernel = generator.uniform(-limit, limit, (inputs, outputs)).astype(np.float32)
         weights += [kernel, np.zeros(outputs, np.float32)]

@@ -50,7 +50,8 @@ class RolloutLearner(Learner):
 
     def build_memory(self) -> None:
         """Set the spaces of the rollout; its arrays are allocated when the number of lanes is known."""
-        self.rollout.build(self.algorithm._source.observation_space, self.algorithm._source.action_space)
+        spec = {name: self.algorithm.extra_spec[name] for name in self.forward_fields}
+        self.rollout.build(self.algorithm._source.observation_space, self.algorithm._source.action_space, spec)
 
     def compile_programs(self, report: Sequence[Any]) -> None:
         """Compile `prepare`, and the updates on minibatches of its rows."""
@@ -75,7 +76,7 @@ class RolloutLearner(Learner):
         return flatten_prepared(self.algorithm, rollout)
 
     def _prepared_fields(self) -> FieldSpec:
-        """Return name -> (shape, dtype) of the fields that `prepare` returns.
+        """Return name -> (shape, dtype) of the fields that `forward` and `prepare` return.
 
         Raises:
             ValueError: if `extra_spec` declares other fields.
@@ -90,7 +91,8 @@ class RolloutLearner(Learner):
         for name, (shape, _) in self.algorithm.extra_spec.items():
             if shapes.get(name) != shape:
                 raise ValueError(
-                    f"extra_spec declares {name!r} with the shape {shape}, but prepare returns the shapes {shapes}"
+                    f"extra_spec declares {name!r} with the shape {shape}, but forward and prepare return the shapes "
+                    f"{shapes}"
                 )
         return found
 
@@ -110,8 +112,8 @@ class RolloutLearner(Learner):
         return self.num_rows if isinstance(configured, str) else min(configured, self.num_rows)
 
     def begin_round(self, observations: np.ndarray, actions: np.ndarray) -> None:
-        """Store the observations and actions of all lanes."""
-        self.rollout.begin_round(observations, actions)
+        """Store the observations and actions of all lanes, and the fields of `forward`."""
+        self.rollout.begin_round(observations, actions, self.fields)
 
     def end_round(self) -> None:
         """Complete a round of the rollout."""

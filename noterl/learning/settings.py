@@ -118,11 +118,8 @@ def _check_declared(algorithm: Algorithm) -> None:
             f"optimizer_names of {name} must be one name unless {name} defines update: the default update uses only "
             f"the first, got {names!r}"
         )
-    if algorithm.extra_spec and algorithm.memory == "replay":
-        raise ValueError(
-            f"extra_spec of {name} declares fields of rollouts, which `prepare` returns, but the agent learns from a "
-            f"replay memory; declare random numbers of an update in random_spec; got {algorithm.extra_spec!r}"
-        )
+    if algorithm.extra_spec and algorithm.multi_agent:
+        raise ValueError(f"extra_spec of {name} is not supported for several agents, got {algorithm.extra_spec!r}")
     if not _is_spec(algorithm.extra_spec):
         raise ValueError(f"extra_spec of {name} must be a dict of name -> (shape, dtype), got {algorithm.extra_spec!r}")
     if not _is_spec(spec) or any(distribution not in DISTRIBUTIONS for _, distribution in spec.values()):

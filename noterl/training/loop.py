@@ -122,6 +122,7 @@ class Loop:
         observations = lanes.observations()
         actions = self.actor.choose_actions(observations, self.counters.steps, lanes.waiting)
         lanes.begin_round(self.actor.head.executed(actions))
+        self.learner.keep_fields(self.actor.fields)
         self.learner.begin_round(lanes.observations(), actions)
         self.clock["act"] += perf_counter() - started
         return True

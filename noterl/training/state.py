@@ -50,6 +50,7 @@ def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
         **_core_state(parts),
         "replay": learner.replay.get_state() if replay and learner.replay is not None else None,
         "rollout": None if learner.rollout is None else learner.rollout.get_state(),
+        "fields": _fields_state(learner),
         "lanes": parts.session.lanes_state(),
         "callbacks": parts.session.callbacks_state(),
     }
@@ -112,6 +113,7 @@ def _check(parts: Parts, state: Any) -> None:
         "reward_model": _model_schema(learner),
         "replay": (dict, None),
         "rollout": None if learner.rollout is None else dict,
+        "fields": _fields_schema(learner),
         "lanes": (dict, None),
         "callbacks": DictOf(dict),
     }
@@ -123,6 +125,19 @@ def _check(parts: Parts, state: Any) -> None:
         learner.reward_model.check_state(state["reward_model"])
     if state["lanes"] is not None:
         check_lanes(state["lanes"], algorithm._source)
+
+
+def _fields_state(learner: Learner) -> dict[str, np.ndarray] | None:
+    """Return the fields of `forward` for lanes that have not stepped in this round; a rollout stores them itself."""
+    if learner.rollout is not None or not learner.forward_fields or learner.fields is None:
+        return None
+    return dict(learner.fields)
+
+
+def _fields_schema(learner: Learner) -> Any:
+    if learner.rollout is not None or not learner.forward_fields:
+        return None
+    return {name: Array(np.float32, (None, *shape)) for name, shape in learner.forward_fields.items()}, None
 
 
 def _model_schema(learner: Learner) -> Any:
@@ -157,6 +172,7 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
 
 
 def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
+    learner.fields = state["fields"]
     if learner.rollout is not None:
         learner.rollout.set_state(state["rollout"])
     if learner.replay is None:

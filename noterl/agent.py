@@ -309,9 +309,9 @@ class Agent(Algorithm):
 
         The loss depends on the head: cross entropy for `Categorical` and `Probabilities`, negative log-likelihood for
         `Gaussian` and `SquashedGaussian`, squared error of scaled actions for `Deterministic`, large margin for `Q`
-        (`noterl.losses.large_margin`). Only what `forward` depends on is trained; target networks then receive a copy. If observations are
-        normalized and no step was taken yet, their statistics start with the demonstrations. The counters of steps and
-        updates, the optimizers of `compile` and the memory do not change.
+        (`noterl.losses.large_margin`). Only what `forward` depends on is trained; target networks then receive a copy.
+        If observations are normalized and no step was taken yet, their statistics start with the demonstrations. The
+        counters of steps and updates, the optimizers of `compile` and the memory do not change.
 
         Args:
             demonstrations: the expert's episodes, `noterl.imitation.Demonstrations`.

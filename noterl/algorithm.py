@@ -295,13 +295,13 @@ class Algorithm(Configurable):
 
         If `forward` also returns fields, they are further columns, in the order of their names.
         """
-        output, fields = self.output_and_fields(observation)
+        output, fields = self._output_and_fields(observation)
         if not fields:
             return output
         columns = [ops.reshape(ops.cast(fields[name], "float32"), (output.shape[0], -1)) for name in sorted(fields)]
         return ops.concatenate([output, *columns], axis=-1)
 
-    def output_and_fields(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def _output_and_fields(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         """Return the output of `forward` for observations `[B, ...]`, and the fields that it returns beside it.
 
         Raises:

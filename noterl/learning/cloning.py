@@ -84,7 +84,7 @@ class Cloning:
         return ops.mean(self._learner.algorithm.head.cloning_loss(self._outputs(observation), action))
 
     def _outputs(self, observation: Any) -> Any:
-        return self._learner.algorithm.output_and_fields(observation)[0]
+        return self._learner.algorithm._output_and_fields(observation)[0]
 
     def _batch(self, indices: np.ndarray) -> Batch:
         observation, action = self._data.gather(indices)

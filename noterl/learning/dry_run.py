@@ -56,7 +56,7 @@ def find_forward_fields(
     found: dict[str, tuple[int, ...]] = {}
 
     def call() -> None:
-        _, fields = algorithm.output_and_fields(
+        _, fields = algorithm._output_and_fields(
             _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
         )
         found.update({name: tuple(value.shape[1:]) for name, value in fields.items()})

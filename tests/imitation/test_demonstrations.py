@@ -187,9 +187,8 @@ def test_bad_argument_of_record_raises(change: dict[str, Any], message: str) -> 
 
 
 def test_record_needs_one_agent_in_the_environment() -> None:
-    source = noterl.envs.resolve(((spaces.Tuple([OBSERVATIONS] * 2)), spaces.Tuple([DISCRETE] * 2)))
     with pytest.raises(ValueError, match="env must have one agent"):
-        record(lambda observation: 0, source)
+        record(lambda observation: 0, (spaces.Tuple([OBSERVATIONS] * 2), spaces.Tuple([DISCRETE] * 2)))
 
 
 class TestMinari:

@@ -63,9 +63,7 @@ def logits_of(agent: Any, observations: np.ndarray) -> np.ndarray:
 def test_replay_memory_stores_the_fields_of_the_acting_policy() -> None:
     agent = made(learning_starts=1_000)  # random actions, and a constant policy
     agent.fit(steps=25, num_envs=2, verbose=0)
-    sample = agent.replay.sample(1, 40, generator=np.random.default_rng(0)) if len(agent.replay) >= 40 else None
-    sample = sample or agent.replay.sample(1, 25, generator=np.random.default_rng(0))
-    batch = agent.replay.gather(sample, gamma=0.9)
+    batch = agent.replay.gather(agent.replay.sample(1, 25, generator=np.random.default_rng(0)), gamma=0.9)
     np.testing.assert_allclose(batch.extra["value"], 2.0 * batch.observation[..., 0], rtol=1e-6)
     flat = batch.observation.reshape(-1, 3)
     np.testing.assert_allclose(batch.extra["logits"].reshape(-1, 2), logits_of(agent, flat), rtol=1e-5, atol=1e-6)

@@ -13,7 +13,20 @@ from noterl.utils import keras_backend, lazy_imports
 
 if TYPE_CHECKING:
     # `callbacks` is a folder next to the package, which mypy does not find under this name.
-    from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules  # type: ignore[attr-defined]
+    from noterl import (
+        callbacks,
+        envs,
+        finders,
+        heads,
+        imitation,
+        losses,
+        networks,
+        noise,
+        plotting,
+        policies,
+        replay,
+        schedules,
+    )  # type: ignore[attr-defined]
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
     from noterl.agents.alphazero import AlphaZero
@@ -44,7 +57,7 @@ _AGENTS = ("a2c", "alphazero", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3")
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules(
     *("noterl.envs.games", "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules"),
-    "noterl.networks.config",
+    *("noterl.networks.config", "noterl.learning.reward_model", "noterl.imitation.demonstrations"),
 )
 
 __getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

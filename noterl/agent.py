@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from noterl import backends, networks, registry, saving
-from noterl.acting.actor import Actor
+from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
 from noterl.callback import Callback
@@ -35,8 +35,9 @@ from noterl.training import state as agent_state
 from noterl.training.configuration import settled
 from noterl.training.dispatch import CallbackList
 from noterl.training.evaluation import Player, evaluate
-from noterl.training.fit_arguments import budget_of, check_fit_arguments, progress_callbacks
+from noterl.training.fit_arguments import budget_of, check_fit_arguments, check_verbose, progress_callbacks
 from noterl.training.loop import Loop
+from noterl.training.pretraining import pretrain
 from noterl.training.session import Session, StopRequest, matching_source
 from noterl.utils import console
 from noterl.utils.checks import check_bool, check_word, whole
@@ -45,7 +46,19 @@ from noterl.utils.words import explain_arguments
 __all__ = ["Agent", "Defaults", "load"]
 
 _NAMES_FOR_USERS = {
-    *("compile", "fit", "evaluate", "act", "animate", "summary", "stop", "stop_training", "stop_reason", "close"),
+    *(
+        "compile",
+        "fit",
+        "pretrain",
+        "evaluate",
+        "act",
+        "animate",
+        "summary",
+        "stop",
+        "stop_training",
+        "stop_reason",
+        "close",
+    ),
     *("save", "restore", "save_weights", "load_weights", "get_weights", "set_weights", "get_state", "set_state"),
     *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config", "configuration"),
     *("optimizer", "optimizers", "learning_rate", "get_rule", "set_rule", "policy", "noise", "replay"),
@@ -87,8 +100,8 @@ class Agent(Algorithm):
             "uniform" (in [0, 1)).
         supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
             stores rollouts with the fields that `prepare` returns.
-        extra_spec: name -> (shape, dtype) of the fields that `prepare` returns; found by a dry run if not declared. For
-            an agent that learns from a replay memory, the fields that its actor adds to transitions.
+        extra_spec: name -> (shape, dtype) of the fields that `forward` returns beside its output, or `prepare` returns.
+            Those of `prepare` need not be declared. Fields of `forward` are passed on as float32.
         info_spec: name -> (shape, dtype, default) of fields of the environment's `info` that the memory stores, such as
             `action_mask`. `batch.extra` holds each field for the observation, and as `next_<name>` for the next
             observation. The default is used where `info` lacks the field.
@@ -163,6 +176,7 @@ class Agent(Algorithm):
         updates: int | str | None = None,
         target_update: int | float | None = None,
         target_unit: str | None = None,
+        reward_model: Any = None,
         jit_compile: bool | str = "auto",
         steps_per_execution: int | str = "auto",
     ) -> None:
@@ -189,6 +203,8 @@ class Agent(Algorithm):
                 is Polyak's coefficient, applied after every update (or every `target_period` updates).
             target_unit: what an int `target_update` counts: environment "steps", or gradient "updates". A hard copy
                 precedes the updates that are due at its step, and follows the update whose number it is.
+            reward_model: replaces the environment's reward in updates, or adds to it: a `noterl.imitation.GAIL`. Logs
+                and evaluations still show the environment's reward.
             jit_compile: False runs updates without compilation, for debugging.
             steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. It does not affect
                 results.
@@ -303,6 +319,44 @@ class Agent(Algorithm):
         if not isinstance(reason, str):
             raise ValueError(f"reason must be a str, got {reason!r}")
         self._session.stop.is_set, self._session.stop.reason = True, reason
+
+    @explain_arguments
+    def pretrain(
+        self,
+        demonstrations: Any,
+        updates: int,
+        *,
+        batch_size: int = 64,
+        optimizer: Any = None,
+        verbose: int | str = "auto",
+    ) -> dict[str, list[float]]:
+        """Clone the actions of an expert, before or between calls of `fit`.
+
+        The loss depends on the head: cross entropy for `Categorical` and `Probabilities`, negative log-likelihood for
+        `Gaussian` and `SquashedGaussian`, squared error of scaled actions for `Deterministic`, large margin for `Q`
+        (`noterl.losses.large_margin`). Only what `forward` depends on is trained; target networks then receive a copy.
+        If observations are normalized and no step was taken yet, their statistics start with the demonstrations. The
+        counters of steps and updates, the optimizers of `compile` and the memory do not change.
+
+        Args:
+            demonstrations: the expert's episodes, `noterl.imitation.Demonstrations`.
+            updates: number of gradient updates.
+            batch_size: pairs of observation and action in one update, sampled with replacement.
+            optimizer: an optimizer or a learning rate, as for `compile`; Adam with 1e-3 by default.
+            verbose: 0 silent, 1 a progress bar, 2 a line every 10 seconds and at the end; "auto" is 1 on a terminal,
+                else 2.
+
+        Returns:
+            `{"loss": losses}`, with the loss of each update.
+
+        Raises:
+            ValueError: if an argument is not one of the allowed values, or the demonstrations do not fit the agent's
+                spaces; the agent is then unchanged.
+            RuntimeError: while `fit` is running.
+            NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
+        """
+        self._refuse_while_training("pretrain")
+        return pretrain(self._parts(), demonstrations, updates, batch_size, optimizer, check_verbose(verbose))
 
     @explain_arguments
     def evaluate(
@@ -660,10 +714,12 @@ class Agent(Algorithm):
             compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint()
         )
         outputs = forward(forward.probe(1))
+        outputs, _ = split_fields(outputs, learner.forward_fields)
         self.head.check(outputs.shape)
         self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
-        return self._new_actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts)
+        fields = learner.forward_fields
+        return self._new_actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts, fields)
 
     def _new_actor(self, *parts: Any) -> Actor:
         """Return the actor of these parts, the arguments of `Actor`."""

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends, envs, networks
+from noterl.backends import ops
 from noterl.envs.observation import ObservationEncoder
 from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
@@ -152,7 +153,11 @@ class Algorithm(Configurable):
         self.__dict__.update(values)
 
     def forward(self, observation: Any) -> Any:
-        """Return the network's output for observations `[B, ...]`: the input of head, policy and noise."""
+        """Return the network's output for observations `[B, ...]`: the input of head, policy and noise.
+
+        It may return `(output, extra)`, where `extra` holds the fields `[B, ...]` of `extra_spec` by name. They are
+        stored with each step, and `prepare` and updates receive them in `batch.extra`.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define forward(observation)")
 
     def loss(self, batch: Batch) -> Any:
@@ -289,8 +294,37 @@ class Algorithm(Configurable):
         return self._counters.episodes
 
     def _joint_forward(self, observation: Any) -> Any:
-        """Return the output of `forward` for observations `[B, ...]`; with several agents, all outputs side by side."""
-        return self.forward(observation)
+        """Return the output of `forward` for observations `[B, ...]`; with several agents, all outputs side by side.
+
+        If `forward` also returns fields, they are further columns, in the order of their names.
+        """
+        output, fields = self._output_and_fields(observation)
+        if not fields:
+            return output
+        columns = [ops.reshape(ops.cast(fields[name], "float32"), (output.shape[0], -1)) for name in sorted(fields)]
+        return ops.concatenate([output, *columns], axis=-1)
+
+    def _output_and_fields(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the output of `forward` for observations `[B, ...]`, and the fields that it returns beside it.
+
+        Raises:
+            ValueError: if `forward` returns a tuple, but not the fields that `extra_spec` declares.
+        """
+        output = self.forward(observation)
+        if not isinstance(output, tuple):
+            return output, {}
+        name, spec = type(self).__name__, dict(self.extra_spec)
+        if len(output) != 2 or not isinstance(output[1], dict):
+            raise ValueError(
+                f"forward must return an output, or (output, dict of fields); {name} returned {output!r:.80}"
+            )
+        for field, value in output[1].items():
+            if field not in spec or tuple(spec[field][0]) != tuple(value.shape[1:]):
+                raise ValueError(
+                    f"extra_spec of {name} must declare the fields that forward returns, as name -> (shape, dtype): "
+                    f"{field!r} with the shape {tuple(value.shape[1:])}, got {spec!r}"
+                )
+        return output
 
     def _per_agent_batch(self, batch: Batch) -> Batch:
         """Return a batch `[B, ...]` in the form that `update` receives."""

@@ -32,6 +32,33 @@ def take(values: Tensor, action: Tensor) -> Tensor:
     return ops.sum(ops.where(taken, values, ops.zeros_like(values)), axis=-1)
 
 
+def large_margin(values: Tensor, action: Tensor, margin: float = 0.8) -> Tensor:
+    """Return the large-margin loss of an expert's actions (Piot et al., 2014; Hester et al., 2018, section 4).
+
+    `max over a of (Q(a) + margin if a is not the expert's) - Q(expert's action)`. It is 0 if the expert's action leads
+    all others by the margin.
+
+    Args:
+        values: `[B, A]`.
+        action: of the expert, `[B]`, ints.
+        margin: above 0.
+
+    Returns:
+        `[B]`.
+
+    Example:
+    >>> import numpy as np
+    >>> from noterl import losses
+    >>> values = np.array([[1.0, 2.0], [1.0, 2.0]], "float32")
+    >>> [round(float(loss), 2) for loss in losses.large_margin(values, np.array([0, 1]))]
+    [1.8, 0.0]
+    """
+    index = ops.expand_dims(ops.cast(action, "int32"), axis=-1)
+    taken = ops.equal(index, ops.arange(values.shape[-1], dtype="int32"))  # [B, A]
+    rivals = ops.where(taken, values, values + margin)
+    return ops.max(rivals, axis=-1) - take(values, action)
+
+
 def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
     """Return `reward + discount * next_value` without a gradient; all `[B]`.
 

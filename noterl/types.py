@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Logs = dict[str, Any]
 
@@ -64,6 +64,22 @@ class Transition(NamedTuple):
     terminated: bool
     truncated: bool
     extra: Mapping[str, Any] | None = None
+
+
+@runtime_checkable
+class ActionData(Protocol):
+    """Observations and the actions of an expert for them, such as `noterl.imitation.Demonstrations`.
+
+    Attributes:
+        observation_space: of the environment.
+        action_space: of the environment.
+    """
+
+    observation_space: Any
+    action_space: Any
+
+    def pairs(self) -> tuple[Any, Any]:
+        """Return the observations `[n, ...]`, a dict of arrays for a Dict space, and the actions `[n, ...]`."""
 
 
 @dataclass(slots=True)

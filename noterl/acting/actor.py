@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,8 @@ class Actor:
         dtype: dtype of the observations that networks receive.
         normalizers: normalizes observations before the forward pass; None for no normalization.
         learning_starts: number of environment steps at the start whose actions are uniformly random.
-        extra: further fields of the actions that `choose_actions` returned last, `[N, ...]` by name. The memory stores
+        forward_fields: the shapes of the fields that `forward` returns beside the output, by name.
+        fields: further fields `[N, ...]` of the actions that `choose_actions` returned last, by name. The memory stores
             them with the transitions.
     """
 
@@ -36,9 +38,10 @@ class Actor:
     dtype: Any
     normalizers: Any = None
     learning_starts: int = 0
-    extra: Mapping[str, np.ndarray] = field(default_factory=dict, init=False)
+    forward_fields: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.fields: dict[str, np.ndarray] = {}
         self.explorer.generator = self.generators("exploration")
         self._reset_noise: Callable[[int], None] | None = getattr(self.explorer, "reset", None)
 
@@ -65,6 +68,8 @@ class Actor:
             num_random = int(np.searchsorted(np.cumsum(~waiting), num_random, side="right"))
         if num_random == count:
             self.explorer.skip(count)
+            if self.forward_fields:
+                self.outputs(observations)
             return self.random_actions(count)
         actions = self.select(observations, step, self.explorer)
         actions[:num_random] = self.random_actions(num_random)
@@ -88,12 +93,14 @@ class Actor:
         return self.head.explore(values, explorer, step)
 
     def outputs(self, observations: np.ndarray) -> np.ndarray:
-        """Return the network's outputs `[N, ...]` for encoded observations `[N, ...]`."""
+        """Return the input of the head for encoded observations `[N, ...]`, and set `fields`."""
         if self.normalizers is not None:
             observations = self.normalizers.normalize_observation(observations)
         if observations.dtype != self.dtype:
             observations = observations.astype(self.dtype)
         values: np.ndarray = self.forward(observations)
+        if self.forward_fields:
+            values, self.fields = split_fields(values, self.forward_fields)
         return values
 
     def random_actions(self, count: int) -> np.ndarray:
@@ -108,3 +115,13 @@ class Actor:
     def mark_stale(self) -> None:
         """Fetch the weights again before the next forward pass; call it if they changed outside of an update."""
         self.forward.stale = True
+
+
+def split_fields(values: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Split outputs `[N, W + ...]` with fields as their last columns into outputs `[N, W]` and fields `[N, ...]`."""
+    fields, end = {}, values.shape[1]
+    for name in sorted(shapes, reverse=True):
+        start = end - math.prod(shapes[name])
+        fields[name] = values[:, start:end].reshape(len(values), *shapes[name])
+        end = start
+    return values[:, :end], fields

@@ -99,7 +99,7 @@ class SearchActor(Actor):
         game, states = self.game_of(self._lanes.source), self._states()
         tree = self._tree(game, states, settings.simulations, explore=True)
         shares = tree.found().visit_shares
-        self.extra = {"visit_shares": shares.astype(np.float32)}
+        self.fields = {"visit_shares": shares.astype(np.float32)}
         if isinstance(tree, GumbelTree):
             actions = tree.best()
         else:

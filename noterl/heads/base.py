@@ -91,6 +91,10 @@ class Head:
         """Return the training actions `[N, ...]` at environment step `step`."""
         raise NotImplementedError(f"{type(self).__name__} must define explore(values, explorer, step)")
 
+    def cloning_loss(self, values: Any, action: Any) -> Any:
+        """Return the loss `[B]` of outputs `[B, ...]` for an expert's actions `[B, ...]`, for `Agent.pretrain`."""
+        raise NotImplementedError(f"{type(self).__name__} must define cloning_loss(values, action)")
+
     def random(self, count: int, generator: np.random.Generator) -> np.ndarray:
         """Return uniformly random actions `[count, ...]`."""
         return random_actions(self.action_space, count, generator)
@@ -115,6 +119,15 @@ class Q(Head):
         """Return the actions `[N]` that the policy selects."""
         actions: Any = explorer.select_action(values, step)
         return actions
+
+    def cloning_loss(self, values: Any, action: Any) -> Any:
+        """Return the large-margin loss `[B]` of Hester et al., "Deep Q-learning from demonstrations" (2018), section 4.
+
+        `max over a of (Q(a) + 0.8 if a is not the expert's) - Q(expert's action)`.
+        """
+        from noterl import losses
+
+        return losses.large_margin(values, action)
 
 
 def halves(values: Any) -> tuple[Any, Any]:

@@ -19,6 +19,9 @@ Tensor = Any
 # The float32 next to 1.
 _BELOW_ONE = 1.0 - float(np.finfo(np.float32).epsneg)
 
+# An expert's scaled actions are clipped to this, because the tanh has no inverse at the bounds.
+_CLONED_BOUND = 0.999
+
 
 class Bounded(Head):
     """Base of the heads for bounded actions.
@@ -92,6 +95,10 @@ class Deterministic(Bounded):
         """Return the scaled actions `[B, A]`, for losses."""
         return ops.tanh(values)
 
+    def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:
+        """Return the mean squared error `[B]` of the scaled actions, for an expert's actions `[B, *shape]`."""
+        return ops.mean(ops.square(self.act(values) - self.scale(action)), axis=-1)
+
 
 class SquashedGaussian(Bounded):
     """Outputs `[N, 2 A]` are mean and log standard deviation of a Gaussian, whose samples go through the tanh.
@@ -138,6 +145,13 @@ class SquashedGaussian(Bounded):
         mean, log_std = self._mean_and_log_std(values)
         unsquashed = ops.arctanh(ops.clip(ops.reshape(action, (-1, len(self.center))), -_BELOW_ONE, _BELOW_ONE))
         return _squashed_log_density((unsquashed - mean) * ops.exp(-log_std), log_std, unsquashed)
+
+    def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:
+        """Return the negative log-likelihood `[B]` of an expert's actions `[B, *shape]`.
+
+        Scaled actions are clipped to ±0.999. Closer to a bound, the tanh needs a mean that no network should learn.
+        """
+        return -self.log_prob(values, ops.clip(self.scale(action), -_CLONED_BOUND, _CLONED_BOUND))
 
     def _mean_and_log_std(self, values: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = halves(values)

@@ -67,6 +67,10 @@ class Categorical(Head):
         choices, parts = self._choices(action), self._log_policies(values)
         return sum(losses.take(part, choices[:, column]) for column, part in enumerate(parts))
 
+    def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:
+        """Return the cross entropy `[B]` of an expert's actions `[B, ...]`."""
+        return -self.log_prob(values, action)
+
     def entropy(self, values: Tensor) -> Tensor:
         """Return the entropy `[B]` of the policy with outputs `[B, A]`, in nats, summed over the parts."""
         return sum(-ops.sum(ops.exp(part) * part, axis=-1) for part in self._log_policies(values))
@@ -184,6 +188,10 @@ class Gaussian(Head):
         mean, log_std = halves(values)
         error = (ops.reshape(action, (-1, mean.shape[1])) - mean) * ops.exp(-log_std)
         return -ops.sum(0.5 * ops.square(error) + log_std + HALF_LOG_2_PI, axis=-1)
+
+    def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:
+        """Return the negative log-likelihood `[B]` of an expert's actions `[B, ...]`."""
+        return -self.log_prob(values, action)
 
     def entropy(self, values: Tensor) -> Tensor:
         """Return the differential entropy `[B]` of outputs `[B, 2 A]`, in nats."""

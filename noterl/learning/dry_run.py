@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -44,6 +45,28 @@ def build_default_optimizer(algorithm: Algorithm, built: dict[str, Any]) -> list
     return trained
 
 
+def find_forward_fields(
+    algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool | str
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the fields that `forward` returns beside its output, by name.
+
+    Raises:
+        ValueError: if `forward` returns a tuple, but not the fields that `extra_spec` declares.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+
+    def call() -> None:
+        _, fields = algorithm._output_and_fields(
+            _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
+        )
+        found.update({name: tuple(value.shape[1:]) for name, value in fields.items()})
+
+    if algorithm.extra_spec:
+        with naming_network(algorithm):
+            backends.current().dry_run(call, variables, jit_compile)
+    return found
+
+
 def run_update(algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool | str) -> Sequence[Returned]:
     """Run `update` on zeros for each index within `update_period`; the weights do not change.
 
@@ -77,7 +100,9 @@ def check_networks(algorithm: Algorithm) -> None:
 
 def _call_updates(algorithm: Algorithm, returned: list[Returned]) -> None:
     observations = _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
-    algorithm.head.check(tuple(algorithm._joint_forward(observations).shape))
+    rows, *rest = algorithm._joint_forward(observations).shape
+    added = sum(math.prod(shape) for shape in algorithm._learner.forward_fields.values())
+    algorithm.head.check((rows, *rest[:-1], rest[-1] - added) if added else (rows, *rest))
     for index in range(algorithm.update_period):
         logs, feedback = call_update(algorithm, example_batch(algorithm), index)
         bad = [name for name in logs if not isinstance(name, str)]
@@ -114,8 +139,11 @@ def example_batch(algorithm: Algorithm) -> Batch:
     action = zeros(layout.shape, layout.batch_dtype)
     extra = {name: zeros(shape, np.float32) for name, (shape, _) in algorithm.random_spec.items()}
     if not is_rollout:
-        fields = extra_layout(stored_fields(algorithm))
-        extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in fields.items()})
+        spec = stored_fields(algorithm, algorithm._learner.actor_fields)
+    else:
+        spec = {name: algorithm.extra_spec[name] for name in algorithm._learner.forward_fields}
+    fields = extra_layout(spec)
+    extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in fields.items()})
     if algorithm._source.team is not None:
         each = zeros((len(algorithm._source.team),), np.float32)
         extra.update(present=each, remaining=each)

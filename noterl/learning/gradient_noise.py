@@ -133,7 +133,7 @@ def gradients_of(learner: Learner, batch: Batch) -> list[Any]:
     recorder, optimizers = Recorder(), learner.optimizers
     learner.optimizers = dict.fromkeys(optimizers, recorder)
     try:
-        call_update(learner.algorithm, batch, learner.algorithm.update_period - 1)
+        call_update(learner.algorithm, learner.with_model_reward(batch), learner.algorithm.update_period - 1)
     finally:
         learner.optimizers = optimizers
     return recorder.gradients

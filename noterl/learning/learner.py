@@ -27,6 +27,7 @@ from noterl.types import Batch, Transition, map_arrays
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
     from noterl.envs import EnvSource
+    from noterl.learning.reward_model import Discriminator
     from noterl.replay import Replay
     from noterl.replay.rollout import Rollout
 
@@ -43,6 +44,7 @@ class Learner(ABC):
         optimizers: optimizers by name, not built yet.
         jit_compile: see `Agent.compile`.
         steps_per_execution: see `Agent.compile`.
+        reward_model: replaces the rewards of updates; None for those of the environment.
 
     Attributes:
         replay: the replay memory; None for an agent that discards each rollout.
@@ -51,6 +53,7 @@ class Learner(ABC):
         trained: the variables that the default `update` trains.
         keras_networks: the agent's Keras networks; an update runs them in training mode.
         variables: every variable of networks, hyperparameters and optimizers, without duplicates.
+        forward_fields: the shapes of the fields that `forward` returns beside its output, by name.
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
         dry_run_variables: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
     """
@@ -67,14 +70,16 @@ class Learner(ABC):
         *,
         jit_compile: bool | str = "auto",
         steps_per_execution: int | str = "auto",
+        reward_model: Discriminator | None = None,
     ) -> None:
-        self.algorithm, self.schedule = algorithm, schedule
+        self.algorithm, self.schedule, self.reward_model = algorithm, schedule, reward_model
         self.optimizers: dict[str, Any] = dict(optimizers)
         self.jit_compile, self.steps_per_execution = jit_compile, steps_per_execution
         self.trained: list[Any] = []
         self.variables: list[Any] = []
         self.keras_networks: list[Any] = []
         self.dry_run_variables: dict[str, list[Any]] | None = None
+        self.forward_fields: dict[str, tuple[int, ...]] = {}
         self.is_built = False
         self._returned: Sequence[Returned] = ()
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
@@ -86,6 +91,7 @@ class Learner(ABC):
         """Allocate the memory and build the optimizers."""
         found = self.algorithm.networks().values()
         self.keras_networks = [network for network in found if isinstance(network, backends.keras.layers.Layer)]
+        self.forward_fields = dry_run.find_forward_fields(self.algorithm, self.find_variables(), self.jit_compile)
         self.build_memory()
         if dry_run.uses_default_update(self.algorithm):
             self.trained = dry_run.build_default_optimizer(self.algorithm, self.optimizers)
@@ -121,7 +127,8 @@ class Learner(ABC):
         self._scheduled: list[Callable[[int], None]] = [
             each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
         ]
-        self._scheduled += [partial(optimizers.update_rules, one) for one in self.optimizers.values()]
+        trained_by = [*self.optimizers.values(), *([self.reward_model.optimizer] if self.reward_model else [])]
+        self._scheduled += [partial(optimizers.update_rules, one) for one in trained_by]
         self.is_built = True
 
     @abstractmethod
@@ -138,6 +145,7 @@ class Learner(ABC):
         found = [variable for network in algorithm.networks().values() for variable in networks.variables(network)]
         found += algorithm.hyperparameters.values()
         found += [variable for one in self.optimizers.values() for variable in optimizers.variables(one)]
+        found += self.reward_model.all_variables() if self.reward_model else []
         return networks.unique(found)
 
     def program(self, report: Sequence[Any], stop: Callable[..., Any] | None = None) -> Any:
@@ -184,8 +192,16 @@ class Learner(ABC):
         """Transitions of one gradient update."""
         return int(self.schedule.batch_size)
 
-    def begin_round(self, observations: np.ndarray, actions: np.ndarray) -> None:  # noqa: B027  (optional)
-        """Called with the observations and actions `[N, ...]` of all lanes before they step."""
+    @property
+    def actor_fields(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the further fields that the actor returns with actions, by name."""
+        own = self.algorithm.actor_fields
+        return {**self.forward_fields, **{name: tuple(self.algorithm.extra_spec[name][0]) for name in own}}
+
+    def begin_round(  # noqa: B027  (optional)
+        self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]
+    ) -> None:
+        """Called with the observations, actions and further fields `[N, ...]` of all lanes before they step."""
 
     def end_round(self) -> None:  # noqa: B027  (optional)
         """Called when all lanes have stepped."""
@@ -221,6 +237,8 @@ class Learner(ABC):
 
     def update(self, batch: Any, count: int) -> GroupResult:
         """Make the first `count` updates of `batch` in one compiled call."""
+        if self.reward_model is not None and isinstance(batch, Batch):  # else the rows of a rollout hold them already
+            batch = self.reward_model.add_demonstrations(batch, count)
         result: GroupResult = self._update(batch, count, self.algorithm.updates)
         return result
 
@@ -265,13 +283,17 @@ class Learner(ABC):
     @property
     def metric_names(self) -> frozenset[str]:
         """The names of everything that updates log; known after `build`."""
-        return log_names(self._returned)
+        return log_names(self._returned) | self._model_metrics
+
+    @property
+    def _model_metrics(self) -> frozenset[str]:
+        return frozenset() if self.reward_model is None else self.reward_model.metric_names
 
     def logs_of_update(self, number: int, logs: dict[str, Any]) -> dict[str, Any]:
         """Return the logs of the update with this number, without the names that only other updates of a period log."""
         if len(self._returned) < 2:
             return logs
-        own = self._returned[number % self.algorithm.update_period].logs
+        own = self._returned[number % self.algorithm.update_period].logs | self._model_metrics
         return {name: value for name, value in logs.items() if name in own}
 
     # One update
@@ -286,7 +308,10 @@ class Learner(ABC):
         Returns:
             `(logs, feedback)`; logs hold at least "loss", feedback holds what the memory needs.
         """
-        algorithm = self.algorithm
+        algorithm, model_logs = self.algorithm, {}
+        if self.reward_model is not None:
+            batch, model_logs = self.reward_model.train(batch, self._apply_gradients)
+            batch = self.with_model_reward(batch)
         self._losses = []
         logs, feedback = call_update(algorithm, batch, index)
         if self.schedule.polyak and (index + 1) % algorithm.target_period == 0:
@@ -303,7 +328,14 @@ class Learner(ABC):
             if isinstance(value, float | int)
         }
         wanted = self.memory.feedback_fields
-        return {**logs, **numbers}, {name: value for name, value in feedback.items() if name in wanted}
+        return {**logs, **numbers, **model_logs}, {name: value for name, value in feedback.items() if name in wanted}
+
+    def with_model_reward(self, batch: Batch) -> Batch:
+        """Return a batch `[B, ...]` with the rewards that updates use.
+
+        Rollouts already hold them, because `prepare` needs them; `ReplayLearner` replaces them here.
+        """
+        return batch
 
     def minimize(
         self, loss_fn: Callable[..., Any], trained: Any, optimizer: str, args: tuple[Any, ...]
@@ -317,16 +349,19 @@ class Learner(ABC):
         if self.dry_run_variables is not None:
             self.dry_run_variables.setdefault(optimizer, []).extend(variables)
             return split_loss(loss_fn(*args))
-        loss, aux = backends.current().minimize(
-            loss_fn,
-            variables,
-            self.optimizers[optimizer],
-            args,
-            known=self.variables,
-            traceable=getattr(loss_fn, "__self__", None) is self.algorithm,
-        )
+        loss, aux = self._apply_gradients(loss_fn, variables, self.optimizers[optimizer], args)
         self._losses.append(loss)
         return loss, aux
+
+    def _apply_gradients(
+        self, loss_fn: Callable[..., Any], variables: Sequence[Any], optimizer: Any, args: tuple[Any, ...]
+    ) -> tuple[Any, Any]:
+        owner = getattr(loss_fn, "__self__", None)
+        traceable = owner is not None and (owner is self.algorithm or owner is self.reward_model)
+        result: tuple[Any, Any] = backends.current().minimize(
+            loss_fn, variables, optimizer, args, known=self.variables, traceable=traceable
+        )
+        return result
 
     def _variables_of(self, group: Sequence[Any]) -> list[Any]:
         """Return the trainable variables of networks; looked up once for each group of networks."""

@@ -36,10 +36,17 @@ class ReplayLearner(Learner):
         self.replay = self.memory = replay
 
     def build_memory(self) -> None:
-        """Allocate the replay memory."""
-        source = self.algorithm._source
+        """Allocate the replay memory.
+
+        Raises:
+            ValueError: if `forward` does not return a field of `extra_spec`.
+        """
+        algorithm, source = self.algorithm, self.algorithm._source
+        missing = [name for name in algorithm.extra_spec if name not in self.actor_fields]
+        if missing:
+            raise ValueError(f"extra_spec declares {', '.join(missing)}, but forward does not return it")
         agents = 0 if source.team is None else len(source.team)
-        spec = stored_fields(self.algorithm)
+        spec = stored_fields(algorithm, self.actor_fields)
         self.replay.build(source.observation_space, source.action_space, extra_spec=spec, agents=agents)
 
     def attach(self, source: EnvSource, num_envs: int) -> None:
@@ -98,6 +105,10 @@ class ReplayLearner(Learner):
     def update(self, batch: Batch, count: int) -> GroupResult:
         """Make the first `count` updates on batches `[K, B, ...]` in one compiled call."""
         return super().update(add_random_numbers(self.algorithm, batch, count), count)
+
+    def with_model_reward(self, batch: Batch) -> Batch:
+        """Return a batch `[B, ...]` with the rewards of the reward model, as it is now."""
+        return batch if self.reward_model is None else self.reward_model.replace_reward(batch)
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return batches that are sampled like those of updates, with another generator.

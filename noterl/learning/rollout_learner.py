@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,7 +53,8 @@ class RolloutLearner(Learner):
 
     def build_memory(self) -> None:
         """Set the spaces of the rollout; its arrays are allocated when the number of lanes is known."""
-        self.rollout.build(self.algorithm._source.observation_space, self.algorithm._source.action_space)
+        spec = {name: self.algorithm.extra_spec[name] for name in self.forward_fields}
+        self.rollout.build(self.algorithm._source.observation_space, self.algorithm._source.action_space, spec)
 
     def compile_programs(self, report: Sequence[Any]) -> None:
         """Compile `prepare`, and the updates on minibatches of its rows."""
@@ -66,15 +66,20 @@ class RolloutLearner(Learner):
 
     def _compile_prepare(self) -> None:
         self._prepare = backends.current().compile_call(
-            partial(flatten_prepared, self.algorithm),
+            self._prepared_rows,
             self.variables,
             jit_compile=self.jit_compile,
             on_trace=self.trace_counter("prepare"),
             torch_seed=self.torch_seed,
         )
 
+    def _prepared_rows(self, rollout: Batch) -> Batch:
+        if self.reward_model is not None:
+            rollout = self.reward_model.replace_reward(rollout)
+        return flatten_prepared(self.algorithm, rollout)
+
     def _prepared_fields(self) -> FieldSpec:
-        """Return name -> (shape, dtype) of the fields that `prepare` returns.
+        """Return name -> (shape, dtype) of the fields that `forward` and `prepare` return.
 
         Raises:
             ValueError: if `extra_spec` declares other fields.
@@ -86,10 +91,13 @@ class RolloutLearner(Learner):
             if name not in ("continues", "ended")
         }
         for name, (shape, dtype) in self.algorithm.extra_spec.items():
-            if name not in found or found[name] != (shape, np.dtype(dtype)):
+            # Fields of `forward` may have any dtype: they are stored as float32.
+            declared = (shape, found[name][1] if name in self.forward_fields else np.dtype(dtype))
+            if name not in found or found[name] != declared:
                 returned = {name: (shape, str(dtype)) for name, (shape, dtype) in found.items()}
                 raise ValueError(
-                    f"extra_spec declares {name!r} as {(shape, str(np.dtype(dtype)))}, but prepare returns {returned}"
+                    f"extra_spec declares {name!r} as {(shape, str(np.dtype(dtype)))}, but forward and prepare return "
+                    f"{returned}"
                 )
         return found
 
@@ -117,9 +125,9 @@ class RolloutLearner(Learner):
         configured = self.schedule.batch_size
         return self.num_rows if isinstance(configured, str) else min(configured, self.num_rows)
 
-    def begin_round(self, observations: np.ndarray, actions: np.ndarray) -> None:
-        """Store the observations and actions of all lanes."""
-        self.rollout.begin_round(observations, actions)
+    def begin_round(self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]) -> None:
+        """Store the observations and actions of all lanes, and the fields of `forward`."""
+        self.rollout.begin_round(observations, actions, fields)
 
     def end_round(self) -> None:
         """Complete a round of the rollout."""
@@ -151,6 +159,9 @@ class RolloutLearner(Learner):
     def prepare(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
         rollout, normalizers = self.rollout.batch(gamma=self.gamma), self.algorithm._normalizers
+        if self.reward_model is not None and self.replay is None:
+            # Before the statistics of the normalizers change, so that both sides are normalized alike.
+            rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
         return self._prepare(rollout if normalizers is None else normalizers.normalize_rollout(rollout, self.gamma))
 
     def sample(self, updates: int) -> np.ndarray:

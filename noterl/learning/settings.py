@@ -15,12 +15,13 @@ from noterl.learning import optimizers
 from noterl.learning.dry_run import uses_default_update
 from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
+from noterl.learning.reward_model import GAIL
 from noterl.learning.rollout_learner import ReplayedRolloutLearner, RolloutLearner
 from noterl.learning.schedule import UpdateSchedule
 from noterl.learning.update import DISTRIBUTIONS
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
-from noterl.replay import Replay
+from noterl.replay import Replay, Triplets
 from noterl.replay.replay import default_capacity
 from noterl.utils.checks import check_int, check_int_or_word, whole
 
@@ -38,7 +39,8 @@ class Settings:
 
     Attributes:
         arguments: those of `compile`, with a `Policy` instead of its name and a `Replay` instead of its capacity.
-        policy, noise, replay, schedule, jit_compile, steps_per_execution, optimizers: the values that are used.
+        policy, noise, replay, schedule, reward_model, jit_compile, steps_per_execution, optimizers: the values that are
+            used.
     """
 
     def __init__(self, algorithm: Algorithm, head: Head, arguments: dict[str, Any]) -> None:
@@ -65,6 +67,7 @@ class Settings:
             self.replay, self.schedule = _from_replay(arguments, defaults, algorithm)
         else:
             self.schedule = _from_rollouts(arguments, defaults, algorithm.supports_replay)
+        self.reward_model = _check_reward_model(arguments.get("reward_model"), algorithm, self.replay)
         self.jit_compile = arguments.get("jit_compile", "auto")
         if not isinstance(self.jit_compile, bool | str) or self.jit_compile not in ("auto", True, False):
             raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
@@ -85,6 +88,7 @@ class Settings:
             "optimizers": self.optimizers,
             "jit_compile": self.jit_compile,
             "steps_per_execution": self.steps_per_execution,
+            "reward_model": None if self.reward_model is None else self.reward_model.bind(algorithm),
         }
         if algorithm.memory == "rollout":
             size = self.arguments.get("batch_size", 0)
@@ -117,11 +121,8 @@ def _check_declared(algorithm: Algorithm) -> None:
             f"optimizer_names of {name} must be one name unless {name} defines update: the default update uses only "
             f"the first, got {names!r}"
         )
-    if algorithm.memory == "replay" and set(algorithm.extra_spec) != set(algorithm.actor_fields):
-        raise ValueError(
-            f"extra_spec of {name} declares fields of rollouts, which `prepare` returns, but the agent learns from a "
-            f"replay memory; declare random numbers of an update in random_spec; got {algorithm.extra_spec!r}"
-        )
+    if algorithm.extra_spec and algorithm.multi_agent:
+        raise ValueError(f"extra_spec of {name} is not supported for several agents, got {algorithm.extra_spec!r}")
     if not _is_spec(algorithm.extra_spec):
         raise ValueError(f"extra_spec of {name} must be a dict of name -> (shape, dtype), got {algorithm.extra_spec!r}")
     if not _is_spec(spec) or any(distribution not in DISTRIBUTIONS for _, distribution in spec.values()):
@@ -155,7 +156,8 @@ _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "targe
 
 
 def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algorithm) -> tuple[Replay, UpdateSchedule]:
-    replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults, algorithm)
+    n_step = 1 if "reward_model" in arguments else defaults.n_step
+    replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults, algorithm, n_step)
     scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
     schedule = UpdateSchedule(**scheduled)
     if "updates" not in arguments:
@@ -171,7 +173,7 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
     return replay, schedule
 
 
-def _default_replay(defaults: Defaults, algorithm: Algorithm) -> Replay:
+def _default_replay(defaults: Defaults, algorithm: Algorithm, n_step: int) -> Replay:
     source, capacity = algorithm._source, defaults.capacity
     fitting = default_capacity(capacity, source.observation_space, source.action_space)
     if fitting < capacity:
@@ -181,7 +183,7 @@ def _default_replay(defaults: Defaults, algorithm: Algorithm) -> Replay:
             f"yourself: compile(replay=noterl.Replay({fitting:_}))",
             stacklevel=2,
         )
-    return Replay(fitting, n_step=defaults.n_step)
+    return Replay(fitting, n_step=n_step)
 
 
 def _limit_updates(schedule: UpdateSchedule, default_every: int | str) -> None:
@@ -212,6 +214,26 @@ def _from_rollouts(arguments: dict[str, Any], defaults: Defaults, supports_repla
             )
     size = arguments.get("batch_size", defaults.batch_size)
     return UpdateSchedule(batch_size=size, learning_starts=0, update_every=1, updates=1, target_update=None)
+
+
+def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None) -> GAIL | None:
+    """Return the reward model of `compile`.
+
+    Raises:
+        ValueError: if it is not one, or the agent or its memory cannot use one.
+    """
+    if model is None:
+        return None
+    if not isinstance(model, GAIL):
+        raise ValueError(f"reward_model must be a noterl.imitation.GAIL, got {model!r}")
+    if algorithm.multi_agent:
+        raise ValueError(f"reward_model is for agents that act alone, but {type(algorithm).__name__} has several")
+    if replay is not None and (replay.n_step > 1 or isinstance(replay.relabel, Triplets)):
+        raise ValueError(
+            "reward_model needs a replay memory of single steps, because it rewards one action: use n_step=1 and no "
+            f"Triplets, got {replay!r}"
+        )
+    return model
 
 
 def _explorer(name: str, value: Any, kind: type, head: Head) -> Any:

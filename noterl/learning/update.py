@@ -7,7 +7,7 @@ numbers are the same on every backend and for every size of a compiled call.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -97,10 +97,17 @@ def log_names(returned: Sequence[Returned]) -> frozenset[str]:
     return frozenset({"loss"}).union(*(each.logs for each in returned))
 
 
-def stored_fields(algorithm: Algorithm) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Return name -> (shape, dtype) of the further fields that a replay memory stores for an agent."""
+def stored_fields(algorithm: Algorithm, names: Iterable[str]) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Return name -> (shape, dtype) of the further fields that a replay memory stores for an agent.
+
+    `names` are the fields of `extra_spec` that the actor returns.
+    """
     info = {name: (shape, dtype) for name, (shape, dtype, _) in algorithm.info_spec.items()}
-    return {**algorithm.extra_spec, **info, **{f"next_{name}": spec for name, spec in info.items()}}
+    return {
+        **{name: algorithm.extra_spec[name] for name in names},
+        **info,
+        **{f"next_{name}": spec for name, spec in info.items()},
+    }
 
 
 def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.envs.observation import ObservationEncoder
-from noterl.replay.columns import Array, action_layout
+from noterl.replay.columns import Array, ExtraSpec, action_layout, extra_layout
 from noterl.types import Batch, Transition
 from noterl.utils import schema
 from noterl.utils.checks import check_positive
@@ -67,6 +67,7 @@ class Rollout:
         self.num_envs = 0
         self._begun = False  # whether a round is in progress
         self._fields: dict[str, tuple[tuple[int, ...], Any]] = {}  # name -> shape and dtype of a lane's step
+        self._extra: tuple[str, ...] = ()  # the names of further fields, without the prefix "extra_" of their arrays
 
     @property
     def is_full(self) -> bool:
@@ -77,8 +78,13 @@ class Rollout:
         """Return how many transitions are stored, those of the round in progress included."""
         return int(self.valid[: self.round + 1].sum()) if self.num_envs else 0
 
-    def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        """Set the spaces, which determine the shapes and dtypes of the fields."""
+    def build(
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], extra_spec: ExtraSpec | None = None
+    ) -> None:
+        """Set the spaces, which determine the shapes and dtypes of the fields.
+
+        `extra_spec` maps the names of further fields of each step to (shape, dtype).
+        """
         self._encoder, action = ObservationEncoder(observation_space), action_layout(action_space)
         observation = self._encoder.space.shape, self._encoder.dtype
         self._fields = {
@@ -88,6 +94,9 @@ class Rollout:
             "next_observation": observation,
             **dict.fromkeys(("terminated", "ended", "valid"), ((), np.bool_)),
         }
+        extra = extra_layout(extra_spec)
+        self._extra = tuple(extra)
+        self._fields |= {f"extra_{name}": (leaf.shape, leaf.batch_dtype) for name, leaf in extra.items()}
 
     def open(self, num_envs: int) -> None:
         """Allocate arrays for this many lanes; a rollout with another number of lanes is discarded."""
@@ -98,14 +107,16 @@ class Rollout:
             setattr(self, name, np.zeros((self.length, num_envs, *shape), dtype))
         self.num_envs, self.round, self._begun = num_envs, 0, False
 
-    def begin_round(self, observations: Array, actions: Array) -> None:
-        """Start a round with the observations of all lanes and the actions that the agent chose."""
+    def begin_round(self, observations: Array, actions: Array, extra: Mapping[str, Array] | None = None) -> None:
+        """Start a round with the observations of all lanes, the actions that the agent chose, and further fields."""
         if self.is_full:
             self.round = 0
         row = self.round
         if row:  # an incomplete round is replaced, so the episodes of its lanes do not continue in this one
             self.ended[row - 1] |= self.valid[row]
         self.observation[row], self.action[row] = observations, actions
+        for name in self._extra:
+            getattr(self, f"extra_{name}")[row] = (extra or {})[name]
         self.valid[row] = False
         self._begun = True
 
@@ -156,7 +167,11 @@ class Rollout:
             discount=np.where(self.terminated, np.float32(0), np.float32(gamma)),
             weight=self.valid.astype(np.float32),
             index=np.arange(self.reward.size, dtype=np.int32).reshape(self.reward.shape),
-            extra={"continues": continues, "ended": self.ended.astype(np.float32)},
+            extra={
+                "continues": continues,
+                "ended": self.ended.astype(np.float32),
+                **{name: getattr(self, f"extra_{name}") for name in self._extra},
+            },
         )
 
     def get_state(self) -> dict[str, Any]:

@@ -33,6 +33,15 @@ def check_fit_arguments(
             check_positive(name, value)
     if episodes is None and steps is None and not any(each.stops_training for each in callbacks.callbacks):
         raise ValueError("episodes or steps must be given, or a callback that stops training, such as EarlyStopping")
+    return check_verbose(verbose)
+
+
+def check_verbose(verbose: Any) -> int:
+    """Return the argument `verbose` as a number.
+
+    Raises:
+        ValueError: if it is neither "auto" nor 0, 1 or 2.
+    """
     if isinstance(verbose, str) and verbose == "auto":
         return 1 if can_show_progress_bar() else 2
     if not isinstance(verbose, numbers.Integral) or isinstance(verbose, bool) or verbose not in (0, 1, 2):

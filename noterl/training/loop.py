@@ -121,8 +121,8 @@ class Loop:
         started = perf_counter()
         observations = lanes.observations()
         actions = self.actor.choose_actions(observations, self.counters.steps, lanes.waiting)
-        lanes.begin_round(self.actor.head.executed(actions), self.actor.extra)
-        self.learner.begin_round(lanes.observations(), actions)
+        lanes.begin_round(self.actor.head.executed(actions), self.actor.fields)
+        self.learner.begin_round(lanes.observations(), actions, self.actor.fields)
         self.clock["act"] += perf_counter() - started
         return True
 

@@ -70,6 +70,7 @@ def _core_state(parts: Parts) -> dict[str, Any]:
         "explorer": parts.actor.explorer.get_state(),
         "normalizers": None if normalizers is None else normalizers.get_state(),
         "polyak": learner.schedule.polyak,
+        "reward_model": None if learner.reward_model is None else learner.reward_model.get_state(),
     }
 
 
@@ -109,6 +110,7 @@ def _check(parts: Parts, state: Any) -> None:
         "explorer": dict,
         "normalizers": None if algorithm._normalizers is None else dict,
         "polyak": bool,
+        "reward_model": _model_schema(learner),
         "replay": (dict, None),
         "rollout": None if learner.rollout is None else dict,
         "lanes": (dict, None),
@@ -118,9 +120,18 @@ def _check(parts: Parts, state: Any) -> None:
     layout = _layout(algorithm)
     for name, optimizer in learner.optimizers.items():
         optimizers.check_state(optimizer, state["optimizers"][name], layout)
+    if learner.reward_model is not None:
+        learner.reward_model.check_state(state["reward_model"])
     if state["lanes"] is not None:
-        extra = {name: algorithm.extra_spec[name] for name in algorithm.actor_fields}
+        extra = {name: (shape, np.float32) for name, shape in learner.actor_fields.items()}
         check_lanes(state["lanes"], algorithm._source, extra, algorithm.info_spec)
+
+
+def _model_schema(learner: Learner) -> Any:
+    if learner.reward_model is None:
+        return None
+    shapes = [Array(np.float32, variable.shape) for variable in learner.reward_model.variables]
+    return {"variables": shapes, "optimizer": dict}
 
 
 def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
@@ -130,6 +141,8 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
         optimizers.set_state(optimizer, state["optimizers"][name], layout)
     for name, network in algorithm.networks().items():
         networks.set_weights(network, state["variables"][name])
+    if learner.reward_model is not None:
+        learner.reward_model.set_state(state["reward_model"])
     # Polyak averaging is a setting, not a state: its coefficient does not apply to an agent with hard copies.
     settings = () if state["polyak"] == learner.schedule.polyak else ("tau",)
     for name, value in state["hyperparameters"].items():

@@ -1,0 +1,225 @@
+"""Behavior cloning and GAIL from five demonstrations of CartPole, Pendulum and Acrobot.
+
+One expert is trained for each task. Each seed records five other episodes of it. The score of an agent is its mean
+return over 100 episodes, as a share of the way from a random policy (0) to the expert (1). CartPole and Pendulum have
+the bar 0.95 in every seed; Acrobot has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import keras
+import numpy as np
+
+import noterl
+from benchmarks.evaluation import EPISODES, evaluate
+from benchmarks.report import markdown_table
+from noterl.imitation import GAIL, Demonstrations, record
+
+SEEDS = 5
+DEMONSTRATIONS = 5
+BAR = 0.95
+
+
+def _ppo_cartpole(seed: int) -> noterl.Agent:
+    """Return PPO with rl-zoo3's settings for CartPole."""
+    return noterl.PPO("CartPole-v1", gamma=0.98, gae_lambda=0.8, rollout_steps=32, epochs=20, seed=seed)
+
+
+def _ppo_acrobot(seed: int) -> noterl.Agent:
+    """Return PPO with rl-zoo3's settings for Acrobot."""
+    return noterl.PPO(
+        "Acrobot-v1", gamma=0.99, gae_lambda=0.94, rollout_steps=256, epochs=4, normalize_observation=True, seed=seed
+    )
+
+
+def _sac_pendulum(seed: int) -> noterl.Agent:
+    return noterl.SAC("Pendulum-v1", hidden=(64, 64), seed=seed)
+
+
+def _adam(rate: float) -> keras.optimizers.Adam:
+    return keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: how its agents are made, and the arguments of `compile`, `fit`, `pretrain` and `GAIL`."""
+
+    environment: str
+    make: Callable[[int], noterl.Agent]
+    compile: Callable[[], dict[str, Any]]
+    fit: dict[str, Any]
+    gail_fit: dict[str, Any]
+    pretrain: dict[str, Any]
+    gail: dict[str, Any]
+    bar: float | None = BAR
+    clone: Callable[[int], noterl.Agent] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+TASKS = {
+    "CartPole": Task(
+        "CartPole-v1",
+        _ppo_cartpole,
+        lambda: {"optimizer": _adam(1e-3), "batch_size": 256},
+        {"steps": 100_000, "num_envs": 8},
+        {"steps": 100_000, "num_envs": 8},
+        {"updates": 2_000},
+        {},
+    ),
+    "Pendulum": Task(
+        "Pendulum-v1",
+        _sac_pendulum,
+        lambda: {"optimizer": 1e-3, "update_every": 16, "updates": 16},
+        {"steps": 12_000},
+        {"steps": 12_000},
+        {"updates": 5_000},
+        {"reward": "logit"},
+    ),
+    "Acrobot": Task(
+        "Acrobot-v1",
+        _ppo_acrobot,
+        lambda: {"optimizer": _adam(3e-4), "batch_size": 64},
+        {"steps": 300_000, "num_envs": 16},
+        {"steps": 300_000, "num_envs": 16},
+        {"updates": 2_000},
+        {"reward": "negative"},
+        bar=None,
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="tasks to run")
+
+
+def _returns(agent: noterl.Agent, task: Task) -> float:
+    return float(np.mean(evaluate(agent.act, task.environment)))
+
+
+def _random_return(task: Task) -> float:
+    space = gymnasium.make(task.environment).action_space
+    space.seed(0)
+    return float(np.mean(evaluate(lambda rows: np.stack([space.sample() for _ in rows]), task.environment)))
+
+
+def _trained(task: Task, seed: int, fit: dict[str, Any], **settings: Any) -> noterl.Agent:
+    agent = task.make(seed)
+    agent.compile(**task.compile(), **settings)
+    agent.fit(**fit, verbose=0)
+    return agent
+
+
+def _cloned(task: Task, seed: int, demonstrations: Demonstrations) -> noterl.Agent:
+    agent = (task.clone or task.make)(seed)
+    agent.pretrain(demonstrations, **task.pretrain, verbose=0)
+    return agent
+
+
+def _runs(name: str, task: Task, seeds: int) -> list[dict[str, Any]]:
+    expert = _trained(task, 100, task.fit)
+    ends = {"expert": _returns(expert, task), "random": _random_return(task)}
+    print(f"{name}: {ends}", flush=True)
+    runs = []
+    methods: dict[str, Callable[[int, Demonstrations], noterl.Agent]] = {
+        "BC": lambda seed, data: _cloned(task, seed, data),
+        "GAIL": lambda seed, data: _trained(task, seed, task.gail_fit, reward_model=GAIL(data, **task.gail)),
+    }
+    for seed in range(seeds):
+        data = record(expert, episodes=DEMONSTRATIONS, seed=seed)
+        for method, train in methods.items():
+            start = time.perf_counter()
+            agent = train(seed, data)
+            seconds, score = time.perf_counter() - start, _returns(agent, task)
+            share = (score - ends["random"]) / (ends["expert"] - ends["random"])
+            run = {"task": name, "method": method, "seed": seed, "return": score, "share": share, "seconds": seconds}
+            runs.append({**run, "demonstrations": float(data.returns.mean()), **ends})
+            print(f"{name} {method} seed {seed}: {score:.1f}, {share:.3f} in {seconds:.0f} s", flush=True)
+    return runs
+
+
+def run(seeds: int, tasks: list[str]) -> dict[str, Any]:
+    settings = {
+        name: {
+            "environment": task.environment,
+            "agent": repr(task.make(0)),
+            "fit": task.fit,
+            "gail_fit": task.gail_fit,
+            "pretrain": task.pretrain,
+            "gail": task.gail,
+            "bar": task.bar,
+        }
+        for name, task in TASKS.items()
+        if name in tasks
+    }
+    shared = {"demonstrations": DEMONSTRATIONS, "evaluation episodes": EPISODES}
+    return {
+        "settings": {**shared, **settings},
+        "runs": [one for name in tasks for one in _runs(name, TASKS[name], seeds)],
+    }
+
+
+def summarize(result: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for name, method in dict.fromkeys((run["task"], run["method"]) for run in result["runs"]):
+        runs = [run for run in result["runs"] if (run["task"], run["method"]) == (name, method)]
+        returns, shares = ([run[key] for run in runs] for key in ("return", "share"))
+        bar = result["settings"][name]["bar"]
+        row = {
+            "task": name,
+            "method": method,
+            "seeds": len(runs),
+            "expert": runs[0]["expert"],
+            "random": runs[0]["random"],
+        }
+        row |= {
+            "median": float(np.median(returns)),
+            "worst": min(returns),
+            "shares": shares,
+            "worst_share": min(shares),
+        }
+        met = None if bar is None else sum(share >= bar for share in shares)
+        rows.append({**row, "met": met, "seconds": float(np.median([run["seconds"] for run in runs]))})
+    return rows
+
+
+def table(result: dict[str, Any]) -> str:
+    head = (
+        "task",
+        "method",
+        "expert",
+        "random",
+        "median",
+        "worst",
+        "worst share of the expert",
+        "bar 0.95 met",
+        "seconds",
+    )
+    rows = []
+    for row in result["summary"]:
+        met = "no bar" if row["met"] is None else f"{row['met']} of {row['seeds']}"
+        numbers = [f"{row[key]:.1f}" for key in ("expert", "random", "median", "worst")]
+        rows.append((row["task"], row["method"], *numbers, f"{row['worst_share']:.3f}", met, f"{row['seconds']:.0f}"))
+    title = f"Mean return over {EPISODES} episodes after learning from {DEMONSTRATIONS} demonstrations"
+    return f"{title}\n\n{markdown_table(head, rows)}"
+
+
+def draw(result: dict[str, Any]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    labels = []
+    for place, row in enumerate(result["summary"]):
+        axes.plot([place] * row["seeds"], row["shares"], "o", color={"BC": "tab:blue"}.get(row["method"], "tab:red"))
+        labels.append(f"{row['task']}\n{row['method']}")
+    axes.axhline(BAR, color="gray", linestyle=":")
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set(ylabel="share of the expert's return")
+    return figure

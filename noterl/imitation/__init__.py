@@ -1,0 +1,18 @@
+"""Imitation: demonstrations of an expert, and learning from them.
+
+`Agent.pretrain` clones the expert's actions. `GAIL` is a reward model for `Agent.compile`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from noterl.utils import lazy_imports
+
+if TYPE_CHECKING:
+    from noterl.learning.reward_model import GAIL
+
+    from .demonstrations import Demonstrations, Episode
+    from .recording import record
+
+__getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

@@ -1,0 +1,94 @@
+"""Recording an expert's episodes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from gymnasium import Space
+
+from noterl import envs
+from noterl.agent import Agent
+from noterl.envs.observation import copy_observation
+from noterl.imitation.demonstrations import Demonstrations, stack_observations
+from noterl.random import Generators
+from noterl.utils.checks import check_bool, check_positive
+from noterl.utils.files import PathLike, check_writable
+
+
+def record(
+    agent: Agent | Callable[[Any], Any],
+    env: Any = None,
+    *,
+    episodes: int = 10,
+    path: PathLike | None = None,
+    seed: int | None = None,
+    deterministic: bool = True,
+) -> Demonstrations:
+    """Play episodes and return them as demonstrations; the agent does not learn, and its training is not affected.
+
+    Args:
+        agent: the expert: an agent, or a function that returns the action for an observation.
+        env: environment to play in; by default a new copy of the agent's training environment.
+        episodes: number of episodes.
+        path: also write the demonstrations to this file.
+        seed: seed of the environments; by default the agent's seed, or 0 for a function. Episodes start in other
+            states than those of `evaluate`.
+        deterministic: whether an agent acts without exploration.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values, or the environment has several agents.
+        OSError: if `path` cannot be written.
+    """
+    check_positive("episodes", episodes)
+    check_bool("deterministic", deterministic)
+    is_agent = isinstance(agent, Agent)
+    if not is_agent and (not callable(agent) or isinstance(agent, type)):
+        raise ValueError(f"agent must be a noterl.Agent or a function observation -> action, got {agent!r:.80}")
+    if env is None and not is_agent:
+        raise ValueError("env must be an environment if the expert is a function, got None")
+    if path is not None:
+        check_writable(path)
+    act = _acting(agent, deterministic)
+    seeds = Generators((agent.generators.seed if isinstance(agent, Agent) else 0) if seed is None else seed)
+    numbers = seeds("demonstrations").integers(2**31, size=int(episodes)).tolist()
+    with contextlib.ExitStack() as closing:
+        source = agent._source if env is None else envs.resolve(env)  # type: ignore[union-attr]
+        if env is not None:
+            closing.callback(source.close)
+        if source.team is not None:
+            raise ValueError(f"env must have one agent, got several: {', '.join(source.team.names)}")
+        environment = closing.enter_context(contextlib.closing(source.make_evaluation()))
+        played = [_play(environment, source.observation_space, act, number) for number in numbers]
+    demonstrations = Demonstrations(
+        *zip(*played, strict=True), observation_space=source.observation_space, action_space=source.action_space
+    )
+    if path is not None:
+        demonstrations.save(path)
+    return demonstrations
+
+
+def _acting(agent: Any, deterministic: bool) -> Callable[[Any], Any]:
+    """Return a function from observations to actions."""
+    if not isinstance(agent, Agent):
+        return agent  # type: ignore[no-any-return]
+    return lambda observation: agent.act(observation, deterministic=deterministic)
+
+
+def _play(
+    environment: Any, space: Space[Any], act: Callable[[Any], Any], seed: int
+) -> tuple[Any, list[Any], list[float], bool]:
+    """Play one episode; return its observations, actions and rewards, and whether it terminated."""
+    observation, _ = environment.reset(seed=seed)
+    observations: list[Any] = [copy_observation(space, observation)]
+    actions: list[Any] = []
+    rewards: list[float] = []
+    terminated = truncated = False
+    while not (terminated or truncated):
+        action = act(observation)
+        actions.append(action.copy() if hasattr(action, "copy") else action)
+        observation, reward, terminated, truncated, _ = environment.step(action)
+        observations.append(copy_observation(space, observation))
+        rewards.append(float(reward))
+    return stack_observations(space, observations), actions, rewards, bool(terminated)

@@ -1,0 +1,71 @@
+"""Rows of demonstrations in the form of an agent's batches, and their sampling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl.envs.spaces import same_layout
+from noterl.replay.columns import action_layout
+from noterl.types import ActionData
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Algorithm
+
+
+class ExpertData:
+    """The demonstrated observations and actions, as an agent's updates receive them.
+
+    Args:
+        algorithm: the agent.
+        data: the demonstrations.
+
+    Attributes:
+        observation: encoded, but not normalized, `[n, ...]`.
+        action: `[n, ...]`.
+
+    Raises:
+        ValueError: if `data` are not demonstrations, or were made in another kind of environment.
+    """
+
+    def __init__(self, algorithm: Algorithm, data: Any) -> None:
+        check_demonstrations(data)
+        if algorithm.multi_agent:
+            raise ValueError(f"demonstrations are of one agent, but {type(algorithm).__name__} has several")
+        ours, theirs = algorithm.observation_space, data.observation_space
+        if not same_layout(ours, theirs):
+            raise ValueError(f"demonstrations must have the agent's observation_space, {ours}, got {theirs}")
+        if algorithm.action_space != data.action_space:
+            raise ValueError(
+                f"demonstrations must have the agent's action_space, {algorithm.action_space}, got {data.action_space}"
+            )
+        self._algorithm = algorithm
+        observations, actions = data.pairs()
+        self.observation = algorithm._encoder(observations).astype(algorithm._encoder.dtype, copy=False)
+        self.action = actions.astype(action_layout(algorithm.action_space).batch_dtype, copy=False)
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    def sample_indices(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+        """Return uniformly random rows; any grouping of calls yields the same rows in the same order."""
+        return (generator.random(shape) * len(self)).astype(np.int64)
+
+    def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the observations, normalized as the agent normalizes them now, and the actions of these rows."""
+        observation, normalizers = self.observation[indices], self._algorithm._normalizers
+        if normalizers is not None:
+            observation = normalizers.normalize_observation(observation)
+        return observation, self.action[indices]
+
+
+def check_demonstrations(data: Any) -> ActionData:
+    """Return the demonstrations unchanged.
+
+    Raises:
+        ValueError: if they are not demonstrations.
+    """
+    if not isinstance(data, ActionData) or isinstance(data, type):
+        raise ValueError(f"demonstrations must be a noterl.imitation.Demonstrations, got {data!r:.80}")
+    return data

@@ -1,0 +1,92 @@
+"""Behavior cloning of an agent, with a progress display: what `Agent.pretrain` runs."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from noterl.algorithm import Algorithm
+from noterl.heads import Head
+from noterl.learning.cloning import Cloning
+from noterl.learning.expert_data import ExpertData
+from noterl.training.episode_printer import INTERVAL
+from noterl.training.state import Parts
+from noterl.utils.checks import check_positive
+
+
+def pretrain(
+    parts: Parts, demonstrations: Any, updates: int, batch_size: int, optimizer: Any, verbose: int
+) -> dict[str, list[float]]:
+    """Clone the actions of demonstrations and return the losses; `Agent.pretrain` documents the arguments.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values; the agent is then unchanged.
+    """
+    check_positive("updates", updates)
+    check_positive("batch_size", batch_size)
+    algorithm, learner, actor = parts.algorithm, parts.learner, parts.actor
+    data = ExpertData(algorithm, demonstrations)
+    if type(algorithm.head).cloning_loss is Head.cloning_loss:
+        raise ValueError(f"pretrain: the head {type(algorithm.head).__name__} defines no cloning_loss(values, action)")
+    cloning = Cloning(learner, data, optimizer, actor.forward.report)
+    _update_normalizers(algorithm, data)
+    progress, losses = _Progress(updates, verbose), []
+    try:
+        for part in cloning.run(updates, batch_size, algorithm.generators("pretrain")):
+            losses += part.tolist()
+            progress.show(losses)
+        _copy_to_targets(algorithm)
+    finally:
+        progress.close(losses)
+        actor.mark_stale()
+    return {"loss": losses}
+
+
+def _update_normalizers(algorithm: Algorithm, data: ExpertData) -> None:
+    """Start the statistics of observations with the demonstrations, if there are none yet."""
+    statistics = getattr(algorithm._normalizers, "observation", None)
+    if statistics is not None and not statistics.count:
+        statistics.update(np.asarray(data.observation, np.float32))
+
+
+def _copy_to_targets(algorithm: Algorithm) -> None:
+    """Copy the trained networks to the target networks, also if Polyak averaging moves these in `fit`."""
+    coefficient = float(algorithm.tau)
+    algorithm.tau.restore(1.0)
+    try:
+        algorithm.update_target()
+    finally:
+        algorithm.tau.restore(coefficient)
+
+
+class _Progress:
+    """Shows the loss: 1 for a progress bar, 2 for a line every 10 seconds and at the end, 0 for nothing."""
+
+    def __init__(self, updates: int, verbose: int) -> None:
+        self._updates, self._verbose, self._started = updates, verbose, perf_counter()
+        self._next_line = self._started + INTERVAL
+        self._bar = tqdm(total=updates, unit="update", dynamic_ncols=True) if verbose == 1 else None
+
+    def show(self, losses: list[float]) -> None:
+        """Show the mean loss of the last updates."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {_recent(losses):.4g}", refresh=False)
+            self._bar.update(len(losses) - self._bar.n)
+        elif self._verbose == 2 and perf_counter() >= self._next_line:
+            print(f"pretrain: update {len(losses)} of {self._updates} | loss {_recent(losses):.4g}", flush=True)
+            self._next_line = perf_counter() + INTERVAL
+
+    def close(self, losses: list[float]) -> None:
+        """Close the bar, or print the last line."""
+        if self._bar is not None:
+            self._bar.close()
+        elif self._verbose == 2 and losses:
+            seconds = perf_counter() - self._started
+            print(f"pretrain ended: {len(losses):,} updates in {seconds:.1f} s, loss {_recent(losses):.4g}", flush=True)
+
+
+def _recent(losses: list[float]) -> float:
+    return float(np.mean(losses[-100:]))

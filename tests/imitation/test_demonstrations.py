@@ -1,0 +1,224 @@
+"""Demonstrations: their checks, files, recording, and Minari data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import noterl
+from noterl import saving
+from noterl.imitation import Demonstrations, record
+from tests.support.batches import Corridor
+from tests.support.demonstrations import CONTINUOUS, DISCRETE, OBSERVATIONS, demonstrations
+from tests.support.states import assert_same_state
+
+MIXED = spaces.Dict({"gear": spaces.Discrete(3), "speed": spaces.Box(0.0, 1.0, (2,), np.float32)})
+
+
+def assert_equal(first: Any, second: Any) -> None:
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for name in first:
+            assert_equal(first[name], second[name])
+    else:
+        assert first.dtype == second.dtype
+        np.testing.assert_array_equal(first, second)
+
+
+def assert_same_demonstrations(first: Demonstrations, second: Demonstrations) -> None:
+    assert first.observation_space == second.observation_space and first.action_space == second.action_space
+    assert len(first.episodes) == len(second.episodes)
+    for one, other in zip(first.episodes, second.episodes, strict=True):
+        assert one.terminated is other.terminated
+        assert_equal(one.observations, other.observations)
+        assert_equal(one.actions, other.actions)
+        assert_equal(one.rewards, other.rewards)
+
+
+def arguments(**changes: Any) -> dict[str, Any]:
+    found = {
+        "observations": [np.zeros((3, 3))],
+        "actions": [[0, 1]],
+        "rewards": [[1.0, 2.0]],
+        "terminated": [True],
+        "observation_space": OBSERVATIONS,
+        "action_space": DISCRETE,
+    }
+    return {**found, **changes}
+
+
+def test_length_counts_steps_and_returns_sum_rewards() -> None:
+    data = Demonstrations(**arguments(rewards=[[1.0, 2.5]]))
+    assert (len(data), len(data.episodes), data.returns.tolist()) == (2, 1, [3.5])
+    assert "1 episodes, 2 steps, mean return 3.5" in repr(data)
+
+
+def test_pairs_leave_out_the_last_observation_of_each_episode() -> None:
+    data = demonstrations(lengths=(2, 3))
+    observations, actions = data.pairs()
+    assert observations.shape == (5, 3) and actions.shape == (5,)
+    np.testing.assert_array_equal(observations[2:], data.episodes[1].observations[:-1])
+    np.testing.assert_array_equal(actions[:2], data.episodes[0].actions)
+
+
+NAN = np.array([[0, 0, 0], [0, np.nan, 0], [0, 0, 0]], np.float32)
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no episode": ({"observations": [], "actions": [], "rewards": [], "terminated": []}, "observations must .*got 0"),
+    "empty episode": ({"observations": [np.zeros((1, 3))], "actions": [[]], "rewards": [[]]}, r"actions\[0\] must"),
+    "other number of episodes": ({"actions": [[0, 1], [0, 1]]}, "actions must .*got 2"),
+    "not a list": ({"rewards": 3.0}, "rewards must be a list"),
+    "other width": ({"observations": [np.zeros((3, 4))]}, r"observations\[0\] .*\(3, 3\).*\(3, 4\)"),
+    "no last observation": ({"observations": [np.zeros((2, 3))]}, r"observations\[0\] .*\(3, 3\).*\(2, 3\)"),
+    "other rewards": ({"rewards": [[1.0]]}, r"rewards\[0\] .*\(2,\).*\(1,\)"),
+    "NaN": ({"observations": [NAN]}, r"observations\[0\] must be finite, got nan"),
+    "infinite reward": ({"rewards": [[1.0, np.inf]]}, r"rewards\[0\] must be finite, got inf"),
+    "action outside": ({"actions": [[0, 2]]}, r"actions\[0\] must be in Discrete\(2\), got 2"),
+    "float actions": ({"actions": [[0.0, 1.0]]}, r"actions\[0\] must hold ints"),
+    "Box action outside": ({"action_space": CONTINUOUS, "actions": [np.full((2, 2), 1.5)]}, r"actions\[0\] .*1\.5"),
+    "not a bool": ({"terminated": [1]}, r"terminated\[0\] must be a bool, got 1"),
+    "other space": ({"observation_space": spaces.Text(3)}, "observation_space"),
+    "start": ({"action_space": spaces.Discrete(2, start=1)}, "action_space must start at zero"),
+    "no dict": ({"observation_space": MIXED}, r"observations\[0\] must be a dict"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_demonstrations_raise(case: str) -> None:
+    changes, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        Demonstrations(**arguments(**changes))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (OBSERVATIONS, DISCRETE),
+        (MIXED, CONTINUOUS),
+        (spaces.Box(0, 255, (4, 4), np.uint8), spaces.MultiDiscrete([2, 3])),
+        (spaces.Discrete(5), spaces.MultiBinary(3)),
+    ],
+)
+def test_file_holds_the_same_demonstrations(case: tuple[Any, Any], tmp_path: Path) -> None:
+    data = demonstrations(case[1], observation_space=case[0])
+    data.save(tmp_path / "expert.noterl")
+    assert_same_demonstrations(Demonstrations.load(tmp_path / "expert.noterl"), data)
+
+
+def test_config_builds_equal_demonstrations(tmp_path: Path) -> None:
+    data = demonstrations(CONTINUOUS, observation_space=MIXED)
+    saving.write(tmp_path / "config", {"data": data})
+    assert_same_demonstrations(saving.build(saving.read(tmp_path / "config"))["data"], data)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "agent"},
+        {"lengths": np.array([4, 7])},
+        {"lengths": np.array([10, 0])},
+        {"lengths": [4, 6]},
+        {"terminated": np.array([True])},
+        {"rewards": np.full(10, np.nan, np.float32)},
+        {"actions": np.full(10, 9)},
+        {"observation_space": None},
+        {"observations": None},
+    ],
+)
+def test_damaged_file_raises_file_error(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "expert.noterl"
+    demonstrations().save(path)
+    saving.write(path, {**saving.read(path), **change})
+    with pytest.raises(saving.FileError, match="demonstrations"):
+        Demonstrations.load(path)
+
+
+def test_file_of_something_else_raises_file_error(tmp_path: Path) -> None:
+    saving.write(tmp_path / "other", [1, 2])
+    with pytest.raises(saving.FileError, match="demonstrations"):
+        Demonstrations.load(tmp_path / "other")
+
+
+def test_record_returns_the_episodes_of_the_agent(tmp_path: Path) -> None:
+    agent = noterl.DQN(lambda: Corridor(), hidden=(4,), seed=3)
+    data = record(agent, episodes=3, path=tmp_path / "expert.noterl")
+    assert len(data.episodes) == 3
+    for episode in data.episodes:
+        assert len(episode.observations) == len(episode.actions) + 1
+        np.testing.assert_array_equal(agent.act(episode.observations[:-1]), episode.actions)
+    assert_same_demonstrations(Demonstrations.load(tmp_path / "expert.noterl"), data)
+    assert_same_demonstrations(record(agent, episodes=3), data)
+
+
+def test_record_does_not_affect_training() -> None:
+    agents = [noterl.DQN(lambda: Corridor(), hidden=(4,), seed=3) for _ in range(2)]
+    for agent in agents:
+        agent.compile(learning_starts=5, update_every=1, updates=1, batch_size=4)
+        agent.fit(steps=8, verbose=0)
+    record(agents[0], episodes=2, deterministic=False)
+    for agent in agents:
+        agent.fit(steps=8, verbose=0)
+    assert_same_state(*agents)
+
+
+def test_record_takes_a_function_as_expert() -> None:
+    data = record(lambda observation: 1, lambda: Corridor(), episodes=2)
+    assert all((episode.actions == 1).all() and episode.terminated for episode in data.episodes)
+    assert data.action_space == DISCRETE
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"agent": 3}, "agent must be"),
+        ({"agent": lambda observation: 0}, "env must be"),
+        ({"episodes": 0}, "episodes must be"),
+        ({"deterministic": 1}, "deterministic"),
+    ],
+)
+def test_bad_argument_of_record_raises(change: dict[str, Any], message: str) -> None:
+    agent = noterl.DQN(lambda: Corridor(), hidden=(4,), seed=3)
+    with pytest.raises(ValueError, match=message):
+        record(**{"agent": agent, "episodes": 1, **change})
+
+
+def test_record_needs_one_agent_in_the_environment() -> None:
+    with pytest.raises(ValueError, match="env must have one agent"):
+        record(lambda observation: 0, (spaces.Tuple([OBSERVATIONS] * 2), spaces.Tuple([DISCRETE] * 2)))
+
+
+class TestMinari:
+    """Data sets are written to and read from a local folder."""
+
+    @pytest.fixture
+    def minari(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        module = pytest.importorskip("minari")
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+        return module
+
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    @pytest.mark.parametrize("case", [(OBSERVATIONS, DISCRETE), (MIXED, CONTINUOUS)])
+    def test_data_set_holds_the_same_demonstrations(self, case: tuple[Any, Any], minari: Any) -> None:
+        data = demonstrations(case[1], observation_space=case[0])
+        written = data.to_minari("noterl/expert-v0", description="two episodes", author="noterl")
+        assert written.total_steps == 10
+        assert_same_demonstrations(Demonstrations.from_minari("noterl/expert-v0"), data)
+        longer = minari.load_dataset("noterl/expert-v0").filter_episodes(lambda episode: len(episode) > 4)
+        assert [len(episode.actions) for episode in Demonstrations.from_minari(longer).episodes] == [6]
+
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    def test_data_set_names_its_environment(self, minari: Any) -> None:
+        data = record(lambda observation: 0, "CartPole-v1", episodes=1)
+        data.to_minari("noterl/cartpole-v0", env="CartPole-v1")
+        environment = minari.load_dataset("noterl/cartpole-v0").recover_environment()
+        assert isinstance(environment.unwrapped, type(gymnasium.make("CartPole-v1").unwrapped))
+
+
+def test_missing_minari_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "minari", None)
+    with pytest.raises(ImportError, match=r"noterl\[offline\]"):
+        Demonstrations.from_minari("noterl/expert-v0")

@@ -115,7 +115,9 @@ class AlphaZero(Agent):
         self.extra_spec = {"visit_shares": ((size,), np.float32)}
         self.info_spec = {"action_mask": ((size,), np.bool_, True), "to_play": ((), np.int8, 0)}
         self.network = networks.network_or_default(
-            network, lambda: networks.default_network(self._network_space, hidden, size + 1)
+            network,
+            lambda: networks.default_network(self._network_space, hidden, size + 1),
+            self.observation_shape,
         )
 
         def number(name: str, value: Any, default: float = 0.0, maximum: float | None = None) -> Any:

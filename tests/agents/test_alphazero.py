@@ -205,7 +205,7 @@ def test_actions_have_the_probabilities_of_the_temperature() -> None:
     agent.fit(steps=1, num_envs=400, verbose=0)
     lanes = lanes_of(agent)
     actions = actor_of(agent).choose_actions(lanes.observations(), 0)
-    shares = actor_of(agent).extra["visit_shares"][1:].astype(float)  # the first lane has moved
+    shares = actor_of(agent).fields["visit_shares"][1:].astype(float)  # the first lane has moved
     assert (shares == shares[0]).all(), "without noise, all searches are equal"
     expected = shares[0] ** 2 / (shares[0] ** 2).sum()
     np.testing.assert_allclose(np.bincount(actions[1:], minlength=9) / 399, expected, atol=0.08)

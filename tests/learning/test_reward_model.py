@@ -97,7 +97,8 @@ def test_updates_from_rollouts_equal_the_reference() -> None:
     learner, truth, rng = learner_of(agent), reference_of(agent), np.random.default_rng(4)
     learner.open(lanes)
     for _ in range(steps):
-        learner.begin_round(rng.normal(size=(lanes, 3)), rng.normal(size=(lanes, 2)))  # also actions beyond the bounds
+        actions = rng.normal(size=(lanes, 2))  # also beyond the bounds
+        learner.begin_round(rng.normal(size=(lanes, 3)), actions, {})
         for lane in range(lanes):
             learner.add(noterl.types.Transition(lane, None, None, rng.normal(), rng.normal(size=3), False, False))
         learner.end_round()

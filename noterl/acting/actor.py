@@ -76,14 +76,16 @@ class Actor:
 
     def select(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
         """Return the actions that the head chooses, before `Head.executed`; arguments as in `act`."""
-        if self.normalizers is not None:
-            observations = self.normalizers.normalize_observation(observations)
-        if observations.dtype != self.dtype:
-            observations = observations.astype(self.dtype)
-        values = self.forward(observations)
+        values = self.forward(self.network_inputs(observations))
         if explorer is None:
             return self.head.deterministic(values)
         return self.head.explore(values, explorer, step)
+
+    def network_inputs(self, observations: np.ndarray) -> np.ndarray:
+        """Return encoded observations `[N, ...]` as networks receive them: normalized, in their dtype."""
+        if self.normalizers is not None:
+            observations = self.normalizers.normalize_observation(observations)
+        return observations if observations.dtype == self.dtype else observations.astype(self.dtype)
 
     def random_actions(self, count: int) -> np.ndarray:
         """Return uniformly random actions `[count, ...]`, before `Head.executed`."""

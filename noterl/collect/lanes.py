@@ -124,9 +124,11 @@ class Lanes:
             return ()
         ledger.running[lane] = False
         given = action if self._discrete else action.copy()  # the environment may change it in place
-        observation, reward, terminated, truncated, _ = self._steps[lane](given)
+        observation, reward, terminated, truncated, info = self._steps[lane](given)
         self._checker.observation(observation, lane, step)
         self._checker.reward(reward, lane, step)
+        if ledger.reductions:
+            ledger.info[lane].add(info)
         ledger.running[lane] = True
         if not self._logs[lane].append(action) and not self._has_warned:
             self._has_warned = True

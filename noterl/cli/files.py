@@ -130,15 +130,20 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
 
 
 def _environment(path: Path, values: dict[str, Any]) -> Any:
-    """Return the environment to play in: of the options, or of the `run.toml` beside the file; None for the file's."""
-    if "env" in values:
-        return environment_of(values["env"], values.get("wrap", ()))
+    """Return the environment to play in; None for that of the agent's file.
+
+    `--env` and `--wrap` take precedence over the `run.toml` beside the file. An environment there that would import a
+    module is not used.
+    """
     run = path.parent / config.NAME
-    if not run.exists():
-        return None
-    table = config.read_config(run)
-    env = environment_of(str(table.get("env", "")), table.get("wrap", ()))
-    return env if not isinstance(env, str) else None
+    table = config.read_config(run) if run.exists() else {}
+    wrappers = values.get("wrap", table.get("wrap", ()))
+    env = values.get("env")
+    if env is None:
+        env = str(table.get("env", ":"))
+        if ":" in env or ("(" not in env and not wrappers):
+            return None
+    return environment_of(env, wrappers)
 
 
 def _file_of(command: str, arguments: Sequence[str], options: Sequence[Option]) -> tuple[Path, list[str]]:

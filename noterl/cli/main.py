@@ -73,7 +73,8 @@ def _help() -> str:
     from noterl.cli.catalogue import columns
 
     rows = columns({name: text for name, (_, _, text) in COMMANDS.items()})
-    return f"usage: noterl COMMAND [OPTIONS]\n\n{rows}\n\nnoterl COMMAND --help shows the options of a command.\n{_EXIT_CODES}"
+    about = f"noterl COMMAND --help shows the options of a command.\n{_EXIT_CODES}"
+    return f"usage: noterl COMMAND [OPTIONS]\n\n{rows}\n\n{about}"
 
 
 def _help_of_train() -> str:

@@ -13,6 +13,7 @@ import noterl
 from noterl.cli import config, main
 from noterl.cli.callback_options import cli_name
 from noterl.cli.errors import UsageError
+from noterl.utils.toml import toml_text
 
 pytestmark = pytest.mark.backend_free
 
@@ -80,7 +81,7 @@ def test_toml_is_read_back(tmp_path: Path) -> None:
     }  # fmt: skip
     config.write_config(tmp_path / "run.toml", table, "a comment")
     assert config.read_config(tmp_path / "run.toml") == table
-    assert tomllib.loads(config.toml_text(table)) == table
+    assert tomllib.loads(toml_text(table)) == table
 
 
 def test_damaged_toml_raises_with_the_line(tmp_path: Path) -> None:

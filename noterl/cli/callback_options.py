@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from noterl.cli.errors import usage_errors
@@ -15,7 +16,7 @@ from noterl.cli.values import alternatives
 
 # They need functions or a trial, are bases, or are what `--verbose` selects.
 _NOT_OFFERED = {"Callback", "EpisodePrinter", "LambdaCallback", "OptunaPruning", "ProgressBar"}
-_NAMES = {"MLflowLogger": "mlflow", "TensorBoard": "tensorboard"}
+_NAMES = {"MLflowLogger": "mlflow", "TensorBoard": "tensorboard", "TerminateOnNaN": "terminate-on-nan"}
 
 
 def cli_name(class_name: str) -> str:
@@ -53,7 +54,9 @@ def callback_options(key: str) -> list[Option]:
     kind, group = offered()[key], key.replace("_", "-")
     arguments = options_of(kind, group, prefix=f"{key}.")
     first = arguments[0] if arguments else Option(f"{key}.", "bool")
-    own = Option(key, first.annotation, None, summary_of(kind), group, metavar=None, switch=not first.required)
+    # They are required only if the callback is used; its constructor raises then.
+    arguments = [replace(each, help=each.help + " (required)" * each.required, required=False) for each in arguments]
+    own = Option(key, first.annotation, None, summary_of(kind), group, switch=not first.required)
     return [own, *arguments, *_tunables(kind, key, group)]
 
 

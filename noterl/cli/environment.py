@@ -25,12 +25,19 @@ class EnvFactory:
         arguments: positional arguments of the function.
         keywords: keyword arguments of `gymnasium.make`, or of the function.
         wrappers: calls of `gymnasium.wrappers`, innermost first, such as "FrameStackObservation(4)".
+        text: the option `--env`.
     """
 
     name: str
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
     wrappers: tuple[str, ...] = ()
+    text: str = ""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that describe this environment, as a TOML file holds them."""
+        return {"env": self.text, **({"wrap": list(self.wrappers)} if self.wrappers else {})}
 
     def __call__(self, render_mode: str | None = None) -> Any:
         """Return a new environment.
@@ -71,15 +78,21 @@ def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory:
     """
     match = _WITH_ARGUMENTS.fullmatch(text)
     if match is None:
-        return EnvFactory(text, wrappers=tuple(wrappers)) if wrappers or _is_function(text) else text
-    arguments, keywords = parse_call(f"env({match['arguments']})", lambda name: _arguments)
+        return EnvFactory(text, wrappers=tuple(wrappers), text=text) if wrappers or _is_function(text) else text
+    arguments, keywords = parse_call(f"env({match['arguments']})", _find_env)
     if arguments and not _is_function(match["name"]):
         raise UsageError(f"--env: the arguments of {match['name']} must be keywords, such as name=value")
-    return EnvFactory(match["name"], arguments, keywords, tuple(wrappers))
+    return EnvFactory(match["name"], arguments, keywords, tuple(wrappers), text)
 
 
 def _arguments(*arguments: Any, **keywords: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return arguments, keywords
+
+
+def _find_env(name: str) -> Any:
+    if name != "env":
+        raise UsageError(f"--env: arguments of an environment must be literals, got {name}(...)")
+    return _arguments
 
 
 def _is_function(name: str) -> bool:

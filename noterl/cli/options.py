@@ -14,7 +14,7 @@ from noterl.utils.optional import require
 from noterl.utils.words import explain_name
 
 # What a docstring says about an argument that a base class documents.
-_SEE = re.compile(r"(see|as in|argument of) `")
+_SEE = re.compile(r"(see|as in) `")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,6 +252,7 @@ def _metavar(option: Option) -> str:
             names.append("VALUE ...")
         else:
             names.append(known.get(name, name.upper()))
+    names = [name for name in names if name != "TEXT" or "PATH" not in names]
     text = "|".join(dict.fromkeys(names))
     return f"[{text}]" if option.switch else text
 

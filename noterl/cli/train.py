@@ -30,10 +30,10 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: if the command line is wrong.
     """
-    arguments, path = _without_config(arguments)
+    arguments, path = without_config(arguments)
     table = {} if path is None else config.read_config(path)
-    name, arguments = _agent_of(arguments, table, path)
-    choose_backend(_backend_of(arguments, table))  # before the agent's module imports Keras
+    name, arguments = agent_of("train", arguments, table, path)
+    choose_backend(backend_of(arguments, table))  # before the agent's module imports Keras
     options = train_options(name)
     groups = {option.group for option in options} - set(map(callback_group, callback_options.offered()))
     text = (
@@ -78,8 +78,15 @@ def options_of_run(
 
 def train_options(name: str) -> list[Option]:
     """Return all options of `noterl train` for an agent: of the run, the agent, `compile`, `fit` and callbacks."""
-    agent = noterl_class(name)
-    found = options_of(options_of_run, "run")
+    found = options_of_agent(name, options_of(options_of_run, "run"))
+    for key in callback_options.offered():
+        found += callback_options.callback_options(key)
+    return found
+
+
+def options_of_agent(name: str, others: Sequence[Option]) -> list[Option]:
+    """Return other options, and those of an agent, `compile` and `fit` that have other names."""
+    agent, found = noterl_class(name), list(others)
     for function, group, skip in (
         (agent, name, ("env", "seed")),
         (agent.compile, "compile", ()),
@@ -87,8 +94,6 @@ def train_options(name: str) -> list[Option]:
     ):
         taken = {option.key for option in found}
         found += [option for option in options_of(function, group, skip=skip) if option.key not in taken]
-    for key in callback_options.offered():
-        found += callback_options.callback_options(key)
     return found
 
 
@@ -241,8 +246,12 @@ def _comment(name: str) -> str:
     return f"noterl {noterl.__version__}; repeat this run by: noterl train --config {config.NAME}"
 
 
-def _without_config(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """Return the arguments without `--config`, and its value."""
+def without_config(arguments: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return the arguments without `--config`, and its value.
+
+    Raises:
+        UsageError: if no path follows it.
+    """
     rest, path = [], None
     iterator = iter(arguments)
     for argument in iterator:
@@ -255,7 +264,7 @@ def _without_config(arguments: Sequence[str]) -> tuple[list[str], str | None]:
     return rest, path
 
 
-def _backend_of(arguments: Sequence[str], table: Mapping[str, Any]) -> str | None:
+def backend_of(arguments: Sequence[str], table: Mapping[str, Any]) -> str | None:
     """Return the backend that the command line names, or else the TOML file."""
     found = table.get("backend")
     for position, argument in enumerate(arguments):
@@ -266,8 +275,12 @@ def _backend_of(arguments: Sequence[str], table: Mapping[str, Any]) -> str | Non
     return None if found is None else str(found)
 
 
-def _agent_of(arguments: list[str], table: Mapping[str, Any], path: str | None) -> tuple[str, list[str]]:
-    """Return the name of the agent, from the first argument or a TOML file, and the other arguments."""
+def agent_of(command: str, arguments: list[str], table: Mapping[str, Any], path: str | None) -> tuple[str, list[str]]:
+    """Return the name of the agent, from the first argument or a TOML file, and the other arguments.
+
+    Raises:
+        UsageError: if neither names an agent, or they name different ones.
+    """
     named = table.get("agent")
     if arguments and not arguments[0].startswith("-"):
         catalogue.check_agent(arguments[0])
@@ -275,6 +288,6 @@ def _agent_of(arguments: list[str], table: Mapping[str, Any], path: str | None) 
             raise UsageError(f"{path} is for the agent {named!r}, not {arguments[0]!r}")
         return arguments[0], arguments[1:]
     if named is None:
-        raise UsageError(f"an agent must follow `noterl train`, one of {', '.join(catalogue.agents())}")
+        raise UsageError(f"an agent must follow `noterl {command}`, one of {', '.join(catalogue.agents())}")
     catalogue.check_agent(str(named))
     return str(named), arguments

@@ -1,8 +1,8 @@
 """Values of options: from text to Python objects, without `eval`.
 
 A value is a literal of Python, such as `1e-3` or `(64, 64)`; the construction of an object, such as
-`Adam(1e-3, beta_1=0.9)`; or a word. Only classes of the registry, optimizers and schedules of Keras, and the rules
-`Rate` and `Scale` can be constructed.
+`Adam(1e-3, beta_1=0.9)`; or a word. Only classes of the registry, optimizers and schedules of Keras, the rules `Rate`
+and `Scale`, and the ranges of `noterl.tune` can be constructed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from noterl import registry
 from noterl.cli.errors import UsageError
+from noterl.tune.ranges import RANGES, OneMinus
 from noterl.utils.words import explain_name
 
 _CONSTANTS = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}
@@ -72,7 +73,7 @@ def parse_value(text: str, annotation: str) -> Any:
     if not _is_expression(node):
         return text  # such as CartPole-v1, a subtraction
     value = _evaluate(node, find_class)
-    return (value,) if is_sequence(annotation) and not isinstance(value, tuple | list) else value
+    return (value,) if is_sequence(annotation) and not isinstance(value, (tuple, list, *RANGES)) else value
 
 
 def parse_call(text: str, find: Callable[[str], Any]) -> Any:
@@ -119,7 +120,8 @@ def known_classes() -> dict[str, type]:
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, kinds)
     }
-    return {**found, **registry.arguments(), "Rate": rules.Rate, "Scale": rules.Scale}
+    ranges = {kind.__name__: kind for kind in (*RANGES, OneMinus)}
+    return {**found, **registry.arguments(), "Rate": rules.Rate, "Scale": rules.Scale, **ranges}
 
 
 def _looks_like_class(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from gymnasium.wrappers import FrameStackObservation, RescaleAction
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError
@@ -30,17 +30,19 @@ def test_function_of_a_module_is_called() -> None:
 
 
 def test_wrappers_are_applied_in_order() -> None:
-    factory = environment_of("Pendulum-v1", ("RescaleAction(-1.0, max_action=1.0)", "FrameStackObservation(4)"))
+    wrappers = ("FrameStackObservation(stack_size=4, padding_type='zero')", "FlattenObservation()")
+    factory = environment_of("Pendulum-v1", wrappers)
     env = pickle.loads(pickle.dumps(factory))(render_mode="rgb_array")
-    assert isinstance(env, FrameStackObservation) and isinstance(env.env, RescaleAction)
-    assert env.render_mode == "rgb_array" and env.action_space.high[0] == 1.0
+    assert isinstance(env, FlattenObservation) and isinstance(env.env, FrameStackObservation)
+    assert env.render_mode == "rgb_array" and env.observation_space.shape == (12,)
+    assert factory.options == {"env": "Pendulum-v1", "wrap": list(wrappers)}
 
 
 @pytest.mark.parametrize(
     ("text", "wrappers", "message"),
     [
         ("FrozenLake-v1(3)", (), "keywords"),
-        ("FrozenLake-v1(x=y())", (), "--env|written"),
+        ("FrozenLake-v1(x=y())", (), "literals"),
         ("CartPole-v1", ("FrameStack(4)",), "FrameStackObservation"),
         ("CartPole-v1", ("FrameStackObservation()",), "FrameStackObservation"),
         ("CartPoll-v1(x=1)", (), "CartPole"),

@@ -43,9 +43,10 @@ def commands(page: str) -> list[list[str]]:
 
 
 def shortened(arguments: list[str]) -> list[str]:
-    if "--help" in arguments:
-        return arguments
-    return [*arguments, *SHORT.get(arguments[0], [])]
+    """Return the arguments with a short budget; each pattern of logs becomes that of the first run's."""
+    if arguments[0] == "compare":
+        arguments = [argument.replace("runs/*/", "runs/first*/") for argument in arguments]
+    return arguments if "--help" in arguments else [*arguments, *SHORT.get(arguments[0], [])]
 
 
 def is_supported(arguments: list[str], missing: set[str]) -> bool:

@@ -9,7 +9,7 @@ from noterl import saving
 from noterl.callback import Callback
 from noterl.random import check_seed
 from noterl.types import Logs
-from noterl.utils.checks import check_positive
+from noterl.utils.checks import check_bool, check_positive
 
 
 class Animate(Callback):
@@ -21,6 +21,7 @@ class Animate(Callback):
         max_steps: the episode is cut off after this number of steps; None for no limit.
         fps: frames per second.
         seed: seed of the environment; by default the agent's seed.
+        overlay: whether frames show the step, the return so far, and the agent's estimate of the value.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training has ended, if the environment renders
@@ -48,6 +49,7 @@ class Animate(Callback):
         fps: int = 30,
         *,
         seed: int | None = None,
+        overlay: bool = False,
     ) -> None:
         self.path, self.env = Path(path), env
         if self.path.suffix.lower() not in (".gif", ".mp4"):
@@ -55,7 +57,7 @@ class Animate(Callback):
         self.max_steps = check_positive("max_steps", max_steps, none=True)
         self.fps = check_positive("fps", fps)
         check_seed(seed)
-        self.seed = seed
+        self.seed, self.overlay = seed, check_bool("overlay", overlay)
         self.reward: float | None = None
         self._failed = False
 
@@ -71,4 +73,6 @@ class Animate(Callback):
     def on_train_end(self, logs: Logs) -> None:
         """Play an episode and write the animation, unless training failed."""
         if not self._failed:
-            self.reward = self.agent.animate(self.path, self.env, self.max_steps, self.fps, seed=self.seed)
+            self.reward = self.agent.animate(
+                self.path, self.env, self.max_steps, self.fps, seed=self.seed, overlay=self.overlay
+            )

@@ -101,7 +101,7 @@ class Evaluate(Callback):
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
         if self.background:
-            self._evaluator = Evaluator(self.agent, self._arguments)
+            self._evaluator = Evaluator(self.agent, {**self._arguments, "info": dict(self.agent.recorded_info)})
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the result of the background evaluation if it is ready."""

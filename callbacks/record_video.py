@@ -9,7 +9,7 @@ from noterl import saving
 from noterl.callback import Callback, Every
 from noterl.random import check_seed
 from noterl.types import Logs
-from noterl.utils.checks import check_positive, check_word
+from noterl.utils.checks import check_bool, check_positive, check_word
 from noterl.utils.optional import require
 
 
@@ -28,6 +28,7 @@ class RecordVideo(Callback):
         max_steps: the episode is cut off after this number of steps; None for no limit.
         fps: frames per second.
         seed: seed of the environment in every animation; by default the agent's seed.
+        overlay: whether frames show the step, the return so far, and the agent's estimate of the value.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; at the first animation, if the environment renders
@@ -61,6 +62,7 @@ class RecordVideo(Callback):
         max_steps: int | None = None,
         fps: int = 30,
         seed: int | None = None,
+        overlay: bool = False,
     ) -> None:
         self.path, self.env = Path(path), env
         check_word("unit", unit, ("episodes", "steps", "updates"))
@@ -68,7 +70,7 @@ class RecordVideo(Callback):
         self.max_steps = check_positive("max_steps", max_steps, none=True)
         self.fps = check_positive("fps", fps)
         check_seed(seed)
-        self.seed = seed
+        self.seed, self.overlay = seed, check_bool("overlay", overlay)
         if kind == "mp4":
             require("imageio_ffmpeg", "mp4", "RecordVideo with kind='mp4'")
         self.files: list[Path] = []
@@ -81,7 +83,7 @@ class RecordVideo(Callback):
     def on_due(self, logs: Logs) -> None:
         """Play an episode and write the animation."""
         file = self.path / f"{self.every.unit}-{self.every.now(self.agent):06d}.{self.kind}"
-        self.agent.animate(file, self.env, self.max_steps, self.fps, seed=self.seed)
+        self.agent.animate(file, self.env, self.max_steps, self.fps, seed=self.seed, overlay=self.overlay)
         if file not in self.files:
             self.files.append(file)
 

@@ -13,7 +13,7 @@ from noterl.utils import keras_backend, lazy_imports
 
 if TYPE_CHECKING:
     # `callbacks` is a folder next to the package, which mypy does not find under this name.
-    from noterl import (
+    from noterl import (  # type: ignore[attr-defined]
         callbacks,
         envs,
         finders,
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
         policies,
         replay,
         schedules,
-    )  # type: ignore[attr-defined]
+        tune,
+    )
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
     from noterl.agents.alphazero import AlphaZero

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
 from noterl.callback import Callback
+from noterl.collect.info import EpisodeInfo, check_info
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.explorer import Explorer
-from noterl.heads import one_of
+from noterl.heads import Q, one_of
 from noterl.history import History
 from noterl.learning import optimizers
 from noterl.learning.dry_run import check_networks, naming_network
@@ -34,13 +35,20 @@ from noterl.replay import Replay
 from noterl.training import state as agent_state
 from noterl.training.configuration import settled
 from noterl.training.dispatch import CallbackList
-from noterl.training.evaluation import Player, evaluate
-from noterl.training.fit_arguments import budget_of, check_fit_arguments, check_verbose, progress_callbacks
+from noterl.training.evaluation import STATISTICS, Episode, Player, evaluate, seeds_and_explorer, statistics
+from noterl.training.fit_arguments import (
+    budget_of,
+    check_fit_arguments,
+    check_info_of_fit,
+    check_verbose,
+    progress_callbacks,
+)
 from noterl.training.loop import Loop
+from noterl.training.play import Show, Trajectory, View, animation_path
 from noterl.training.pretraining import pretrain
 from noterl.training.session import Session, StopRequest, matching_source
 from noterl.utils import console
-from noterl.utils.checks import check_bool, check_word, whole
+from noterl.utils.checks import check_bool, check_positive, check_word, whole
 from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "Defaults", "load"]
@@ -52,6 +60,7 @@ _NAMES_FOR_USERS = {
         "pretrain",
         "evaluate",
         "act",
+        "play",
         "animate",
         "summary",
         "stop",
@@ -243,6 +252,7 @@ class Agent(Algorithm):
         verbose: int | str = "auto",
         log_every: int | None = None,
         seed: int | None = None,
+        info: Mapping[str, str] | Sequence[str] | None = None,
     ) -> History:
         """Train the agent; a second call continues where the first ended.
 
@@ -261,6 +271,9 @@ class Agent(Algorithm):
             log_every: episodes between lines, 10 by default.
             seed: new seed of every generator, including those of Keras layers. It also resets the environments. None
                 continues all generators and episodes.
+            info: keys of the step's `info` whose values the logs of an episode hold under the same names: a dict of
+                keys and "sum", "mean", "max" or "last" over the steps that have the key; or a tuple of keys, which
+                means "last". The values must be numbers. `evaluate` reports them too.
 
         Returns:
             The `History` of this call, which is also `agent.history`.
@@ -284,7 +297,7 @@ class Agent(Algorithm):
         session = self._session
         session.verbose = verbose
         source = session.find_source(env)
-        self._build()
+        session.info = check_info_of_fit(info, self._build()[0], user_callbacks)
         budget = budget_of(self._counters, episodes, steps)
         for callback in user_callbacks.callbacks:
             callback.before_fit(self, budget)
@@ -293,6 +306,7 @@ class Agent(Algorithm):
         restart = seed is not None and not budget.resumed
         learner.attach(source, session.count(source, num_envs))
         lanes = session.open(source, num_envs, restart=restart, info_spec=self.info_spec)
+        lanes.ledger.record_info(session.info)
         learner.open(lanes.num_envs)
         actor.attach(lanes)
         if restart:
@@ -368,6 +382,7 @@ class Agent(Algorithm):
         deterministic: bool = True,
         num_envs: int = 1,
         callbacks: Iterable[Any] = (),
+        info: Mapping[str, str] | Sequence[str] | None = None,
     ) -> dict[str, Any]:
         """Play whole episodes without learning and return statistics; training is not affected.
 
@@ -379,15 +394,19 @@ class Agent(Algorithm):
             num_envs: number of environments that are stepped together. If `deterministic` is True, it changes results
                 only by rounding.
             callbacks: their `on_evaluate_begin` and `on_evaluate_end` are called, after those of a `fit` in progress.
+            info: keys of the step's `info` that are reduced over each episode, as in `fit`; by default those of the
+                last `fit`.
 
         Returns:
             `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile
-            mean over these episodes), `length_mean`, and `success_rate` if the environment reports `is_success`.
+            mean over these episodes), `length_mean`, and `success_rate` if the environment reports `is_success`. For
+            each key of `info`, the mean over the episodes that have a value.
 
         Raises:
             ValueError: if an argument is not one of the allowed values.
         """
         seed = self.generators.seed if seed is None else seed
+        reductions = self.recorded_info if info is None else check_info(info, STATISTICS)
         own = CallbackList(callbacks)
         own.set_agent(self)
         running = self._session.events
@@ -396,7 +415,7 @@ class Agent(Algorithm):
             on_evaluate_end=(*running.on_evaluate_end, *own.handlers("on_evaluate_end")),
         )
         with self._player(env) as player:
-            return evaluate(player, events, episodes, seed, deterministic, num_envs)
+            return evaluate(player, events, episodes, seed, deterministic, num_envs, reductions)
 
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
@@ -503,15 +522,107 @@ class Agent(Algorithm):
         """Print the backend, device, spaces, networks and memory."""
         print(agent_state.summary(self._parts()))
 
-    def animate(
-        self, path: str | Path, env: Any = None, max_steps: int | None = None, fps: int = 30, *, seed: int | None = None
-    ) -> float:
-        """Play an episode and write it as a `.gif` or `.mp4`; return its reward."""
-        from noterl.training.video import animate
+    def play(
+        self,
+        env: Any = None,
+        episodes: int = 1,
+        *,
+        render: bool | str = False,
+        video: str | Path | None = None,
+        frame_dir: str | Path | None = None,
+        frame_frequency: int = 1,
+        frame_delay: float = 0.0,
+        fps: int = 30,
+        overlay: bool = False,
+        max_steps: int | None = None,
+        deterministic: bool = True,
+        seed: int | None = None,
+        trajectory: bool = True,
+    ) -> dict[str, Any]:
+        """Play whole episodes, show them, and return statistics and trajectories; training is not affected.
 
-        seed = self.generators.seed if seed is None else seed
+        With the same `seed`, the episodes are those of `evaluate`. Window, video and images can be combined.
+
+        Args:
+            env: environment to play in; by default a new copy of the training environment.
+            episodes: number of episodes, played one after another.
+            render: True or "human" shows the episodes in a window, which needs a display.
+            video: a `.gif` or `.mp4` file to write all episodes to; `.mp4` needs the extra `mp4`.
+            frame_dir: a folder for single frames, named `00000.jpg`, `00001.jpg` and so on. Each episode adds the frame
+                after its reset and one for each step.
+            frame_frequency: number of frames of which the first is saved in `frame_dir`.
+            frame_delay: seconds to wait after each frame.
+            fps: frames per second of the video, and the most in a window.
+            overlay: whether frames show the step, the return so far, and the agent's estimate of the value.
+            max_steps: an episode is cut off after this number of steps; None for no limit.
+            deterministic: whether to act without exploration.
+            seed: seed of the environments and the exploration; by default the agent's seed in every call.
+            trajectory: whether to record the trajectories.
+
+        Returns:
+            The statistics of `evaluate`, over the steps that were played. `trajectory` is a list with an entry for each
+            episode, with its `observations` `[T + 1, ...]`, `actions` `[T, ...]`, `rewards` `[T]` and `terminated`.
+
+        Raises:
+            ValueError: if an argument is not one of the allowed values, the environment renders no frames, or there is
+                no display.
+            ImportError: if an extra is missing.
+            OSError: if a file cannot be written.
+        """
+        path = None if video is None else animation_path("video", video)
+        view = View(render, path, frame_dir, frame_frequency, frame_delay, fps, overlay)
+        return self._play(env, episodes, view, max_steps, deterministic, seed, trajectory)
+
+    def animate(
+        self,
+        path: str | Path,
+        env: Any = None,
+        max_steps: int | None = None,
+        fps: int = 30,
+        *,
+        seed: int | None = None,
+        deterministic: bool = True,
+        overlay: bool = False,
+    ) -> float:
+        """Play an episode and write it as a `.gif` or `.mp4`; return its reward. `play` documents the arguments."""
+        view = View(video=animation_path("path", path), fps=fps, overlay=overlay)
+        result = self._play(env, 1, view, max_steps, deterministic, seed, False)
+        return float(result["returns"][0])
+
+    def _play(
+        self, env: Any, episodes: int, view: View, max_steps: Any, deterministic: bool, seed: Any, trajectory: bool
+    ) -> dict[str, Any]:
+        check_positive("episodes", episodes)
+        check_positive("max_steps", max_steps, none=True)
+        check_bool("deterministic", deterministic)
+        check_seed(seed)
+        trajectories: list[Trajectory] | None = [] if check_bool("trajectory", trajectory) else None
         with self._player(env) as player:
-            return animate(player, path, max_steps=max_steps, fps=fps, seed=seed)
+            seed = self.generators.seed if seed is None else seed
+            seeds, explorer = seeds_and_explorer(player, seed, episodes, deterministic)
+            played = [Episode(each, info=EpisodeInfo(self.recorded_info)) for each in seeds]
+            values = self._value_function() if view.overlay else None
+            Show(player, view, explorer, max_steps, values, trajectories).play(played)
+        result = statistics(played, self._source.team)
+        return result if trajectories is None else {**result, "trajectory": trajectories}
+
+    def _value_function(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return the function from encoded observations `[N, ...]` to values `[N]`.
+
+        It is the method `value` of the algorithm, or the largest action value. None if there is neither.
+        """
+        learner, actor = self._build()
+        assert self._settings is not None
+        value = getattr(self, "value", None)
+        if callable(value):
+            options: dict[str, Any] = {"acting": True, "jit_compile": self._settings.jit_compile}
+            options["on_trace"] = learner.trace_counter("value")
+            compiled = backends.current().compile_call(value, learner.variables, **options)
+        elif isinstance(self.head, Q):
+            compiled = lambda observations: actor.forward(observations).max(axis=-1)  # noqa: E731
+        else:
+            return None
+        return lambda observations: compiled(actor.network_inputs(observations))
 
     def close(self) -> None:
         """Close the environments; a later `fit` opens them again and continues their episodes."""
@@ -658,6 +769,11 @@ class Agent(Algorithm):
     def fits(self) -> int:
         """Number of `fit` calls in this process that started training."""
         return self._session.fits
+
+    @property
+    def recorded_info(self) -> dict[str, str]:
+        """The keys of the step's `info` that the last `fit` logged, with "sum", "mean", "max" or "last"."""
+        return dict(self._session.info)
 
     @property
     def stop_training(self) -> bool:

@@ -65,6 +65,7 @@ class AgentView(Protocol):
         update_batch_size: transitions of one gradient update.
         metric_names: the names of what updates log.
         configuration: what determines the run, with all defaults, as numbers and strings by name.
+        recorded_info: the keys of the step's `info` that the last `fit` logged, with their reductions.
     """
 
     memory: str
@@ -88,6 +89,7 @@ class AgentView(Protocol):
     update_batch_size: int
     metric_names: Collection[str]
     configuration: Mapping[str, Any]
+    recorded_info: Mapping[str, str]
 
     def get_rule(self, rule: str, optimizer: str | None = None) -> float:
         """Return a rule of one optimizer, by default of the first, such as `learning_rate`."""
@@ -114,7 +116,15 @@ class AgentView(Protocol):
         """Return the action for one observation or a batch."""
 
     def animate(
-        self, path: str | Path, env: Any = None, max_steps: int | None = None, fps: int = 30, *, seed: int | None = None
+        self,
+        path: str | Path,
+        env: Any = None,
+        max_steps: int | None = None,
+        fps: int = 30,
+        *,
+        seed: int | None = None,
+        deterministic: bool = True,
+        overlay: bool = False,
     ) -> float:
         """Play an episode and write it as an animation; return its reward."""
 
@@ -309,10 +319,11 @@ class Callback:
         """Called when an episode ends.
 
         `logs` holds `reward` (the return), `length`, `steps`, `updates` and `time` (seconds since the start of `fit`).
-        For several agents, it also holds the return of each one, such as `reward/speaker`. It also holds `loss` and
-        every other scalar that `Agent.update` returns, as means over the updates since the last episode's end. If there
-        were none, the last means are repeated. Before the first update, these entries are absent. `logs["complete"]` is
-        False for an episode that the end of training cuts short.
+        For several agents, it also holds the return of each one, such as `reward/speaker`. It also holds the values of
+        `fit(info=)`, without the keys that no step of the episode had. It also holds `loss` and every other scalar that
+        `Agent.update` returns, as means over the updates since the last episode's end. If there were none, the last
+        means are repeated. Before the first update, these entries are absent. `logs["complete"]` is False for an
+        episode that the end of training cuts short.
         """
 
     def on_batch_begin(self, batch: int, logs: Logs) -> None:

@@ -71,6 +71,13 @@ def lookup(name: str, custom_objects: dict[str, type] | None = None) -> type:
     return _registry[name]
 
 
+def arguments() -> dict[str, type]:
+    """Return the registered classes whose instances may be arguments of other objects, by name."""
+    for module in _modules:
+        importlib.import_module(module)
+    return {name: cls for name, cls in _registry.items() if issubclass(cls, Configurable) and cls._is_argument}
+
+
 class _Recorder(type):
     """Records the constructor arguments of each instance as `_config`, before `__init__` runs."""
 

@@ -32,8 +32,9 @@ DISPATCHERS = (
 )
 # Files that handle losses and other results of updates.
 DEVICE_VALUES = ("noterl/training/loop.py", "noterl/history.py", "noterl/losses.py", "noterl/agents/", "callbacks/")
-# These may take more than eight arguments: the hyperparameters of an algorithm and the settings of all algorithms.
-WIDE_SIGNATURES = ("__init__", "compile", "compile_updates", "fit")
+# These may take more than eight arguments: the hyperparameters of an algorithm, the settings of all algorithms, and the
+# options of a command.
+WIDE_SIGNATURES = ("__init__", "compile", "compile_updates", "fit", "play", "animate", "tune")
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def algorithms_read_as_papers(file: File) -> list[str]:
 
 
 def narrow_signatures(file: File) -> list[str]:
-    """Hyperparameters are keyword-only, and only constructors, `compile` and `fit` take more than eight arguments."""
+    """Hyperparameters are keyword-only, and only the functions of `WIDE_SIGNATURES` take more than eight arguments."""
     if not file.library:
         return []
     complaints = []

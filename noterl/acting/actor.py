@@ -94,14 +94,16 @@ class Actor:
 
     def outputs(self, observations: np.ndarray) -> np.ndarray:
         """Return the input of the head for encoded observations `[N, ...]`, and set `fields`."""
-        if self.normalizers is not None:
-            observations = self.normalizers.normalize_observation(observations)
-        if observations.dtype != self.dtype:
-            observations = observations.astype(self.dtype)
-        values: np.ndarray = self.forward(observations)
+        values: np.ndarray = self.forward(self.network_inputs(observations))
         if self.forward_fields:
             values, self.fields = split_fields(values, self.forward_fields)
         return values
+
+    def network_inputs(self, observations: np.ndarray) -> np.ndarray:
+        """Return encoded observations `[N, ...]` as networks receive them: normalized, in their dtype."""
+        if self.normalizers is not None:
+            observations = self.normalizers.normalize_observation(observations)
+        return observations if observations.dtype == self.dtype else observations.astype(self.dtype)
 
     def random_actions(self, count: int) -> np.ndarray:
         """Return uniformly random actions `[count, ...]`, before `Head.executed`."""

@@ -93,6 +93,11 @@ class DDPG(Agent):
         """Return the actions before the tanh, `[B, A]`."""
         return self.actor(observation)
 
+    def value(self, observation: Any) -> Any:
+        """Return the critic's values `[B]` of the actor's actions."""
+        (q,) = q_values([self.critic], observation, self.head.act(self.actor(observation)))
+        return q
+
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Update the critic, then the actor."""
         loss, feedback = self.minimize(self.critic_loss, self.critic, "critic", batch)

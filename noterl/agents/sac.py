@@ -115,6 +115,14 @@ class SAC(Agent):
         """Return mean and log standard deviation before the tanh, `[B, 2 A]`, or logits `[B, A]`."""
         return self.actor(observation)
 
+    def value(self, observation: Any) -> Any:
+        """Return the smaller critic's values `[B]` of the mean action; its expectations under a discrete policy."""
+        values = self.actor(observation)
+        if not self.discrete:
+            return ops.minimum(*q_values(self.critics, observation, ops.tanh(values[:, : self.action_size])))
+        q = ops.minimum(*(action_values(critic(observation), self.action_size) for critic in self.critics))
+        return ops.sum(ops.softmax(values, axis=-1) * q, axis=-1)
+
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Update the critics, the actor and the temperature."""
         loss, feedback = self.minimize(self.critic_loss, self.critics, "critic", batch)

@@ -102,6 +102,11 @@ class TD3(Agent):
         """Return the actions before the tanh, `[B, A]`."""
         return self.actor(observation)
 
+    def value(self, observation: Any) -> Any:
+        """Return the first critic's values `[B]` of the actor's actions."""
+        (q,) = q_values(self.critics[:1], observation, self.head.act(self.actor(observation)))
+        return q
+
     def update(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[override]
         """Update the critics; the last of each `policy_delay` updates also updates the actor."""
         loss, feedback = self.minimize(self.critic_loss, self.critics, "critic", batch)

@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.collect.action_log import MAX_BYTES, ActionLog
-from noterl.utils.schema import Array, Int, ListOf, check
+from noterl.collect.info import REDUCTIONS, STATE
+from noterl.utils.schema import Array, DictOf, Int, ListOf, check
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -33,8 +34,9 @@ def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec
     count = len(state["lanes"])
     lane: dict[str, Any] = {"observation": _layout(source.observation_space)}
     flags = [bool] * count
-    ledger = {"returns": [float] * count, "lengths": [Int(0)] * count, "numbers": [Int(-1)] * count}
-    expected = {"lanes": ListOf(lane), "ledger": {**ledger, "running": flags, "over": ListOf(Int(0, count - 1))}}
+    ledger: dict[str, Any] = {"returns": [float] * count, "lengths": [Int(0)] * count, "numbers": [Int(-1)] * count}
+    ledger |= {"running": flags, "over": ListOf(Int(0, count - 1)), "info": [DictOf(STATE)] * count}
+    expected = {"lanes": ListOf(lane), "ledger": ledger}
     action_space = source.action_space
     actions: list[Any]
     log = ActionLog(action_space, count if "vector" in state else None)
@@ -55,7 +57,9 @@ def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec
         rest = {"actions": (chosen, None), "cursor": cursor, "extra": extra, "info": _fields(info_spec, count)}
         check(state, {**expected, **rest}, "lanes")
     stored = [each for each in actions if each is not None]
-    valid = count > 0 and _is_possible(**state["ledger"]) and all(each.nbytes <= MAX_BYTES for each in stored)
+    reductions = {reduction for each in state["ledger"]["info"] for reduction, _, _ in each.values()}
+    valid = count > 0 and reductions <= {*REDUCTIONS}
+    valid &= _is_possible(**state["ledger"]) and all(each.nbytes <= MAX_BYTES for each in stored)
     if isinstance(action_space, spaces.Discrete):
         valid &= all(((each >= 0) & (each < action_space.n)).all() for each in stored)
     if not valid:

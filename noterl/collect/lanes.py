@@ -145,6 +145,8 @@ class Lanes:
         observation, reward, terminated, truncated, info = self._steps[lane](given)
         self._checker.observation(observation, lane, step)
         self._checker.reward(reward, lane, step)
+        if ledger.reductions:
+            ledger.info[lane].add(info)
         ledger.running[lane] = True
         if not self._logs[lane].append(action) and not self._has_warned:
             self._has_warned = True

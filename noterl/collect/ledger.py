@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+from noterl.collect.info import EpisodeInfo
 from noterl.envs.wrappers.classic import layers
+
+_LISTS = ("returns", "lengths", "numbers", "running", "over")
 
 
 class Ledger:
@@ -19,6 +23,8 @@ class Ledger:
         running: whether the lane's episode is in progress.
         over: lanes whose episode has ended but is not yet counted. Several episodes may end in one step of a vector
             environment, and a callback may save the agent when the first of them is counted.
+        reductions: "sum", "mean", "max" or "last" for each key of the step's `info` that the logs hold.
+        info: the values of these keys.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -27,23 +33,33 @@ class Ledger:
         self.numbers = [-1] * lanes
         self.running = [False] * lanes
         self.over: list[int] = []
+        self.reductions: dict[str, str] = {}
+        self.info = [EpisodeInfo() for _ in range(lanes)]
+
+    def record_info(self, reductions: Mapping[str, str]) -> None:
+        """Set the reductions; episodes in flight keep the values of the keys that have the same reduction."""
+        self.reductions = dict(reductions)
+        self.info = [each.copy(reductions) for each in self.info]
 
     def begin(self, lane: int, number: int) -> None:
         """Start an episode."""
         self.returns[lane], self.lengths[lane], self.numbers[lane], self.running[lane] = 0.0, 0, number, True
+        self.info[lane] = EpisodeInfo(self.reductions)
 
     def finish(self, lane: int) -> None:
         """Mark an episode as over."""
         self.running[lane] = False
 
     def get_state(self) -> dict[str, Any]:
-        """Return copies of all attributes."""
-        return {name: list(values) for name, values in vars(self).items()}
+        """Return copies of all attributes but `reductions`."""
+        lists = {name: list(getattr(self, name)) for name in _LISTS}
+        return {**lists, "info": [each.get_state() for each in self.info]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned."""
-        for name in vars(self):
+        for name in _LISTS:
             setattr(self, name, list(state[name]))
+        self.info = [EpisodeInfo.from_state(each) for each in state["info"]]
 
 
 def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts") -> None:

@@ -18,6 +18,7 @@ from gymnasium.vector.utils import batch_space
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
+from noterl.collect.info import info_of_lane
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.vector import check_step
@@ -54,7 +55,7 @@ class VectorLanes:
         self.num_envs = int(self._env.num_envs)
         self._mode = AutoresetMode(envs.autoreset_mode(self._env))
         self.ledger = Ledger(self.num_envs)
-        self._before = (self.ledger.returns, self.ledger.lengths)  # before the last tick
+        self._before = (self.ledger.returns, self.ledger.lengths, self.ledger.info)  # before the last tick
         self._generators = generators
         self._checker = Checker(source.observation_space, warn_outside=True)
         self._encoder = ObservationEncoder(source.observation_space)
@@ -139,10 +140,6 @@ class VectorLanes:
             self._forget()
             raise
         self.actions, self._discarded = None, False
-        self._before = self.ledger.returns.copy(), self.ledger.lengths.copy()
-        for transition in transitions:
-            self.ledger.returns[transition.lane] += transition.reward
-            self.ledger.lengths[transition.lane] += 1
         return transitions
 
     def _step(self, step: int) -> tuple[Transition, ...]:
@@ -159,7 +156,21 @@ class VectorLanes:
             extra = {name: values[lane] for name, values in self._extra.items()} or None
             gained = float(rewards[lane])
             transitions.append(Transition(lane, at(before, lane), actions[lane], gained, last, *ends, extra))
+        self._record(transitions, info)
         return tuple(transitions)
+
+    def _record(self, transitions: list[Transition], info: dict[str, Any]) -> None:
+        """Add the transitions of a step to the ledger."""
+        ledger, same_step = self.ledger, self._mode is AutoresetMode.SAME_STEP
+        info_before = [each.copy() for each in ledger.info] if ledger.reductions else ledger.info
+        self._before = ledger.returns.copy(), ledger.lengths.copy(), info_before
+        for transition in transitions:
+            lane = transition.lane
+            if ledger.reductions:
+                over = same_step and (transition.terminated or transition.truncated)
+                ledger.info[lane].add(info_of_lane(info, lane, over))
+            ledger.returns[lane] += transition.reward
+            ledger.lengths[lane] += 1
 
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Step the environment; return the rewards, the terminations, the truncations and the info."""
@@ -181,10 +192,11 @@ class VectorLanes:
         They do not count in the returns and lengths of their episodes. If one of them ends its episode, the episode
         does not continue.
         """
-        returns, lengths = self._before
+        returns, lengths, info = self._before
         for transition in transitions:
             lane = transition.lane
             self.ledger.returns[lane], self.ledger.lengths[lane] = returns[lane], lengths[lane]
+            self.ledger.info[lane] = info[lane]
             if transition.terminated or transition.truncated:
                 self.ledger.finish(lane)
         self._discarded = True

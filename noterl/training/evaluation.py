@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from noterl.acting.actor import Actor
 from noterl.callback import Events
+from noterl.collect.info import EpisodeInfo
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.envs.multi_agent.team import Team
@@ -20,6 +21,9 @@ from noterl.heads import one_of
 from noterl.random import Generators
 from noterl.training.dispatch import call_handlers, run_all
 from noterl.utils.checks import check_bool, check_positive
+
+# The names in the result of `evaluate`, besides those of `info`.
+STATISTICS = ("returns", "lengths", "reward_mean", "reward_std", "reward_iqm", "length_mean", "success_rate")
 
 
 class Player(NamedTuple):
@@ -67,9 +71,11 @@ class Player(NamedTuple):
         episode.reward += float(reward)
         if self.source.team is not None:
             episode.earned = episode.earned + environment.outcome.earned
+        episode.info.add(info)
         if not (terminated or truncated):
             return False
         episode.success = float(info["is_success"]) if "is_success" in info else None
+        episode.terminated = bool(terminated)
         return True
 
 
@@ -85,6 +91,8 @@ class Episode:
         observation: the newest observation.
         earned: the return of each of several agents, `[agents]`; 0 for one agent.
         success: `is_success` at the end; None if the environment does not report it.
+        info: the values of chosen keys of the steps' `info`.
+        terminated: whether the environment has terminated the episode.
     """
 
     seed: int
@@ -94,14 +102,22 @@ class Episode:
     observation: Any = None
     earned: Any = 0.0
     success: float | None = None
+    info: EpisodeInfo = field(default_factory=EpisodeInfo)
+    terminated: bool = False
 
 
 def evaluate(
-    player: Player, events: Events, episodes: int, seed: int, deterministic: bool, num_envs: int
+    player: Player,
+    events: Events,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    num_envs: int,
+    info: Mapping[str, str],
 ) -> dict[str, Any]:
     """Play episodes and return the statistics that `Agent.evaluate` documents.
 
-    Episode `i` has the same seed for every number of environments.
+    Episode `i` has the same seed for every number of environments. `info` holds the reductions by key.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -109,16 +125,14 @@ def evaluate(
     check_positive("episodes", episodes)
     check_positive("num_envs", num_envs)
     check_bool("deterministic", deterministic)
-    generators = Generators(seed)
-    seeds = generators("evaluation").integers(2**31, size=int(episodes)).tolist()
-    explorer = None
-    if not deterministic:
-        explorer = player.actor.explorer.copy_with_generator(generators("exploration of evaluation"))
+    seeds, explorer = seeds_and_explorer(player, seed, episodes, deterministic)
     result: dict[str, Any] = {}
+    to_play = [Episode(seed, info=EpisodeInfo(info)) for seed in seeds]
 
     def play() -> None:
         call_handlers(events.on_evaluate_begin, {})
-        result.update(_statistics(_play(player, seeds, min(num_envs, episodes), explorer), player.source.team))
+        _play(player, to_play, min(num_envs, episodes), explorer)
+        result.update(statistics(to_play, player.source.team))
 
     run_all(
         play,
@@ -128,10 +142,20 @@ def evaluate(
     return result
 
 
-def _play(player: Player, seeds: list[int], num_envs: int, explorer: Explorer | None) -> list[Episode]:
-    """Play an episode for each seed, in environments that are stepped together."""
+def seeds_and_explorer(
+    player: Player, seed: int, episodes: int, deterministic: bool
+) -> tuple[list[int], Explorer | None]:
+    """Return the seed of each episode's environment, and how the agent explores; None if it does not."""
+    generators = Generators(seed)
+    seeds = generators("evaluation").integers(2**31, size=int(episodes)).tolist()
+    if deterministic:
+        return seeds, None
+    return seeds, player.actor.explorer.copy_with_generator(generators("exploration of evaluation"))
+
+
+def _play(player: Player, episodes: list[Episode], num_envs: int, explorer: Explorer | None) -> None:
+    """Play the episodes in environments that are stepped together."""
     player.actor.mark_stale()
-    episodes = [Episode(seed) for seed in seeds]
     waiting = iter(episodes)
     with contextlib.ExitStack() as closing:
         environments = [closing.enter_context(contextlib.closing(player.make_environment())) for _ in range(num_envs)]
@@ -158,13 +182,13 @@ def _play(player: Player, seeds: list[int], num_envs: int, explorer: Explorer | 
             for (lane, episode), action in zip(list(playing.items()), actions, strict=True):
                 if player.play_step(episode, environments[lane], action):
                     begin_next(lane)
-    return episodes
 
 
-def _statistics(episodes: list[Episode], team: Team | None) -> dict[str, Any]:
+def statistics(episodes: list[Episode], team: Team | None) -> dict[str, Any]:
+    """Return the result of `Agent.evaluate` for the episodes that were played."""
     returns = np.array([episode.reward for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
-    statistics = {
+    result: dict[str, Any] = {
         "returns": returns,
         "lengths": lengths,
         "reward_mean": float(returns.mean()),
@@ -174,11 +198,16 @@ def _statistics(episodes: list[Episode], team: Team | None) -> dict[str, Any]:
     }
     if team is not None:
         means = np.mean([episode.earned for episode in episodes], axis=0).tolist()
-        statistics.update(zip((f"reward_mean/{name}" for name in team.names), means, strict=True))
+        result.update(zip((f"reward_mean/{name}" for name in team.names), means, strict=True))
     successes = [episode.success for episode in episodes if episode.success is not None]
     if successes:
-        statistics["success_rate"] = float(np.mean(successes))
-    return statistics
+        result["success_rate"] = float(np.mean(successes))
+    values = [episode.info.logs() for episode in episodes]
+    for key in episodes[0].info.reductions:
+        found = [each[key] for each in values if key in each]
+        if found:
+            result[key] = float(np.mean(found))
+    return result
 
 
 def interquartile_mean(values: np.ndarray) -> float:

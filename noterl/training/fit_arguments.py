@@ -7,7 +7,11 @@ import numbers
 from typing import Any
 
 from noterl.callback import Budget, Callback
+from noterl.collect.info import check_info
+from noterl.history import COLUMNS
+from noterl.learning.learner import Learner
 from noterl.training.dispatch import CallbackList
+from noterl.training.evaluation import STATISTICS
 from noterl.types import Counters
 from noterl.utils import words
 from noterl.utils.checks import check_positive
@@ -47,6 +51,19 @@ def check_verbose(verbose: Any) -> int:
     if not isinstance(verbose, numbers.Integral) or isinstance(verbose, bool) or verbose not in (0, 1, 2):
         raise ValueError(f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}")
     return int(verbose)
+
+
+def check_info_of_fit(info: Any, learner: Learner, callbacks: CallbackList) -> dict[str, str]:
+    """Return the reductions by key, from the argument `info` of `fit`.
+
+    Raises:
+        ValueError: if it is malformed, or a key is the name of another entry of the logs or of `evaluate`'s result.
+    """
+    team = learner.algorithm._source.team
+    taken = {"episode", "complete", *COLUMNS, *STATISTICS, *learner.metric_names}
+    taken |= {name for callback in callbacks.callbacks for name in callback.adds}
+    taken |= {f"{name}/{agent}" for agent in (() if team is None else team.names) for name in ("reward", "reward_mean")}
+    return check_info(info, taken)
 
 
 def budget_of(counters: Counters, episodes: float | None, steps: float | None) -> Budget:

@@ -302,6 +302,7 @@ class Loop:
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
         counters, ledger = self.counters, self.lanes.ledger
         logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane], **self.lanes.logs(lane)}
+        logs |= ledger.info[lane].logs()
         metrics = self.metrics.take() if complete else self.metrics.peek()
         if "loss" in metrics:
             logs["loss"] = metrics["loss"]

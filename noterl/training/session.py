@@ -43,6 +43,7 @@ class Session:
         fits: number of `fit` calls that started training.
         is_training: whether a `fit` is running.
         verbose: the verbosity of the last `fit`.
+        info: the argument `info` of the last `fit`, as reductions by key.
         restored_callbacks: restored states of callbacks, by key, for the next `fit` with such callbacks.
     """
 
@@ -56,6 +57,7 @@ class Session:
         self.history: History | None = None
         self.stop, self.metrics = StopRequest(), MetricMeans()
         self.fits, self.is_training, self.verbose = 0, False, 1
+        self.info: dict[str, str] = {}
         self.restored_callbacks: dict[str, Any] = {}
         self._saved_lanes: Any = None  # the state of closed lanes, restored when they are opened again
         self._saved_source: envs.EnvSource | None = None  # the source of that state; None if it fits any

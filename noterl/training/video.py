@@ -1,78 +1,56 @@
-"""Playing one episode and writing it as an animation."""
+"""Writing frames as an animation, a `.gif` or a `.mp4`."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from noterl import saving
-from noterl.random import Generators, check_seed
-from noterl.training.evaluation import Episode, Player
-from noterl.utils.checks import check_positive
-from noterl.utils.files import checked_path, replacing
+from noterl.utils.files import replacing
 
 
-def animate(player: Player, path: str | Path, *, max_steps: int | None, fps: int, seed: int) -> float:
-    """Play an episode, acting deterministically, and write it.
-
-    Args:
-        player: plays in an environment that must support `render_mode="rgb_array"`.
-        path: a `.gif`, or a `.mp4` (which needs the extra `mp4`).
-        max_steps: number of steps after which the episode is cut off; None for no limit.
-        fps: frames per second of the animation.
-        seed: the seed from which that of the environment is sampled.
-
-    Returns:
-        The return of the episode, or of its first `max_steps` steps.
+def write_video(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
+    """Write frames `[height, width, 3]`, uint8, as a `.gif` or `.mp4` file, which replaces an old one atomically.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values, or the environment renders no frames.
-        ImportError: if the path ends in `.mp4` and the extra is not installed.
+        ImportError: if the path ends in `.mp4` and the extra `mp4` is not installed.
         OSError: if the file cannot be written, or ffmpeg fails.
     """
-    path = Path(checked_path(path))
-    if path.suffix.lower() not in (".gif", ".mp4"):
-        raise ValueError(f"path must end in .gif or .mp4, got {str(path)!r}")
-    check_positive("fps", fps)
-    if max_steps is not None:
-        check_positive("max_steps", max_steps)
-    check_seed(seed)
-    saving.check_writable(path)
-    ffmpeg = None if path.suffix.lower() == ".gif" else _find_ffmpeg()
-    episode = Episode(int(Generators(seed)("animation").integers(2**31)))
-    with contextlib.closing(player.make_environment("rgb_array")) as environment:
-        frames = _frames(player, environment, episode, max_steps)
-        if ffmpeg is None:
-            _write_gif(path, frames, fps)
-        else:
-            _write_mp4(ffmpeg, path, frames, fps)
-    return episode.reward
+    encoder = find_encoder(path)
+    if encoder is None:
+        _write_gif(path, frames, fps)
+    else:
+        _write_mp4(encoder, path, frames, fps)
 
 
-def _frames(player: Player, environment: Any, episode: Episode, max_steps: int | None) -> Iterator[np.ndarray]:
-    """Play the episode and yield its frames."""
-    player.actor.mark_stale()
-    player.begin(episode, environment)
-    yield _frame(environment)
-    over = False
-    while not over and episode.length != max_steps:
-        over = player.play_step(episode, environment, *player.act([episode.observation]))
-        yield _frame(environment)
+def annotate(frame: np.ndarray, text: str) -> np.ndarray:
+    """Return a copy of a frame `[height, width, 3]` with a line of text at the top."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    image = Image.fromarray(frame)
+    font = ImageFont.load_default(size=max(10, frame.shape[0] // 25))
+    ImageDraw.Draw(image).text((4, 4), text, fill="white", font=font, stroke_width=1, stroke_fill="black")
+    return np.asarray(image)
 
 
-def _frame(environment: Any) -> np.ndarray:
-    frame = environment.render()
-    if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-        raise ValueError("env: the environment renders no frames; it must support render_mode='rgb_array'")
-    return np.ascontiguousarray(frame[..., :3], np.uint8)
+def find_encoder(path: Path) -> str | None:
+    """Return the path of ffmpeg, which a `.mp4` file needs; None for a `.gif`.
+
+    Raises:
+        ImportError: if the extra is not installed.
+    """
+    if path.suffix.lower() == ".gif":
+        return None
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise ImportError('writing .mp4 needs an extra: pip install "noterl[mp4]"; a .gif needs none') from error
+    return str(imageio_ffmpeg.get_ffmpeg_exe())
 
 
 def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
@@ -83,14 +61,6 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
     duration = max(20, round(1000 / fps))
     with replacing(path) as file:
         next(images).save(file, "GIF", save_all=True, append_images=images, duration=duration, loop=0, optimize=True)
-
-
-def _find_ffmpeg() -> str:
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise ImportError('writing .mp4 needs an extra: pip install "noterl[mp4]"; a .gif needs none') from error
-    return str(imageio_ffmpeg.get_ffmpeg_exe())
 
 
 def _write_mp4(ffmpeg: str, path: Path, frames: Iterator[np.ndarray], fps: int) -> None:

@@ -1,4 +1,4 @@
-"""`Agent.animate` and `Agent.summary`."""
+"""`Agent.animate`, `Agent.play` and `Agent.summary`."""
 
 from __future__ import annotations
 
@@ -186,6 +186,130 @@ def test_failing_environment_keeps_the_old_file(agent: Any, tmp_path: Path) -> N
         agent.animate(tmp_path / "a.gif", broken)
     assert (tmp_path / "a.gif").read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1
     assert all(env.closed for env in instances) and instances
+
+
+def test_overlay_draws_on_the_frames(agent: Any, tmp_path: Path) -> None:
+    agent.animate(tmp_path / "a.gif", overlay=True)
+    shown = frames(tmp_path / "a.gif")
+    assert len(shown) == 6 and all(frame.shape == (20, 30, 3) for frame in shown)
+    assert all(frame.max() > 40 * number for number, frame in enumerate(shown)), "no white text"
+
+
+class TestPlay:
+    def test_episodes_are_those_of_evaluate(self, agent: Any) -> None:
+        before = agent.get_state()
+        played, evaluated = agent.play(episodes=3, seed=4), agent.evaluate(episodes=3, seed=4)
+        trajectories = played.pop("trajectory")
+        assert played.keys() == evaluated.keys()
+        for name, value in evaluated.items():
+            np.testing.assert_array_equal(played[name], value)
+        assert [len(each.rewards) for each in trajectories] == played["lengths"].tolist()
+        assert_same_state(before, agent)
+
+    def test_trajectory_holds_every_step(self, agent: Any) -> None:
+        [trajectory] = agent.play(max_steps=3)["trajectory"]
+        np.testing.assert_array_equal(trajectory.observations, [[0, 0], [0, 1], [0, 2], [0, 3]])
+        np.testing.assert_array_equal(trajectory.rewards, [1.0, 2.0, 3.0])
+        assert trajectory.actions.tolist() == [agent.act(each) for each in trajectory.observations[:-1]]
+        assert not trajectory.terminated and agent.play()["trajectory"][0].terminated
+        assert "trajectory" not in agent.play(trajectory=False)
+
+    def test_trajectory_of_a_dict_space_is_a_dict(self) -> None:
+        agent = noterl.DQN(lambda: noterl.envs.BitFlip(3), hidden=(4,), seed=1)
+        [trajectory] = agent.play(max_steps=2)["trajectory"]
+        assert {name: len(array) for name, array in trajectory.observations.items()} == dict.fromkeys(
+            ("observation", "achieved_goal", "desired_goal"), len(trajectory.rewards) + 1
+        )
+
+    def test_exploring_agent_takes_other_actions_and_leaves_training_unchanged(self, agent: Any) -> None:
+        greedy, before = agent.play(episodes=8), agent.get_state()
+        exploring = agent.play(episodes=8, deterministic=False)
+        actions = [np.concatenate([each.actions for each in result["trajectory"]]) for result in (greedy, exploring)]
+        assert not np.array_equal(*actions)
+        again = agent.play(episodes=8, deterministic=False)
+        np.testing.assert_array_equal(actions[1], np.concatenate([each.actions for each in again["trajectory"]]))
+        assert_same_state(before, agent)
+
+    def test_frames_video_and_trajectory_are_combined(self, agent: Any, tmp_path: Path) -> None:
+        result = agent.play(
+            episodes=2, video=tmp_path / "a.gif", frame_dir=tmp_path / "new", frame_frequency=4, fps=20, max_steps=3
+        )
+        assert [path.name for path in sorted((tmp_path / "new").iterdir())] == ["00000.jpg", "00004.jpg"]
+        with Image.open(tmp_path / "new" / "00004.jpg") as image:  # the first frame of the second episode
+            assert np.abs(np.asarray(image).astype(int)).max() < 3
+        assert seconds(tmp_path / "a.gif") == pytest.approx(8 / 20)
+        assert len(result["trajectory"]) == 2
+
+    def test_delay_is_waited_after_each_frame(self, agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        waited: list[float] = []
+        monkeypatch.setattr("noterl.training.play.sleep", waited.append)
+        agent.play(frame_delay=0.25)
+        assert waited == [0.25] * 6
+
+    def test_window_shows_the_frames(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("pygame")
+        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+        cartpole = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+        silent = cartpole.play(max_steps=2)
+        for options in ({}, {"overlay": True}, {"video": tmp_path / "a.gif"}):
+            shown = cartpole.play(max_steps=2, render=True, fps=1000, **options)
+            np.testing.assert_array_equal(shown["trajectory"][0].observations, silent["trajectory"][0].observations)
+        assert seconds(tmp_path / "a.gif") == pytest.approx(3 * 0.02)
+
+    def test_window_without_a_display_raises(self, agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(sys, "platform", "linux")
+        with pytest.raises(ValueError, match=r"render: .*video="):
+            agent.play(render=True)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"episodes": 0}, {"max_steps": 0}, {"frame_frequency": 0}, {"frame_delay": -1}, {"fps": 0}, {"seed": -1},
+            {"video": "a.png"}, {"video": 3}, {"render": "window"}, {"overlay": 1}, {"deterministic": None},
+            {"trajectory": 2},
+        ],
+    )  # fmt: skip
+    def test_invalid_argument_raises(self, agent: Any, arguments: dict[str, Any]) -> None:
+        [name] = arguments
+        with pytest.raises(ValueError, match=name):
+            agent.play(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [("DQN", {}), ("PPO", {}), ("PPO", {"normalize_observation": True}), ("SAC", {}), ("TD3", {}), ("DDPG", {})],
+)
+def test_overlay_shows_the_value_of_the_algorithm(algorithm: str, options: dict[str, Any]) -> None:
+    env = "CartPole-v1" if algorithm in ("DQN", "PPO") else "Pendulum-v1"
+    agent = getattr(noterl, algorithm)(env, hidden=(4,), seed=1, **options)
+    function = agent._value_function()
+    observations = np.random.default_rng(0).normal(size=(3, agent.observation_size)).astype(np.float32)
+    values = function(observations)
+    assert values.shape == (3,) and len({*values.tolist()}) == 3
+    if algorithm == "DQN":
+        outputs = actor_of(agent).forward(observations)
+        np.testing.assert_allclose(values, outputs.max(axis=1), rtol=1e-5)
+
+
+def test_algorithm_without_values_has_none() -> None:
+    class Plain(noterl.Agent):
+        head = noterl.heads.Deterministic()
+
+        def __init__(self, env: Any) -> None:
+            super().__init__(env, seed=1)
+            self.q = noterl.networks.mlp(self.observation_size, [4], self.action_size)
+
+        def forward(self, observation: Any) -> Any:
+            return self.q(observation)
+
+        def loss(self, batch: Any) -> Any:
+            return 0.0
+
+    plain = Plain("Pendulum-v1")
+    plain.compile(noise=noterl.noise.GaussianWhiteNoiseProcess(sigma=0.1, size=1))
+    assert plain._value_function() is None
 
 
 def test_summary_lists_backend_spaces_networks_and_memory(backend: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,111 @@
+"""The callbacks on the command line: their names and options, and the objects that options make."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from noterl.cli.errors import usage_errors
+from noterl.cli.options import Given, Option, options_of, summary_of
+from noterl.cli.values import alternatives
+
+# They need functions or a trial, are bases, or are what `--verbose` selects.
+_NOT_OFFERED = {"Callback", "EpisodePrinter", "LambdaCallback", "OptunaPruning", "ProgressBar"}
+_NAMES = {"MLflowLogger": "mlflow", "TensorBoard": "tensorboard", "TerminateOnNaN": "terminate-on-nan"}
+
+
+def cli_name(class_name: str) -> str:
+    """Return the name of a callback on the command line.
+
+    Example:
+    >>> from noterl.cli.callback_options import cli_name
+    >>> [cli_name(name) for name in ("EarlyStopping", "CSVLogger", "ESSWindow", "ReduceLROnPlateau", "TensorBoard")]
+    ['early-stopping', 'csv', 'ess-window', 'reduce-lr-on-plateau', 'tensorboard']
+    """
+    if class_name in _NAMES:
+        return _NAMES[class_name]
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", class_name.removesuffix("Logger"))
+    return words.lower()
+
+
+@functools.cache
+def offered() -> dict[str, Any]:
+    """Return the callbacks that the command line offers, by the keys of their tables in TOML files."""
+    catalogue: Any = importlib.import_module("noterl.callbacks")
+    kinds = {name: getattr(catalogue, name) for name in catalogue.__all__ if name not in _NOT_OFFERED}
+    return {
+        cli_name(name).replace("-", "_"): kind
+        for name, kind in kinds.items()
+        if isinstance(kind, type) and issubclass(kind, catalogue.Callback)
+    }
+
+
+def callback_options(key: str) -> list[Option]:
+    """Return the options of one callback.
+
+    The first enables it, and its value is the first argument. It needs a value if this argument has no default. The
+    others are named after the arguments, such as `--checkpoint.save-freq`.
+    """
+    kind, group = offered()[key], key.replace("_", "-")
+    arguments = options_of(kind, group, prefix=f"{key}.")
+    first = arguments[0] if arguments else Option(f"{key}.", "bool")
+    # They are required only if the callback is used; its constructor raises then.
+    arguments = [replace(each, help=each.help + " (required)" * each.required, required=False) for each in arguments]
+    own = Option(key, first.annotation, None, summary_of(kind), group, switch=not first.required)
+    return [own, *arguments, *_tunables(kind, key, group)]
+
+
+def make_callbacks(given: Mapping[str, Given]) -> list[Any]:
+    """Return the callbacks that options enable, in the order of the catalogue.
+
+    Raises:
+        UsageError: if a callback does not accept its arguments.
+    """
+    made = []
+    for key, kind in offered().items():
+        own = {name: value for name, value in given.items() if name.partition(".")[0] == key}
+        if own:
+            with usage_errors(f"--{key.replace('_', '-')}: "):
+                made.append(kind(**arguments_of(key, own)))
+    return made
+
+
+def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Any]:
+    """Return the keyword arguments of a callback, from its options."""
+    arguments = {name.partition(".")[2]: each.value for name, each in given.items() if "." in name}
+    if key in given and not _is_bare(key, given[key]):
+        arguments[_first_argument(key)] = given[key].value
+    return arguments
+
+
+def sources_of(key: str, given: Mapping[str, Given]) -> dict[str, Any]:
+    """Return the table of a callback for a TOML file, from its options."""
+    sources = {name.partition(".")[2]: each.source for name, each in given.items() if "." in name}
+    if key in given and not _is_bare(key, given[key]):
+        sources[_first_argument(key)] = given[key].source
+    return sources
+
+
+def _is_bare(key: str, given: Given) -> bool:
+    """Return whether the option of the callback was given without a value."""
+    options = callback_options(key)
+    return given.value is True and (len(options) == 1 or "bool" not in alternatives(options[1].annotation))
+
+
+def _first_argument(key: str) -> str:
+    return callback_options(key)[1].key.partition(".")[2]
+
+
+def _tunables(kind: Any, key: str, group: str) -> list[Option]:
+    """Return the options of a callback that takes any tunable as a keyword."""
+    parameters = inspect.signature(kind).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD and each.name == "adjusted" for each in parameters):
+        return []
+    names = importlib.import_module("noterl.callbacks.support.tunables").TUNABLES
+    text = "How it is adapted: Rate(rate, min, max), or for counts Scale(scale, min, max)"
+    return [Option(f"{key}.{name}", "Rate | Scale", None, text, group) for name in names]

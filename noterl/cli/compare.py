@@ -1,0 +1,75 @@
+"""`noterl compare`: plot the learning curves of runs."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from noterl import plotting
+from noterl.cli.catalogue import columns
+from noterl.cli.errors import UsageError, usage_errors
+from noterl.cli.options import Option, options_of, parse_options
+from noterl.cli.train import LOG_FILE
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run `noterl compare`.
+
+    Raises:
+        UsageError: if the command line is wrong, or a log lacks a quantity.
+    """
+    options = [
+        *options_of(plotting.compare, "compare", skip=("runs", "path")),
+        Option("out", "str | Path", "compare.png", "The picture; its ending sets the format", "compare"),
+        Option("quiet", "bool", False, "Whether to print errors only", "compare", switch=True),
+    ]
+    count = next((k for k, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
+    paths, rest = arguments[:count], arguments[count:]
+    text = (
+        "Plot learning curves. Each LOG is a .csv, .jsonl or .parquet file, or the folder of a run. A quoted pattern, "
+        "such as 'runs/a-*/log.csv', is one curve: the median over its files."
+    )
+    given = parse_options(options, rest, prog="noterl compare LOG ...", description=text)
+    values = {key: each.value for key, each in given.items()}
+    if not paths:
+        raise UsageError("one or more logs must follow `noterl compare`")
+    out, quiet = values.pop("out", "compare.png"), values.pop("quiet", False)
+    groups = groups_of(paths)
+    with usage_errors():
+        plotting.compare(groups, path=out, **values)
+        bands = {name: plotting.band(group, **values) for name, group in groups.items()}
+    if not quiet:
+        what = values.get("what", "reward")
+        print(columns({name: f"{what} {band.median[-1]:.4g} at {band.x[-1]:.6g}" for name, band in bands.items()}))
+        print(out)
+
+
+def groups_of(paths: Sequence[str]) -> dict[str, list[str]]:
+    """Return the logs of each curve, by its name in the legend.
+
+    Raises:
+        UsageError: if a path names no log.
+    """
+    groups = {}
+    for path in paths:
+        matches = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
+        if not matches:
+            raise UsageError(f"no file matches {path!r}")
+        groups[_name(path)] = [_log(match) for match in matches]
+    return groups
+
+
+def _log(path: str) -> str:
+    """Return the log that a path names: itself, or the log in the folder of a run."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return path
+    logs = [folder / LOG_FILE] if (folder / LOG_FILE).exists() else sorted(folder.glob("*.csv"))
+    if not logs:
+        raise UsageError(f"the folder {path!r} holds no {LOG_FILE}")
+    return str(logs[0])
+
+
+def _name(path: str) -> str:
+    return str(Path(path).parent) if Path(path).name == LOG_FILE else path.removesuffix(".csv")

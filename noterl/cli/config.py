@@ -1,0 +1,33 @@
+"""`run.toml`: the options of a run, from which `noterl train --config` repeats it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from noterl.cli.errors import UsageError
+from noterl.utils.files import replacing
+from noterl.utils.toml import toml_text
+
+NAME = "run.toml"
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Raises:
+        UsageError: if it is not TOML; the message has the line.
+        OSError: if it cannot be read.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def write_config(path: str | Path, table: Mapping[str, Any], comment: str) -> None:
+    """Write a table, whose values may be tables, as a TOML file."""
+    with replacing(path) as file:
+        file.write(f"# {comment}\n{toml_text(table)}".encode())

@@ -1,0 +1,110 @@
+"""Environments on the command line: an id with arguments, and wrappers."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from noterl.cli.errors import UsageError
+from noterl.cli.values import parse_call
+from noterl.envs.making import make_registered
+from noterl.utils.words import explain_name
+
+_WITH_ARGUMENTS = re.compile(r"(?P<name>[^()]+)\((?P<arguments>.*)\)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class EnvFactory:
+    """Makes an environment; it can be sent to other processes.
+
+    Attributes:
+        name: a gymnasium id, or `module:function` for a function or class that returns an environment.
+        arguments: positional arguments of the function.
+        keywords: keyword arguments of `gymnasium.make`, or of the function.
+        wrappers: calls of `gymnasium.wrappers`, innermost first, such as "FrameStackObservation(4)".
+        text: the option `--env`.
+    """
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = field(default_factory=dict)
+    wrappers: tuple[str, ...] = ()
+    text: str = ""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that describe this environment, as a TOML file holds them."""
+        return {"env": self.text, **({"wrap": list(self.wrappers)} if self.wrappers else {})}
+
+    def __call__(self, render_mode: str | None = None) -> Any:
+        """Return a new environment.
+
+        Raises:
+            ValueError: if the id is unknown, or the environment or a wrapper does not accept its arguments.
+        """
+        env = self._make(render_mode)
+        for wrapper in self.wrappers:
+            env = parse_call(wrapper, lambda name, env=env: _bound_wrapper(name, env))
+        return env
+
+    def _make(self, render_mode: str | None) -> Any:
+        module, _, name = self.name.partition(":")
+        function = getattr(importlib.import_module(module), name, None) if name else None
+        if function is None:
+            return make_registered(self.name, render_mode, **self.keywords)
+        keywords = self.keywords if render_mode is None else {**self.keywords, "render_mode": render_mode}
+        return function(*self.arguments, **keywords)
+
+
+def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory:
+    """Return the argument `env` of an agent, from the options `--env` and `--wrap`.
+
+    Args:
+        text: an id, perhaps with arguments, such as `FrozenLake-v1(is_slippery=False)`; or `module:function(...)`.
+        wrappers: calls of `gymnasium.wrappers`, innermost first.
+
+    Raises:
+        UsageError: if the arguments are not literals.
+
+    Example:
+    >>> from noterl.cli.environment import environment_of
+    >>> environment_of("CartPole-v1")
+    'CartPole-v1'
+    >>> environment_of("FrozenLake-v1(is_slippery=False)").keywords
+    {'is_slippery': False}
+    """
+    match = _WITH_ARGUMENTS.fullmatch(text)
+    if match is None:
+        return EnvFactory(text, wrappers=tuple(wrappers), text=text) if wrappers or _is_function(text) else text
+    arguments, keywords = parse_call(f"env({match['arguments']})", _find_env)
+    if arguments and not _is_function(match["name"]):
+        raise UsageError(f"--env: the arguments of {match['name']} must be keywords, such as name=value")
+    return EnvFactory(match["name"], arguments, keywords, tuple(wrappers), text)
+
+
+def _arguments(*arguments: Any, **keywords: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return arguments, keywords
+
+
+def _find_env(name: str) -> Any:
+    if name != "env":
+        raise UsageError(f"--env: arguments of an environment must be literals, got {name}(...)")
+    return _arguments
+
+
+def _is_function(name: str) -> bool:
+    """Return whether a name is `module:function`, and not `module:id` as gymnasium accepts it."""
+    return ":" in name and name.rpartition(":")[2].isidentifier()
+
+
+def _bound_wrapper(name: str, env: Any) -> Any:
+    import gymnasium.wrappers
+
+    known = [each for each in gymnasium.wrappers.__all__ if each[0].isupper()]
+    if name not in known:
+        raise UsageError(f"--wrap: unknown wrapper {name!r}: {explain_name(name, known)}")
+    kind = getattr(gymnasium.wrappers, name)
+    return lambda *arguments, **keywords: kind(env, *arguments, **keywords)

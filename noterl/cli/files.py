@@ -1,0 +1,173 @@
+"""`noterl play`, `noterl evaluate` and `noterl info`: commands on files of agents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import noterl
+from noterl import saving
+from noterl.cli import config
+from noterl.cli.catalogue import columns
+from noterl.cli.environment import environment_of
+from noterl.cli.errors import UsageError, usage_errors
+from noterl.cli.options import Option, options_of, parse_options
+from noterl.cli.train import AGENT_FILE
+from noterl.saving.codec import Description
+from noterl.utils.tables import plain_row
+
+_OWN = [
+    Option("wrap", "Sequence[str]", (), "Wrappers of gymnasium around --env, innermost first", "run"),
+    Option("json", "bool", False, "Whether to print JSON", "run", switch=True),
+    Option("quiet", "bool", False, "Whether to print errors only", "run", switch=True),
+]
+
+
+def run_play(arguments: Sequence[str]) -> None:
+    """Run `noterl play`: play episodes and show them.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    _run("play", arguments, skip=("trajectory",), fixed={"trajectory": False})
+
+
+def run_evaluate(arguments: Sequence[str]) -> None:
+    """Run `noterl evaluate`: play episodes and print statistics.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    _run("evaluate", arguments, skip=(), fixed={})
+
+
+def run_info(arguments: Sequence[str]) -> None:
+    """Run `noterl info`: print what a file holds, without building the agent.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    options = [option for option in _OWN if option.key == "json"]
+    path, rest = _file_of("info", arguments, options)
+    given = parse_options(options, rest, prog="noterl info FILE", description="Print what a file of an agent holds.")
+    found = describe(path)
+    print(json.dumps(found, indent=2) if "json" in given else columns({key: str(text) for key, text in found.items()}))
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Return a description of a file: of an agent, or of weights.
+
+    Raises:
+        noterl.saving.FileError: if the file is damaged, or holds neither.
+        OSError: if it cannot be read.
+    """
+    size = f"{path.stat().st_size / 2**20:.2f} MiB"
+    if path.suffix == ".safetensors":
+        weights = saving.read_weights(path)
+        shapes = {name: f"{array.dtype} {list(array.shape)}" for name, array in weights.items()}
+        return {"file": str(path), "size": size, "values": sum(array.size for array in weights.values()), **shapes}
+    document = saving.read(path)
+    try:
+        state, environment = document["state"], document["environment"]
+        found = {"file": str(path), "size": size, "agent": document["class"]}
+        found["environment"] = str(environment.get("id", "only its spaces are stored"))
+        found["observations"] = str(environment["observation_space"])
+        found["actions"] = str(environment["action_space"])
+        for part, title in (("config", "arguments"), ("compile", "compiled with")):
+            shown = {key: _shown(value) for key, value in document[part].items() if key != "env"}
+            found[title] = ", ".join(f"{key}={value}" for key, value in shown.items()) or "defaults"
+        found |= {name: f"{state['counters'][name]:,}" for name in ("steps", "episodes", "updates")}
+        for name, arrays in state["variables"].items():
+            found[f"network {name}"] = f"{sum(np.size(array) for array in arrays):,} values"
+        found["memory"] = "stored" if state["replay"] or state["rollout"] else "not stored"
+        found["callbacks"] = ", ".join(state["callbacks"]) or "none with a state"
+    except (AttributeError, KeyError, TypeError) as error:
+        raise saving.FileError(f"{path} does not hold an agent of noterl: {error!r}") from error
+    return found
+
+
+def agent_file(path: str | Path) -> Path:
+    """Return the file of an agent: the path itself, or the trained agent or newest file in a folder.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        if not path.exists():
+            raise UsageError(f"there is no file {str(path)!r}")
+        return path
+    if (path / AGENT_FILE).exists():
+        return path / AGENT_FILE
+    files = sorted(path.glob("*.noterl"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        raise UsageError(f"the folder {str(path)!r} holds no .noterl file")
+    return files[-1]
+
+
+def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict[str, Any]) -> None:
+    """Call a method of the agent in a file, with the options given, and print its result."""
+    own = options_of(getattr(noterl.Agent, method), method, skip=skip)
+    options = [*own, *_OWN]
+    path, rest = _file_of(method, arguments, options)
+    text = "Play episodes of a trained agent and show them." if method == "play" else "Evaluate a trained agent."
+    given = parse_options(options, rest, prog=f"noterl {method} FILE", description=text)
+    values = {key: each.value for key, each in given.items()}
+    chosen = {option.key: values[option.key] for option in own if option.key in values}
+    chosen["env"] = _environment(path, values)
+    agent = noterl.load(path)
+    try:
+        with usage_errors():
+            result = getattr(agent, method)(**chosen, **fixed)
+    finally:
+        agent.close()
+    if not values.get("quiet", False):
+        print(_text(result, as_json=values.get("json", False)))
+
+
+def _environment(path: Path, values: dict[str, Any]) -> Any:
+    """Return the environment to play in; None for that of the agent's file.
+
+    `--env` and `--wrap` take precedence over the `run.toml` beside the file. An environment there that would import a
+    module is not used.
+    """
+    run = path.parent / config.NAME
+    table = config.read_config(run) if run.exists() else {}
+    wrappers = values.get("wrap", table.get("wrap", ()))
+    env = values.get("env")
+    if env is None:
+        env = str(table.get("env", ":"))
+        if ":" in env or ("(" not in env and not wrappers):
+            return None
+    return environment_of(env, wrappers)
+
+
+def _file_of(command: str, arguments: Sequence[str], options: Sequence[Option]) -> tuple[Path, list[str]]:
+    """Return the file that the first argument names, and the other arguments; print the help if it asks for it."""
+    if {"-h", "--help"} & {*arguments[:1]}:
+        parse_options(options, ["--help"], prog=f"noterl {command} FILE", description=f"noterl {command}")
+    if not arguments or arguments[0].startswith("-"):
+        raise UsageError(f"a file or the folder of a run must follow `noterl {command}`")
+    return agent_file(arguments[0]), list(arguments[1:])
+
+
+def _text(result: dict[str, Any], *, as_json: bool) -> str:
+    if as_json:
+        plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in result.items()}
+        return json.dumps(plain)
+    rows = plain_row(result)
+    count = {"episodes": str(len(result["returns"]))}
+    return columns({**count, **{name: f"{value:.4g}" for name, value in rows.items()}})
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a file as Python would write it."""
+    if isinstance(value, Description):
+        return f"{value.name}({', '.join(f'{key}={_shown(each)}' for key, each in value.arguments.items())})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_shown(each)}" for key, each in value.items()) + "}"
+    return repr(value)

@@ -1,0 +1,108 @@
+"""Dispatch of the command `noterl`, its help, its errors and its exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from noterl.cli.errors import UsageError
+
+# Name -> (module, function, what it does)
+COMMANDS = {
+    "train": ("train", "run", "train an agent: noterl train ppo --env CartPole-v1 --steps 100_000"),
+    "tune": ("tune", "run", "search for hyperparameters: noterl tune dqn --env CartPole-v1"),
+    "play": ("files", "run_play", "play episodes of a trained agent, in a window or as a video"),
+    "evaluate": ("files", "run_evaluate", "evaluate a trained agent: noterl evaluate FILE --episodes 100"),
+    "compare": ("compare", "run", "plot the learning curves of runs: noterl compare runs/*/log.csv"),
+    "info": ("files", "run_info", "print what a file holds"),
+    "agents": ("catalogue", "run_agents", "list the agents"),
+    "environments": ("catalogue", "run_environments", "list the environments; a word filters them"),
+    "callbacks": ("catalogue", "run_callbacks", "list the callbacks, or the options of one"),
+}
+
+_EXIT_CODES = """exit codes: 0 success; 1 failure; 2 wrong command line; 130 Ctrl-C; 143 SIGTERM"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        arguments: the arguments of the command line; by default those of this process.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _main(arguments)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except UsageError as error:
+        return _fail(error, 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # such as `noterl agents | head`; Python would print an error when it closes the output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ImportError, OSError, ValueError, ArithmeticError) as error:
+        return _fail(error, 1)
+
+
+def _main(arguments: list[str]) -> int:
+    from noterl.utils.words import explain_name
+
+    if not arguments:
+        print(_help(), file=sys.stderr)
+        return 2
+    name, *rest = arguments
+    if name in ("-h", "--help"):
+        print(_help())
+    elif name == "--version":
+        import noterl
+
+        print(f"noterl {noterl.__version__}")
+    elif name not in COMMANDS:
+        raise UsageError(f"unknown command {name!r}: {explain_name(name, list(COMMANDS))}")
+    elif name == "train" and rest[:1] in (["-h"], ["--help"]):
+        print(_help_of_train())
+    else:
+        module, function, _ = COMMANDS[name]
+        getattr(importlib.import_module(f"noterl.cli.{module}"), function)(rest)
+    return 0
+
+
+def _help() -> str:
+    from noterl.cli.catalogue import columns
+
+    rows = columns({name: text for name, (_, _, text) in COMMANDS.items()})
+    about = f"noterl COMMAND --help shows the options of a command.\n{_EXIT_CODES}"
+    return f"usage: noterl COMMAND [OPTIONS]\n\n{rows}\n\n{about}"
+
+
+def _help_of_train() -> str:
+    """Return a help that fits a screen of 24 lines and 80 columns."""
+    from noterl.cli import catalogue
+
+    examples = (
+        "noterl train ppo --env CartPole-v1 --steps 100_000 --num-envs 8 --seed 1",
+        'noterl train dqn --env CartPole-v1 --episodes 300 --optimizer "Adam(1e-3)"',
+        "noterl train --config runs/ppo-CartPole-v1-1/run.toml",
+    )
+    return "\n".join(
+        [
+            "usage: noterl train AGENT [OPTIONS]",
+            "       noterl train --config FILE [OPTIONS]",
+            "",
+            catalogue.columns(catalogue.agents(), one_line=True),
+            "",
+            *(f"  {example}" for example in examples),
+            "",
+            "noterl train AGENT --help shows the options of an agent, noterl callbacks those",
+            "of callbacks. A run writes run.toml, which repeats it, agent.noterl and log.csv",
+            "into a new folder below runs/, or into --out.",
+        ]
+    )
+
+
+def _fail(error: object, code: int) -> int:
+    print(f"noterl: error: {error}", file=sys.stderr)
+    return code

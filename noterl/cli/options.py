@@ -1,0 +1,273 @@
+"""Options that are generated from the signatures and docstrings of functions and classes, and parsed by tyro."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+from noterl.cli.errors import UsageError
+from noterl.cli.values import alternatives, is_sequence, parse_value
+from noterl.utils.optional import require
+from noterl.utils.words import explain_name
+
+# What a docstring says about an argument that a base class documents.
+_SEE = re.compile(r"(see|as in) `")
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option of a command.
+
+    Attributes:
+        key: its name in TOML files and results, such as "batch_size" or "early_stopping.criterion".
+        annotation: the types of its value, as in Python's source.
+        default: the default value, which the help shows; None for no default.
+        help: what it does.
+        group: the title of the box in the help.
+        required: whether it must be given.
+        metavar: what stands for the value in the help; by default the types.
+        switch: whether the value may be left out: a bool, or a callback whose arguments all have defaults.
+    """
+
+    key: str
+    annotation: str
+    default: Any = None
+    help: str = ""
+    group: str = "options"
+    required: bool = False
+    metavar: str | None = None
+    switch: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line, such as `--early-stopping.criterion`."""
+        return "--" + self.key.replace("_", "-")
+
+    @property
+    def is_bool(self) -> bool:
+        """Whether the value may be a bool, so that the flag alone means True and `--no-...` False."""
+        return "bool" in alternatives(self.annotation)
+
+
+class Given(NamedTuple):
+    """The value of an option that the user gave.
+
+    Attributes:
+        value: the value.
+        source: what a TOML file holds for it: a str, a number, a bool, or a list of them.
+    """
+
+    value: Any
+    source: Any
+
+
+def options_of(
+    function: Callable[..., Any], group: str, *, prefix: str = "", skip: Collection[str] = ()
+) -> list[Option]:
+    """Return an option for each argument of a function or class.
+
+    Args:
+        function: the function or class.
+        group: the title of its box in the help.
+        prefix: what keys begin with, such as "checkpoint.".
+        skip: names of arguments that are not options.
+    """
+    helps = help_of_arguments(function)
+    options = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in (*skip, "self") or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        annotation = "str | None" if name == "env" else str(parameter.annotation)
+        required = parameter.default is parameter.empty
+        default = None if required else parameter.default
+        switch = "bool" in alternatives(annotation)
+        text = helps.get(name, "")
+        options.append(Option(prefix + name, annotation, default, text, group, required, None, switch))
+    return options
+
+
+def help_of_arguments(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the first sentence about each argument, from the docstrings of a function, or a class and its bases."""
+    parse = require("docstring_parser", "cli", "the command noterl").parse
+    found: dict[str, str] = {}
+    documented = function.__mro__[:-1] if isinstance(function, type) else [function]
+    for owner in documented:
+        for parameter in parse(inspect.cleandoc(owner.__doc__ or "")).params:
+            text = _first_sentence(parameter.description or "")
+            if not _SEE.match(text):
+                found.setdefault(parameter.arg_name, text)
+    return found
+
+
+def summary_of(function: Any) -> str:
+    """Return the first sentence of a docstring."""
+    return _first_sentence(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0])
+
+
+def parse_options(
+    options: Sequence[Option], arguments: Sequence[str], *, prog: str, description: str, shown: Collection[str] = ()
+) -> dict[str, Given]:
+    """Return the options that a command line gives, by key.
+
+    Args:
+        options: all options of the command.
+        arguments: the arguments after the command.
+        prog: the command, for the help.
+        description: the text at the top of the help.
+        shown: the groups that the help shows; all if it is empty. Errors suggest options of all groups.
+
+    Raises:
+        SystemExit: with code 0 after `--help`; with code 2 if an option is unknown or its value is wrong. The message
+            has been printed then.
+    """
+    tyro = require("tyro", "cli", "the command noterl")
+    arguments = list(_positive_flags(options, arguments))
+    wants_help = {"-h", "--help"} & {*arguments}
+    if wants_help and shown:
+        options = [option for option in options if option.group in shown]
+    groups = {option.group: [each for each in options if each.group == option.group] for option in options}
+    fields: list[Any] = []
+    for group, members in groups.items():
+        made = dataclasses.make_dataclass(group, [_field(tyro, option) for option in members])
+        fields.append((re.sub(r"\W", "_", group), made, dataclasses.field(default_factory=made)))
+    parser = dataclasses.make_dataclass("Options", fields)
+    parser.__doc__ = description
+    parsed = tyro.cli(parser, prog=prog, description=description, args=arguments, config=(tyro.conf.OmitArgPrefixes,))
+    values = {}
+    for group in vars(parsed).values():
+        values.update({name: value for name, value in vars(group).items() if isinstance(value, Given)})
+    return {option.key: values[_identifier(option.key)] for option in options if _identifier(option.key) in values}
+
+
+def parse_table(options: Sequence[Option], table: Mapping[str, Any], path: str) -> dict[str, Given]:
+    """Return the options in a table of a TOML file, by key.
+
+    Raises:
+        UsageError: if a key is unknown; the message suggests the nearest one.
+    """
+    known = {option.key: option for option in options}
+    given = {}
+    for key, source in _flat(table, known).items():
+        if key not in known:
+            raise UsageError(f"{path}: unknown key {key!r}: {explain_name(key, sorted(known))}")
+        given[key] = _given(known[key], source, path)
+    return given
+
+
+def check_required(options: Iterable[Option], given: Collection[str]) -> None:
+    """Raise a `UsageError` if a required option is missing."""
+    missing = [option.flag for option in options if option.required and option.key not in given]
+    if missing:
+        raise UsageError(f"missing: {', '.join(missing)}")
+
+
+def _given(option: Option, source: Any, path: str) -> Given:
+    if isinstance(source, str):
+        return Given(parse_value(source, option.annotation), source)
+    if isinstance(source, list):
+        if _holds_texts(option.annotation):
+            return Given(tuple(map(str, source)), source)
+        if not is_sequence(option.annotation):
+            raise UsageError(f"{path}: {option.key} must not be a list, got {source!r}")
+        return Given(tuple(parse_value(each, "Any") if isinstance(each, str) else each for each in source), source)
+    return Given((source,) if is_sequence(option.annotation) else source, source)
+
+
+def _flat(table: Mapping[str, Any], known: Mapping[str, Option], prefix: str = "") -> dict[str, Any]:
+    """Return the entries of nested tables, with dots in their keys. An empty table is True: it enables a callback."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        key = prefix + str(name).replace("-", "_")
+        if not isinstance(value, Mapping) or (key in known and "Mapping" in known[key].annotation):
+            flat[key] = value
+        elif value:
+            flat.update(_flat(value, known, f"{key}."))
+        else:
+            flat[key] = True
+    return flat
+
+
+def _field(tyro: Any, option: Option) -> tuple[str, Any, Any]:
+    """Return the field of a dataclass that tyro parses as this option."""
+
+    def construct(texts: list[str]) -> Given:
+        if not texts and not is_sequence(option.annotation):
+            return Given(True, True)
+        if _holds_texts(option.annotation):
+            return Given(tuple(texts), texts)
+        if is_sequence(option.annotation):
+            text = ",".join(texts)
+            value = parse_value(text, option.annotation)
+            return Given(value, list(value) if _is_plain(value) else text)
+        value = parse_value(texts[0], option.annotation)
+        return Given(value, value if _is_plain(value) else texts[0])
+
+    nargs: Any = "*" if is_sequence(option.annotation) else (0, 1) if option.switch else 1
+    spec = tyro.constructors.PrimitiveConstructorSpec(
+        nargs=nargs,
+        metavar=_metavar(option),
+        instance_from_str=construct,
+        is_instance=lambda value: True,
+        str_from_instance=lambda default: [_show(default)],
+    )
+    hint = "(required)" if option.required else "" if option.default is None else f"(default: {_show(option.default)})"
+    arg = tyro.conf.arg(name=option.key.replace("_", "-"), help=option.help or " ", help_behavior_hint=hint)
+    return _identifier(option.key), Annotated[Any, spec, arg], dataclasses.field(default=None)
+
+
+def _positive_flags(options: Sequence[Option], arguments: Sequence[str]) -> Iterable[str]:
+    """Yield the arguments, with `--no-option` replaced by `--option false`."""
+    flags = {option.flag for option in options}
+    negative = {f"--no-{option.flag[2:]}": option.flag for option in options if option.is_bool}
+    for argument in arguments:
+        if argument in negative and argument not in flags:
+            yield from (negative[argument], "false")
+        else:
+            yield argument
+
+
+def _holds_texts(annotation: str) -> bool:
+    """Return whether the values of an annotation are sequences of strings."""
+    return alternatives(annotation)[:1] == ["Sequence[str]"]
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether TOML can hold a value as it is."""
+    if isinstance(value, tuple | list):
+        return all(isinstance(each, int | float | bool) for each in value)
+    return isinstance(value, int | float | bool | str)
+
+
+def _metavar(option: Option) -> str:
+    if option.metavar is not None:
+        return option.metavar
+    names = []
+    for part in alternatives(option.annotation):
+        name = re.split(r"[\[.]", part)[0]
+        known = {"Any": "VALUE", "str": "TEXT", "Callable": "SCHEDULE", "bool": "BOOL", "Path": "PATH"}
+        if name in ("Sequence", "tuple", "list"):
+            names.append("VALUE ...")
+        else:
+            names.append(known.get(name, name.upper()))
+    names = [name for name in names if name != "TEXT" or "PATH" not in names]
+    text = "|".join(dict.fromkeys(names))
+    return f"[{text}]" if option.switch else text
+
+
+def _show(default: Any) -> str:
+    if isinstance(default, tuple | list):
+        return " ".join(map(str, default)) or "none"
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _first_sentence(text: str) -> str:
+    text = " ".join(text.split())
+    match = re.match(r"(.+?\.)\s+(?=[A-Z`])", text)
+    return (match[1] if match else text).rstrip(".")
+
+
+def _identifier(key: str) -> str:
+    return key.replace(".", "__")

@@ -1,0 +1,293 @@
+"""`noterl train`: train an agent, and write what reproduces the run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import noterl
+from noterl.cli import callback_options, catalogue, config
+from noterl.cli.environment import environment_of
+from noterl.cli.errors import UsageError, usage_errors
+from noterl.cli.options import Given, Option, check_required, options_of, parse_options, parse_table
+from noterl.utils.keras_backend import SUPPORTED
+
+AGENT_FILE, LOG_FILE = "agent.noterl", "log.csv"
+
+# The arguments of `fit` that the options of the run replace.
+_NOT_FIT = ("env", "seed", "callbacks")
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run `noterl train`.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    arguments, path = without_config(arguments)
+    table = {} if path is None else config.read_config(path)
+    name, arguments = agent_of("train", arguments, table, path)
+    choose_backend(backend_of(arguments, table))  # before the agent's module imports Keras
+    options = train_options(name)
+    groups = {option.group for option in options} - set(map(callback_group, callback_options.offered()))
+    text = (
+        f"Train {noterl_class(name).__name__}: {catalogue.agents()[name]}. Callbacks have options too: "
+        "`noterl callbacks` lists them. --config FILE reads options from a TOML file."
+    )
+    given = parse_options(options, arguments, prog=f"noterl train {name}", description=text, shown=groups)
+    if path is not None:
+        table.pop("agent", None)
+        given = merged(parse_table(options, table, path), given)
+    check_required(options, given)
+    train(name, options, given)
+
+
+def options_of_run(
+    *,
+    env: str,
+    wrap: Sequence[str] = (),
+    seed: int | None = None,
+    backend: str | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    restore: str | Path | None = None,
+    weights: str | Path | None = None,
+    quiet: bool = False,
+) -> None:
+    """Define the options of a run that are not arguments of an agent, `compile`, `fit` or a callback.
+
+    Args:
+        env: the environment: a gymnasium id, perhaps with arguments, such as "FrozenLake-v1(is_slippery=False)"; or
+            module:function.
+        wrap: wrappers of gymnasium around the environment, innermost first, such as "FrameStackObservation(4)".
+        seed: the seed of all random numbers; by default a random one, which run.toml records.
+        backend: tensorflow, jax or torch; by default that of Keras.
+        out: folder for run.toml, the trained agent and the log; by default runs/AGENT-ENV-NUMBER.
+        overwrite: whether a run in this folder may be replaced.
+        restore: an agent file whose training continues.
+        weights: a file of weights to start from.
+        quiet: whether to print errors only.
+    """
+
+
+def train_options(name: str) -> list[Option]:
+    """Return all options of `noterl train` for an agent: of the run, the agent, `compile`, `fit` and callbacks."""
+    found = options_of_agent(name, options_of(options_of_run, "run"))
+    for key in callback_options.offered():
+        found += callback_options.callback_options(key)
+    return found
+
+
+def options_of_agent(name: str, others: Sequence[Option]) -> list[Option]:
+    """Return other options, and those of an agent, `compile` and `fit` that have other names."""
+    agent, found = noterl_class(name), list(others)
+    for function, group, skip in (
+        (agent, name, ("env", "seed")),
+        (agent.compile, "compile", ()),
+        (agent.fit, "fit", _NOT_FIT),
+    ):
+        taken = {option.key for option in found}
+        found += [option for option in options_of(function, group, skip=skip) if option.key not in taken]
+    return found
+
+
+def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> Path:
+    """Train an agent as options say, and return the folder of the run.
+
+    It writes `run.toml` before training, and the agent's file at its end, also after Ctrl-C.
+
+    Raises:
+        UsageError: if an option has a wrong value.
+    """
+    values = {key: each.value for key, each in given.items()}
+    quiet = bool(values.get("quiet", False))
+    seed = values.get("seed")
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    folder = _folder(name, values)
+    groups: dict[str, dict[str, Any]] = {}
+    for option in options:
+        if option.key in values:
+            groups.setdefault(option.group, {})[option.key] = values[option.key]
+    agent, callbacks, message = None, _callbacks(given, folder), ""
+    try:
+        with usage_errors():
+            environment = environment_of(values["env"], values.get("wrap", ()))
+            agent = noterl_class(name)(environment, seed=seed, **groups.get(name, {}))
+            agent.compile(**groups.get("compile", {}))
+        if values.get("restore") is not None:
+            agent.restore(values["restore"])
+        if values.get("weights") is not None:
+            agent.load_weights(values["weights"])
+        config.write_config(folder / config.NAME, run_table(name, given, seed), _comment(name))
+        fit = {**groups.get("fit", {}), **({"verbose": 0} if quiet else {})}
+        message = _fit(agent, fit, callbacks, folder)
+    finally:
+        if agent is not None:
+            agent.close()
+    if not quiet:
+        print(message)
+        print(folder / AGENT_FILE)
+    return folder
+
+
+def run_table(name: str, given: Mapping[str, Given], seed: int) -> dict[str, Any]:
+    """Return what `run.toml` holds: the options given, the seed and the backend; without the folder of the run."""
+    table: dict[str, Any] = {"agent": name, "env": given["env"].source, "seed": seed}
+    table["backend"] = os.environ["KERAS_BACKEND"]
+    offered = callback_options.offered()
+    for key, each in given.items():
+        if key.partition(".")[0] not in offered and key not in ("out", "overwrite", "quiet", *table):
+            table[key] = each.source
+    for callback in offered:
+        own = {key: each for key, each in given.items() if key.partition(".")[0] == callback}
+        if own:
+            table[callback] = callback_options.sources_of(callback, own)
+    return table
+
+
+def merged(first: Mapping[str, Given], second: Mapping[str, Given]) -> dict[str, Given]:
+    """Return the options of both; those of `second` take precedence.
+
+    A callback's first argument has two keys: "csv" and "csv.path". A later one replaces both.
+    """
+    offered = callback_options.offered()
+    replaced = {key for key in first if key in offered and f"{key}.{_first(key)}" in second}
+    replaced |= {f"{key}.{_first(key)}" for key in second if key in offered and second[key].value is not True}
+    return {**{key: each for key, each in first.items() if key not in replaced}, **second}
+
+
+def _first(key: str) -> str:
+    options = callback_options.callback_options(key)
+    return options[1].key.partition(".")[2] if len(options) > 1 else ""
+
+
+def callback_group(key: str) -> str:
+    """Return the title of a callback's box in the help."""
+    return key.replace("_", "-")
+
+
+def noterl_class(name: str) -> Any:
+    """Return the class of an agent by its name on the command line.
+
+    Raises:
+        UsageError: if there is no such agent; the message suggests the nearest one.
+    """
+    catalogue.check_agent(name)
+    return getattr(noterl, catalogue.class_name(name))
+
+
+def choose_backend(name: str | None) -> None:
+    """Set the backend of this process.
+
+    Raises:
+        UsageError: if it is unknown, not installed, or Keras has been imported with another one.
+    """
+    if name is None or name == os.environ.get("KERAS_BACKEND"):
+        return
+    if name not in SUPPORTED:
+        raise UsageError(f"--backend must be one of {', '.join(SUPPORTED)}, got {name!r}")
+    if importlib.util.find_spec(name) is None:
+        raise UsageError(f'--backend: {name} is not installed: pip install "noterl[{name}]"')
+    if "keras" in sys.modules:
+        raise UsageError(f"--backend: this process already uses {os.environ['KERAS_BACKEND']}, not {name}")
+    os.environ["KERAS_BACKEND"] = name
+
+
+def _fit(agent: Any, fit: dict[str, Any], callbacks: list[Any], folder: Path) -> str:
+    """Train, save the agent, and return a description of the result."""
+    fits = agent.fits
+    try:
+        history = agent.fit(callbacks=callbacks, **fit)
+    except (TypeError, ValueError) as error:
+        if agent.fits > fits:  # training has started
+            raise
+        raise UsageError(str(error)) from error
+    except (KeyboardInterrupt, SystemExit):
+        agent.save(folder / AGENT_FILE, replay=False)
+        raise
+    agent.save(folder / AGENT_FILE, replay=False)
+    rewards = history.history["reward"][-100:]
+    mean = f"mean reward of the last {len(rewards)} {sum(rewards) / len(rewards):.2f}; " if rewards else ""
+    return (
+        f"{agent.episodes:,} episodes, {agent.steps:,} steps, {agent.updates:,} updates; {mean}"
+        f"ended by {history.stop_reason}"
+    )
+
+
+def _callbacks(given: Mapping[str, Given], folder: Path) -> list[Any]:
+    made = callback_options.make_callbacks(given)
+    if not any(key.partition(".")[0] == "csv" for key in given):
+        made.append(callback_options.offered()["csv"](folder / LOG_FILE))
+    return made
+
+
+def _folder(name: str, values: Mapping[str, Any]) -> Path:
+    """Return the folder of the run, which does not exist yet or may be overwritten."""
+    if values.get("out") is not None:
+        folder = Path(values["out"])
+        held = [each for each in (config.NAME, AGENT_FILE) if (folder / each).exists()]
+        if held and not values.get("overwrite", False):
+            raise UsageError(f"--out: {folder} holds the {held[0]} of another run; add --overwrite to replace it")
+        return folder
+    env = re.sub(r"\W+", "-", values["env"].partition("(")[0]).strip("-")
+    number = 1
+    while (folder := Path("runs", f"{name}-{env}-{number}")).exists():
+        number += 1
+    return folder
+
+
+def _comment(name: str) -> str:
+    return f"noterl {noterl.__version__}; repeat this run by: noterl train --config {config.NAME}"
+
+
+def without_config(arguments: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return the arguments without `--config`, and its value.
+
+    Raises:
+        UsageError: if no path follows it.
+    """
+    rest, path = [], None
+    iterator = iter(arguments)
+    for argument in iterator:
+        if argument == "--config" or argument.startswith("--config="):
+            path = argument.partition("=")[2] or next(iterator, None)
+            if not path:
+                raise UsageError("--config must be followed by the path of a TOML file")
+        else:
+            rest.append(argument)
+    return rest, path
+
+
+def backend_of(arguments: Sequence[str], table: Mapping[str, Any]) -> str | None:
+    """Return the backend that the command line names, or else the TOML file."""
+    found = table.get("backend")
+    for position, argument in enumerate(arguments):
+        if argument == "--backend":
+            found = next(iter(arguments[position + 1 : position + 2]), None)
+        elif argument.startswith("--backend="):
+            found = argument.partition("=")[2]
+    return None if found is None else str(found)
+
+
+def agent_of(command: str, arguments: list[str], table: Mapping[str, Any], path: str | None) -> tuple[str, list[str]]:
+    """Return the name of the agent, from the first argument or a TOML file, and the other arguments.
+
+    Raises:
+        UsageError: if neither names an agent, or they name different ones.
+    """
+    named = table.get("agent")
+    if arguments and not arguments[0].startswith("-"):
+        catalogue.check_agent(arguments[0])
+        if named not in (None, arguments[0]):
+            raise UsageError(f"{path} is for the agent {named!r}, not {arguments[0]!r}")
+        return arguments[0], arguments[1:]
+    if named is None:
+        raise UsageError(f"an agent must follow `noterl {command}`, one of {', '.join(catalogue.agents())}")
+    catalogue.check_agent(str(named))
+    return str(named), arguments

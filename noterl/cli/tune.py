@@ -1,0 +1,68 @@
+"""`noterl tune`: search for hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from noterl.cli import catalogue, config
+from noterl.cli.environment import environment_of
+from noterl.cli.errors import usage_errors
+from noterl.cli.options import Option, check_required, options_of, parse_options, parse_table
+from noterl.cli.train import agent_of, backend_of, choose_backend, noterl_class, options_of_agent, without_config
+from noterl.tune import search
+from noterl.tune.ranges import RANGES
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run `noterl tune`.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    arguments, path = without_config(arguments)
+    table = {} if path is None else config.read_config(path)
+    name, arguments = agent_of("tune", arguments, table, path)
+    choose_backend(backend_of(arguments, table))
+    options = tune_options(name)
+    ranges = ", ".join(kind.__name__ for kind in RANGES)
+    text = (
+        f"Search for the hyperparameters of {noterl_class(name).__name__}: {catalogue.agents()[name]}. The value of an "
+        f'option may be a range ({ranges}), such as --gamma "Float(0.9, 0.999)". Without a range, the published space '
+        "of the algorithm is searched."
+    )
+    given = parse_options(options, arguments, prog=f"noterl tune {name}", description=text)
+    if path is not None:
+        table.pop("agent", None)
+        given = {**parse_table(options, table, path), **given}
+    check_required(options, given)
+    values = {key: each.value for key, each in given.items()}
+    own = {option.key for option in options if option.group == "tune"}
+    settings = {key: value for key, value in values.items() if key in own}
+    space = {
+        key: value for key, value in values.items() if key not in own and key not in ("env", "wrap", "backend", "quiet")
+    }
+    if values.get("quiet", False):
+        settings["verbose"] = 0
+    with usage_errors():
+        environment = environment_of(values["env"], values.get("wrap", ()))
+        agent = noterl_class(name)
+        search.search_space(agent, space)
+    search.tune(agent, environment, space or None, **settings)
+
+
+def tune_options(name: str) -> list[Option]:
+    """Return the options of `noterl tune` for an agent: of `tune`, the agent, `compile` and `fit`."""
+    own = options_of(search.tune, "tune", skip=("agent", "env", "space"))
+    return options_of_agent(name, [*options_of(options_of_tuning, "run"), *own])
+
+
+def options_of_tuning(*, env: str, wrap: Sequence[str] = (), backend: str | None = None, quiet: bool = False) -> None:
+    """Define the options of a search that are not arguments of `tune`, an agent, `compile` or `fit`.
+
+    Args:
+        env: the environment: a gymnasium id, perhaps with arguments, such as "FrozenLake-v1(is_slippery=False)"; or
+            module:function.
+        wrap: wrappers of gymnasium around the environment, innermost first, such as "FrameStackObservation(4)".
+        backend: tensorflow, jax or torch; by default that of Keras.
+        quiet: whether to print errors only.
+    """

@@ -1,0 +1,176 @@
+"""Values of options: from text to Python objects, without `eval`.
+
+A value is a literal of Python, such as `1e-3` or `(64, 64)`; the construction of an object, such as
+`Adam(1e-3, beta_1=0.9)`; or a word. Only classes of the registry, optimizers and schedules of Keras, the rules `Rate`
+and `Scale`, and the ranges of `noterl.tune` can be constructed.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from noterl import registry
+from noterl.cli.errors import UsageError
+from noterl.tune.ranges import RANGES, OneMinus
+from noterl.utils.words import explain_name
+
+_CONSTANTS = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}
+
+
+def alternatives(annotation: str) -> list[str]:
+    """Return the types of an annotation, without None.
+
+    Example:
+    >>> from noterl.cli.values import alternatives
+    >>> alternatives("int | str | None"), alternatives("Callable[[int], float] | Any")
+    (['int', 'str'], ['Callable[[int], float]', 'Any'])
+    """
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(annotation + "|"):
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if character == "|" and depth == 0:
+            parts.append(annotation[start:position].strip())
+            start = position + 1
+    return [part for part in parts if part != "None"]
+
+
+def is_sequence(annotation: str) -> bool:
+    """Return whether the values of an annotation are sequences only."""
+    return all(part.startswith(("Sequence", "tuple", "list")) for part in alternatives(annotation))
+
+
+def parse_value(text: str, annotation: str) -> Any:
+    """Return the value that a text stands for.
+
+    Args:
+        text: the text of the command line, or a string of a TOML file.
+        annotation: the annotation of the parameter. If it allows strings and paths only, the text is the value.
+
+    Raises:
+        UsageError: if the text names an unknown class, or a class does not accept its arguments.
+
+    Example:
+    >>> from noterl.cli.values import parse_value
+    >>> parse_value("1e-3", "float"), parse_value("64, 64", "Sequence[int]"), parse_value("episode", "int | str")
+    (0.001, (64, 64), 'episode')
+    >>> parse_value("Linear(1.0, 0.1, 1_000)", "float | Schedule")
+    Linear(1.0, end=0.1, steps=1000)
+    """
+    if alternatives(annotation) and set(alternatives(annotation)) <= {"str", "Path"}:
+        return text
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return text
+    if isinstance(node, ast.Name) and node.id.lower() not in _CONSTANTS and not _looks_like_class(node.id):
+        return text
+    if not _is_expression(node):
+        return text  # such as CartPole-v1, a subtraction
+    value = _evaluate(node, find_class)
+    return (value,) if is_sequence(annotation) and not isinstance(value, (tuple, list, *RANGES)) else value
+
+
+def parse_call(text: str, find: Callable[[str], Any]) -> Any:
+    """Return the result of a call such as `Name(1, key="value")`; a name alone is called without arguments.
+
+    Args:
+        text: the call.
+        find: returns what a name stands for.
+
+    Raises:
+        UsageError: if the text is not a call.
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise UsageError(f"{text!r} must be written like Name(1, key='value')") from error
+    if not isinstance(node, ast.Call | ast.Name) or not _is_expression(node):
+        raise UsageError(f"{text!r} must be written like Name(1, key='value')")
+    return _evaluate(node, find)
+
+
+def find_class(name: str) -> Any:
+    """Return the class of a name that a value may construct.
+
+    Raises:
+        UsageError: if the name is unknown; the message suggests the nearest one.
+    """
+    classes = known_classes()
+    if name not in classes:
+        raise UsageError(f"unknown class {name!r}: {explain_name(name, sorted(classes))}")
+    return classes[name]
+
+
+@functools.cache
+def known_classes() -> dict[str, type]:
+    """Return the classes that values may construct, by name."""
+    from keras import optimizers
+
+    rules = importlib.import_module("noterl.callbacks")
+    kinds = (optimizers.Optimizer, optimizers.schedules.LearningRateSchedule)
+    found = {
+        name: value
+        for module in (optimizers, optimizers.schedules)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, kinds)
+    }
+    ranges = {kind.__name__: kind for kind in (*RANGES, OneMinus)}
+    return {**found, **registry.arguments(), "Rate": rules.Rate, "Scale": rules.Scale, **ranges}
+
+
+def _looks_like_class(name: str) -> bool:
+    return re.fullmatch(r"[A-Z]\w*[a-z]\w*", name) is not None and name in known_classes()
+
+
+def _is_expression(node: ast.expr) -> bool:
+    """Return whether a node consists of literals and calls of names."""
+    if isinstance(node, ast.Tuple | ast.List):
+        return all(map(_is_expression, node.elts))
+    if isinstance(node, ast.Dict):
+        return all(key is not None and _is_expression(key) for key in node.keys) and all(
+            map(_is_expression, node.values)
+        )
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub | ast.UAdd) and isinstance(node.operand, ast.Constant | ast.Name)
+    if isinstance(node, ast.Call):
+        named = all(keyword.arg is not None and _is_expression(keyword.value) for keyword in node.keywords)
+        return isinstance(node.func, ast.Name) and named and all(map(_is_expression, node.args))
+    return isinstance(node, ast.Constant | ast.Name)
+
+
+def _evaluate(node: ast.expr, find: Callable[[str], Any]) -> Any:
+    """Return the value of a node for which `_is_expression` holds."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Tuple | ast.List):
+        items = [_evaluate(item, find) for item in node.elts]
+        return tuple(items) if isinstance(node, ast.Tuple) else items
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {_evaluate(key, find): _evaluate(value, find) for key, value in pairs if key is not None}
+    if isinstance(node, ast.UnaryOp):
+        operand = _evaluate(node.operand, find)
+        if not isinstance(operand, int | float):
+            raise UsageError(f"{ast.unparse(node)} is not a number")
+        return -operand if isinstance(node.op, ast.USub) else operand
+    if isinstance(node, ast.Name):
+        if node.id.lower() in _CONSTANTS:
+            return _CONSTANTS[node.id.lower()]
+        return _call(node.id, [], {}, find)
+    assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    keywords = {str(keyword.arg): _evaluate(keyword.value, find) for keyword in node.keywords}
+    return _call(node.func.id, [_evaluate(argument, find) for argument in node.args], keywords, find)
+
+
+def _call(name: str, arguments: list[Any], keywords: dict[str, Any], find: Callable[[str], Any]) -> Any:
+    function = find(name)
+    try:
+        return function(*arguments, **keywords)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name}: {error}") from error

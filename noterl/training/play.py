@@ -1,0 +1,235 @@
+"""Playing episodes for people: in a window, as images and as an animation; and recording trajectories."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Space
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from noterl import saving
+from noterl.envs.observation import copy_observation
+from noterl.explorer import Explorer
+from noterl.training.evaluation import Episode, Player
+from noterl.training.video import annotate, find_encoder, write_video
+from noterl.utils.checks import check_bool, check_number, check_positive
+from noterl.utils.files import checked_path
+from noterl.utils.optional import require
+
+# The smallest height of a window in pixels; smaller frames are magnified by a whole factor.
+_WINDOW_HEIGHT = 400
+
+
+class Trajectory(NamedTuple):
+    """One episode of `Agent.play`, of T steps. The arrays of a Dict space are in a dict.
+
+    Attributes:
+        observations: the observations, with the first and the last one, `[T + 1, ...]`.
+        actions: the actions that the environment received, `[T, ...]`.
+        rewards: the rewards `[T]`.
+        terminated: whether the environment terminated the episode.
+    """
+
+    observations: Any
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: bool
+
+
+def animation_path(name: str, path: Any) -> Path:
+    """Return the path of an animation.
+
+    Raises:
+        ValueError: if the argument called `name` is not the path of a `.gif` or `.mp4` file.
+    """
+    if not isinstance(path, str | Path) or Path(path).suffix.lower() not in (".gif", ".mp4"):
+        if isinstance(path, str | Path) and str(path):
+            raise ValueError(f"{name} must end in .gif or .mp4, got {str(path)!r}")
+        raise ValueError(f"{name} must be the path of a .gif or .mp4 file, got {path!r}")
+    return Path(checked_path(path))
+
+
+@dataclass(frozen=True)
+class View:
+    """How episodes are shown; `Agent.play` documents the attributes.
+
+    Raises:
+        ValueError: if an attribute is not one of the allowed values, or `render` is set and there is no display.
+        OSError: if a file cannot be written.
+        ImportError: if an extra is missing.
+    """
+
+    render: bool | str = False
+    video: Path | None = None
+    frame_dir: str | Path | None = None
+    frame_frequency: int = 1
+    frame_delay: float = 0.0
+    fps: int = 30
+    overlay: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive("frame_frequency", self.frame_frequency)
+        check_number("frame_delay", self.frame_delay, low=0)
+        check_positive("fps", self.fps)
+        check_bool("overlay", self.overlay)
+        if self.render != "human":
+            check_bool("render", self.render)
+        if self.render:
+            _check_display()
+        if self.video is not None:
+            find_encoder(self.video)
+            saving.check_writable(self.video)
+        if self.frame_dir is not None:
+            saving.check_writable(Path(self.frame_dir) / "probe")
+
+    @property
+    def render_mode(self) -> str | None:
+        """The render mode of the environment; None if it need not render."""
+        if self.video is not None or self.frame_dir is not None or (self.render and self.overlay):
+            return "rgb_array"
+        return "human" if self.render else None
+
+
+@dataclass(eq=False)
+class Show:
+    """Plays episodes and shows them.
+
+    Attributes:
+        player: plays in an environment that must support the render mode of `view`.
+        view: how the episodes are shown.
+        explorer: how the agent explores; None to act without exploration.
+        max_steps: number of steps after which an episode is cut off; None for no limit.
+        values: returns the values `[N]` of encoded observations `[N, ...]`, for the overlay; None if there are none.
+        trajectories: the trajectories of the episodes so far; None if they are not recorded.
+    """
+
+    player: Player
+    view: View
+    explorer: Explorer | None = None
+    max_steps: int | None = None
+    values: Callable[[np.ndarray], np.ndarray] | None = None
+    trajectories: list[Trajectory] | None = None
+
+    def play(self, episodes: list[Episode]) -> None:
+        """Play the episodes one after another.
+
+        Raises:
+            ValueError: if the environment does not support the render mode.
+            OSError: if a file cannot be written, or ffmpeg fails.
+        """
+        view = self.view
+        with contextlib.ExitStack() as stack:
+            environment = stack.enter_context(contextlib.closing(self.player.make_environment(view.render_mode)))
+            window = None
+            if view.render and view.render_mode == "rgb_array":
+                window = stack.enter_context(contextlib.closing(_Window(view.fps)))
+            frames = self._shown(self._frames(environment, episodes), window)
+            if view.video is None:
+                deque(frames, maxlen=0)
+            else:
+                write_video(view.video, frames, view.fps)
+
+    def _shown(self, frames: Iterator[Any], window: _Window | None) -> Iterator[Any]:
+        """Yield the frames, after each one was shown and saved."""
+        view = self.view
+        for number, frame in enumerate(frames):
+            if window is not None:
+                window.show(frame)
+            if view.frame_dir is not None and number % view.frame_frequency == 0:
+                _save(frame, Path(view.frame_dir) / f"{number:05d}.jpg")
+            if view.frame_delay:
+                sleep(view.frame_delay)
+            yield frame
+
+    def _frames(self, environment: Any, episodes: list[Episode]) -> Iterator[Any]:
+        """Play the episodes and yield a frame after each reset and step; None if the environment shows itself."""
+        player, space = self.player, self.player.source.observation_space
+        player.actor.mark_stale()
+        for episode in episodes:
+            player.begin(episode, environment)
+            observations, actions, rewards = [copy_observation(space, episode.observation)], [], []
+            over, before = False, 0.0
+            yield self._frame(environment, episode)
+            while not over and episode.length != self.max_steps:
+                (action,) = player.act([episode.observation], self.explorer)
+                over = player.play_step(episode, environment, action)
+                if self.trajectories is not None:
+                    observations.append(copy_observation(space, episode.observation))
+                    actions.append(np.array(action))
+                    rewards.append(episode.reward - before)
+                before = episode.reward
+                yield self._frame(environment, episode)
+            if self.trajectories is not None:
+                arrays = _stacked(space, observations), np.array(actions), np.array(rewards)
+                self.trajectories.append(Trajectory(*arrays, terminated=episode.terminated))
+
+    def _frame(self, environment: Any, episode: Episode) -> Any:
+        if self.view.render_mode != "rgb_array":
+            return None
+        frame = environment.render()
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3:
+            raise ValueError("env: the environment renders no frames; it must support render_mode='rgb_array'")
+        frame = np.ascontiguousarray(frame[..., :3], np.uint8)
+        if not self.view.overlay:
+            return frame
+        text = f"step {episode.length}  reward {episode.reward:g}"
+        if self.values is not None:
+            (value,) = self.values(self.player.encoder.stack([episode.observation]))
+            text += f"  value {value:.3g}"
+        return annotate(frame, text)
+
+
+def _stacked(space: Space[Any], values: list[Any]) -> Any:
+    return concatenate(space, values, create_empty_array(space, len(values)))
+
+
+def _save(frame: np.ndarray, path: Path) -> None:
+    from PIL import Image
+
+    Image.fromarray(frame).save(path, quality=95)
+
+
+def _check_display() -> None:
+    """Raise a ValueError if no window can be opened."""
+    variables = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    if sys.platform.startswith("linux") and not any(map(os.environ.get, variables)):
+        raise ValueError(
+            "render: there is no display (DISPLAY is not set); write an animation with video='play.mp4' or images with "
+            "frame_dir='frames'"
+        )
+
+
+class _Window:
+    """A window that shows frames."""
+
+    def __init__(self, fps: int) -> None:
+        self._pygame = require("pygame", "classic-control", "play(render=True) with frames")
+        self._pygame.display.init()
+        self._clock, self._fps, self._screen = self._pygame.time.Clock(), fps, None
+
+    def show(self, frame: np.ndarray) -> None:
+        """Show a frame, at most `fps` per second; raise a KeyboardInterrupt if the user closed the window."""
+        pygame = self._pygame
+        factor = max(1, _WINDOW_HEIGHT // frame.shape[0])
+        image = np.repeat(np.repeat(frame, factor, axis=0), factor, axis=1).swapaxes(0, 1)
+        if self._screen is None:
+            self._screen = pygame.display.set_mode(image.shape[:2])
+            pygame.display.set_caption("noterl")
+        if any(event.type == pygame.QUIT for event in pygame.event.get()):
+            raise KeyboardInterrupt("the window was closed")
+        self._screen.blit(pygame.surfarray.make_surface(image), (0, 0))
+        pygame.display.flip()
+        self._clock.tick(self._fps)
+
+    def close(self) -> None:
+        """Close the window."""
+        self._pygame.display.quit()

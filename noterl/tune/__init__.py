@@ -1,0 +1,16 @@
+"""Hyperparameter tuning with Optuna (extra `tune`): `tune`, and the ranges of search spaces.
+
+The names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from noterl.utils import lazy_imports
+
+if TYPE_CHECKING:
+    from noterl.tune.ranges import Choice, Float, Int, OneMinus
+    from noterl.tune.search import Result, tune
+
+__getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

@@ -1,0 +1,117 @@
+"""Ranges of a search space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from noterl.utils.checks import check_bool, check_int, check_number
+
+
+class Range(Protocol):
+    """A set of values that an Optuna trial suggests one of."""
+
+    def suggest(self, trial: Any, name: str) -> Any:
+        """Return the trial's value for the hyperparameter of this name."""
+
+
+class Float:
+    """A float between two bounds, both included.
+
+    Args:
+        low: the lower bound.
+        high: the upper bound, above `low`.
+        log: whether the logarithm of the value is uniform; `low` must then be above 0.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values.
+    """
+
+    def __init__(self, low: float, high: float, log: bool = False) -> None:
+        self.log = check_bool("log", log)
+        self.low = check_number("low", low, low=0, above=True) if log else check_number("low", low)
+        self.high = check_number("high", high, low=self.low, above=True)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.low:g}, {self.high:g}{', log=True' * self.log})"
+
+    def suggest(self, trial: Any, name: str) -> float:
+        """Return the trial's value."""
+        return float(trial.suggest_float(name, self.low, self.high, log=self.log))
+
+
+class OneMinus(Float):
+    """1 minus a number between two bounds, whose logarithm is uniform: for discounts, which are close to 1.
+
+    Args:
+        low: the lower bound of the number, above 0.
+        high: its upper bound, above `low`.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values.
+    """
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__(low, high, log=True)
+
+    def suggest(self, trial: Any, name: str) -> float:
+        """Return the trial's value."""
+        return 1.0 - super().suggest(trial, f"one_minus_{name}")
+
+
+class Int:
+    """An int between two bounds, both included.
+
+    Args:
+        low: the lower bound.
+        high: the upper bound, above `low`.
+        log: whether the logarithm of the value is uniform; `low` must then be above 0.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values.
+    """
+
+    def __init__(self, low: int, high: int, log: bool = False) -> None:
+        self.log = check_bool("log", log)
+        self.low = check_int("low", low, least=1 if log else -(2**53))
+        self.high = check_int("high", high, least=self.low + 1)
+
+    def __repr__(self) -> str:
+        return f"Int({self.low}, {self.high}{', log=True' * self.log})"
+
+    def suggest(self, trial: Any, name: str) -> int:
+        """Return the trial's value."""
+        return int(trial.suggest_int(name, self.low, self.high, log=self.log))
+
+
+class Choice:
+    """One of several values of any kind.
+
+    Args:
+        *values: the values, at least two.
+
+    Raises:
+        ValueError: if there are fewer than two values.
+    """
+
+    def __init__(self, *values: Any) -> None:
+        if len(values) < 2:
+            raise ValueError(f"values must be at least two, got {values!r}")
+        self.values = values
+
+    def __repr__(self) -> str:
+        return f"Choice({', '.join(map(repr, self.values))})"
+
+    def suggest(self, trial: Any, name: str) -> Any:
+        """Return the trial's value."""
+        plain = all(value is None or isinstance(value, bool | int | float | str) for value in self.values)
+        labels = self.values if plain else tuple(map(repr, self.values))  # Optuna stores these kinds only
+        return self.values[labels.index(trial.suggest_categorical(name, labels))]
+
+
+RANGES = (Float, Int, Choice)
+
+
+def sample(space: Mapping[str, Any], trial: Any) -> dict[str, Any]:
+    """Return the trial's values; what is not a range is a constant."""
+    return {name: each.suggest(trial, name) if isinstance(each, RANGES) else each for name, each in space.items()}

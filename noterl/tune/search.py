@@ -1,0 +1,469 @@
+"""`tune`: search for hyperparameters with Optuna, each trial in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import psutil
+
+from noterl.random import Generators, check_seed
+from noterl.registry import Configurable
+from noterl.tune import trial as trials_
+from noterl.tune.ranges import RANGES, sample
+from noterl.tune.spaces import SPACES
+from noterl.tune.trial import Task
+from noterl.utils.checks import check_int, check_number, check_positive, check_word
+from noterl.utils.files import replacing
+from noterl.utils.optional import require
+from noterl.utils.processes import end, spawn
+from noterl.utils.toml import toml_text
+
+SAMPLERS = ("tpe", "random")
+PRUNERS = ("median", "wilcoxon", "none")
+
+# Seconds between two looks at the memory and the time of a trial.
+_POLL = 0.2
+
+Space = Callable[[Any, int], dict[str, Any]] | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of `tune`.
+
+    Attributes:
+        study: the `optuna.Study`.
+        best: the arguments of the agent, `compile` and `fit` in the best trial; empty if no trial was complete.
+        value: the mean return of the best trial over its seeds; NaN if no trial was complete.
+        default: the mean return of the algorithm's defaults with the same seeds; NaN if they failed.
+        folder: where `best.toml` and the plots are.
+    """
+
+    study: Any
+    best: dict[str, Any]
+    value: float
+    default: float
+    folder: Path
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the best trial is better than the defaults, with the same seeds."""
+        return bool(self.value > self.default)
+
+
+class TrialError(Exception):
+    """A trial failed; the message is the reason."""
+
+
+def tune(
+    agent: type,
+    env: Any,
+    space: Space | None = None,
+    *,
+    trials: int = 50,
+    steps: int = 50_000,
+    jobs: int = 1,
+    seeds_per_trial: int = 1,
+    storage: str | Path | None = None,
+    study: str = "noterl",
+    sampler: str = "tpe",
+    pruner: str = "median",
+    warmup_trials: int = 5,
+    evaluations: int = 5,
+    episodes: int = 10,
+    memory: float | None = None,
+    time_limit: float | None = None,
+    seed: int = 0,
+    out: str | Path = "tune",
+    verbose: int = 1,
+) -> Result:
+    """Search for the hyperparameters with the highest mean return.
+
+    Each trial runs in a process of its own. It trains an agent for each seed and evaluates it `evaluations` times; its
+    value is the mean over the seeds of the last evaluations. A trial that raises an error, or exceeds a limit, is a
+    failed trial, and the search goes on. The algorithm's defaults are measured first, in the same way.
+
+    Several processes may call `tune` with one `storage`. If a search was interrupted, the same call continues it. A
+    script that calls `tune` needs `if __name__ == "__main__":`.
+
+    Args:
+        agent: the class of the agent, such as `noterl.PPO`.
+        env: the environment: an id, or a function that makes one and that can be pickled.
+        space: hyperparameters by name: a `Float`, `OneMinus`, `Int`, `Choice` or a constant each. The names are
+            arguments of the agent, `compile` and `fit`; a float for `optimizer` is the learning rate. Or a function
+            `(trial, steps) -> values` that calls an `optuna.Trial`. By default the ranges that rl-zoo3 publishes for
+            the algorithm; constants alone are added to them.
+        trials: number of trials in the study, including those of earlier calls with the same `storage`.
+        steps: environment steps of each training run.
+        jobs: number of trials that run at the same time.
+        seeds_per_trial: number of training runs in a trial, each with another seed; all trials have the same seeds.
+        storage: path of Optuna's journal, which several processes may share; by default `study.log` in `out`.
+        study: name of the study in the journal.
+        sampler: "tpe" (a tree-structured Parzen estimator) or "random".
+        pruner: "median" ends a trial whose evaluation is below the median of the others at the same point; "wilcoxon"
+            ends one whose results over seeds are significantly below the best, which needs `seeds_per_trial` of at
+            least 3; "none" ends none.
+        warmup_trials: number of trials that "median" never ends.
+        evaluations: number of evaluations in each training run.
+        episodes: number of episodes in an evaluation.
+        memory: GiB that a trial may use; None for no limit.
+        time_limit: seconds that a trial may take; None for no limit.
+        seed: the seed of the sampler, of training and of evaluation.
+        out: folder of `best.toml`, which `noterl train --config` runs, and of the plots.
+        verbose: 0 silent, 1 a progress bar and the result.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values.
+        ImportError: if the extra `tune` is not installed.
+    """
+    optuna = require("optuna", "tune", "tune")
+    check_arguments(trials, steps, jobs, seeds_per_trial, evaluations, episodes)
+    check_int("warmup_trials", warmup_trials, least=0)
+    check_word("sampler", sampler, SAMPLERS)
+    check_word("pruner", pruner, PRUNERS)
+    if pruner == "wilcoxon" and seeds_per_trial < 3:
+        raise ValueError(f"seeds_per_trial must be at least 3 with pruner='wilcoxon', got {seeds_per_trial!r}")
+    for name, limit in (("memory", memory), ("time_limit", time_limit)):
+        if limit is not None:
+            check_number(name, limit, low=0, above=True)
+    check_seed(seed)
+    chosen, constants = search_space(agent, space)
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    opened = open_study(optuna, Path(storage or folder / "study.log"), study, sampler, pruner, warmup_trials, seed)
+    generators = Generators(seed)
+    seeds = generators("tune").integers(2**31, size=seeds_per_trial).tolist()
+    limits = Limits(memory, time_limit)
+    evaluation_seed = int(generators("tune evaluation").integers(2**31))
+    task = Task(agent, env, constants, steps, seeds, evaluations, episodes, evaluation_seed)
+    search = Search(optuna, opened, chosen, task, limits, wilcoxon=pruner == "wilcoxon")
+    with _quiet(optuna):
+        search.run(trials, jobs, verbose)
+        result = search.result(folder)
+        write_best(result, agent, env, steps, seeds[0])
+        plot(optuna, opened, folder)
+    if verbose:
+        print(describe(result))
+    return result
+
+
+def check_arguments(trials: int, steps: int, jobs: int, seeds: int, evaluations: int, episodes: int) -> None:
+    """Raise a ValueError if a count is not positive, or there are more evaluations than steps."""
+    for name, value in (("trials", trials), ("steps", steps), ("jobs", jobs), ("seeds_per_trial", seeds)):
+        check_positive(name, value)
+    check_positive("evaluations", evaluations)
+    check_positive("episodes", episodes)
+    if evaluations > steps:
+        raise ValueError(f"evaluations must be at most steps, {steps}, got {evaluations}")
+
+
+def search_space(agent: type, space: Space | None) -> tuple[Callable[[Any, int], dict[str, Any]], dict[str, Any]]:
+    """Return the function that samples the hyperparameters, and the constants among them.
+
+    Raises:
+        ValueError: if the algorithm has no default space and none is given, or a name is not an argument.
+    """
+    if callable(space):
+        return space, {}
+    if space is not None and not isinstance(space, Mapping):
+        raise ValueError(f"space must be a dict of ranges, a function (trial, steps) -> dict, or None, got {space!r}")
+    given = dict(space or {})
+    trials_.split(agent, given)  # checks the names
+    constants = {name: value for name, value in given.items() if not isinstance(value, RANGES)}
+    if len(constants) < len(given):
+        return (lambda trial, steps: sample(given, trial)), constants
+    default = next((SPACES[kind.__name__] for kind in agent.__mro__ if kind.__name__ in SPACES), None)
+    if default is None:
+        raise ValueError(f"space must be given for {agent.__name__}; there are default spaces for {', '.join(SPACES)}")
+    return (lambda trial, steps: {**default(trial, steps), **constants}), constants
+
+
+def open_study(optuna: Any, path: Path, name: str, sampler: str, pruner: str, warmup_trials: int, seed: int) -> Any:
+    """Open or create a study in a journal; trials of processes that no longer run become failed trials."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    pruners = {
+        "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=warmup_trials),
+        "wilcoxon": optuna.pruners.WilcoxonPruner,
+        "none": optuna.pruners.NopPruner,
+    }
+    with _quiet(optuna):
+        study = optuna.create_study(
+            storage=storage, study_name=name, direction="maximize", load_if_exists=True, pruner=pruners[pruner]()
+        )
+        # A sampler with the same seed would suggest the trials of the interrupted search again.
+        samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+        study.sampler = samplers[sampler](seed=(seed + len(study.trials)) % 2**32)
+        running = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
+        for trial in running:
+            if not _is_running(trial.user_attrs.get("process")):
+                with contextlib.suppress(Exception):  # another process may have ended it meanwhile
+                    study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+    return study
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a trial may use: GiB of memory and seconds; None for no limit."""
+
+    memory: float | None
+    seconds: float | None
+
+    def check(self, process: Any, started: float) -> None:
+        """Raise a `TrialError` if the process exceeds a limit."""
+        if self.seconds is not None and monotonic() - started > self.seconds:
+            raise TrialError(f"it took longer than {self.seconds:g} seconds")
+        if self.memory is None:
+            return
+        with contextlib.suppress(psutil.Error):
+            used = psutil.Process(process.pid).memory_info().rss / 2**30
+            if used > self.memory:
+                raise TrialError(f"it used {used:.2f} GiB of memory, more than {self.memory:g}")
+
+
+@dataclass(eq=False)
+class Search:
+    """Runs the trials of a study.
+
+    Attributes:
+        optuna: the module.
+        study: the study.
+        space: samples the hyperparameters of a trial.
+        task: what each trial does, apart from its values.
+        limits: what each trial may use.
+        wilcoxon: whether trials are compared over seeds.
+        stopping: set to end all trials.
+    """
+
+    optuna: Any
+    study: Any
+    space: Callable[[Any, int], dict[str, Any]]
+    task: Task
+    limits: Limits
+    wilcoxon: bool = False
+    stopping: threading.Event = field(default_factory=threading.Event)
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def run(self, trials: int, jobs: int, verbose: int) -> None:
+        """Measure the defaults if this was not done, and run trials until the study has `trials` of them."""
+        from tqdm.auto import tqdm
+
+        with tqdm(total=trials, disable=not verbose, unit="trial") as bar:
+            bar.update(self._finished())
+            if "default" not in self.study.user_attrs:
+                bar.set_postfix_str("measuring the defaults")
+                self.study.set_user_attr("default", self._default())
+            with ThreadPoolExecutor(jobs) as pool:
+                workers = [pool.submit(self._work, trials, bar) for _ in range(jobs)]
+                try:
+                    for worker in workers:
+                        worker.result()
+                except BaseException:
+                    self.stopping.set()
+                    raise
+
+    def result(self, folder: Path) -> Result:
+        """Return the best trial so far."""
+        default = self.study.user_attrs["default"]
+        default = float("nan") if default is None else default
+        complete = self.study.get_trials(deepcopy=False, states=(self.optuna.trial.TrialState.COMPLETE,))
+        if not complete:
+            return Result(self.study, {}, float("nan"), default, folder)
+        best = self.study.best_trial
+        fixed = self.optuna.trial.FixedTrial(best.params)
+        return Result(self.study, self.space(fixed, self.task.steps), float(best.value), default, folder)
+
+    def _finished(self) -> int:
+        states = self.optuna.trial.TrialState
+        return len(self.study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED, states.FAIL)))
+
+    def _default(self) -> float | None:
+        """Return the mean return of the algorithm's defaults; None if they fail."""
+        try:
+            values, _ = self._measure(self.task, lambda position, number, value: True)
+        except TrialError as error:
+            warnings.warn(f"the defaults could not be measured: {error}", RuntimeWarning, stacklevel=2)
+            return None
+        return float(np.mean(values))
+
+    def _work(self, trials: int, bar: Any) -> None:
+        """Run trials one after another."""
+        while not self.stopping.is_set():
+            with self._lock:  # so that exactly `trials` are started in this process
+                if len(self.study.get_trials(deepcopy=False)) >= trials:
+                    return
+                trial = self.study.ask()
+                trial.set_user_attr("process", _this_process())
+            self._run_trial(trial)
+            bar.update()
+            complete = self.study.get_trials(deepcopy=False, states=(self.optuna.trial.TrialState.COMPLETE,))
+            if complete:
+                bar.set_postfix_str(f"best {max(each.value for each in complete):.4g}")
+
+    def _run_trial(self, trial: Any) -> None:
+        states = self.optuna.trial.TrialState
+        try:
+            values = self.space(trial, self.task.steps)
+            task = self.task.with_values({**self.task.values, **values})
+            results, pruned = self._measure(task, lambda *report: self._goes_on(trial, *report))
+        except TrialError as error:
+            trial.set_user_attr("error", str(error)[-2_000:])
+            self.study.tell(trial, state=states.FAIL)
+        except BaseException:
+            self.study.tell(trial, state=states.FAIL)
+            raise
+        else:
+            if pruned:
+                self.study.tell(trial, state=states.PRUNED)
+            elif not np.isfinite(results).all():
+                self.study.tell(trial, state=states.FAIL)
+            else:
+                self.study.tell(trial, float(np.mean(results)))
+
+    def _goes_on(self, trial: Any, position: int, number: int, value: float) -> bool:
+        """Report an evaluation to the trial and return whether it goes on."""
+        evaluations = self.task.evaluations
+        if self.wilcoxon:
+            if number < evaluations:
+                return True
+            trial.report(value, position)
+        else:
+            trial.report(value, position * evaluations + number)
+        is_last = number == evaluations and position == len(self.task.seeds) - 1
+        return is_last or not trial.should_prune()
+
+    def _measure(self, task: Task, goes_on: Callable[[int, int, float], bool]) -> tuple[list[float], bool]:
+        """Run a task in a process; return the last evaluation of each seed, and whether the trial was pruned.
+
+        Raises:
+            TrialError: if the process raises an error, ends, or exceeds a limit.
+        """
+        process, pipe = spawn(trials_.run, task, name="trial")
+        started, results, pruned = monotonic(), [], False
+        try:
+            while True:
+                if not pipe.poll(_POLL):
+                    self._check(process, started)
+                    continue
+                kind, *content = _receive(pipe, process)
+                if kind == "done":
+                    return results, pruned
+                if kind == "error":
+                    raise TrialError(content[0])
+                position, number, value = content
+                if number == task.evaluations:
+                    results.append(value)
+                pruned = not goes_on(position, number, value)
+                pipe.send("prune" if pruned else "go")
+                self._check(process, started)
+        finally:
+            process.kill()
+            end(process, pipe)
+
+    def _check(self, process: Any, started: float) -> None:
+        if self.stopping.is_set():
+            raise TrialError("the search was stopped")
+        self.limits.check(process, started)
+
+
+def write_best(result: Result, agent: type, env: Any, steps: int, seed: int) -> None:
+    """Write `best.toml`, the options of `noterl train` for the best trial.
+
+    An environment that is a function has no name there, so `--env` must be given.
+    """
+    if not result.best:
+        return
+    named = {"env": env} if isinstance(env, str) else dict(getattr(env, "options", {}))
+    table: dict[str, Any] = {"agent": agent.__name__.lower(), **named, "steps": steps, "seed": seed}
+    table |= {name: _option(value) for name, value in result.best.items() if value is not None}
+    if os.environ.get("KERAS_BACKEND"):
+        table["backend"] = os.environ["KERAS_BACKEND"]
+    comment = f"# the best trial, {result.value:.6g}; the defaults reach {result.default:.6g}\n"
+    with replacing(result.folder / "best.toml") as file:
+        file.write((comment + toml_text(table)).encode())
+
+
+def plot(optuna: Any, study: Any, folder: Path) -> None:
+    """Write `history.png`, and `importances.png` if there are enough complete trials to estimate them."""
+    complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    if not complete:
+        return
+    from matplotlib import pyplot
+    from optuna.visualization import matplotlib as plots
+
+    drawn = {"history": plots.plot_optimization_history(study)}
+    if len({trial.value for trial in complete}) > 1:
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # that of Optuna 4 needs scikit-learn
+        drawn["importances"] = plots.plot_param_importances(study, evaluator=evaluator)
+    for name, axes in drawn.items():
+        axes.figure.set_layout_engine("constrained")
+        axes.figure.savefig(folder / f"{name}.png")
+        pyplot.close(axes.figure)  # Optuna draws with pyplot, which would keep the figure
+
+
+def describe(result: Result) -> str:
+    """Return the lines that `tune` prints."""
+    states = [trial.state.name.lower() for trial in result.study.get_trials(deepcopy=False)]
+    counts = ", ".join(f"{states.count(name)} {name}" for name in dict.fromkeys(states))
+    if not result.best:
+        return f"{len(states)} trials ({counts}); none is complete"
+    verdict = "better than" if result.is_better else "not better than"
+    return (
+        f"{len(states)} trials ({counts})\nbest {result.value:.4g}, {verdict} the defaults, {result.default:.4g}, "
+        f"with the same seeds\n{result.folder / 'best.toml'}"
+    )
+
+
+def _option(value: Any) -> Any:
+    """Return a value as a TOML file for `noterl train` holds it: an object by the call that constructs it."""
+    if isinstance(value, Configurable):
+        arguments = ", ".join(f"{name}={each!r}" for name, each in value.get_config().items())
+        return f"{type(value).__name__}({arguments})"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _receive(pipe: Any, process: Any) -> Any:
+    try:
+        return pipe.recv()
+    except (EOFError, OSError) as error:
+        process.join(5)
+        raise TrialError(f"its process ended with the exit code {process.exitcode}") from error
+
+
+def _this_process() -> list[float]:
+    """Return the id of this process and the time at which it started, because ids are used again."""
+    return [os.getpid(), psutil.Process().create_time()]
+
+
+def _is_running(process: Any) -> bool:
+    try:
+        pid, created = process
+        return bool(psutil.Process(int(pid)).create_time() == created)
+    except (TypeError, ValueError, psutil.Error):
+        return False
+
+
+@contextlib.contextmanager
+def _quiet(optuna: Any) -> Iterator[None]:
+    """Suppress Optuna's log lines and its warnings about experimental functions."""
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(level)

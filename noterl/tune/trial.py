@@ -1,0 +1,124 @@
+"""One trial: training and evaluation in a process of its own."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from noterl.callback import Callback, Every
+from noterl.types import Logs
+
+_SKIPPED = ("env", "seed", "callbacks", "self")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a trial does.
+
+    Attributes:
+        agent: the class of the agent.
+        env: the environment; it can be pickled.
+        values: arguments of the agent, of `compile` and of `fit`, by name.
+        steps: environment steps of each training run.
+        seeds: the seed of each training run.
+        evaluations: number of evaluations in a training run, equally spaced; the last one is the result.
+        episodes: number of episodes in an evaluation.
+        evaluation_seed: the seed of every evaluation.
+    """
+
+    agent: type
+    env: Any
+    values: Mapping[str, Any]
+    steps: int
+    seeds: Sequence[int]
+    evaluations: int
+    episodes: int
+    evaluation_seed: int
+
+    def with_values(self, values: Mapping[str, Any]) -> Task:
+        """Return a copy with other values."""
+        return replace(self, values=dict(values))
+
+
+class Report(Callback):
+    """Evaluate the agent at a fixed frequency, send the mean return, and end training if the answer is "prune".
+
+    Args:
+        task: the task of the trial.
+        position: the number of the training run.
+        pipe: receives `("value", position, evaluation, mean return)`; it returns "go" or "prune".
+    """
+
+    every: Every
+
+    def __init__(self, task: Task, position: int, pipe: Connection) -> None:
+        self._task, self._position, self._pipe = task, position, pipe
+        self.every = Every(max(1, task.steps // task.evaluations), "steps", at="step")
+        self.pruned = False
+
+    def on_due(self, logs: Logs) -> None:
+        """Evaluate the agent; the evaluation at the end of training is left to `run`."""
+        number = int(self.agent.steps // self.every.count)
+        if number < self._task.evaluations and not self.pruned:
+            self.pruned = not report(self.agent, self._task, self._position, number, self._pipe)[1]
+            if self.pruned:
+                self.agent.stop("the trial was pruned")
+
+
+def report(agent: Any, task: Task, position: int, number: int, pipe: Connection) -> tuple[float, bool]:
+    """Evaluate the agent and send the mean return; return it, and whether the trial goes on."""
+    value = agent.evaluate(episodes=task.episodes, seed=task.evaluation_seed)["reward_mean"]
+    pipe.send(("value", position, number, value))
+    return value, pipe.recv() == "go"
+
+
+def split(agent: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the values that are arguments of the agent, of `compile` and of `fit`.
+
+    Raises:
+        ValueError: if a name is an argument of none of them.
+    """
+    found: tuple[dict[str, Any], ...] = ({}, {}, {})
+    functions: tuple[Any, ...] = (agent, agent.compile, agent.fit)  # type: ignore[attr-defined]
+    accepted = [[name for name in inspect.signature(each).parameters if name not in _SKIPPED] for each in functions]
+    for name, value in values.items():
+        part = next((part for part, names in zip(found, accepted, strict=True) if name in names), None)
+        if part is None:
+            from noterl.utils.words import explain_name
+
+            known = sorted({each for names in accepted for each in names})
+            raise ValueError(f"space: {agent.__name__} has no argument {name!r}: {explain_name(name, known)}")
+        part[name] = value
+    return found[0], found[1], found[2]
+
+
+def run(pipe: Connection, task: Task) -> None:
+    """Train and evaluate an agent for each seed; send the results, or the traceback of an error.
+
+    The messages are `("value", position, evaluation, mean return)`, each answered by "go" or "prune", and at the end
+    `("done",)` or `("error", traceback)`.
+    """
+    try:
+        for position, seed in enumerate(task.seeds):
+            if not _train(task, position, seed, pipe):
+                break
+        pipe.send(("done",))
+    except Exception:
+        pipe.send(("error", traceback.format_exc()))
+
+
+def _train(task: Task, position: int, seed: int, pipe: Connection) -> bool:
+    """Train an agent with one seed and report its evaluations; return whether the trial goes on."""
+    built, compiled, fitted = split(task.agent, task.values)
+    agent = task.agent(task.env, seed=seed, **built)
+    try:
+        agent.compile(**compiled)
+        callback = Report(task, position, pipe)
+        agent.fit(callbacks=[callback], **{"steps": task.steps, "verbose": 0, **fitted})
+        return not callback.pruned and report(agent, task, position, task.evaluations, pipe)[1]
+    finally:
+        agent.close()

@@ -1,0 +1,59 @@
+"""Environments and their arguments on the command line."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation
+
+from noterl.cli.environment import environment_of
+from noterl.cli.errors import UsageError
+from noterl.envs import BitFlip
+
+pytestmark = pytest.mark.backend_free
+
+
+def test_id_without_arguments_stays_a_string() -> None:
+    assert environment_of("CartPole-v1") == "CartPole-v1"
+    assert environment_of("gymnasium.envs.toy_text:CliffWalking-v1") == "gymnasium.envs.toy_text:CliffWalking-v1"
+
+
+def test_keywords_reach_the_environment() -> None:
+    env = environment_of("FrozenLake-v1(is_slippery=False, map_name='8x8')")()
+    assert env.spec.kwargs["is_slippery"] is False and env.observation_space.n == 64
+
+
+def test_function_of_a_module_is_called() -> None:
+    env = environment_of("noterl.envs:BitFlip(5)")()
+    assert isinstance(env, BitFlip) and env.action_space.n == 5
+
+
+def test_wrappers_are_applied_in_order() -> None:
+    wrappers = ("FrameStackObservation(stack_size=4, padding_type='zero')", "FlattenObservation()")
+    factory = environment_of("Pendulum-v1", wrappers)
+    env = pickle.loads(pickle.dumps(factory))(render_mode="rgb_array")
+    assert isinstance(env, FlattenObservation) and isinstance(env.env, FrameStackObservation)
+    assert env.render_mode == "rgb_array" and env.observation_space.shape == (12,)
+    assert factory.options == {"env": "Pendulum-v1", "wrap": list(wrappers)}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrappers", "message"),
+    [
+        ("FrozenLake-v1(3)", (), "keywords"),
+        ("FrozenLake-v1(x=y())", (), "literals"),
+        ("CartPole-v1", ("FrameStack(4)",), "FrameStackObservation"),
+        ("CartPole-v1", ("FrameStackObservation()",), "FrameStackObservation"),
+        ("CartPoll-v1(x=1)", (), "CartPole"),
+    ],
+)
+def test_wrong_text_raises(text: str, wrappers: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        factory = environment_of(text, wrappers)
+        assert not isinstance(factory, str)
+        factory()
+
+
+def test_usage_errors_are_value_errors() -> None:
+    assert issubclass(UsageError, ValueError)

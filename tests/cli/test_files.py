@@ -1,0 +1,101 @@
+"""`noterl play`, `evaluate`, `info` and `compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import noterl
+from noterl.cli import main
+from tests.support.doubles import CountingEnv
+
+pytestmark = pytest.mark.filterwarnings("ignore:fit ended without a gradient update")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run with a wrapped environment."""
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    options = ["--wrap", "FrameStackObservation(2)", "FlattenObservation()", "--hidden", "8", "--steps", "60"]
+    arguments = ["train", "dqn", "--env", "CartPole-v1", *options, "--seed", "1", "--out", str(folder), "--quiet"]
+    assert main(arguments) == 0
+    return folder
+
+
+def test_evaluate_prints_the_statistics(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run), "--episodes", "3", "--seed", "5", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["returns"]) == 3 and result["reward_mean"] == pytest.approx(sum(result["returns"]) / 3)
+    assert main(["evaluate", str(run / "agent.noterl"), "--episodes", "3", "--seed", "5"]) == 0
+    assert f"{result['reward_mean']:.4g}" in capsys.readouterr().out
+
+
+def test_play_writes_video_and_frames(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pygame")
+    video, frames = tmp_path / "a.gif", tmp_path / "frames"
+    options = ["--video", str(video), "--frame-dir", str(frames), "--frame-frequency", "2", "--max-steps", "3"]
+    assert main(["play", str(run), *options, "--overlay", "--no-deterministic", "--quiet"]) == 0
+    assert video.exists() and sorted(path.name for path in frames.iterdir()) == ["00000.jpg", "00002.jpg"]
+    assert capsys.readouterr().out == ""
+
+
+def test_play_without_a_display_says_what_to_do(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("noterl.training.play.sys.platform", "linux")
+    assert main(["play", str(run), "--render"]) == 2
+    assert "video=" in capsys.readouterr().err
+    assert main(["play", str(run), "--render", "human"]) == 2
+
+
+def test_info_describes_the_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["agent"], found["steps"], found["memory"]) == ("DQN", "60", "not stored")
+    assert found["network q"] == f"{8 * 8 + 8 + 8 * 2 + 2:,} values" and "hidden=(8,)" in found["arguments"]
+    assert main(["info", str(run)]) == 0
+    assert "DQN" in capsys.readouterr().out
+
+
+def test_info_describes_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = noterl.DQN(lambda: CountingEnv(3), hidden=(4,), seed=1)
+    agent.save_weights(tmp_path / "a.safetensors")
+    assert main(["info", str(tmp_path / "a.safetensors")]) == 0
+    assert "float32 [2, 4]" in capsys.readouterr().out
+
+
+def test_damaged_file_gives_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.noterl").write_bytes(b"nothing")
+    for command in ("info", "evaluate", "play"):
+        assert main([command, str(tmp_path)]) == 1
+        assert "a.noterl" in capsys.readouterr().err
+
+
+def test_unknown_option_suggests_the_nearest(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run), "--episode", "3"]) == 2
+    assert "--episodes" in capsys.readouterr().err
+    assert main(["evaluate", str(run), "--episodes", "0"]) == 2
+
+
+def test_help_needs_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, option in (("play", "--frame-delay"), ("evaluate", "--num-envs"), ("info", "--json")):
+        assert main([command, "--help"]) == 0
+        assert option in capsys.readouterr().out
+
+
+def test_compare_draws_a_curve_for_each_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a-1", "a-2", "b-1"):
+        (tmp_path / name).mkdir()
+        rows = "".join(f"{step},{step * len(name)}\n" for step in range(0, 50, 10))
+        (tmp_path / name / "log.csv").write_text("steps,reward\n" + rows)
+    out = tmp_path / "curve.png"
+    arguments = [str(tmp_path / "a-*" / "log.csv"), str(tmp_path / "b-1"), "--out", str(out), "--window", "2"]
+    assert main(["compare", *arguments]) == 0
+    text = capsys.readouterr().out
+    assert out.exists() and "a-*" in text and "b-1" in text and "reward 105 at 40" in text
+    for arguments in (["nowhere.csv"], [str(tmp_path)], [], [str(tmp_path / "b-1"), "--what", "loss"]):
+        assert main(["compare", *arguments]) == 2

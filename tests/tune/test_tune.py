@@ -1,0 +1,251 @@
+"""`tune`: trials in processes, pruning, limits, resuming, results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import noterl
+from noterl.cli import main
+from noterl.tune import Choice, Float, tune
+from noterl.tune.search import Limits, Search, TrialError, describe, open_study, search_space
+
+optuna = pytest.importorskip("optuna")
+
+STATES = optuna.trial.TrialState
+
+
+class Fixed(noterl.Agent):
+    """Learns nothing; its return is `level`, from which the environment reads its reward.
+
+    `behavior` "raise" raises, "exit" ends the process, and "fill" uses memory.
+    """
+
+    memory, head = "replay", noterl.heads.Q()
+
+    def __init__(self, env: Any, *, level: float = 0.5, behavior: str = "", seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.level, self.behavior = level, behavior
+        self.q = noterl.networks.mlp(self.observation_size, [2], self.action_size)
+        if behavior == "raise":
+            raise RuntimeError("this trial raises")
+        if behavior == "exit":
+            os._exit(7)
+        if behavior == "fill":
+            self.ballast = np.ones(2**31, np.uint8)
+            time.sleep(60)
+
+    def forward(self, observation: Any) -> Any:
+        return self.q(observation)
+
+    def loss(self, batch: Any) -> Any:
+        return 0.0 * self.q(batch.observation)[0, 0]
+
+    def evaluate(self, *args: Any, **options: Any) -> dict[str, Any]:
+        return {"reward_mean": self.level + 0.01 * (self.generators.seed % 7)}
+
+
+class OneStepEnv(gymnasium.Env):
+    """Episodes of one step."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 0.0, True, False, {}
+
+
+def run(path: Path, space: Any, **options: Any) -> Any:
+    arguments = {"steps": 4, "evaluations": 2, "verbose": 0, "out": path, **options}
+    return tune(Fixed, OneStepEnv, space, **arguments)
+
+
+def states(result: Any) -> list[str]:
+    return [trial.state.name for trial in result.study.trials]
+
+
+class InProcess(Search):
+    """Replaces the process of a trial by a function of its values: values of each seed and evaluation."""
+
+    def _measure(self, task: Any, goes_on: Any) -> Any:
+        results = []
+        for position, _ in enumerate(task.seeds):
+            for number in range(1, task.evaluations + 1):
+                value = float(task.values.get("level", 0.5)) * number
+                results += [value] if number == task.evaluations else []
+                if not goes_on(position, number, value):
+                    return results, True
+        return results, False
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noterl.tune.search.Search", InProcess)
+
+
+class TestSearch:
+    pytestmark = pytest.mark.usefixtures("in_process")
+
+    def test_best_trial_has_the_highest_value(self, tmp_path: Path) -> None:
+        result = run(tmp_path, {"level": Float(0.0, 1.0)}, trials=8, pruner="none", evaluations=3, jobs=2)
+        levels = [trial.params["level"] for trial in result.study.trials]
+        assert len(levels) == len(set(levels)) == 8
+        assert result.best == {"level": max(levels)} and result.value == pytest.approx(3 * max(levels))
+        assert result.default == 1.5 and result.is_better == (max(levels) > 0.5)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "best.toml", "history.png", "importances.png", "study.log",
+        ]  # fmt: skip
+
+    def test_median_prunes_bad_trials_after_the_warmup(self, tmp_path: Path) -> None:
+        result = run(tmp_path, {"level": Float(0.0, 1.0)}, trials=12, warmup_trials=4, seed=3)
+        found = states(result)
+        assert found[:4] == ["COMPLETE"] * 4 and "PRUNED" in found[4:] and len(found) == 12
+        for trial in result.study.trials:
+            if trial.state is STATES.PRUNED:
+                assert list(trial.intermediate_values) == [1]
+
+    def test_wilcoxon_compares_seeds(self, tmp_path: Path) -> None:
+        pytest.importorskip("scipy")
+        result = run(tmp_path, {"level": Float(0.0, 1.0)}, trials=10, pruner="wilcoxon", seeds_per_trial=8)
+        assert "PRUNED" in states(result)
+        longest = max(result.study.trials, key=lambda trial: len(trial.intermediate_values))
+        assert list(longest.intermediate_values) == list(range(8))
+
+    def test_search_continues_until_the_study_is_full(self, tmp_path: Path) -> None:
+        space = {"level": Float(0.0, 1.0)}
+        first = [trial.params for trial in run(tmp_path, space, trials=3, sampler="random").study.trials]
+        second = [trial.params for trial in run(tmp_path, space, trials=5, sampler="random").study.trials]
+        assert second[:3] == first and len({params["level"] for params in second}) == 5
+        assert len(run(tmp_path, space, trials=5).study.trials) == 5
+
+    def test_trial_of_a_dead_process_becomes_a_failed_one(self, tmp_path: Path) -> None:
+        path = tmp_path / "study.log"
+        study = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+        study.ask().set_user_attr("process", [2**22 + 1, 0.0])
+        own = study.ask()
+        own.set_user_attr("process", [os.getpid(), __import__("psutil").Process().create_time()])
+        again = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+        assert [trial.state for trial in again.trials] == [STATES.FAIL, STATES.RUNNING]
+
+    def test_function_as_space_receives_trial_and_steps(self, tmp_path: Path) -> None:
+        asked = []
+
+        def space(trial: Any, steps: int) -> dict[str, Any]:
+            asked.append(steps)
+            return {"level": trial.suggest_float("x", 0, 1) / 2}
+
+        result = run(tmp_path, space, trials=2, pruner="none")
+        assert result.best == {"level": result.study.best_params["x"] / 2} and set(asked) == {4}
+
+    def test_constants_are_part_of_every_trial(self, tmp_path: Path) -> None:
+        result = run(tmp_path, {"level": Choice(0.1, 0.2), "batch_size": 8}, trials=2, pruner="none")
+        assert result.best["batch_size"] == 8
+        assert tomllib.loads((tmp_path / "best.toml").read_text())["batch_size"] == 8
+
+    def test_default_space_takes_constants(self) -> None:
+        space, constants = search_space(noterl.PPO, {"num_envs": 8})
+        assert constants == {"num_envs": 8}
+        values = space(optuna.create_study().ask(), 100)
+        assert values["num_envs"] == 8 and "clip" in values
+
+    def test_best_toml_holds_objects_as_calls(self, tmp_path: Path) -> None:
+        pytest.importorskip("tyro")
+
+        def space(trial: Any, steps: int) -> dict[str, Any]:
+            policy = noterl.policies.LinearEpsGreedyPolicy(1.0, trial.suggest_float("eps", 0.1, 0.2), 100)
+            return {"policy": policy, "hidden": (8,), "gamma": 0.9, "optimizer": 1e-3}
+
+        options = {"trials": 2, "steps": 40, "verbose": 0, "out": tmp_path, "pruner": "none"}
+        result = tune(noterl.DQN, "CartPole-v1", space, **options)
+        table = tomllib.loads((tmp_path / "best.toml").read_text())
+        assert table["policy"].startswith("LinearEpsGreedyPolicy(") and table["env"] == "CartPole-v1"
+        arguments = ["--config", str(tmp_path / "best.toml"), "--out", str(tmp_path / "run"), "--quiet"]
+        with pytest.warns(UserWarning, match="without a gradient update"):
+            assert main(["train", *arguments]) == 0
+        agent = noterl.load(tmp_path / "run" / "agent.noterl")
+        assert agent.steps == 40 and agent.policy.get_config() == result.best["policy"].get_config()
+
+    @pytest.mark.parametrize(
+        ("options", "argument"),
+        [
+            ({"trials": 0}, "trials"), ({"steps": 0}, "steps"), ({"jobs": 0}, "jobs"),
+            ({"seeds_per_trial": 0}, "seeds_per_trial"),
+            ({"evaluations": 5}, "evaluations"), ({"episodes": 0}, "episodes"), ({"sampler": "x"}, "sampler"),
+            ({"pruner": "x"}, "pruner"), ({"pruner": "wilcoxon"}, "seeds_per_trial"), ({"memory": 0}, "memory"),
+            ({"time_limit": -1}, "time_limit"), ({"seed": -1}, "seed"), ({"warmup_trials": -1}, "warmup_trials"),
+        ],
+    )  # fmt: skip
+    def test_invalid_argument_raises(self, tmp_path: Path, options: dict[str, Any], argument: str) -> None:
+        with pytest.raises(ValueError, match=argument):
+            run(tmp_path / "new", {"level": Float(0, 1)}, **options)
+        assert not (tmp_path / "new").exists()
+
+    @pytest.mark.parametrize("space", [{"levle": Float(0, 1)}, None, 3, {"level": 0.3}])
+    def test_invalid_space_raises(self, tmp_path: Path, space: Any) -> None:
+        with pytest.raises(ValueError, match="space"):
+            run(tmp_path / "new", space)
+
+
+@pytest.mark.backends("jax")
+def test_failed_trials_do_not_end_the_search(tmp_path: Path) -> None:
+    study = open_study(optuna, tmp_path / "study.log", "noterl", "tpe", "none", 5, 0)
+    study.set_user_attr("default", 0.1)  # so that the defaults are not measured
+    behaviors = ("raise", "exit", "fill", "")
+    result = run(
+        tmp_path,
+        lambda trial, steps: {"behavior": behaviors[trial.number]},
+        trials=4,
+        jobs=2,
+        memory=1.6,
+        pruner="none",
+    )
+    errors = [trial.user_attrs.get("error", "") for trial in result.study.trials]
+    assert states(result) == ["FAIL", "FAIL", "FAIL", "COMPLETE"]
+    assert "this trial raises" in errors[0] and "exit code 7" in errors[1] and "GiB" in errors[2]
+    assert 0.5 <= result.value < 0.6 and result.is_better
+
+
+def test_trial_above_the_time_limit_fails() -> None:
+    limits = Limits(None, 5.0)
+    limits.check(None, time.monotonic() - 4.0)
+    with pytest.raises(TrialError, match="5 seconds"):
+        limits.check(None, time.monotonic() - 6.0)
+
+
+def test_failing_defaults_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Any, *arguments: Any) -> Any:
+        raise TrialError("no reason")
+
+    monkeypatch.setattr(Search, "_measure", fail)
+    with pytest.warns(RuntimeWarning, match="no reason"):
+        result = run(tmp_path, {"level": Float(0, 1)}, trials=1)
+    assert states(result) == ["FAIL"] and result.best == {} and np.isnan([result.value, result.default]).all()
+    assert not (tmp_path / "best.toml").exists() and "none is complete" in describe(result)
+
+
+@pytest.mark.backends("jax")
+def test_command_tunes_and_its_result_trains(tmp_path: Path) -> None:
+    """The whole way in new processes: `noterl tune`, then `noterl train --config best.toml`."""
+    pytest.importorskip("tyro")
+    options = ["--steps", "64", "--trials", "1", "--evaluations", "2", "--episodes", "1"]
+    space = ["--gamma", "Float(0.9, 0.99)", "--hidden", "Choice((4,), (8,))", "--batch-size", "16"]
+    arguments = ["tune", "dqn", "--env", "CartPole-v1", *options, *space, "--out", str(tmp_path)]
+    result = subprocess.run([sys.executable, "-m", "noterl", *arguments], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert "1 trials (1 complete)" in result.stdout and "best.toml" in result.stdout
+    table = tomllib.loads((tmp_path / "best.toml").read_text())
+    assert table["agent"] == "dqn" and 0.9 <= table["gamma"] <= 0.99 and table["hidden"] in ([4], [8])
+    assert table["batch_size"] == 16

@@ -10,7 +10,6 @@ import numpy as np
 
 from noterl.explorer import Explorer
 from noterl.heads import Head
-from noterl.random import Generators
 
 
 @dataclass(eq=False)
@@ -25,15 +24,17 @@ class Actor:
         dtype: dtype of the observations that networks receive.
         normalizers: normalizes observations before the forward pass; None for no normalization.
         learning_starts: number of environment steps at the start whose actions are uniformly random.
+        first_lane: number of the first lane that this actor acts for; above 0 in some worker processes.
     """
 
     forward: Any
     head: Head
     explorer: Explorer
-    generators: Generators
+    generators: Callable[[str], np.random.Generator]
     dtype: Any
     normalizers: Any = None
     learning_starts: int = 0
+    first_lane: int = 0
 
     def __post_init__(self) -> None:
         self.explorer.generator = self.generators("exploration")
@@ -50,7 +51,7 @@ class Actor:
             step: environment steps so far.
             waiting: bool `[N]`, True for lanes whose step does not count; None if all count.
         """
-        remaining = self.learning_starts - step
+        remaining = self.learning_starts - step - self.first_lane
         if remaining <= 0:
             return self.select(observations, step, self.explorer)
         count = len(observations)

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.collect.action_log import MAX_BYTES, ActionLog
+from noterl.collect.rows import row_specs
 from noterl.utils.schema import Array, Int, ListOf, check
 
 if TYPE_CHECKING:
@@ -44,13 +45,51 @@ def check_state(state: Any, source: EnvSource) -> None:
             lane["earned"] = Array(np.float64, (len(source.team),))
         chosen = Array(np.int64 if isinstance(action_space, spaces.Discrete) else log.dtype, (count, *log.shape[1:]))
         cursor = Int(0, count - (state["actions"] is not None))
-        check(state, {**expected, "actions": (chosen, None), "cursor": cursor}, "lanes")
+        expected |= {"actions": (chosen, None), "cursor": cursor}
+        if "pool" in state:
+            expected["pool"] = _pool(source, count, state["pool"])
+        check(state, expected, "lanes")
+        valid_pool = "pool" not in state or _is_possible_pool(**state["pool"], actions=state["actions"], count=count)
+        if not valid_pool:
+            raise ValueError("the state of the workers is malformed")
     stored = [each for each in actions if each is not None]
     valid = count > 0 and _is_possible(**state["ledger"]) and all(each.nbytes <= MAX_BYTES for each in stored)
     if isinstance(action_space, spaces.Discrete):
         valid &= all(((each >= 0) & (each < action_space.n)).all() for each in stored)
     if not valid:
         raise ValueError("the state of the environments is malformed")
+
+
+def _pool(source: EnvSource, count: int, pool: Any) -> dict[str, Any]:
+    """Return the schema of what workers add to the state: see `PoolLanes.get_state`."""
+    row = {spec.name: Array(spec.dtype, (None, *spec.shape)) for spec in row_specs(source)}
+    ledgers = [
+        {
+            "returns": [float] * lanes,
+            "lengths": [Int(0)] * lanes,
+            "numbers": [Int(-1)] * lanes,
+            "running": [bool] * lanes,
+        }
+        | {"over": []}
+        for lanes in (len(ledger["running"]) for ledger in pool["ledgers"])
+    ]
+    return {
+        "rows": [row] * len(ledgers),
+        "ledgers": ledgers,
+        "explorers": [(dict, None)] * len(ledgers),
+        "fresh": ListOf(Int(0, count - 1)),
+    }
+
+
+def _is_possible_pool(*, rows: Any, ledgers: Any, actions: Any, count: int, **_: Any) -> bool:
+    """Return whether the workers share the lanes out, and have whole rounds, at least the one in progress."""
+    lanes = [len(ledger["running"]) for ledger in ledgers]
+    rounds = [{len(array) / max(own, 1) for array in each.values()} for each, own in zip(rows, lanes, strict=True)]
+    whole = all(len(each) == 1 and (number := min(each)) == int(number) for each in rounds)
+    workers = len(lanes)
+    shared = lanes == [(index + 1) * count // workers - index * count // workers for index in range(workers)]
+    begun = actions is None or all(min(each) >= 1 for each in rounds)
+    return 0 < workers <= count and whole and shared and begun
 
 
 def _is_possible(*, running: list[bool], numbers: list[int], over: list[int], **_: Any) -> bool:

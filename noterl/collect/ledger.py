@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -44,6 +45,11 @@ class Ledger:
         """Restore a state that `get_state` returned."""
         for name in vars(self):
             setattr(self, name, list(state[name]))
+
+
+def is_ahead(state: Mapping[str, Any]) -> bool:
+    """Return whether the state of lanes holds rounds that workers have collected and the loop has not consumed."""
+    return "pool" in state and any(len(rows["reward"]) for rows in state["pool"]["rows"])
 
 
 def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts") -> None:

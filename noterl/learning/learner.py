@@ -182,6 +182,11 @@ class Learner(ABC):
         """Transitions of one gradient update."""
         return int(self.schedule.batch_size)
 
+    @property
+    def rounds_left(self) -> int | None:
+        """Number of rounds until the next update; None if the workers' setting decides how many are collected."""
+        return None
+
     def begin_round(self, observations: np.ndarray, actions: np.ndarray) -> None:  # noqa: B027  (optional)
         """Called with the observations and actions `[N, ...]` of all lanes before they step."""
 

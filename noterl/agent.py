@@ -17,7 +17,9 @@ from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
 from noterl.callback import Callback
+from noterl.collect import Workers
 from noterl.collect.info import EpisodeInfo, check_info
+from noterl.collect.workers import check_workers
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.explorer import Explorer
@@ -249,6 +251,7 @@ class Agent(Algorithm):
         steps: float | None = None,
         callbacks: Iterable[Any] = (),
         num_envs: int | None = None,
+        workers: int | Workers = 0,
         verbose: int | str = "auto",
         log_every: int | None = None,
         seed: int | None = None,
@@ -263,9 +266,10 @@ class Agent(Algorithm):
                 ends when `episodes` or `steps` is reached. Both may be None if a callback ends training.
             callbacks: `noterl.callbacks` or `keras.callbacks`. They run in this order, but loggers and checkpoints run
                 last.
-            num_envs: number of environments, which are stepped in turn in this process; by default that of the previous
-                `fit`, or 1. It does not speed up slow environments. For them, pass a `gymnasium.vector.AsyncVectorEnv`
-                as `env`, which steps its environments in parallel processes.
+            num_envs: number of environments; by default that of the previous `fit`, or one for each worker, or 1.
+                Without workers they are stepped in turn in this process, which does not speed up slow environments.
+            workers: number of processes that step the environments, or a `noterl.collect.Workers` with more settings; 0
+                for none. The workers also choose actions if the network runs in NumPy. They end with this `fit`.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds, and at
                 the end; "auto" is 1 on a terminal, else 2.
             log_every: episodes between lines, 10 by default.
@@ -281,6 +285,7 @@ class Agent(Algorithm):
         Raises:
             ValueError: if an argument is not one of the allowed values.
             RuntimeError: while another `fit` of this agent is running.
+            noterl.collect.WorkerError: if an environment raises in a worker, or too many workers fail.
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
             KeyboardInterrupt: after Ctrl-C, when the step in progress has ended; the agent can then be saved, and a
                 later `fit` continues.
@@ -294,23 +299,28 @@ class Agent(Algorithm):
         user_callbacks = CallbackList(callbacks)
         verbose = check_fit_arguments(env, episodes, steps, num_envs, verbose, log_every, user_callbacks)
         check_seed(seed)
+        pool = check_workers(workers)
         session = self._session
         session.verbose = verbose
         source = session.find_source(env)
         session.info = check_info_of_fit(info, self._build()[0], user_callbacks)
+        if pool is not None and (self.info_spec or session.info):
+            which = "info" if session.info else type(self).__name__
+            raise ValueError(f"workers do not return the step's `info`, which {which} needs; got workers={workers!r}")
         budget = budget_of(self._counters, episodes, steps)
         for callback in user_callbacks.callbacks:
             callback.before_fit(self, budget)
         learner, actor = self._build()  # a callback may have restored or compiled the agent
         session.fits += 1
         restart = seed is not None and not budget.resumed
-        learner.attach(source, session.count(source, num_envs))
-        lanes = session.open(source, num_envs, restart=restart, info_spec=self.info_spec)
+        learner.attach(source, session.count(source, num_envs, pool))
+        lanes = session.open(source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec)
         lanes.ledger.record_info(session.info)
         learner.open(lanes.num_envs)
         actor.attach(lanes)
         if restart:
             self._reseed(seed)
+        session.start_workers(actor)
         session.history = history = History()
         session.stop = StopRequest()
         progress = progress_callbacks(verbose, log_every, episodes, steps)

@@ -11,7 +11,6 @@ import numpy as np
 
 from noterl.explorer import Explorer
 from noterl.heads import Head
-from noterl.random import Generators
 
 
 @dataclass(eq=False)
@@ -29,16 +28,18 @@ class Actor:
         forward_fields: the shapes of the fields that `forward` returns beside the output, by name.
         fields: further fields `[N, ...]` of the actions that `choose_actions` returned last, by name. The memory stores
             them with the transitions.
+        first_lane: number of the first lane that this actor acts for; above 0 in some worker processes.
     """
 
     forward: Any
     head: Head
     explorer: Explorer
-    generators: Generators
+    generators: Callable[[str], np.random.Generator]
     dtype: Any
     normalizers: Any = None
     learning_starts: int = 0
     forward_fields: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    first_lane: int = 0
 
     def __post_init__(self) -> None:
         self.fields: dict[str, np.ndarray] = {}
@@ -59,7 +60,7 @@ class Actor:
             step: environment steps so far.
             waiting: bool `[N]`, True for lanes whose step does not count; None if all count.
         """
-        remaining = self.learning_starts - step
+        remaining = self.learning_starts - step - self.first_lane
         if remaining <= 0:
             return self.select(observations, step, self.explorer)
         count = len(observations)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl.acting.numpy_forward import Step, describe
+from noterl.acting.numpy_forward import Step, describe, run_program
 
 # Above this many weights a compiled forward pass beats NumPy even for one observation (benchmarks/micro/test_act.py).
 NUMPY_WEIGHTS_LIMIT = 2_000_000
@@ -38,6 +38,29 @@ class Joint(NamedTuple):
     widths: Sequence[int]
 
 
+class _JointProgram:
+    """The forward pass of several agents in NumPy.
+
+    Args:
+        joint: how the agents share the forward pass.
+
+    Attributes:
+        parts: each agent's program, and the range of its weights.
+    """
+
+    def __init__(self, joint: Joint) -> None:
+        self.joint = joint
+        self.parts: list[tuple[Step, int, int]] = []
+
+    def __call__(self, x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+        observations = self.joint.split(np.atleast_2d(x))
+        outputs = [
+            part(own, weights[start:stop]) for (part, start, stop), own in zip(self.parts, observations, strict=False)
+        ]
+        whole: np.ndarray = np.concatenate(outputs, axis=-1)
+        return whole[0] if x.ndim == 1 else whole
+
+
 @dataclass(eq=False)
 class HostForward:
     """The network's output `[N, ...]` for observations `[N, ...]`, in NumPy where possible.
@@ -51,6 +74,7 @@ class HostForward:
         dtype: of observations as networks receive them.
         joint: how several agents share the forward pass; None for one agent.
         stale: whether weights may have changed outside an update; they are then fetched at the next call.
+        program: the NumPy copy, a function of `(observations, weights)` that can be pickled; None if there is none.
         in_numpy: whether the NumPy copy is used.
         report: the variables whose weights an update should return as one array; empty if they are large.
     """
@@ -71,8 +95,8 @@ class HostForward:
         self.report: list[Any] = []
         self._reported: Any = None
         self._variables: list[Any] = []
-        self._program = self._find_program(self.joint)
-        self.in_numpy = self._program is not None
+        self.program = self._find_program(self.joint)
+        self.in_numpy = self.program is not None
         if self.in_numpy:
             self._prepare_weights()
 
@@ -90,18 +114,19 @@ class HostForward:
 
     def __call__(self, observations: Any) -> np.ndarray:
         """Return the network's output for observations `[N, ...]`."""
-        if self._program is None:
+        if self.program is None:
             return self.compiled(observations)
+        return run_program(self.program, observations, self.weights())
+
+    def weights(self) -> list[np.ndarray]:
+        """Return the weights of the NumPy copy; the same list until they may have changed."""
         if self.stale:
             self._weights = self._fetch()
             self.stale, self._reported = False, None
         elif self._reported is not None:
             flat, self._reported = self._backend.fetch(self._reported), None
             self._weights = [flat[start:stop].reshape(shape) for start, stop, shape in self._places]
-        if len(observations) == 1 and observations.ndim == 2:
-            # A vector times a matrix takes half the time of a matrix with one row.
-            return self._program(observations[0], self._weights)[None]
-        return self._program(observations, self._weights)
+        return self._weights
 
     def weights_updated(self, weights: Any) -> None:
         """Called after each update.
@@ -127,20 +152,10 @@ class HostForward:
     def _find_program(self, joint: Joint | None) -> Step | None:
         """Return a NumPy function that gives the outputs of the compiled call; None if there is none.
 
-        With several agents, a network is searched for each agent in turn, and `joint_program` runs all of them.
+        With several agents, a network is searched for each agent in turn, and a `_JointProgram` runs all of them.
         """
-        parts: list[tuple[Step, int, int]] = []  # each agent's program, and the range of its variables
-
-        def joint_program(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
-            assert joint is not None
-            observations = joint.split(np.atleast_2d(x))
-            outputs = [
-                part(own, weights[start:stop]) for (part, start, stop), own in zip(parts, observations, strict=False)
-            ]
-            whole: np.ndarray = np.concatenate(outputs, axis=-1)
-            return whole[0] if x.ndim == 1 else whole
-
-        program: Step = joint_program
+        together = None if joint is None else _JointProgram(joint)
+        program: Step | None = together
         for width in (None,) if joint is None else np.cumsum(joint.widths).tolist():
             found = self._variables
             for network in self.networks:
@@ -148,12 +163,15 @@ class HostForward:
                 if described is None:
                     continue
                 self._variables = [*found, *described[1]]
-                parts.append((described[0], len(found), len(self._variables)))
-                program = joint_program if joint else described[0]
+                program = described[0]
+                if together is not None:
+                    together.parts.append((program, len(found), len(self._variables)))
+                    program = together
                 size = sum(math.prod(variable.shape) for variable in self._variables)
                 if size <= NUMPY_WEIGHTS_LIMIT and self._agrees(program, width):
                     break
-                parts.pop()
+                if together is not None:
+                    together.parts.pop()
             else:
                 return None
         return program

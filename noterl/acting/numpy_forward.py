@@ -1,28 +1,61 @@
-"""A network as a NumPy function: dense layers, activations and dueling streams."""
+"""A network as a NumPy function: dense layers, activations and dueling streams.
+
+The function can be pickled, so worker processes use it too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 Step = Callable[[np.ndarray, list[np.ndarray]], np.ndarray]
 
-_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "relu": lambda x: np.maximum(x, 0, out=x),
-    "tanh": lambda x: np.tanh(x, out=x),
-    "sigmoid": lambda x: _sigmoid(x),
-    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "silu": lambda x: x * _sigmoid(x),
-    "linear": lambda x: x,
-}
+
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0, out=x)
+
+
+def _tanh(x: np.ndarray) -> np.ndarray:
+    return np.tanh(x, out=x)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     """Return 1 / (1 + exp(-x)), computed from tanh, which does not overflow."""
     half: np.ndarray = np.tanh(0.5 * x)
     return 0.5 * half + 0.5
+
+
+def _elu(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    return x * _sigmoid(x)
+
+
+def _linear(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": _relu,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+    "elu": _elu,
+    "silu": _silu,
+    "linear": _linear,
+}
+
+
+def run_program(program: Step, observations: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+    """Return the outputs `[N, ...]` of a function of `describe` for observations `[N, ...]`."""
+    if len(observations) == 1 and observations.ndim == 2:
+        # A vector times a matrix takes half the time of a matrix with one row.
+        return program(observations[0], weights)[None]
+    return program(observations, weights)
 
 
 def describe(network: Any) -> tuple[Step, list[Any]] | None:
@@ -43,7 +76,9 @@ def _describe(network: Any, variables: list[Any]) -> Step | None:
         trunk, value, advantage = (
             _describe(part, variables) for part in (network.trunk, network.value, network.advantage)
         )
-        return None if trunk is None or value is None or advantage is None else _dueling(trunk, value, advantage)
+        return (
+            None if trunk is None or value is None or advantage is None else partial(_dueling, trunk, value, advantage)
+        )
     layers = networks.stacked_layers(network)
     if not layers:
         return None
@@ -53,7 +88,7 @@ def _describe(network: Any, variables: list[Any]) -> Step | None:
         if steps is None:
             return None
         flat += steps
-    return lambda x, weights: _run(flat, x, weights)
+    return partial(_run, flat)
 
 
 def _run(steps: list[Step], x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
@@ -62,13 +97,26 @@ def _run(steps: list[Step], x: np.ndarray, weights: list[np.ndarray]) -> np.ndar
     return x
 
 
-def _dueling(trunk: Step, value: Step, advantage: Step) -> Step:
-    def combined(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
-        features = trunk(x, weights)
-        advantages = advantage(features, weights)
-        return value(features, weights) + advantages - advantages.mean(-1, keepdims=True)
+def _dueling(trunk: Step, value: Step, advantage: Step, x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+    features = trunk(x, weights)
+    advantages = advantage(features, weights)
+    return value(features, weights) + advantages - advantages.mean(-1, keepdims=True)
 
-    return combined
+
+def _flatten(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+    return x if x.ndim == 1 else x.reshape(len(x), -1)
+
+
+def _scale(factor: np.float32, x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+    return x.astype(np.float32) * factor
+
+
+def _append_log_std(position: int, x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([x, np.broadcast_to(weights[position], x.shape)], axis=-1)
+
+
+def _activate(activation: Callable[[np.ndarray], np.ndarray], x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+    return activation(x.copy())  # without the copy, it could change the observations
 
 
 def _layer(layer: Any, variables: list[Any]) -> list[Step] | None:
@@ -79,24 +127,23 @@ def _layer(layer: Any, variables: list[Any]) -> list[Step] | None:
         return None
     kind = type(layer).__name__
     if kind == "Flatten":
-        return [lambda x, weights: x if x.ndim == 1 else x.reshape(len(x), -1)]
+        return [_flatten]
     if kind in ("Identity", "InputLayer", "Float"):  # NumPy computes bytes times float32 in float32
         return []
     if kind in ("Scale", "Rescaling"):
         factor = np.float32(layer.factor if kind == "Scale" else layer.scale)
-        return None if getattr(layer, "offset", 0) else [lambda x, weights: x.astype(np.float32) * factor]
+        return None if getattr(layer, "offset", 0) else [partial(_scale, factor)]
     if kind in ("Dense", "Linear"):
         return _dense(layer, variables)
     if kind == "LogStd":
         position = len(variables)
         variables += networks.variables(layer)
-        return [lambda x, weights: np.concatenate([x, np.broadcast_to(weights[position], x.shape)], axis=-1)]
+        return [partial(_append_log_std, position)]
     if kind == "Activation":
         kind = layer.activation.__name__
     parameters = [getattr(layer, name, default) for name, default in (("negative_slope", 0.0), ("max_value", None))]
     if kind.lower() in ("relu", "tanh", "sigmoid", "silu") and parameters in ([0.0, None], [0, None]):
-        activation = _ACTIVATIONS[kind.lower()]
-        return [lambda x, weights: activation(x.copy())]  # without the copy, it could change the observations
+        return [partial(_activate, _ACTIVATIONS[kind.lower()])]
     return None
 
 
@@ -110,12 +157,21 @@ def _dense(layer: Any, variables: list[Any]) -> list[Step] | None:
         return None
     variables += found
     if networks.is_module(layer):
-        return [lambda x, weights: _affine(x, weights[first].T, weights[first + 1])]
+        return [partial(_linear_module, first)]
     activation = getattr(layer.activation, "__name__", "")
     if activation not in _ACTIVATIONS or layer.activation is not getattr(keras.activations, activation, None):
         return None
-    apply = _ACTIVATIONS[activation]
-    return [lambda x, weights: apply(_affine(x, weights[first], weights[first + 1]))]
+    return [partial(_dense_layer, first, _ACTIVATIONS[activation])]
+
+
+def _linear_module(first: int, x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+    return _affine(x, weights[first].T, weights[first + 1])
+
+
+def _dense_layer(
+    first: int, activation: Callable[[np.ndarray], np.ndarray], x: np.ndarray, weights: list[np.ndarray]
+) -> np.ndarray:
+    return activation(_affine(x, weights[first], weights[first + 1]))
 
 
 def _affine(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:

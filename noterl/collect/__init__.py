@@ -1,19 +1,21 @@
-"""Lanes: they step the environments of a training, scalar ones in this process or a vector environment."""
+"""Lanes: they step the environments of a training, in this process, in worker processes, or a vector environment."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from noterl.collect.lanes import InfoSpec, Lanes
+from noterl.collect.pool import PoolLanes
 from noterl.collect.team import TeamLanes
 from noterl.collect.vector import VectorLanes
+from noterl.collect.workers import WorkerError, Workers
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
     from noterl.envs.multi_agent.parallel import TeamReward
     from noterl.random import Generators
 
-__all__ = ["Lanes", "TeamLanes", "VectorLanes", "open_lanes"]
+__all__ = ["Lanes", "PoolLanes", "TeamLanes", "VectorLanes", "WorkerError", "Workers", "open_lanes"]
 
 
 def open_lanes(
@@ -35,5 +37,5 @@ def open_lanes(
     if source.vector is not None:
         return VectorLanes(source, generators)
     if source.team is None:
-        return Lanes(source, num_envs, generators, info_spec)
+        return Lanes(source, num_envs, generators, info_spec=info_spec)
     return TeamLanes(source, num_envs, generators, team_reward)

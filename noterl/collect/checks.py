@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from noterl.collect.action_log import MAX_BYTES, ActionLog
 from noterl.collect.info import REDUCTIONS, STATE
+from noterl.collect.rows import row_specs
 from noterl.utils.schema import Array, DictOf, Int, ListOf, check
 
 if TYPE_CHECKING:
@@ -54,8 +55,13 @@ def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec
         chosen = Array(np.int64 if isinstance(action_space, spaces.Discrete) else log.dtype, (count, *log.shape[1:]))
         cursor = Int(0, count - (state["actions"] is not None))
         extra = _fields(extra_spec, count) if state["actions"] is not None else {}
-        rest = {"actions": (chosen, None), "cursor": cursor, "extra": extra, "info": _fields(info_spec, count)}
-        check(state, {**expected, **rest}, "lanes")
+        expected |= {"actions": (chosen, None), "cursor": cursor, "extra": extra, "info": _fields(info_spec, count)}
+        if "pool" in state:
+            expected["pool"] = _pool(source, count, state["pool"])
+        check(state, expected, "lanes")
+        valid_pool = "pool" not in state or _is_possible_pool(**state["pool"], actions=state["actions"], count=count)
+        if not valid_pool:
+            raise ValueError("the state of the workers is malformed")
     stored = [each for each in actions if each is not None]
     reductions = {reduction for each in state["ledger"]["info"] for reduction, _, _ in each.values()}
     valid = count > 0 and reductions <= {*REDUCTIONS}
@@ -69,6 +75,39 @@ def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec
 def _fields(spec: Mapping[str, Any] | None, count: int) -> dict[str, Array]:
     """Return the schema of the fields of `count` lanes."""
     return {name: Array(np.dtype(dtype), (count, *shape)) for name, (shape, dtype, *_) in (spec or {}).items()}
+
+
+def _pool(source: EnvSource, count: int, pool: Any) -> dict[str, Any]:
+    """Return the schema of what workers add to the state: see `PoolLanes.get_state`."""
+    row = {spec.name: Array(spec.dtype, (None, *spec.shape)) for spec in row_specs(source)}
+    ledgers = [
+        {
+            "returns": [float] * lanes,
+            "lengths": [Int(0)] * lanes,
+            "numbers": [Int(-1)] * lanes,
+            "running": [bool] * lanes,
+            "info": [{}] * lanes,
+        }
+        | {"over": []}
+        for lanes in (len(ledger["running"]) for ledger in pool["ledgers"])
+    ]
+    return {
+        "rows": [row] * len(ledgers),
+        "ledgers": ledgers,
+        "explorers": [(dict, None)] * len(ledgers),
+        "fresh": ListOf(Int(0, count - 1)),
+    }
+
+
+def _is_possible_pool(*, rows: Any, ledgers: Any, actions: Any, count: int, **_: Any) -> bool:
+    """Return whether the workers share the lanes out, and have whole rounds, at least the one in progress."""
+    lanes = [len(ledger["running"]) for ledger in ledgers]
+    rounds = [{len(array) / max(own, 1) for array in each.values()} for each, own in zip(rows, lanes, strict=True)]
+    whole = all(len(each) == 1 and (number := min(each)) == int(number) for each in rounds)
+    workers = len(lanes)
+    shared = lanes == [(index + 1) * count // workers - index * count // workers for index in range(workers)]
+    begun = actions is None or all(min(each) >= 1 for each in rounds)
+    return 0 < workers <= count and whole and shared and begun
 
 
 def _is_possible(*, running: list[bool], numbers: list[int], over: list[int], **_: Any) -> bool:

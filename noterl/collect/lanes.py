@@ -6,7 +6,7 @@ continues there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
-from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, warn_too_long
+from noterl.collect.ledger import Ledger, is_ahead, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.heads import one_of
@@ -22,7 +22,6 @@ from noterl.types import Transition
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
-    from noterl.random import Generators
 
 
 # By name: the shape and dtype of a field of `info`, and its value where `info` lacks it.
@@ -36,6 +35,8 @@ class Lanes:
         source: makes the environments.
         num_envs: the number of lanes.
         generators: the seeds of a lane come from the generator "environment/<lane>".
+        first: the number of the first lane, for the names of generators and for messages. Lane k of these is the lane
+            `first + k` of the training; `first` is above 0 in worker processes.
         info_spec: fields of `info` that transitions hold; see `Algorithm.info_spec`.
 
     Attributes:
@@ -45,14 +46,25 @@ class Lanes:
         waiting: lanes that reset themselves in the next step; always None, because scalar environments never do.
         environments: the environment of each lane.
         info: the current value of each field of `info_spec`, `[N, ...]`.
+        interrupted: lanes whose episode was cut because a worker process has failed; always empty here.
+        num_workers: the number of worker processes, 0.
+        acts: whether worker processes choose the actions.
     """
 
     waiting: np.ndarray | None = None
+    interrupted: Sequence[int] = ()
+    num_workers = 0
+    acts = False
 
     def __init__(
-        self, source: EnvSource, num_envs: int, generators: Generators, info_spec: InfoSpec | None = None
+        self,
+        source: EnvSource,
+        num_envs: int,
+        generators: Callable[[str], np.random.Generator],
+        first: int = 0,
+        info_spec: InfoSpec | None = None,
     ) -> None:
-        self.source, self.num_envs = source, num_envs
+        self.source, self.num_envs, self.first = source, num_envs, first
         self.ledger = Ledger(num_envs)
         self.actions: Any = None
         self.cursor = 0
@@ -103,9 +115,9 @@ class Lanes:
 
     def reset(self, lane: int, number: int, step: int) -> None:
         """Start episode `number` in a lane, with a new seed."""
-        seed = int(self._generators(f"environment/{lane}").integers(2**31))
+        seed = int(self._generators(f"environment/{self.first + lane}").integers(2**31))
         observation, info = self.environments[lane].reset(seed=seed)
-        self._checker.observation(observation, lane, step)
+        self._checker.observation(observation, self.first + lane, step)
         self._set_observation(lane, observation)
         if self._info_spec:
             self._set_info(lane, info)
@@ -143,14 +155,14 @@ class Lanes:
         ledger.running[lane] = False
         given = action if self._discrete else action.copy()  # the environment may change it in place
         observation, reward, terminated, truncated, info = self._steps[lane](given)
-        self._checker.observation(observation, lane, step)
-        self._checker.reward(reward, lane, step)
+        self._checker.observation(observation, self.first + lane, step)
+        self._checker.reward(reward, self.first + lane, step)
         if ledger.reductions:
             ledger.info[lane].add(info)
         ledger.running[lane] = True
         if not self._logs[lane].append(action) and not self._has_warned:
             self._has_warned = True
-            warn_too_long(f"the episode of environment {lane}")
+            warn_too_long(f"the episode of environment {self.first + lane}")
         gained = float(reward)
         ledger.returns[lane] += gained
         ledger.lengths[lane] += 1
@@ -225,6 +237,8 @@ class Lanes:
         if "vector" in state or (len(lanes) != self.num_envs and self.source.num_envs is not None):
             kind = "a vector environment" if "vector" in state else f"{len(lanes)} environments"
             warn_restarted("the environments", f"the state is of {kind}", "Their episodes restart")
+        elif len(lanes) == self.num_envs and is_ahead(state):
+            warn_restarted("the environments", "their workers had collected further", "Their episodes restart")
         elif len(lanes) == self.num_envs:
             self.ledger.set_state(state["ledger"])
             self.actions = None if state["actions"] is None else self._members(state["actions"])
@@ -249,7 +263,7 @@ class Lanes:
             reason = f"{type(error).__name__}: {error}"
         if reason is not None:
             self.ledger.running[lane] = False
-            warn_restarted(f"environment {lane}", reason)
+            warn_restarted(f"environment {self.first + lane}", reason)
 
     def _restore_environment(self, lane: int, saved: dict[str, Any]) -> str | None:
         """Restore the environment's own state, or repeat the actions; return the reason if that failed, else None."""

@@ -62,6 +62,11 @@ class Ledger:
         self.info = [EpisodeInfo.from_state(each) for each in state["info"]]
 
 
+def is_ahead(state: Mapping[str, Any]) -> bool:
+    """Return whether the state of lanes holds rounds that workers have collected and the loop has not consumed."""
+    return "pool" in state and any(len(rows["reward"]) for rows in state["pool"]["rows"])
+
+
 def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts") -> None:
     """Warn that saved episodes could not be restored.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from noterl.types import Transition
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
     from noterl.envs.multi_agent.parallel import TeamReward
-    from noterl.random import Generators
 
 
 class TeamLanes(Lanes):
@@ -23,12 +23,18 @@ class TeamLanes(Lanes):
         num_envs: the number of lanes.
         generators: see `Lanes`.
         team_reward: see `noterl.envs.multi_agent.parallel.TeamEnv`.
+        first: see `Lanes`.
     """
 
     def __init__(
-        self, source: EnvSource, num_envs: int, generators: Generators, team_reward: TeamReward | None
+        self,
+        source: EnvSource,
+        num_envs: int,
+        generators: Callable[[str], np.random.Generator],
+        team_reward: TeamReward | None,
+        first: int = 0,
     ) -> None:
-        super().__init__(source, num_envs, generators)
+        super().__init__(source, num_envs, generators, first)
         assert source.team is not None and team_reward is not None, "several agents need a team_reward"
         self._names = source.team.names
         self._earned = np.zeros((num_envs, len(self._names)))

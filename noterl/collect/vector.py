@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +49,10 @@ class VectorLanes:
     Raises:
         ValueError: if the environment's autoreset mode is not one of gymnasium's.
     """
+
+    interrupted: Sequence[int] = ()
+    num_workers = 0
+    acts = False
 
     def __init__(self, source: EnvSource, generators: Generators) -> None:
         self.source, self._env = source, source.open_vector()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from noterl.envs.games.game import Game, GameEnv
@@ -128,6 +128,19 @@ def remake(env: Env, render_mode: str | None) -> Env:
         return make_registered(env.spec, render_mode)
     except Exception as error:
         raise NotRemade(f"gymnasium.make(env.spec) raises {type(error).__name__}: {error}") from error
+
+
+def importable(spec: EnvSpec) -> EnvSpec:
+    """Return a spec with which a process makes the environment that has neither its registration nor its script.
+
+    An entry point in the script, such as "__main__:MyEnv", is replaced by the class.
+    """
+    if not isinstance(spec.entry_point, str) or not spec.entry_point.startswith("__main__:"):
+        return spec
+    spec = copy.deepcopy(spec)
+    creator: Any = load_env_creator(str(spec.entry_point))
+    spec.entry_point = creator
+    return spec
 
 
 def single_spec(vector: VectorEnv[Any, Any, Any]) -> EnvSpec | None:

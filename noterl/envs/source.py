@@ -17,6 +17,7 @@ from noterl.envs.making import (
     Env,
     NotRemade,
     as_env,
+    importable,
     make_registered,
     name_of,
     open_env,
@@ -232,6 +233,28 @@ class EnvSource:
         if self._env is None:
             raise ValueError(f"env: {self._absent}; pass env=")
         return functools.partial(remake, self._env)
+
+    def detached(self) -> EnvSource:
+        """Return a source that holds no environment, so that it can be sent to another process, which makes its own.
+
+        Raises:
+            ValueError: if there is no environment, if `env` is a vector environment, or if it is an environment that
+                `gymnasium.make` cannot make again.
+        """
+        if self.num_envs is not None:
+            raise ValueError(
+                f"workers: env must make single environments, but {name_of(self._env)} is a vector environment; pass "
+                "an id or a factory, such as lambda: MyEnv(), as env="
+            )
+        build, spec = self._builder(), self.spec
+        if spec is not None and (self._build is None or getattr(build, "func", None) is make_registered):
+            build = functools.partial(make_registered, importable(spec))
+        elif self._build is None:
+            raise ValueError(
+                f"workers: no second {name_of(self._env)} can be made (it has no spec); pass an id or a factory, such "
+                "as lambda: MyEnv(), as env="
+            )
+        return EnvSource(self.observation_space, self.action_space, build=build, team=self.team)
 
     def _checked(self, product: Any) -> Env:
         """Return the product with gymnasium's interface; raise if it is not a new environment or has other spaces."""

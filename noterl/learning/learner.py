@@ -198,6 +198,11 @@ class Learner(ABC):
         own = self.algorithm.actor_fields
         return {**self.forward_fields, **{name: tuple(self.algorithm.extra_spec[name][0]) for name in own}}
 
+    @property
+    def rounds_left(self) -> int | None:
+        """Number of rounds until the next update; None if the workers' setting decides how many are collected."""
+        return None
+
     def begin_round(  # noqa: B027  (optional)
         self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]
     ) -> None:

@@ -125,6 +125,11 @@ class RolloutLearner(Learner):
         configured = self.schedule.batch_size
         return self.num_rows if isinstance(configured, str) else min(configured, self.num_rows)
 
+    @property
+    def rounds_left(self) -> int:
+        """Number of rounds until the rollout is complete."""
+        return self.rollout.length - self.rollout.round % self.rollout.length
+
     def begin_round(self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]) -> None:
         """Store the observations and actions of all lanes, and the fields of `forward`."""
         self.rollout.begin_round(observations, actions, fields)

@@ -8,6 +8,7 @@ learner, the actor and the lanes. So training can stop after any tick and contin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,6 +18,7 @@ from noterl import backends
 from noterl.acting.actor import Actor
 from noterl.backends.common import GroupResult, NonFiniteError
 from noterl.callback import Budget, Handlers
+from noterl.collect import PoolLanes
 from noterl.history import History
 from noterl.learning.learner import Learner
 from noterl.training.dispatch import add_source, call_handlers, keep_first_error, run_all
@@ -25,6 +27,7 @@ from noterl.training.session import Session
 from noterl.types import Counters, Logs, Transition
 
 CLOCK = ("environment", "act", "store", "sample", "learn", "callbacks")
+WORKERS = "workers"  # in the time split, the time in which the loop waits for worker processes
 
 
 @dataclass(eq=False)
@@ -53,8 +56,13 @@ class Loop:
         self.lanes: Any = lanes
         self.events, self.stop, self.metrics = session.events, session.stop, session.metrics
         self.live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
-        self.clock = self.history.time_split = dict.fromkeys(CLOCK, 0.0)
         self.guard = InterruptGuard()
+        names: tuple[str, ...] = CLOCK
+        if isinstance(lanes, PoolLanes):
+            names = (*CLOCK, WORKERS)
+            lanes.check = self.guard.check
+        self.clock = self.history.time_split = dict.fromkeys(names, 0.0)
+        self._stepping = WORKERS if lanes.num_workers else "environment"  # where the time of environment steps counts
         self._open: list[int] = []  # lanes whose episode has fired its begin event, but not its end event
         self._over = lanes.ledger.over  # those of them whose episode is over
         self._failed = False
@@ -109,29 +117,49 @@ class Loop:
         return True
 
     def _begin_round(self) -> bool:
-        """Choose an action for every lane; return False if training is finished after the begin of an episode."""
+        """Choose an action for every lane; return False if no round has begun.
+
+        This is the case if training is finished after the begin of an episode, or if a worker process has failed.
+        """
         lanes = self.lanes
+        self._end_interrupted_episodes()
         idle = lanes.idle()
         if idle:
             for lane in idle:
                 self._begin_episode(lane)
             self.guard.check()
-            if self._is_finished():
+            if self._is_finished() or lanes.interrupted:
                 return False
         started = perf_counter()
-        observations = lanes.observations()
-        actions = self.actor.choose_actions(observations, self.counters.steps, lanes.waiting)
+        actions = self._choose_actions()
+        if actions is not None:
+            self.learner.begin_round(lanes.observations(), actions, self.actor.fields)
+        self.clock[WORKERS if lanes.acts else "act"] += perf_counter() - started
+        return actions is not None
+
+    def _choose_actions(self) -> Any:
+        """Return the actions of the round, `[N, ...]`; None if worker processes have failed, which cuts episodes."""
+        lanes, steps = self.lanes, self.counters.steps
+        if lanes.acts:
+            rounds = self.learner.rounds_left
+            if rounds is not None and self.budget.last_step < math.inf:
+                rounds = min(rounds, math.ceil((self.budget.last_step - steps) / lanes.num_envs))
+            return lanes.collect_round(self.actor, steps, rounds)
+        actions = self.actor.choose_actions(lanes.observations(), steps, lanes.waiting)
         lanes.begin_round(self.actor.head.executed(actions), self.actor.fields)
-        self.learner.begin_round(lanes.observations(), actions, self.actor.fields)
-        self.clock["act"] += perf_counter() - started
-        return True
+        return actions
+
+    def _end_interrupted_episodes(self) -> None:
+        """End the episodes that a failure of a worker process has cut; they are not complete."""
+        while self.lanes.interrupted:
+            self._fire_episode_end(self.lanes.interrupted.pop(0), False)
 
     def _tick(self) -> None:
         learner, counters, clock = self.learner, self.counters, self.clock
         started = perf_counter()
         transitions = self.lanes.tick(counters.steps + 1)
         stepped = perf_counter()
-        clock["environment"] += stepped - started
+        clock[self._stepping] += stepped - started
         before = counters.steps
         self._store(transitions)
         clock["store"] += perf_counter() - stepped
@@ -259,9 +287,10 @@ class Loop:
         started = perf_counter()
         self.learner.interrupt(lane)
         self.lanes.reset(lane, number, counters.steps)
-        self.actor.reset_noise(lane)
+        if not self.lanes.acts:
+            self.actor.reset_noise(lane)
         counters.episodes_begun += 1
-        self.clock["environment"] += perf_counter() - started
+        self.clock[self._stepping] += perf_counter() - started
         self._open.append(lane)
         self._fire(self.events.on_episode_begin, number, {})
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noterl import envs
 from noterl.callback import Events
-from noterl.collect import InfoSpec, Lanes, TeamLanes, VectorLanes, open_lanes
+from noterl.collect import InfoSpec, Lanes, PoolLanes, TeamLanes, VectorLanes, Workers, open_lanes
 from noterl.history import History
 from noterl.learning.metrics import MetricMeans
 from noterl.random import Generators
 from noterl.training.dispatch import CallbackList
+
+if TYPE_CHECKING:
+    from noterl.acting.actor import Actor
+
+
+AnyLanes = Lanes | TeamLanes | VectorLanes | PoolLanes
 
 
 @dataclass(slots=True)
@@ -52,7 +58,7 @@ class Session:
     ) -> None:
         self._env, self._source, self._generators, self.team_reward = env, source, generators, team_reward
         self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit that differs from `env`
-        self.lanes: Lanes | TeamLanes | VectorLanes | None = None
+        self.lanes: AnyLanes | None = None
         self.callbacks, self.events = CallbackList(), Events()
         self.history: History | None = None
         self.stop, self.metrics = StopRequest(), MetricMeans()
@@ -64,12 +70,48 @@ class Session:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Mark a `fit` as running inside the block; afterwards no callback handles events."""
+        """Mark a `fit` as running inside the block; afterwards no callback handles events and no worker runs."""
         self.is_training = True
         try:
             yield
+        except BaseException:
+            self._end_workers(hurry=True)
+            raise
+        else:
+            self._end_workers(hurry=False)
         finally:
             self.events, self.is_training = Events(), False
+
+    def start_workers(self, actor: Actor) -> None:
+        """Start the worker processes, if there are any.
+
+        Raises:
+            ValueError: if the environment or the exploration cannot be sent to another process.
+            WorkerError: if a worker fails at its start.
+        """
+        lanes = self.lanes
+        if isinstance(lanes, PoolLanes):
+            try:
+                lanes.start(actor)
+            except BaseException:
+                self._keep(lanes, lanes.get_state())
+                raise
+
+    def _end_workers(self, *, hurry: bool) -> None:
+        """End the worker processes, if there are any, and keep the state of their lanes for the next `fit`."""
+        lanes = self.lanes
+        if isinstance(lanes, PoolLanes):
+            try:
+                self._keep(lanes, lanes.get_state(hurry=hurry))
+            except BaseException:
+                self._keep(lanes, None)
+                lanes.kill()
+                raise
+            lanes.close()
+
+    def _keep(self, lanes: AnyLanes, state: Any) -> None:
+        """Replace lanes by their state, which the next `fit` restores."""
+        self.lanes, self._saved_lanes, self._saved_source = None, state, lanes.source
 
     def find_source(self, env: Any) -> envs.EnvSource:
         """Return the source of environments for `fit(env)`: the agent's, that of the last `fit`, or another.
@@ -86,32 +128,54 @@ class Session:
         return source
 
     def open(
-        self, source: envs.EnvSource, num_envs: int | None, *, restart: bool, info_spec: InfoSpec | None = None
-    ) -> Lanes | TeamLanes | VectorLanes:
+        self,
+        source: envs.EnvSource,
+        num_envs: int | None,
+        *,
+        restart: bool,
+        workers: Workers | None = None,
+        info_spec: InfoSpec | None = None,
+    ) -> AnyLanes:
         """Open the environments, or keep those that are open; unless `restart`, episodes in flight continue.
 
+        Worker processes do not run before `start_workers`.
+
         Raises:
-            ValueError: if `num_envs` is not the number of environments in a vector environment. The episodes in flight
-                are then kept for the next `fit`.
+            ValueError: if `num_envs` is not the number of environments in a vector environment, or workers cannot make
+                the environments. The episodes in flight are then kept for the next `fit`.
         """
-        count = self.count(source, num_envs)
-        lanes = self.lanes
-        if lanes is not None and lanes.source is source and restart and source.num_envs is not None:
-            lanes.restart()  # a vector environment can be reset without making it again
-        elif lanes is not None and (restart or lanes.source is not source or count != lanes.num_envs):
+        if workers is not None:
+            count = self.count(source, num_envs, workers)
+            pool = PoolLanes(source, count, self._generators, workers, self.team_reward)
             self.suspend()
-        if self.lanes is not None:
-            self.lanes.claim()
+            self.lanes = pool
+        elif self._keep_open(source, num_envs, restart):
+            assert self.lanes is not None
             return self.lanes
-        self.lanes = open_lanes(source, count, self._generators, self.team_reward, info_spec)
+        else:
+            count = self.count(source, num_envs)
+            self.lanes = open_lanes(source, count, self._generators, self.team_reward, info_spec)
         saved, of_source = self._saved_lanes, self._saved_source
         self._saved_lanes = self._saved_source = None
         if saved and not restart and of_source in (None, source):
             self.lanes.set_state(saved)
         return self.lanes
 
-    def count(self, source: envs.EnvSource, num_envs: int | None) -> int:
-        """Return the number of environments of a `fit` with these arguments.
+    def _keep_open(self, source: envs.EnvSource, num_envs: int | None, restart: bool) -> bool:
+        """Return whether the open environments serve the next `fit`; if not, close them and keep their state."""
+        count, lanes = self.count(source, num_envs), self.lanes
+        assert not isinstance(lanes, PoolLanes), "workers end with each fit"
+        if lanes is not None and lanes.source is source and restart and source.num_envs is not None:
+            lanes.restart()  # a vector environment can be reset without making it again
+        elif lanes is not None and (restart or lanes.source is not source or count != lanes.num_envs):
+            self.suspend()
+        if self.lanes is None:
+            return False
+        self.lanes.claim()
+        return True
+
+    def count(self, source: envs.EnvSource, num_envs: int | None, workers: Workers | None = None) -> int:
+        """Return the number of lanes: by default that of the last `fit`, but not less than one for each worker.
 
         Raises:
             ValueError: if `num_envs` is not the number of environments in a vector environment.
@@ -122,20 +186,23 @@ class Session:
             return source.num_envs
         if num_envs is not None:
             return num_envs
+        least = 1 if workers is None else workers.processes
         if self.lanes is not None:
-            return self.lanes.num_envs
-        return len(self._saved_lanes["lanes"]) if self._saved_lanes else 1
+            return max(self.lanes.num_envs, least)
+        return max(len(self._saved_lanes["lanes"]), least) if self._saved_lanes else least
 
     def suspend(self) -> None:
         """Close the environments and keep their state, so that the next `fit` in them continues the episodes."""
         if self.lanes is not None:
-            state, source = self.lanes.get_state(), self.lanes.source
+            state, lanes = self.lanes.get_state(), self.lanes
             self.close()
-            self._saved_lanes, self._saved_source = state, source
+            self._keep(lanes, state)
 
     def close(self) -> None:
         """Close the environments without keeping their state."""
-        if self.lanes is not None:
+        if isinstance(self.lanes, PoolLanes):
+            self.lanes.close()
+        elif self.lanes is not None:
             self.lanes.source.close()
         self.lanes = self._saved_lanes = None
 

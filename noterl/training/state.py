@@ -47,11 +47,12 @@ def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
         replay: whether the contents of the replay memory are included.
     """
     learner = parts.learner
+    lanes = parts.session.lanes_state()  # first, because worker processes return the state of generators with it
     return {
         **_core_state(parts),
         "replay": learner.replay.get_state() if replay and learner.replay is not None else None,
         "rollout": None if learner.rollout is None else learner.rollout.get_state(),
-        "lanes": parts.session.lanes_state(),
+        "lanes": lanes,
         "callbacks": parts.session.callbacks_state(),
     }
 

@@ -49,6 +49,25 @@ class Outcome(NamedTuple):
     remaining: Array
 
 
+def own_rewards(rewards: Array, terminations: Array) -> Array:
+    """Return each agent's own reward, the default `team_reward`."""
+    return rewards
+
+
+def rewards_to_learn_from(team_reward: TeamReward, earned: Array, terminations: Array) -> Array:
+    """Return the reward that each agent learns from, `[agents]`.
+
+    Raises:
+        ValueError: if `team_reward` returns neither a number nor one for each agent.
+    """
+    reward = np.asarray(team_reward(earned, terminations), np.float64)
+    if reward.shape not in ((), earned.shape):
+        raise ValueError(
+            f"team_reward must return a number, or one for each of the {len(earned)} agents, got {reward!r}"
+        )
+    return np.broadcast_to(reward, earned.shape)
+
+
 class TeamEnv(gymnasium.Env[Any, Any]):
     """Base class of wrappers around an environment with several agents: observations and actions are vectors.
 
@@ -67,7 +86,7 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = team.joined_observation_space, team.joined_action_space
         self.metadata = dict(getattr(env, "metadata", None) or {})
         self.render_mode = getattr(env, "render_mode", None)
-        self.team_reward: TeamReward = lambda rewards, terminations: rewards
+        self.team_reward: TeamReward = own_rewards
         self._present = np.ones(len(team), np.bool_)
         self._terminated = np.zeros(len(team), np.bool_)
         self._observations = np.zeros(self.observation_space.shape, self.observation_space.dtype)
@@ -88,20 +107,12 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         over = not active.any()
         self._terminated = self._terminated & ~active | present & terminations
         earned = np.where(present, rewards, 0.0)
-        reward = self._rewards(earned)
+        reward = rewards_to_learn_from(self.team_reward, earned, self._terminated)
         remaining = present & ~self._terminated | active
         self.outcome = Outcome(earned, reward, self._terminated, present, remaining)
         ended = over and not remaining.any()
         observation = self._write(self._observations.copy(), observations)
         return observation, float(reward.mean()), ended, over and not ended, info
-
-    def _rewards(self, earned: Array) -> Array:
-        reward = np.asarray(self.team_reward(earned, self._terminated), np.float64)
-        if reward.shape not in ((), earned.shape):
-            raise ValueError(
-                f"team_reward must return a number, or one for each of the {len(self.team)} agents, got {reward!r}"
-            )
-        return np.broadcast_to(reward, earned.shape)
 
     def _write(self, vector: Array, observations: Mapping[int, Any]) -> Array:
         """Write the observations into the vector, store it and return it."""

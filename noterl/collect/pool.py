@@ -1,0 +1,712 @@
+"""`PoolLanes`: lanes whose environments run in worker processes.
+
+Two modes have the same interface. If the network runs in NumPy, each worker chooses the actions of its lanes, and
+collects a *phase* of several rounds with the same weights (`acts` is True). Otherwise the learner chooses the actions
+of each round, and workers only step the environments.
+
+A phase begins when the loop has consumed all rounds of the last one. So the weights of each round do not depend on the
+speed of the processes, and neither do the results.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import pickle
+import select
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl.collect.ledger import Ledger, is_ahead, warn_restarted
+from noterl.collect.process import Inbox, WorkerProcess
+from noterl.collect.rows import NEXT_OBSERVATION, OBSERVATION, TEAM_FIELDS, observation_at, row_specs
+from noterl.collect.shared_memory import ArraySpec, SharedMemory, SharedWeights
+from noterl.collect.worker import (
+    CONTROL_SIZE,
+    ENTERED,
+    STOP,
+    WAKE,
+    WANTED,
+    Acting,
+    Job,
+    exploration_name,
+    ring_of,
+)
+from noterl.collect.workers import WorkerError, Workers
+from noterl.envs.multi_agent.parallel import rewards_to_learn_from
+from noterl.envs.observation import ObservationEncoder, zeros
+from noterl.types import Transition
+
+if TYPE_CHECKING:
+    from noterl.acting.actor import Actor
+    from noterl.envs import EnvSource
+    from noterl.envs.multi_agent.parallel import TeamReward
+    from noterl.random import Generators
+
+# A worker waits when its ring is full. The rounds of a ring, and the bytes of a ring of large rows.
+RING_ROUNDS, RING_BYTES = 256, 2**24
+
+# The learner sleeps until a worker wakes it, but at most this long: then it looks for hung processes.
+_POLL_MILLISECONDS = 10
+
+# After an error or Ctrl-C: seconds in which workers return the state of their lanes, and in which they end.
+_STATE_SECONDS, _END_SECONDS = 2.0, 1.0
+
+
+class PoolLanes:
+    """N lanes in P worker processes, with the interface of `Lanes`.
+
+    Worker p has the lanes `p N // P` to `(p + 1) N // P - 1`. Seeds of a lane come from "environment/<lane>", so they
+    do not depend on the number of workers. Exploration of worker p uses generators "worker/<p>/...".
+
+    The processes run from `start` to `close`. Workers may have collected further than the loop has consumed; these rows
+    are part of the state, and the next `fit` consumes them first.
+
+    Args:
+        source: makes the environments.
+        num_envs: the number of lanes.
+        generators: the agent's generators.
+        workers: the number of processes and the policy for failures.
+        team_reward: see `noterl.envs.multi_agent.parallel.TeamEnv`; None for one agent.
+
+    Attributes:
+        ledger: the episodes in flight, as far as the loop has consumed them.
+        actions: the actions of the round in progress; None between rounds.
+        cursor: the lane whose transition is next in the round.
+        interrupted: lanes whose episode was cut because their worker has failed.
+        acts: whether workers choose the actions.
+        check: called while the learner waits; raises if the user has interrupted the training.
+
+    Raises:
+        ValueError: if there are fewer lanes than workers, or workers cannot make the environments.
+    """
+
+    waiting: np.ndarray | None = None
+
+    def __init__(
+        self,
+        source: EnvSource,
+        num_envs: int,
+        generators: Generators,
+        workers: Workers,
+        team_reward: TeamReward | None = None,
+    ) -> None:
+        if num_envs < workers.processes:
+            raise ValueError(f"num_envs must be at least the number of workers, {workers.processes}, got {num_envs}")
+        self.source, self.num_envs, self.settings = source, num_envs, workers
+        self.num_workers = workers.processes
+        self._detached = source.detached()
+        self._generators, self._team_reward = generators, team_reward
+        ends = [index * num_envs // self.num_workers for index in range(self.num_workers + 1)]
+        self._own = [slice(*both) for both in pairwise(ends)]  # the lanes of each worker
+        self._worker_of = [index for index, own in enumerate(self._own) for _ in range(own.start, own.stop)]
+        self.ledger = Ledger(num_envs)
+        self.actions: Any = None
+        self.cursor = 0
+        self.interrupted: list[int] = []
+        self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, if the learner has chosen them
+        self.acts = False
+        self.check: Callable[[], None] = lambda: None
+        self._space: Any = source.observation_space
+        self._encoder = ObservationEncoder(self._space)
+        self._discrete = isinstance(source.action_space, spaces.Discrete)
+        agents = 0 if source.team is None else len(source.team)
+        self._earned = np.zeros((num_envs, agents))
+        self._saved: dict[str, Any] | None = None  # restored at the start
+        self._processes: list[WorkerProcess] = []
+        self._memory: Any = None
+
+    # Starting and ending
+
+    def start(self, actor: Actor) -> None:
+        """Start the processes, and wait until their environments are made.
+
+        Raises:
+            ValueError: if the environment, the policy or the noise cannot be sent to another process.
+            WorkerError: if a worker raises an exception, such as one of the environment's constructor.
+        """
+        self._actor, forward = actor, actor.forward
+        self.acts = forward.program is not None and not actor.forward_fields
+        if forward.program is None:
+            warnings.warn(
+                "workers: NumPy cannot run this network, so the learner chooses all actions, and the workers "
+                "only step environments",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        self._shapes = [(weight.shape, weight.dtype) for weight in forward.weights()] if self.acts else []
+        self._specs = self._array_specs()
+        self._memory = SharedMemory(self._specs)
+        arrays = self._memory.arrays
+        self._control = [arrays[f"control/{index}"] for index in range(self.num_workers)]
+        counts = [own.stop - own.start for own in self._own]
+        self._inboxes = [Inbox(ring_of(arrays, index), count) for index, count in enumerate(counts)]
+        self._targets = [0] * self.num_workers  # rows that each worker has published when its phase ends
+        self._resets = np.zeros(self.num_envs, np.int64)  # of each lane, since its generator was synchronized
+        self._expected = np.zeros(self.num_envs, np.bool_)  # lanes whose next row starts an episode
+        self._failures = 0
+        self._failed: set[int] = set()  # workers whose process has ended and is not replaced
+        self._lost: set[int] = set()  # workers that were replaced in the round in progress
+        self._wants_states = self._is_closing = False
+        self._published: Any = None
+        self._explorer_seen = self._explorer_values()
+        self._step = 0
+        if self.acts:
+            self._weights = SharedWeights(arrays["weights"], arrays["version"], self._shapes)
+            self._encoded = np.zeros((self.num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
+        else:
+            self._encoded = arrays["encoded"]
+        try:
+            self._start_processes()
+        except BaseException:
+            self.kill()
+            raise
+        self._saved = None
+
+    def _start_processes(self) -> None:
+        saved = self._restore_inboxes()
+        self._poll, self._by_descriptor = select.poll(), dict[int, WorkerProcess]()
+        for index in range(self.num_workers):
+            self._launch(self._job(index, saved))
+        self._wait_until(lambda: all(process.running is not None for process in self._processes))
+        for process, own, inbox in zip(self._processes, self._own, self._inboxes, strict=True):
+            assert process.running is not None
+            for lane, runs in zip(range(own.start, own.stop), process.running, strict=True):
+                if not runs and not inbox.rows and lane not in self.ledger.over:
+                    self.ledger.running[lane] = False  # it could not be restored
+
+    def _array_specs(self) -> list[ArraySpec]:
+        encoded: Any = self._encoder.space
+        action: Any = self.source.action_space
+        specs = [ArraySpec("version", (1,), np.int64)]
+        if self.acts:
+            specs.append(ArraySpec("weights", (SharedWeights.nbytes(self._shapes),), np.uint8))
+        else:
+            dtype = np.int64 if self._discrete else action.dtype
+            specs += [
+                ArraySpec("encoded", (self.num_envs, *encoded.shape), encoded.dtype),
+                ArraySpec("actions", (self.num_envs, *(action.shape or ())), dtype),
+                ArraySpec("fresh", (self.num_envs,), np.bool_),
+            ]
+        row = row_specs(self.source)
+        row_bytes = sum(int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize for spec in row)
+        for index, own in enumerate(self._own):
+            count = own.stop - own.start
+            rounds = min(RING_ROUNDS, max(2, RING_BYTES // (row_bytes * count)))
+            specs += [ArraySpec(f"counters/{index}", (2,), np.int64)]
+            specs += [ArraySpec(f"control/{index}", (CONTROL_SIZE,), np.int64)]
+            specs += [ArraySpec(f"ring/{index}/{each.name}", (rounds * count, *each.shape), each.dtype) for each in row]
+        return specs
+
+    def _job(self, index: int, saved: Mapping[str, Any] | None) -> Job:
+        own = self._own[index]
+        names = [f"environment/{lane}" for lane in range(own.start, own.stop)]
+        acting, lanes = None, None
+        if self.acts:
+            names += [exploration_name(index, name) for name in ("exploration", "random_actions")]
+            acting = self._acting(None if saved is None else saved["explorers"][index])
+        if saved is not None:
+            ledger = saved["ledgers"][index]
+            lanes = {
+                "lanes": saved["lanes"][own],
+                "ledger": ledger,
+                "actions": None,
+                "cursor": 0,
+                "extra": {},
+                "info": {},
+            }
+        states = {name: self._generators(name).bit_generator.state for name in names}
+        generators = {"seed": self._generators.seed, "states": states}
+        count = own.stop - own.start
+        return Job(index, own.start, count, self.num_envs, self._detached, acting, generators, lanes, self._specs)
+
+    def _acting(self, explorer_state: Mapping[str, Any] | None) -> Acting:
+        actor = self._actor
+        explorer = actor.explorer.copy_with_generator(np.random.default_rng(0))  # the worker replaces the generator
+        if explorer_state is not None:
+            explorer.set_state(explorer_state)
+        program, normalizers = actor.forward.program, actor.normalizers
+        return Acting(program, self._shapes, actor.head, explorer, actor.dtype, normalizers, actor.learning_starts)
+
+    def _launch(self, job: Job) -> None:
+        process = WorkerProcess(job, self._memory.descriptor)
+        self._processes[job.index : job.index + 1] = [process]
+        self._by_descriptor[process.pipe.fileno()] = process
+        self._poll.register(process.pipe.fileno(), select.POLLIN)
+
+    def close(self) -> None:
+        """Close the environments and end the processes."""
+        for process in self._processes:
+            process.ask_to_close()
+        deadline = time.monotonic() + _END_SECONDS
+        for process in self._processes:
+            process.end(deadline - time.monotonic())
+        self._release()
+
+    def kill(self) -> None:
+        """End the processes at once."""
+        for process in self._processes:
+            process.kill()
+        self._release()
+
+    def _release(self) -> None:
+        self._processes, self._inboxes, self._control = [], [], []
+        self._encoded = np.zeros(0)
+        if self._memory is not None:
+            self._memory.close()
+
+    # The interface of lanes
+
+    def claim(self) -> None:
+        """Do nothing: no other agent steps environments of worker processes."""
+
+    def observations(self) -> np.ndarray:
+        """Return the observations of the round, encoded for networks, `[N, ...]`."""
+        return self._encoded
+
+    def idle(self) -> list[int]:
+        """Return the lanes that need a reset."""
+        running = self.ledger.running
+        return [] if all(running) else [lane for lane, runs in enumerate(running) if not runs]
+
+    def reset(self, lane: int, number: int, step: int) -> None:
+        """Start episode `number` in a lane.
+
+        A worker that acts resets its lanes itself, at the beginning of the next round. Otherwise all idle lanes are
+        reset together when this is called for the first of them.
+        """
+        self._step = step
+        self._earned[lane] = 0.0
+        if self.acts:
+            self._expected[lane] = True
+        else:
+            self._wait_for_resets(lane)
+        self.ledger.begin(lane, number)
+
+    def _wait_for_resets(self, lane: int) -> None:
+        fresh = self._memory.arrays["fresh"]
+        while not fresh[lane]:
+            for index, own in enumerate(self._own):
+                idle = [each for each in self.idle() if own.start <= each < own.stop and not fresh[each]]
+                if idle:
+                    self._resets[idle] += 1
+                    self._send(index, "reset", [each - own.start for each in idle], self._step)
+            self._wait_until(lambda: bool(fresh[self.idle()].all()) or bool(self._lost))
+            self._cut_lost()
+        fresh[lane] = False
+
+    def collect_round(self, actor: Actor, step: int, rounds: int | None) -> np.ndarray | None:
+        """Return the actions `[N, ...]` of the next round, which workers have chosen; None if `interrupted` is set.
+
+        Args:
+            actor: has the weights, and the policy or noise with its current attributes.
+            step: environment steps so far.
+            rounds: how many rounds may be collected with these weights; None for the number of the settings.
+        """
+        self._step = step
+        if any(not inbox.rows and not left for inbox, left in zip(self._inboxes, self._outstanding(), strict=True)):
+            self._begin_phase(actor, step, self.settings.collect if rounds is None else rounds)
+        self._wait_for_rounds(range(self.num_workers))
+        fronts = [inbox.front() for inbox in self._inboxes]
+        begun = self._gather(fronts, "begun")
+        cut = begun & ~self._expected
+        if cut.any():
+            self._cut(np.flatnonzero(cut).tolist())
+            return None
+        self._expected[:] = False
+        self._resets += begun
+        for (fields, first), own in zip(fronts, self._own, strict=True):
+            rows = slice(first, first + own.stop - own.start)
+            observations = observation_at(fields, OBSERVATION, self._space, rows)
+            if self._encoder.is_identity:
+                self._encoded[own] = observations
+            else:
+                self._encoder.write(observations, self._encoded[own])
+        actor.explorer.skip(self.num_envs)
+        self._explorer_seen = self._explorer_values()
+        self.actions, self.cursor = self._members(self._gather(fronts, "action")), 0
+        return self._gather(fronts, "chosen")
+
+    def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
+        """Send the actions of the round, which the learner has chosen, to the workers.
+
+        `extra` holds further fields `[N, ...]` of these actions, which their transitions then have.
+        """
+        self._memory.arrays["actions"][:] = actions
+        self.actions, self.cursor, self._extra = self._members(actions), 0, dict(extra or {})
+        for index, own in enumerate(self._own):
+            self._targets[index] += own.stop - own.start
+            self._send(index, "step", self._step)
+
+    def tick(self, step: int) -> tuple[Transition, ...]:
+        """Return the next lane's transition of the round; () if its worker has failed in the round."""
+        lane = self.cursor
+        index = self._worker_of[lane]
+        own, inbox = self._own[index], self._inboxes[index]
+        if not inbox.rows and index not in self._lost:
+            self._wait_for_rounds([index])
+        self._step = step
+        self.cursor += 1
+        transitions: tuple[Transition, ...] = ()
+        if inbox.rows:
+            fields, first = inbox.front()
+            transitions = (self._transition(lane, fields, first + lane - own.start),)
+        if self.cursor == self.num_envs:
+            self._end_round()
+        return transitions
+
+    def _end_round(self) -> None:
+        self.actions = None
+        for inbox in self._inboxes:
+            if inbox.rows:
+                inbox.release()
+        self._cut_lost()
+
+    def _transition(self, lane: int, fields: Mapping[str, Any], row: int) -> Transition:
+        reward = float(fields["reward"][row])
+        extra: dict[str, Any] | None = {name: values[lane] for name, values in self._extra.items()} or None
+        if self._team_reward is not None:
+            extra = {name: fields[f"team/{name}"][row] for name in TEAM_FIELDS}
+            self._earned[lane] += extra["reward"]
+            extra["reward"] = rewards_to_learn_from(self._team_reward, extra["reward"], extra["terminated"])
+            reward = float(extra["reward"].mean())
+        self.ledger.returns[lane] += reward
+        self.ledger.lengths[lane] += 1
+        return Transition(
+            lane,
+            observation_at(fields, OBSERVATION, self._space, row),
+            self.actions[lane],
+            reward,
+            observation_at(fields, NEXT_OBSERVATION, self._space, row),
+            bool(fields["terminated"][row]),
+            bool(fields["truncated"][row]),
+            extra,
+        )
+
+    def logs(self, lane: int) -> dict[str, float]:
+        """Return the number of the lane's worker and, with several agents, each agent's return."""
+        names = () if self.source.team is None else self.source.team.names
+        returns = {f"reward/{name}": earned for name, earned in zip(names, self._earned[lane].tolist(), strict=True)}
+        return {"worker": self._worker_of[lane], **returns}
+
+    def _members(self, actions: np.ndarray) -> Any:
+        """Return actions `[N, ...]` as a sequence of members of the action space."""
+        if self._discrete:
+            return actions.tolist()
+        return [actions[lane, ...] for lane in range(len(actions))] if actions.ndim == 1 else actions
+
+    def _gather(self, fronts: Sequence[tuple[Mapping[str, Any], int]], name: str) -> np.ndarray:
+        """Return a field of the oldest round of all lanes, `[N, ...]`."""
+        pairs = zip(fronts, self._own, strict=True)
+        return np.concatenate([fields[name][first : first + own.stop - own.start] for (fields, first), own in pairs])
+
+    # Phases
+
+    def _outstanding(self) -> list[int]:
+        """Return how many rows each worker has yet to publish in this phase."""
+        pairs = zip(self._targets, self._inboxes, strict=True)
+        return [target - inbox.ring.published for target, inbox in pairs]
+
+    def _begin_phase(self, actor: Actor, step: int, rounds: int) -> None:
+        """Send the weights, and let each worker collect until it is `rounds` rounds ahead of the loop."""
+        weights = actor.forward.weights()
+        if weights is not self._published:
+            self._weights.publish(weights)
+            self._published = weights
+        changes = self._changes()
+        for index, inbox in enumerate(self._inboxes):
+            ahead = inbox.rows // inbox.count
+            missing = max(rounds - ahead, 0)
+            self._targets[index] += missing * inbox.count
+            self._send(index, "collect", missing, step + ahead * self.num_envs, changes)
+
+    def _changes(self) -> dict[str, Any]:
+        """Return what workers need besides the weights: see `Worker.collect`."""
+        values, changes = self._explorer_values(), dict[str, Any]()
+        seen, self._explorer_seen = self._explorer_seen, values
+        changed = {name: value for name, value in values.items() if not _is_same(value, seen[name])}
+        if changed:
+            changes["explorer"] = changed
+        if self._actor.normalizers is not None:
+            changes["normalizers"] = self._actor.normalizers.arrays()
+        return changes
+
+    def _explorer_values(self) -> dict[str, Any]:
+        """Return the attributes of the policy or noise that a callback may change."""
+        explorer = self._actor.explorer
+        return {name: getattr(explorer, name) for name in explorer.tunables if name not in explorer.schedules}
+
+    # Waiting
+
+    def _wait_for_rounds(self, indices: Sequence[int]) -> None:
+        """Wait until these workers have a round; without an actor in the worker, also until one has failed."""
+        for index in indices:
+            inbox, control = self._inboxes[index], self._control[index]
+            if inbox.rows:
+                continue
+            control[WANTED] = inbox.ring.published + inbox.count
+            self._wait_until(lambda inbox=inbox, index=index: inbox.rows or index in self._lost)  # type: ignore[misc]
+            control[WANTED] = 0
+
+    def _wait_until(self, condition: Callable[[], Any]) -> None:
+        while not condition():
+            self.check()
+            self._receive()
+
+    def _receive(self) -> None:
+        """Wait for messages of workers for a moment and handle them."""
+        for descriptor, _ in self._poll.poll(_POLL_MILLISECONDS):
+            if descriptor in self._by_descriptor:  # otherwise it has just failed
+                self._handle_message(self._by_descriptor[descriptor])
+        timeout = self.settings.step_timeout
+        if timeout is None:
+            return
+        for index, control in enumerate(self._control):
+            entered = int(control[ENTERED])
+            if entered and time.monotonic_ns() - entered > timeout * 1e9:
+                self._fail(index, f"was in its environment for more than step_timeout={timeout:g} seconds")
+
+    def _handle_message(self, process: WorkerProcess) -> None:
+        index = process.job.index
+        try:
+            message = process.pipe.recv_bytes()
+        except (EOFError, OSError):
+            self._fail(index, process.exit_status())
+            return
+        if message == WAKE:
+            return
+        kind, *values = pickle.loads(message)
+        if kind == "ready":
+            (process.running,) = values
+        elif kind == "state":
+            (process.state,) = values
+        elif kind == "warning":
+            category = getattr(builtins, values[0], UserWarning)
+            warnings.warn(f"{self._describe(index)}: {values[1]}", category, stacklevel=2)
+        else:
+            summary, text = values
+            self._discard(process)
+            if self._is_closing:
+                return
+            raise WorkerError(index, f"{self._describe(index)} raised {summary}\n\nIn the worker:\n{text}")
+
+    def _send(self, index: int, *message: Any) -> None:
+        """Send a command to a worker, unless it has failed."""
+        process = self._processes[index]
+        if index in self._failed:
+            return
+        try:
+            process.pipe.send(message)
+        except OSError:
+            # Handle what it has sent before, such as an exception, until it is replaced or an error is raised.
+            while process is self._processes[index] and index not in self._failed:
+                self._handle_message(process)
+
+    def _describe(self, index: int) -> str:
+        own = self._own[index]
+        last = own.stop - 1
+        which = f"environment {last}" if own.start == last else f"environments {own.start} to {last}"
+        return f"worker {index} ({which})"
+
+    # Failures
+
+    def _fail(self, index: int, reason: str) -> None:
+        """Replace a worker that has died or hangs, or raise; the rounds that it has published are kept."""
+        process, settings = self._processes[index], self.settings
+        self._discard(process)
+        if self._is_closing:
+            return
+        self._failures += 1
+        if settings.on_failure == "raise" or self._failures > settings.restarts:
+            used = f" (after {settings.restarts} restarts)" if settings.on_failure == "restart" else ""
+            raise WorkerError(index, f"{self._describe(index)} {reason}{used}")
+        warnings.warn(
+            f"{self._describe(index)} {reason}; it is replaced, and its episodes restart", RuntimeWarning, stacklevel=2
+        )
+        self._failed.discard(index)
+        job = process.job
+        if process.running is not None:  # otherwise it has not received anything but its job
+            self._skip_used_seeds(index)
+            job = self._job(index, None)
+        self._control[index][:] = 0
+        self._launch(job)
+        self._resume_phase(index)
+        if self._wants_states:
+            self._send(index, "send_state")
+
+    def _discard(self, process: WorkerProcess) -> None:
+        """End a process that has failed."""
+        descriptor = process.pipe.fileno()
+        self._poll.unregister(descriptor)
+        del self._by_descriptor[descriptor]
+        process.kill()
+        self._failed.add(process.job.index)
+
+    def _resume_phase(self, index: int) -> None:
+        """Let the successor of a worker collect the rest of the phase; if the learner acts, its round is lost."""
+        inbox = self._inboxes[index]
+        if not self.acts:
+            self._targets[index] = inbox.ring.published
+            self._lost.add(index)
+            return
+        left = self._outstanding()[index] // inbox.count
+        if left:
+            ahead = inbox.rows // inbox.count
+            self._control[index][WANTED] = inbox.ring.published + inbox.count
+            self._send(index, "collect", left, self._step + ahead * self.num_envs, {})
+
+    def _skip_used_seeds(self, index: int) -> None:
+        """Advance the generators of a failed worker, so that its successor does not repeat random numbers."""
+        own, pending = self._own[index], self._pending_resets(index)
+        for lane, ahead in zip(range(own.start, own.stop), pending.tolist(), strict=True):
+            generator = self._generators(f"environment/{lane}")
+            for _ in range(int(self._resets[lane]) + ahead + 1):  # it may have failed in a reset
+                generator.integers(2**31)
+            self._resets[lane] = -ahead
+        for name in ("exploration", "random_actions") if self.acts else ():
+            bits: Any = self._generators(exploration_name(index, name)).bit_generator
+            bits.advance(2**64)
+
+    def _pending_resets(self, index: int) -> np.ndarray:
+        """Return how often each lane was reset in rows that the loop has not consumed, `[lanes of the worker]`."""
+        inbox = self._inboxes[index]
+        # If the learner requests each reset, it has counted them already.
+        return inbox.begun() if self.acts else np.zeros(inbox.count, np.int64)
+
+    def _cut_lost(self) -> None:
+        """Cut the episodes of the workers that were replaced since the last round."""
+        for index in self._lost:
+            own = self._own[index]
+            self._memory.arrays["fresh"][own] = False
+            self._cut([lane for lane in range(own.start, own.stop) if self.ledger.running[lane]])
+        self._lost.clear()
+
+    def _cut(self, lanes: list[int]) -> None:
+        for lane in lanes:
+            self.ledger.finish(lane)
+        self.interrupted += lanes
+
+    # State
+
+    def get_state(self, *, hurry: bool = False) -> dict[str, Any] | None:
+        """Return the state of the lanes, with the rounds that the loop has not consumed.
+
+        It has the entries of a state of `Lanes`, and "pool".
+
+        Args:
+            hurry: whether workers end their phase early, because an error has ended the training. The episodes of
+                workers that do not answer in time are lost. Only `close` may follow.
+        """
+        if not self._processes:
+            return self._saved  # before `start`
+        states = self._worker_states(hurry)
+        lanes: list[dict[str, Any]] = []
+        ledgers = []
+        for index, state in enumerate(states):
+            if state is None:
+                state = self._lost_state(index)
+            for name, values in state["generators"].items():
+                self._generators(name).bit_generator.state = values
+            self._resets[self._own[index]] = -self._pending_resets(index)
+            lanes += state["lanes"]["lanes"]
+            ledgers.append(state["lanes"]["ledger"])
+        if self.source.team is not None:
+            for lane, earned in zip(lanes, self._earned, strict=True):
+                lane["earned"] = earned.copy()
+        pool = {
+            "rows": [inbox.get_state() for inbox in self._inboxes],
+            "ledgers": ledgers,
+            "explorers": [None if state is None else state["explorer"] for state in states],
+            "fresh": [] if self.acts else np.flatnonzero(self._memory.arrays["fresh"]).tolist(),
+        }
+        return {
+            "lanes": lanes,
+            "ledger": self.ledger.get_state(),
+            "actions": None if self.actions is None else np.array(self.actions),
+            "cursor": self.cursor,
+            "extra": {} if self.actions is None else {name: values.copy() for name, values in self._extra.items()},
+            "info": {},
+            "pool": pool,
+        }
+
+    def _worker_states(self, hurry: bool) -> list[dict[str, Any] | None]:
+        """Return the answer of each worker, and copy all rows to the inboxes; None for a worker that has failed."""
+        self._is_closing = hurry
+        for process, control in zip(self._processes, self._control, strict=True):
+            process.state, control[STOP] = None, hurry
+        self._wants_states = True
+        deadline = time.monotonic() + (_STATE_SECONDS if hurry else math.inf)
+        for index in range(self.num_workers):
+            self._send(index, "send_state")
+        while time.monotonic() < deadline and any(
+            process.state is None and index not in self._failed for index, process in enumerate(self._processes)
+        ):
+            for inbox in self._inboxes:  # a worker whose ring is full cannot end its phase
+                inbox.keep()
+            self._receive()
+        self._wants_states = False
+        for inbox in self._inboxes:
+            inbox.keep()
+        return [process.state for process in self._processes]
+
+    def _lost_state(self, index: int) -> dict[str, Any]:
+        """Return the state of a worker that has failed: its lanes start new episodes."""
+        count = self._inboxes[index].count
+        lane = {"seed": 0, "actions": None, "environment": None, "observation": zeros(self._space)}
+        return {
+            "lanes": {"lanes": [dict(lane) for _ in range(count)], "ledger": Ledger(count).get_state()},
+            "generators": {},
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore the state of `get_state` at the next `start`, or that of `Lanes`.
+
+        A state of another number of lanes is ignored. If workers had collected further than the loop, all episodes
+        restart with another number of workers, with a warning.
+        """
+        if "vector" in state:
+            warn_restarted("the environments", "the state is of a vector environment", "Their episodes restart")
+            return
+        if len(state["lanes"]) != self.num_envs:
+            return
+        is_own = self._is_own(state)
+        if not is_own and is_ahead(state):
+            warn_restarted("the environments", "their workers had collected further", "Their episodes restart")
+            return
+        self._saved = state
+        self.ledger.set_state(state["ledger"])
+        if is_own and state["actions"] is not None:
+            self.actions, self.cursor = self._members(state["actions"]), state["cursor"]
+            self._extra = {name: values.copy() for name, values in state["extra"].items()}
+        if self.source.team is not None:
+            self._earned[:] = [lane["earned"] for lane in state["lanes"]]
+
+    def _is_own(self, state: Mapping[str, Any]) -> bool:
+        """Return whether a state is of this number of workers."""
+        return "pool" in state and len(state["pool"]["rows"]) == self.num_workers
+
+    def _restore_inboxes(self) -> dict[str, Any] | None:
+        """Restore the rows of the saved state; return what the jobs of the workers need, or None."""
+        saved = self._saved
+        if saved is None:
+            return None
+        if not self._is_own(saved):
+            ledger = saved["ledger"]
+            ledgers = [{name: values[own] for name, values in ledger.items()} | {"over": []} for own in self._own]
+            return {"lanes": saved["lanes"], "ledgers": ledgers, "explorers": [None] * self.num_workers}
+        pool = saved["pool"]
+        for inbox, rows in zip(self._inboxes, pool["rows"], strict=True):
+            inbox.set_state(rows)
+        if not self.acts:
+            self._memory.arrays["fresh"][pool["fresh"]] = True
+        return {"lanes": saved["lanes"], "ledgers": pool["ledgers"], "explorers": pool["explorers"]}
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return value is other or bool(np.array_equal(value, other))

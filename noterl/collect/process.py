@@ -1,0 +1,163 @@
+"""A worker process as the learner sees it: how it is started, what it sends, and the rows that it has returned."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping
+from multiprocessing import Pipe
+from typing import Any
+
+import numpy as np
+
+from noterl.collect.sending import dumps
+from noterl.collect.shared_memory import Ring
+from noterl.collect.worker import Job
+
+Array = np.ndarray[Any, Any]
+
+# The new interpreter has the import path of this one, and imports nothing but the worker. The script is not imported
+# again, so it needs no `if __name__ == "__main__":`.
+_CODE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from noterl.collect.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+
+# Several workers share the cores, so that threads of one would take the time of another.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Inbox:
+    """The rounds of one worker that the loop has not consumed: the oldest in chunks, then those in the ring.
+
+    Args:
+        ring: of the worker.
+        count: number of the worker's lanes, the rows of one round.
+    """
+
+    def __init__(self, ring: Ring, count: int) -> None:
+        self.ring, self.count = ring, count
+        self._chunks: deque[dict[str, Array]] = deque()
+        self._first = 0  # the first row of the first chunk that was not released
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that were not released."""
+        return sum(len(chunk["reward"]) for chunk in self._chunks) - self._first + self.ring.unread
+
+    def front(self) -> tuple[Mapping[str, Array], int]:
+        """Return the fields that hold the oldest round, and its first row."""
+        if self._chunks:
+            return self._chunks[0], self._first
+        return self.ring.fields, self.ring.first()
+
+    def release(self) -> None:
+        """Remove the oldest round."""
+        if not self._chunks:
+            self.ring.release(self.count)
+            return
+        self._first += self.count
+        if self._first == len(self._chunks[0]["reward"]):
+            self._chunks.popleft()
+            self._first = 0
+
+    def keep(self) -> None:
+        """Copy all rows out of the ring, so that the worker can go on."""
+        while self.ring.unread:
+            first = self.ring.first()
+            stop = min(first + self.ring.unread, self.ring.capacity)
+            self._chunks.append({name: field[first:stop].copy() for name, field in self.ring.fields.items()})
+            self.ring.release(stop - first)
+
+    def begun(self) -> Array:
+        """Return how often each lane was reset in the rows, `[count]`."""
+        self.keep()
+        return self.get_state()["begun"].reshape(-1, self.count).sum(axis=0)
+
+    def get_state(self) -> dict[str, Array]:
+        """Return all rows; the ring must be empty."""
+        chunks = [{name: field[self._first :] for name, field in chunk.items()} for chunk in list(self._chunks)[:1]]
+        chunks += list(self._chunks)[1:]
+        empty = {name: field[:0] for name, field in self.ring.fields.items()}
+        return {name: np.concatenate([empty[name], *(chunk[name] for chunk in chunks)]) for name in empty}
+
+    def set_state(self, rows: Mapping[str, Array]) -> None:
+        """Put saved rows in front of those in the ring."""
+        if len(rows["reward"]):
+            self._chunks.appendleft(dict(rows))
+
+
+class WorkerProcess:
+    """A running worker process.
+
+    Args:
+        job: what it does.
+        memory: the descriptor of the shared memory, which it inherits.
+
+    Attributes:
+        job: what it does.
+        pipe: sends commands and receives answers.
+        running: which of its lanes have an episode in progress at the start; None until it is ready.
+        state: its answer to "send_state"; None before.
+    """
+
+    def __init__(self, job: Job, memory: int) -> None:
+        self.job = job
+        self.running: list[bool] | None = None
+        self.state: dict[str, Any] | None = None
+        pickled = dumps(job)
+        self.pipe, theirs = Pipe()
+        try:
+            descriptor = theirs.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CODE, json.dumps(sys.path), str(memory), str(descriptor)],
+                pass_fds=[memory, descriptor],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **dict.fromkeys(_THREADS, "1")},
+            )
+        except BaseException:
+            self.pipe.close()
+            raise
+        finally:
+            theirs.close()
+        with contextlib.suppress(OSError):  # if it has ended already, the next receive reports it
+            self.pipe.send_bytes(pickled)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    def exit_status(self) -> str:
+        """Describe how the process has ended; wait a moment for it."""
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "closed its pipe"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with the exit status {code}"
+
+    def ask_to_close(self) -> None:
+        """Ask the process to close its environments and end."""
+        with contextlib.suppress(OSError):
+            self.pipe.send(("close",))
+
+    def end(self, seconds: float) -> None:
+        """Wait until the process has ended, and kill it after some seconds."""
+        try:
+            self._process.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self.pipe.close()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+        self._process.wait()
+        self.pipe.close()

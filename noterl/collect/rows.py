@@ -1,0 +1,113 @@
+"""The rows in which workers return transitions: the fields of a ring, and how transitions are written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl.collect.shared_memory import ArraySpec
+from noterl.types import Transition
+
+if TYPE_CHECKING:
+    from noterl.envs import EnvSource
+
+Array = np.ndarray[Any, Any]
+
+OBSERVATION, NEXT_OBSERVATION = "observation", "next_observation"
+
+# The fields of `TeamLanes`. "reward" holds the agents' own rewards: the learner computes those to learn from, because
+# `team_reward` is a method of the agent, which a worker does not have.
+TEAM_FIELDS = {"reward": np.float64, "terminated": np.bool_, "present": np.bool_, "remaining": np.bool_}
+
+
+def row_specs(source: EnvSource) -> list[ArraySpec]:
+    """Return the fields of one row.
+
+    - "observation", "next_observation": of the environment. The names of the parts of a Dict are appended with "/".
+    - "action": what the environment received.
+    - "chosen": what the agent chose (`Head.executed`); float32 for a Box, as in rollouts.
+    - "reward", "terminated", "truncated": the outcome.
+    - "begun": whether the lane was reset before this step.
+    - "team/...": the outcome of each agent, if there are several.
+
+    Args:
+        source: has the spaces of the environments.
+    """
+    space: Any = source.action_space
+    shape = space.shape or ()
+    dtype = np.dtype(np.int64) if isinstance(space, spaces.Discrete) else np.dtype(space.dtype)
+    specs = [
+        ArraySpec(name + path, leaf.shape or (), leaf.dtype)
+        for name in (OBSERVATION, NEXT_OBSERVATION)
+        for path, leaf in _leaves(source.observation_space, "")
+    ]
+    specs += [
+        ArraySpec("action", shape, dtype),
+        ArraySpec("chosen", shape, np.float32 if isinstance(space, spaces.Box) else dtype),
+    ]
+    specs.append(ArraySpec("reward", (), np.float64))
+    specs += [ArraySpec(name, (), np.bool_) for name in ("terminated", "truncated", "begun")]
+    if source.team is not None:
+        specs += [ArraySpec(f"team/{name}", (len(source.team),), dtype) for name, dtype in TEAM_FIELDS.items()]
+    return specs
+
+
+def _leaves(space: spaces.Space[Any], path: str) -> list[tuple[str, Any]]:
+    if not isinstance(space, spaces.Dict):
+        return [(path, space)]
+    return [leaf for name, part in space.spaces.items() for leaf in _leaves(part, f"{path}/{name}")]
+
+
+class RowWriter:
+    """Writes transitions into the fields of a ring.
+
+    Args:
+        fields: arrays `[capacity, ...]` of the fields of `row_specs`.
+        space: of observations.
+    """
+
+    def __init__(self, fields: Mapping[str, Array], space: spaces.Space[Any]) -> None:
+        self._fields = fields
+        self._observation = _writer(fields, OBSERVATION, space)
+        self._next_observation = _writer(fields, NEXT_OBSERVATION, space)
+        self._outcome = tuple(fields[name] for name in ("action", "reward", "terminated", "truncated"))
+
+    def write(self, row: int, transition: Transition) -> None:
+        """Write a transition, except for the fields that `write_round` writes."""
+        self._observation(row, transition.observation)
+        self._next_observation(row, transition.next_observation)
+        action, reward, terminated, truncated = self._outcome
+        action[row], reward[row] = transition.action, transition.reward
+        terminated[row], truncated[row] = transition.terminated, transition.truncated
+
+    def write_round(self, rows: slice, chosen: Array, begun: Array) -> None:
+        """Write, for all lanes of a round, the actions that the agent chose and which lanes were reset."""
+        self._fields["chosen"][rows], self._fields["begun"][rows] = chosen, begun
+
+    def write_outcome(self, row: int, extra: Mapping[str, Any]) -> None:
+        """Write the outcome of each agent."""
+        for name in TEAM_FIELDS:
+            self._fields[f"team/{name}"][row] = extra[name]
+
+
+def _writer(fields: Mapping[str, Array], name: str, space: spaces.Space[Any]) -> Callable[[int, Any], None]:
+    """Return a function that writes an observation into a row."""
+    if not isinstance(space, spaces.Dict):
+        return fields[name].__setitem__
+    parts = [(key, _writer(fields, f"{name}/{key}", part)) for key, part in space.spaces.items()]
+
+    def write(row: int, observation: Any) -> None:
+        for key, part in parts:
+            part(row, observation[key])
+
+    return write
+
+
+def observation_at(fields: Mapping[str, Array], name: str, space: spaces.Space[Any], rows: Any) -> Any:
+    """Return the observation of a row, or the observations of a slice of rows, as views."""
+    if not isinstance(space, spaces.Dict):
+        return fields[name][rows]
+    return {key: observation_at(fields, f"{name}/{key}", part, rows) for key, part in space.spaces.items()}

@@ -1,0 +1,183 @@
+"""Memory that the learner shares with its worker processes: arrays, rings of rows, and weights under a version counter.
+
+The memory has no name, so nothing is left in `/dev/shm`: the kernel frees it with the last process that maps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+import mmap
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+# Arrays start on cache lines of their own, so that two processes do not write to the same line.
+_LINE = 64
+
+
+class ArraySpec(NamedTuple):
+    """The name, shape and dtype of an array in shared memory."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def _nbytes(spec: ArraySpec) -> int:
+    size = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+    return (size + _LINE - 1) // _LINE * _LINE
+
+
+class SharedMemory:
+    """Arrays in memory that processes share.
+
+    Args:
+        specs: the arrays; all processes must pass the same.
+        descriptor: the file descriptor of the memory, which a parent process has passed on; None for new memory.
+
+    Attributes:
+        arrays: the arrays by name; zeros at first.
+        descriptor: the file descriptor of the memory, for `pass_fds` of `subprocess.Popen`.
+    """
+
+    def __init__(self, specs: Iterable[ArraySpec], descriptor: int | None = None) -> None:
+        specs = list(specs)
+        size = max(sum(map(_nbytes, specs)), 1)
+        if descriptor is None:
+            descriptor = _open_memory()
+            os.ftruncate(descriptor, size)
+        self.descriptor = descriptor
+        memory = mmap.mmap(descriptor, size)  # the arrays keep it alive
+        self.arrays: dict[str, Array] = {}
+        offset = 0
+        for spec in specs:
+            self.arrays[spec.name] = np.ndarray(spec.shape, spec.dtype, buffer=memory, offset=offset)
+            offset += _nbytes(spec)
+
+    def close(self) -> None:
+        """Close the descriptor; the arrays stay valid while they are referenced."""
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+        self.arrays = {}
+
+
+def _open_memory() -> int:
+    """Return the descriptor of new memory without a name."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("noterl")
+    # macOS has no memfd_create. A segment whose name is removed at once stays open through its descriptor.
+    posix: Any = importlib.import_module("_posixshmem")
+    name = f"/noterl-{secrets.token_hex(8)}"
+    descriptor: int = posix.shm_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=0o600)
+    posix.shm_unlink(name)
+    return descriptor
+
+
+class Ring:
+    """Rows that one process writes and another reads, in order and without locks.
+
+    The counters never wrap around. A row is visible to the reader after `publish`, and its place is free for the writer
+    after `release`.
+
+    Args:
+        fields: arrays `[capacity, ...]` by name.
+        counters: int64 `[2]`, the numbers of rows that were published and released; only the writer sets the first, and
+            only the reader the second.
+    """
+
+    def __init__(self, fields: Mapping[str, Array], counters: Array) -> None:
+        self.fields = dict(fields)
+        self.capacity = len(next(iter(self.fields.values())))
+        self._counters = counters
+
+    @property
+    def published(self) -> int:
+        """Number of rows that the writer has published so far."""
+        return int(self._counters[0])
+
+    @property
+    def unread(self) -> int:
+        """Number of rows that are published and not released."""
+        return int(self._counters[0]) - int(self._counters[1])
+
+    @property
+    def space(self) -> int:
+        """Number of rows that can be written."""
+        return self.capacity - self.unread
+
+    def place(self) -> int:
+        """Return where the writer's next row is."""
+        return int(self._counters[0]) % self.capacity
+
+    def publish(self, rows: int) -> None:
+        """Make rows visible to the reader; they must be complete."""
+        self._counters[0] += rows
+
+    def first(self) -> int:
+        """Return where the reader's next row is."""
+        return int(self._counters[1]) % self.capacity
+
+    def release(self, rows: int) -> None:
+        """Free the places of rows that were read."""
+        self._counters[1] += rows
+
+
+class SharedWeights:
+    """Weights that one process writes and others read, under a version counter, which is odd during a write.
+
+    A reader copies the weights and compares the version before and after, so it never uses a mixture of two versions
+    (a seqlock).
+
+    Args:
+        flat: uint8 `[bytes]`.
+        version: int64 `[1]`.
+        shapes: shape and dtype of each weight.
+    """
+
+    def __init__(self, flat: Array, version: Array, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> None:
+        self._flat, self._version = flat, version
+        self._copy = np.zeros_like(flat)
+        self._shared, self.weights = (_views(memory, shapes) for memory in (flat, self._copy))
+        self.version = -1
+
+    @staticmethod
+    def nbytes(shapes: Sequence[tuple[tuple[int, ...], Any]]) -> int:
+        """Return how many bytes weights of these shapes and dtypes take."""
+        return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes)
+
+    def publish(self, weights: Sequence[Array]) -> None:
+        """Write new weights."""
+        self._version[0] += 1
+        for shared, weight in zip(self._shared, weights, strict=True):
+            shared[...] = weight
+        self._version[0] += 1
+
+    def read(self) -> bool:
+        """Copy the newest weights to `weights`; return False if they are being written, and keep the old ones."""
+        before = int(self._version[0])
+        if before == self.version:
+            return True
+        if before % 2:
+            return False
+        newest = self._flat.copy()
+        if int(self._version[0]) != before:
+            return False
+        self._copy[:] = newest
+        self.version = before
+        return True
+
+
+def _views(memory: Array, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> list[Array]:
+    views, start = [], 0
+    for shape, dtype in shapes:
+        stop = start + math.prod(shape) * np.dtype(dtype).itemsize
+        views.append(memory[start:stop].view(dtype).reshape(shape))
+        start = stop
+    return views

@@ -1,0 +1,310 @@
+"""A worker process: it steps some lanes of a training, and chooses their actions if the network runs in NumPy.
+
+The process is a new interpreter, which imports neither Keras nor a framework, and never the script of the learner. It
+receives a `Job` and then commands through a pipe. Transitions go back through a ring in shared memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from noterl.acting.actor import Actor
+from noterl.acting.numpy_forward import Step, run_program
+from noterl.collect.lanes import Lanes
+from noterl.collect.rows import RowWriter
+from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
+from noterl.collect.team import TeamLanes
+from noterl.envs import EnvSource
+from noterl.envs.multi_agent.parallel import own_rewards
+from noterl.explorer import Explorer
+from noterl.heads import Head
+from noterl.random import Generators
+
+# The entries of a worker's control array: the number of published rows at which it wakes the learner (0: never), the
+# time in ns since which it is inside the environment (0: it is not), and whether it ends the phase after its round.
+WANTED, ENTERED, STOP = range(3)
+CONTROL_SIZE = 8
+
+WAKE = b"wake"
+
+# Seconds between two looks at a ring that is full. The learner is then behind, so the wait costs nothing.
+_FULL = 2e-4
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Acting:
+    """What a worker needs to choose actions.
+
+    Attributes:
+        program: the network as a NumPy function.
+        shapes: shape and dtype of its weights.
+        head: the bound head.
+        explorer: the policy or the noise, in its state.
+        dtype: of the observations that networks receive.
+        normalizers: normalizes observations; None for no normalization.
+        learning_starts: number of steps at the start whose actions are uniformly random.
+    """
+
+    program: Step
+    shapes: Sequence[tuple[tuple[int, ...], Any]]
+    head: Head
+    explorer: Explorer
+    dtype: Any
+    normalizers: Any
+    learning_starts: int
+
+
+@dataclass
+class Job:
+    """What a worker receives first.
+
+    Attributes:
+        index: the worker's number.
+        first: number of its first lane.
+        count: number of its lanes.
+        num_envs: number of lanes of all workers.
+        source: makes the environments.
+        acting: how it chooses actions; None if the learner chooses them.
+        generators: the state of its `Generators`, with names as in the learner.
+        lanes: the state of its lanes; None to start new episodes.
+        specs: the arrays in shared memory.
+    """
+
+    index: int
+    first: int
+    count: int
+    num_envs: int
+    source: EnvSource
+    acting: Acting | None
+    generators: dict[str, Any]
+    lanes: dict[str, Any] | None
+    specs: list[ArraySpec]
+
+
+def ring_of(arrays: Mapping[str, Any], index: int) -> Ring:
+    """Return the ring of a worker."""
+    prefix = f"ring/{index}/"
+    fields = {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+    return Ring(fields, arrays[f"counters/{index}"])
+
+
+def exploration_name(index: int, name: str) -> str:
+    """Return the name of a worker's generator for exploration."""
+    return f"worker/{index}/{name}"
+
+
+class Worker:
+    """The lanes of a worker process and the commands that the learner sends.
+
+    Args:
+        job: what the worker does.
+        memory: the descriptor of the shared memory.
+        pipe: receives commands and sends answers.
+    """
+
+    def __init__(self, job: Job, memory: int, pipe: Connection) -> None:
+        self.job, self.pipe = job, pipe
+        arrays = SharedMemory(job.specs, memory).arrays
+        self._ring, self._control = ring_of(arrays, job.index), arrays[f"control/{job.index}"]
+        self._own = slice(job.first, job.first + job.count)
+        self._arrays = arrays
+        self._generators = Generators()
+        self._generators.set_state(job.generators)
+        self.lanes = self._open_lanes()
+        self._writer = RowWriter(self._ring.fields, job.source.observation_space)
+        self._begun = np.zeros(job.count, np.bool_)
+        self._actor: Actor | None = None
+        self._weights: SharedWeights | None = None
+        if job.acting is not None:
+            self._weights = SharedWeights(arrays["weights"], arrays["version"], job.acting.shapes)
+            self._actor = self._make_actor(job.acting)
+        if job.lanes is not None:
+            self.lanes.set_state(job.lanes)
+        self._share_observations()
+
+    def _open_lanes(self) -> Lanes:
+        job = self.job
+        if job.source.team is None:
+            return Lanes(job.source, job.count, self._generators, job.first)
+        return TeamLanes(job.source, job.count, self._generators, own_rewards, job.first)
+
+    def _make_actor(self, acting: Acting) -> Actor:
+        def generator(name: str) -> np.random.Generator:
+            return self._generators(exploration_name(self.job.index, name))
+
+        def forward(observations: np.ndarray) -> np.ndarray:
+            assert self._weights is not None
+            return run_program(acting.program, observations, self._weights.weights)
+
+        return Actor(
+            forward,
+            acting.head,
+            acting.explorer,
+            generator,
+            acting.dtype,
+            acting.normalizers,
+            acting.learning_starts,
+            self.job.first,
+        )
+
+    def serve(self) -> None:
+        """Execute commands until the learner sends "close" or ends."""
+        while True:
+            name, *arguments = self.pipe.recv()
+            if name == "close":
+                self.job.source.close()
+                return
+            getattr(self, name)(*arguments)  # "collect", "reset", "step" or "send_state"
+
+    def collect(self, rounds: int, step: int, changes: Mapping[str, Any]) -> None:
+        """Choose actions and step all lanes, `rounds` times.
+
+        Args:
+            rounds: the number of rounds.
+            step: environment steps of the training before the first round.
+            changes: what has changed since the last call, for `_apply`.
+        """
+        assert self._weights is not None
+        self._apply(changes)
+        while not self._weights.read():
+            time.sleep(_FULL)
+        for number in range(rounds):
+            if self._control[STOP]:
+                return
+            self._collect_round(step + number * self.job.num_envs)
+
+    def _apply(self, changes: Mapping[str, Any]) -> None:
+        """Set attributes of the explorer that a callback has changed, and the statistics for normalization."""
+        assert self._actor is not None
+        for name, value in changes.get("explorer", {}).items():
+            setattr(self._actor.explorer, name, value)
+        if "normalizers" in changes:
+            self._actor.normalizers.set_arrays(changes["normalizers"])
+
+    def _collect_round(self, step: int) -> None:
+        lanes, actor = self.lanes, self._actor
+        assert actor is not None
+        for lane in lanes.idle():
+            self._reset(lane, step)
+            actor.reset_noise(lane)
+        actions = actor.choose_actions(lanes.observations(), step)
+        actor.explorer.skip(self.job.num_envs - self.job.count)  # the steps of the other workers
+        self._step(actions, actor.head.executed(actions), step)
+
+    def reset(self, lanes: Sequence[int], step: int) -> None:
+        """Start episodes in some lanes; called if the learner chooses the actions."""
+        for lane in lanes:
+            self._reset(lane, step)
+        self._share_observations()
+        self._arrays["fresh"][[self.job.first + lane for lane in lanes]] = True
+        self.pipe.send_bytes(WAKE)
+
+    def step(self, step: int) -> None:
+        """Step all lanes with the actions that the learner has chosen."""
+        actions = self._arrays["actions"][self._own]
+        self._step(actions, actions, step)
+
+    def _share_observations(self) -> None:
+        if self._actor is None:
+            self._arrays["encoded"][self._own] = self.lanes.observations()
+
+    def send_state(self) -> None:
+        """Send the state of the lanes, of the generators, and of the policy or noise."""
+        state = {
+            "lanes": self.lanes.get_state(),
+            "generators": self._generators.get_state()["states"],
+            "explorer": None if self._actor is None else self._actor.explorer.get_state(),
+        }
+        self.pipe.send(("state", state))
+
+    def _reset(self, lane: int, step: int) -> None:
+        self._control[ENTERED] = time.monotonic_ns()
+        self.lanes.reset(lane, 0, step)
+        self._control[ENTERED] = 0
+        self._begun[lane] = True
+
+    def _step(self, chosen: np.ndarray, executed: np.ndarray, step: int) -> None:
+        """Step all lanes, and publish their rows together, so that the learner never reads a part of a round."""
+        ring, lanes, control, count = self._ring, self.lanes, self._control, self.job.count
+        while ring.space < count:
+            time.sleep(_FULL)
+        first = ring.place()
+        self._writer.write_round(slice(first, first + count), chosen, self._begun)
+        self._begun[:] = False
+        lanes.begin_round(executed)
+        for lane in range(count):
+            control[ENTERED] = time.monotonic_ns()
+            (transition,) = lanes.tick(step + self.job.first + lane + 1)
+            control[ENTERED] = 0
+            self._writer.write(first + lane, transition)
+            if transition.extra is not None:
+                self._writer.write_outcome(first + lane, transition.extra)
+            if transition.terminated or transition.truncated:
+                lanes.ledger.finish(lane)
+        self._share_observations()
+        ring.publish(count)
+        wanted = control[WANTED]
+        if wanted and ring.published >= wanted:
+            control[WANTED] = 0
+            self.pipe.send_bytes(WAKE)
+
+
+def main(memory: int, pipe: int) -> None:
+    """Run a worker process until the learner ends it, or ends itself.
+
+    Args:
+        memory: the descriptor of the shared memory.
+        pipe: the descriptor of the pipe to the learner.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes; the learner handles it
+    _end_with_learner(pipe)
+    connection = Connection(pipe)
+    warnings.showwarning = lambda message, category, *_, **__: connection.send(
+        ("warning", category.__name__, str(message))
+    )
+    try:
+        worker = Worker(pickle.loads(connection.recv_bytes()), memory, connection)
+        connection.send(("ready", worker.lanes.ledger.running))
+        worker.serve()
+    except (EOFError, ConnectionError):  # the learner has ended
+        pass
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            connection.send(("error", f"{type(error).__name__}: {error}", traceback.format_exc()))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # without the teardown of the interpreter, the process ends in milliseconds
+
+
+def _end_with_learner(pipe: int) -> None:
+    """End this process when the learner ends, also if it is killed while this process is inside an environment."""
+    if sys.platform == "linux":
+        # Also ends a process in C code that holds the lock of the interpreter.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(pipe, 0)  # hang-up is always reported
+        poll.poll()
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()

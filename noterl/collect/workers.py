@@ -1,0 +1,80 @@
+"""`Workers`: how many processes step the environments of a `fit`, and what happens if one of them fails."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from noterl.utils.checks import check_int, check_word, positive
+
+
+class WorkerError(RuntimeError):
+    """Raised if a worker process has failed and is not replaced.
+
+    Attributes:
+        worker: the number of the worker.
+    """
+
+    def __init__(self, worker: int, message: str) -> None:
+        super().__init__(message)
+        self.worker = worker
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The worker processes of a `fit`, for its argument `workers`.
+
+    Args:
+        processes: number of processes, which share the environments.
+        collect: for agents with a replay memory, the number of steps of each environment that workers take with the
+            same weights. Larger numbers need fewer synchronizations. An agent that learns from rollouts always collects
+            a whole rollout.
+        on_failure: what to do if a process dies or hangs. "restart" replaces it with a warning and restarts its
+            episodes; "raise" ends the `fit` with a `WorkerError`. An exception of an environment always ends it.
+        restarts: how many processes are replaced in one `fit`; the next failure ends it.
+        step_timeout: seconds after which a step or a reset counts as hung; None for no limit.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values, or this system is Windows.
+
+    Example:
+    >>> from noterl.collect import Workers
+    >>> Workers(4, step_timeout=30).restarts
+    3
+    """
+
+    processes: int
+    collect: int = 1
+    on_failure: str = "restart"
+    restarts: int = 3
+    step_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        check_int("processes", self.processes)
+        check_int("collect", self.collect)
+        check_word("on_failure", self.on_failure, ("restart", "raise"))
+        check_int("restarts", self.restarts, least=0)
+        if self.step_timeout is not None:
+            positive("step_timeout", self.step_timeout)
+        if sys.platform == "win32":
+            raise ValueError(
+                "workers are not supported on Windows; use num_envs=, or a gymnasium.vector.AsyncVectorEnv"
+            )
+
+
+def check_workers(workers: Any) -> Workers | None:
+    """Return the argument `workers` of `fit` as `Workers`; None for 0.
+
+    Raises:
+        ValueError: if it is neither an int of at least 0 nor a `Workers`.
+    """
+    if isinstance(workers, Workers):
+        return workers
+    try:
+        count = check_int("workers", workers, least=0)
+    except ValueError as error:
+        raise ValueError(
+            f"workers must be an int of at least 0, or a noterl.collect.Workers, got {workers!r}"
+        ) from error
+    return Workers(count) if count else None

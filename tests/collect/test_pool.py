@@ -1,0 +1,452 @@
+"""Worker processes without a learner: what they return, and how they fail, end and leave nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+from noterl.collect import WorkerError, Workers
+from noterl.collect import pool as pool_module
+from tests.support.doubles import StatefulEnv
+from tests.support.pools import Pool, children, descriptors, pool, wait_until_gone
+from tests.support.states import differences
+from tests.support.worker_envs import BrokenEnv, DiscreteWalkEnv, FaultyEnv, IdEnv, SlowEnv
+
+pytestmark = pytest.mark.backend_free
+
+ROOT = Path(__file__).parents[2]
+
+
+def same(first: list[Any], second: list[Any]) -> bool:
+    return not differences([list(each) for each in first], [list(each) for each in second])
+
+
+class TestCollecting:
+    @pytest.mark.parametrize("workers", [1, 2, 3])
+    def test_lanes_have_the_same_seeds_for_any_number_of_workers(self, workers: int) -> None:
+        def seeds(transitions: list[Any]) -> list[tuple[int, float]]:
+            return [(each.lane, each.observation[1]) for each in transitions]
+
+        expected = seeds(Pool(IdEnv, 5).rounds(7))
+        with pool(IdEnv, 5, workers) as made:
+            transitions = made.rounds(7)
+            pids = made.processes()
+        assert seeds(transitions) == expected and len(set(expected)) == 15
+        of_lane = {each.lane: int(each.observation[0]) for each in transitions}
+        assert [of_lane[lane] for lane in range(5)] == [pids[made.lanes._worker_of[lane]] for lane in range(5)]
+        assert len(set(pids)) == workers and os.getpid() not in pids
+
+    def test_transitions_follow_each_other_within_an_episode(self) -> None:
+        with pool(DiscreteWalkEnv, 4, Workers(2, collect=10)) as made:
+            transitions = made.rounds(60)
+        for lane in range(4):
+            own = [each for each in transitions if each.lane == lane]
+            assert len(own) == 60
+            for before, after in itertools.pairwise(own):
+                ended = before.terminated or before.truncated
+                assert ended != np.array_equal(before.next_observation, after.observation)
+
+    def test_runs_with_the_same_seed_are_equal(self) -> None:
+        runs = []
+        for pause in (0.0, 0.002):
+            with pool(DiscreteWalkEnv, 3, Workers(2, collect=4)) as made:
+                runs.append([])
+                for _ in range(20):
+                    runs[-1] += made.round()
+                    time.sleep(pause)
+        assert same(*runs)
+
+    def test_phase_uses_the_weights_of_its_beginning(self) -> None:
+        with pool(DiscreteWalkEnv, 2, Workers(1, collect=5)) as made:
+            made.actor.explorer.eps = 0.0
+            made.actor.forward.set(0.0)  # equal values: action 0
+            first = made.rounds(1)
+            made.actor.forward._weights = [np.zeros((2, 2), np.float32), np.array([0.0, 1.0], np.float32)]
+            rest = made.rounds(5)
+        assert [each.action for each in first + rest[:8]] == [0] * 10
+        assert [each.action for each in rest[8:]] == [1, 1]
+
+    def test_changed_exploration_reaches_workers(self) -> None:
+        with pool(DiscreteWalkEnv, 2, 2) as made:
+            made.actor.forward.set(0.0)
+            made.actor.explorer.eps = 0.0
+            assert {each.action for each in made.rounds(30)} == {0}
+            made.actor.explorer.eps = 1.0
+            assert {each.action for each in made.rounds(30)} == {0, 1}
+
+    def test_full_ring_makes_workers_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        runs = []
+        for size in (pool_module.RING_ROUNDS, 3):
+            monkeypatch.setattr(pool_module, "RING_ROUNDS", size)
+            with pool(DiscreteWalkEnv, 3, Workers(2, collect=40)) as made:
+                runs.append(made.rounds(60))
+        assert same(*runs)
+
+    def test_learner_that_acts_gives_the_run_without_workers(self) -> None:
+        expected = Pool(DiscreteWalkEnv, 4, in_numpy=False).rounds(40)
+        with pytest.warns(RuntimeWarning, match="NumPy"):
+            made = Pool(DiscreteWalkEnv, 4, 2, in_numpy=False).start()
+        try:
+            assert not made.lanes.acts and same(made.rounds(40), expected)
+        finally:
+            made.lanes.close()
+
+    def test_worker_imports_no_framework(self) -> None:
+        code = "import sys; from noterl.collect import worker; print([m for m in sys.modules if m in " + repr(
+            ["keras", "tensorflow", "jax", "torch", "matplotlib", "noterl.backends"]
+        )
+        result = subprocess.run([sys.executable, "-c", code + "])"], cwd=ROOT, capture_output=True, text=True)
+        assert result.stdout.strip() == "[]", result
+
+
+class TestState:
+    @pytest.mark.parametrize("env", [DiscreteWalkEnv, partial(gymnasium.make, "CartPole-v1")])
+    @pytest.mark.parametrize("consumed", [3, 5, 10])
+    def test_restored_pool_continues_exactly(self, env: Any, consumed: int) -> None:
+        settings = Workers(2, collect=5)
+        with pool(env, 3, settings) as made:
+            made.rounds(consumed)
+            state, generators = made.lanes.get_state(), made.generators.get_state()
+            counts = made.steps, made.episodes
+            expected = made.rounds(30)  # asking for the state does not change the run
+            final = made.lanes.get_state()
+        restored = Pool(env, 3, settings, seed=9)
+        restored.generators.set_state(generators)
+        restored.lanes.set_state(state)
+        restored.steps, restored.episodes = counts
+        restored.start()
+        try:
+            assert same(restored.rounds(30), expected)
+            assert not differences(restored.lanes.get_state(), final)
+        finally:
+            restored.lanes.close()
+
+    def test_state_of_consumed_rounds_fits_another_number_of_workers(self) -> None:
+        with pool(partial(IdEnv, False), 4, 2) as made:
+            made.rounds(7)
+            state, generators = made.lanes.get_state(), made.generators.get_state()
+        following = []
+        for workers in (0, 3):
+            other = Pool(partial(IdEnv, False), 4, workers)
+            other.generators.set_state(generators)
+            other.lanes.set_state(state)
+            other.start()
+            following.append([each.observation[1] for each in other.rounds(6)])
+            if workers:
+                other.lanes.close()
+        assert following[0] == following[1]
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_rounds_ahead_do_not_fit_another_number_of_workers(self, workers: int) -> None:
+        with pool(DiscreteWalkEnv, 2, Workers(2, collect=5)) as made:
+            made.rounds(2)
+            state = made.lanes.get_state()
+        with pytest.warns(RuntimeWarning, match="collected further"):
+            Pool(DiscreteWalkEnv, 2, workers).lanes.set_state(state)
+
+    def test_environment_with_own_state_is_restored_by_it(self) -> None:
+        with pool(partial(_Stateful), 2, 1) as made:
+            made.rounds(4)
+            state, generators = made.lanes.get_state(), made.generators.get_state()
+            expected = made.rounds(4)
+        assert all(lane["environment"] is not None for lane in state["lanes"])
+        other = Pool(partial(_Stateful), 2, 1)
+        other.generators.set_state(generators)
+        other.lanes.set_state(state)
+        other.start()
+        try:
+            assert same(other.rounds(4), expected)
+        finally:
+            other.lanes.close()
+
+
+class _Stateful(StatefulEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def step(self, action):
+        return super().step([2.0 * action - 1.0])
+
+
+class TestEnvironments:
+    def test_id_factory_and_copy_of_an_environment(self) -> None:
+        for env in (
+            "CartPole-v1",
+            gymnasium.make("CartPole-v1", max_episode_steps=7),
+            lambda: gymnasium.make("CartPole-v1"),
+        ):
+            with pool(env, 2, 2) as made:
+                assert made.rounds(3)[0].observation.shape == (4,)
+
+    def test_registered_class_of_this_process_works(self) -> None:
+        gymnasium.register(
+            "noterl/OnlyHere-v0", entry_point=lambda length: DiscreteWalkEnv(length=length), kwargs={"length": 4}
+        )
+        try:
+            with pool("noterl/OnlyHere-v0", 1, 1) as made:
+                assert any(each.truncated or each.terminated for each in made.rounds(4))
+        finally:
+            del gymnasium.registry["noterl/OnlyHere-v0"]
+
+    def test_lambda_without_cloudpickle_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "cloudpickle", None)
+        with pytest.raises(ValueError, match=r"noterl\[workers\]"):
+            Pool(lambda: DiscreteWalkEnv(), 1, 1).start()
+        with pool(DiscreteWalkEnv, 1, 1) as made:
+            made.rounds(2)
+
+    def test_class_of_the_script_without_cloudpickle_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "cloudpickle", None)
+        kind = type("Mine", (DiscreteWalkEnv,), {"__module__": "__main__"})
+        monkeypatch.setattr(sys.modules["__main__"], "Mine", kind, raising=False)
+        with pytest.raises(ValueError, match=r"Mine.*module.*noterl\[workers\]"):
+            Pool(kind, 1, 1).start()
+
+    def test_object_that_cannot_be_sent_raises(self) -> None:
+        lock = threading.Lock()
+        with pytest.raises(ValueError, match="workers"):
+            Pool(lambda: (lock, DiscreteWalkEnv())[1], 1, 1).start()
+        assert not children()
+
+    def test_environment_that_cannot_be_made_again_raises(self) -> None:
+        with pytest.raises(ValueError, match="workers"):
+            Pool(DiscreteWalkEnv(), 2, 2)
+
+    def test_vector_environment_raises(self) -> None:
+        with pytest.raises(ValueError, match="workers"):
+            Pool(SyncVectorEnv([DiscreteWalkEnv] * 2), 2, 2)
+
+    def test_fewer_lanes_than_workers_raise(self) -> None:
+        with pytest.raises(ValueError, match="num_envs"):
+            Pool(DiscreteWalkEnv, 2, 3)
+
+    def test_script_from_standard_input_needs_no_guard(self) -> None:
+        code = """
+import gymnasium
+from tests.support.pools import pool
+from tests.support.doubles import RandomWalkEnv
+
+class Mine(RandomWalkEnv):
+    def __init__(self, length):
+        super().__init__(length=length)
+        self.action_space = gymnasium.spaces.Discrete(2)
+    def step(self, action):
+        return super().step([2.0 * action - 1.0])
+
+print("script")
+with pool(lambda: Mine(4), 2, 2) as made:
+    print(len(made.rounds(9)), made.lanes.acts)
+"""
+        result = subprocess.run([sys.executable, "-"], input=code, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert result.stdout.split() == ["script", "18", "True"], result
+
+
+class TestFailures:
+    @pytest.mark.parametrize("in_numpy", [True, False])
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    def test_exception_of_an_environment_arrives_with_its_traceback(self, in_numpy: bool) -> None:
+        env = partial(FaultyEnv, "raise")
+        with (
+            pytest.raises(WorkerError, match=r"worker \d \(environments \d to \d\) raised ZeroDivisionError") as raised,
+            pool(env, 4, 2, in_numpy=in_numpy) as made,
+        ):
+            made.rounds(10)
+        assert raised.value.worker in (0, 1) and "the pole is gone" in str(raised.value)
+        assert "worker_envs.py" in str(raised.value) and made.steps >= 16
+        assert not children()
+
+    def test_environment_that_a_worker_cannot_make_raises(self) -> None:
+        with pytest.raises(WorkerError, match="no display"):
+            Pool(partial(BrokenEnv, os.getpid()), 1, 1).start()
+        assert not children()
+
+    @pytest.mark.parametrize("in_numpy", [True, False])
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    def test_killed_worker_is_noticed_and_replaced(self, in_numpy: bool) -> None:
+        with pool(DiscreteWalkEnv, 4, 2, in_numpy=in_numpy) as made:
+            made.rounds(7)
+            victim, other = made.processes()
+            os.kill(victim, signal.SIGKILL)
+            started = time.monotonic()
+            with pytest.warns(RuntimeWarning, match="worker 0 .*SIGKILL"):
+                transitions = made.rounds(3)
+            assert time.monotonic() - started < 2.0
+            transitions += made.rounds(20)
+            assert made.processes()[0] != victim and made.processes()[1] == other
+            assert sorted(made.cut) == [0, 1]
+            assert {each.lane for each in transitions} == {0, 1, 2, 3}
+
+    def test_replaced_worker_uses_new_seeds(self) -> None:
+        with pool(IdEnv, 2, 2) as made:
+            seeds = [each.observation[1] for each in made.rounds(7)]
+            os.kill(made.processes()[0], signal.SIGKILL)
+            with pytest.warns(RuntimeWarning, match="worker 0"):
+                later = made.rounds(9)
+        new = [each.observation[1] for each in later if each.lane == 0]
+        assert not set(seeds) & set(new) and len(set(new)) == 3
+        expected = Pool(IdEnv, 2).rounds(16)
+        assert [each.observation[1] for each in later if each.lane == 1] == [
+            each.observation[1] for each in expected[14:] if each.lane == 1
+        ]
+
+    def test_rounds_before_a_failure_are_kept(self) -> None:
+        with pool(IdEnv, 1, Workers(1, collect=8)) as made:
+            made.round()
+            while made.lanes._outstanding() != [0]:
+                time.sleep(0.01)
+            os.kill(made.processes()[0], signal.SIGKILL)
+            rest = made.rounds(7)
+            assert len({each.observation[1] for each in rest}) == 3 and not made.cut
+            with pytest.warns(RuntimeWarning, match="worker 0"):
+                made.round()
+            assert made.cut == [0]
+
+    def test_failure_raises_if_it_should(self) -> None:
+        with pool(DiscreteWalkEnv, 2, Workers(2, on_failure="raise")) as made:
+            made.rounds(3)
+            os.kill(made.processes()[1], signal.SIGKILL)
+            started = time.monotonic()
+            with pytest.raises(WorkerError, match=r"worker 1 \(environment 1\) was killed by SIGKILL") as raised:
+                made.rounds(3)
+            assert raised.value.worker == 1 and time.monotonic() - started < 2.0
+
+    def test_restarts_are_limited(self) -> None:
+        with (
+            pool(partial(FaultyEnv, "exit"), 1, Workers(1, restarts=2)) as made,
+            pytest.warns(RuntimeWarning, match="exit status 3"),
+            pytest.raises(WorkerError, match="after 2 restarts"),
+        ):
+            made.rounds(50)
+        assert made.cut == [0, 0]
+
+    def test_hung_environment_ends(self, tmp_path: Path) -> None:
+        env = partial(FaultyEnv, "sleep", 5, str(tmp_path / "flag"))
+        with pool(env, 2, Workers(2, step_timeout=0.3)) as made:
+            made.rounds(3)
+            with pytest.warns(RuntimeWarning, match="step_timeout=0.3"):
+                made.rounds(20)
+            assert len(made.cut) == 1
+
+    def test_slow_environment_is_not_hung(self) -> None:
+        with pool(partial(SlowEnv, 0.02), 4, Workers(2, step_timeout=0.5, collect=30)) as made:
+            made.rounds(30)
+
+    def test_waiting_can_be_interrupted(self) -> None:
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise KeyboardInterrupt
+
+        with pool(partial(FaultyEnv, "sleep", 2), 1, 1) as made:
+            made.lanes.check, deadline = check, time.monotonic() + 0.2
+            with pytest.raises(KeyboardInterrupt):
+                made.rounds(5)
+            started, pids = time.monotonic(), made.processes()
+            state = made.lanes.get_state(hurry=True)
+            made.lanes.close()
+            assert time.monotonic() - started < 5 and not wait_until_gone(pids, 0.1)
+        assert state["pool"]["ledgers"][0]["running"] == [False] and state["lanes"][0]["actions"] is None
+
+    def test_hurried_state_keeps_the_rounds_of_all_workers(self) -> None:
+        with pool(partial(SlowEnv, 0.01), 2, Workers(2, collect=500)) as made:
+            made.rounds(2)
+            started = time.monotonic()
+            state, generators = made.lanes.get_state(hurry=True), made.generators.get_state()
+            made.lanes.close()
+            assert time.monotonic() - started < 2
+        other = Pool(partial(SlowEnv, 0.01), 2, Workers(2, collect=4))
+        other.generators.set_state(generators)
+        other.lanes.set_state(state)
+        other.start()
+        try:
+            assert len(other.rounds(12)) == 24 and not other.cut
+        finally:
+            other.lanes.close()
+
+
+class TestEnding:
+    def test_nothing_is_left(self) -> None:
+        with pool(DiscreteWalkEnv, 2, 2) as made:
+            made.rounds(2)
+        del made
+        before, threads, shared = descriptors(), threading.active_count(), sorted(os.listdir("/dev/shm"))
+        for _ in range(2):
+            made = Pool(DiscreteWalkEnv, 2, 2).start()
+            made.rounds(3)
+            pids = made.processes()
+            made.lanes.close()
+            assert not wait_until_gone(pids, 0.1)
+            del made
+        assert (descriptors(), threading.active_count()) == (before, threads)
+        assert sorted(os.listdir("/dev/shm")) == shared
+
+    def test_close_closes_environments(self, tmp_path: Path) -> None:
+        with pool(partial(_Closing, str(tmp_path / "closed")), 1, 1) as made:
+            made.rounds(2)
+            made.lanes.close()
+        assert (tmp_path / "closed").exists()
+
+    @pytest.mark.parametrize("kind", ["step", "sleep"])
+    def test_killed_learner_leaves_no_process(self, kind: str) -> None:
+        code = f"""
+from functools import partial
+from tests.support.pools import Pool
+from tests.support.worker_envs import FaultyEnv
+made = Pool(partial(FaultyEnv, "{kind}", {3 if kind == "sleep" else 10**9}), 2, 2).start()
+made.rounds(2)
+print(*made.processes(), flush=True)
+while True:
+    made.round()
+"""
+        learner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert learner.stdout is not None
+        pids = [int(pid) for pid in learner.stdout.readline().split()]
+        time.sleep(0.2)
+        learner.kill()
+        learner.wait()
+        learner.stdout.close()
+        assert len(pids) == 2 and not wait_until_gone(pids, 5.0)
+
+
+class _Closing(DiscreteWalkEnv):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def close(self) -> None:
+        open(self.path, "w").close()
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("argument", "value"),
+        [
+            ("processes", 0),
+            ("processes", 1.5),
+            ("collect", 0),
+            ("on_failure", "ignore"),
+            ("restarts", -1),
+            ("step_timeout", 0),
+        ],
+    )
+    def test_bad_value_raises(self, argument: str, value: Any) -> None:
+        with pytest.raises(ValueError, match=argument):
+            Workers(**{"processes": 2, argument: value})
+
+    def test_windows_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "platform", "win32")
+        with pytest.raises(ValueError, match="Windows"):
+            Workers(2)

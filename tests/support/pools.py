@@ -1,0 +1,142 @@
+"""Worker pools without a backend: an actor with a NumPy network, and helpers that look at processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+
+from noterl import envs, heads, policies
+from noterl.acting import numpy_forward
+from noterl.acting.actor import Actor
+from noterl.collect import Lanes, PoolLanes, Workers
+from noterl.random import Generators
+from noterl.types import Transition
+
+
+class LinearForward:
+    """A linear network with the interface of `HostForward`."""
+
+    def __init__(self, inputs: int, outputs: int, in_numpy: bool = True) -> None:
+        rng = np.random.default_rng(0)
+        self._weights = [rng.normal(size=(inputs, outputs)).astype(np.float32), np.zeros(outputs, np.float32)]
+        layer = partial(numpy_forward._dense_layer, 0, numpy_forward._linear)
+        self._layer = partial(numpy_forward._run, [layer])
+        self.program = self._layer if in_numpy else None
+
+    def weights(self) -> list[np.ndarray]:
+        return self._weights
+
+    def set(self, value: float) -> None:
+        self._weights = [np.full_like(weight, value) for weight in self._weights]
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        return numpy_forward.run_program(self._layer, observations, self._weights)
+
+
+def actor_for(source: envs.EnvSource, generators: Generators, in_numpy: bool = True, eps: float = 0.5) -> Actor:
+    space: Any = source.action_space
+    inputs = envs.observation.ObservationEncoder(source.observation_space).space.shape[0]
+    forward = LinearForward(inputs, int(space.n), in_numpy)
+    return Actor(forward, heads.Q().bind(space), policies.EpsGreedyQPolicy(eps), generators, np.float32)
+
+
+class Pool:
+    """Lanes, their actor, and a loop without a learner."""
+
+    def __init__(self, env: Any, num_envs: int, workers: Any = 0, *, seed: int = 3, in_numpy: bool = True) -> None:
+        self.source, self.generators = envs.resolve(env), Generators(seed)
+        self.actor = actor_for(self.source, self.generators, in_numpy)
+        settings = Workers(workers) if isinstance(workers, int) and workers else workers
+        self.lanes: Any = (
+            PoolLanes(self.source, num_envs, self.generators, settings)
+            if settings
+            else Lanes(self.source, num_envs, self.generators)
+        )
+        self.steps = self.episodes = 0
+        self.cut: list[int] = []
+
+    def start(self) -> Pool:
+        if self.lanes.num_workers:
+            self.lanes.start(self.actor)
+        return self
+
+    def round(self) -> list[Transition]:
+        """Collect one round; if workers have failed, cut the episodes and try again."""
+        lanes, found = self.lanes, []
+        while lanes.actions is None:
+            self.cut += lanes.interrupted
+            lanes.interrupted = []
+            for lane in lanes.idle():
+                lanes.reset(lane, self.episodes, self.steps)
+                self.episodes += 1
+            if lanes.interrupted:
+                continue
+            if lanes.acts:
+                lanes.collect_round(self.actor, self.steps, None)
+            else:
+                lanes.begin_round(self.actor.choose_actions(lanes.observations(), self.steps))
+        while lanes.actions is not None:
+            for transition in lanes.tick(self.steps + 1):
+                self.steps += 1
+                found.append(transition._replace(observation=np.array(transition.observation)))
+                found[-1] = found[-1]._replace(next_observation=np.array(transition.next_observation))
+                if transition.terminated or transition.truncated:
+                    lanes.ledger.finish(transition.lane)
+        return found
+
+    def rounds(self, count: int) -> list[Transition]:
+        return [transition for _ in range(count) for transition in self.round()]
+
+    def processes(self) -> list[int]:
+        return [process.pid for process in self.lanes._processes]
+
+
+@contextmanager
+def pool(*arguments: Any, **options: Any) -> Iterator[Pool]:
+    """Start a pool and end its processes."""
+    made = Pool(*arguments, **options)
+    try:
+        yield made.start()
+    finally:
+        if made.lanes.num_workers:
+            made.lanes.kill()
+
+
+def children() -> list[int]:
+    """Return the processes that this one has started and that run, except for those of Python and pytest."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if child.status() != psutil.STATUS_ZOMBIE and "noterl.collect.worker" in " ".join(child.cmdline()):
+                found.append(child.pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def wait_until_gone(pids: list[int], seconds: float = 5.0) -> list[int]:
+    """Wait until processes have ended; return those that still run after some seconds."""
+    deadline = time.monotonic() + seconds
+    while pids and time.monotonic() < deadline:
+        pids = [pid for pid in pids if _runs(pid)]
+        time.sleep(0.01)
+    return pids
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def descriptors() -> int:
+    """Return the number of open file descriptors of this process."""
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else psutil.Process().num_fds()

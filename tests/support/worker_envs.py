@@ -1,0 +1,101 @@
+"""Environments for tests of worker processes, which import this module."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tests.support.doubles import RandomWalkEnv
+
+
+class DiscreteWalkEnv(RandomWalkEnv):
+    """A random walk with two actions."""
+
+    def __init__(self, limit: float = 3.0, length: int = 20) -> None:
+        super().__init__(limit, length)
+        self.action_space = spaces.Discrete(2)
+
+    def step(self, action):
+        return super().step([2.0 * action - 1.0])
+
+
+class IdEnv(gymnasium.Env):
+    """Returns the number of its process, or 0, and the seed of its last reset; episodes have 3 steps."""
+
+    def __init__(self, with_process: bool = True) -> None:
+        self.process = os.getpid() if with_process else 0
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = spaces.Discrete(2)
+        self.seed, self.steps = -1, 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        self.seed, self.steps = seed, 0
+        return np.array([self.process, self.seed], np.float64), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.array([self.process, self.seed], np.float64), 1.0, self.steps == 3, False, {}
+
+
+class FaultyEnv(DiscreteWalkEnv):
+    """Fails in a step, once for each flag file: it raises, kills its process, or sleeps.
+
+    Args:
+        kind: "raise", "kill", "exit", "sleep" or "warn".
+        step: the step that fails, counted over all episodes.
+        flag: path of a file that is created at the failure; if it exists, nothing fails. Empty to fail each time.
+    """
+
+    def __init__(self, kind: str, step: int = 5, flag: str = "") -> None:
+        super().__init__()
+        self.kind, self.fails_at, self.flag, self.total = kind, step, flag, 0
+
+    def step(self, action):
+        self.total += 1
+        if self.total == self.fails_at and self._is_first():
+            self._fail()
+        return super().step(action)
+
+    def _is_first(self) -> bool:
+        try:
+            open(self.flag, "x").close()
+        except FileExistsError:
+            return False
+        except FileNotFoundError:  # there is no flag
+            return True
+        return True
+
+    def _fail(self) -> None:
+        if self.kind == "raise":
+            raise ZeroDivisionError("the pole is gone")
+        if self.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.kind == "exit":
+            os._exit(3)
+        time.sleep(3600)
+
+
+class SlowEnv(DiscreteWalkEnv):
+    """Sleeps in each step."""
+
+    def __init__(self, seconds: float = 0.005) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+class BrokenEnv(DiscreteWalkEnv):
+    """Cannot be made in a worker process."""
+
+    def __init__(self, learner: int) -> None:
+        super().__init__()
+        if os.getpid() != learner:
+            raise RuntimeError("no display")

@@ -162,7 +162,7 @@ class Worker:
             acting.dtype,
             acting.normalizers,
             acting.learning_starts,
-            self.job.first,
+            first_lane=self.job.first,
         )
 
     def serve(self) -> None:

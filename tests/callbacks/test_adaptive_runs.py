@@ -57,6 +57,7 @@ def measures() -> dict[str, Any]:
     }
 
 
+@pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
 @pytest.mark.parametrize("kind", ["ESS", "noise"])
 def test_resumed_run_adapts_exactly_as_uninterrupted(kind: str, tmp_path: Path) -> None:
     whole = agent()
@@ -91,6 +92,7 @@ def test_updates_compile_once_per_batch_size(backend: str) -> None:
         assert learner.trace_counts["update"] <= 4
 
 
+@pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
 @pytest.mark.parametrize(
     "make",
     [
@@ -164,6 +166,7 @@ def on_policy_agent(**changes: Any) -> noterl.PPO:
     return agent
 
 
+@pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
 class TestFromRollouts:
     """Agents that learn from rollouts, with and without a replay memory."""
 

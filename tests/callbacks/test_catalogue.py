@@ -179,6 +179,7 @@ def probe(act: Callable[[], None]) -> LambdaCallback:
     return callback
 
 
+@pytest.mark.backends("jax", "torch")  # on TensorFlow, the test of the whole catalogue in one list
 @pytest.mark.parametrize("name", NAMES)
 class TestEvery:
     def test_training_changes_only_with_listed_callbacks(self, name: str, runs: Runs) -> None:

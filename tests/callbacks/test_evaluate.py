@@ -111,6 +111,7 @@ class TestEvaluate:
         assert best.episodes == evaluate.results["episodes"][means.index(max(means))]
         assert best.evaluate(episodes=3, seed=agent.generators.seed)["reward_mean"] == max(means)
 
+    @pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
     def test_background_returns_the_same_results(
         self, agent: noterl.DQN, beginning: dict[str, Any], tmp_path: Path
     ) -> None:

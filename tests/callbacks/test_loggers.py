@@ -133,6 +133,7 @@ class TestTimes:
         assert read_columns(path)["episode"] == [0, 1]
 
 
+@pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
 class TestResuming:
     def test_next_fit_appends_rows(self, ending: str, tmp_path: Path) -> None:
         path, agent = tmp_path / f"log.{ending}", rewarded([0])

@@ -181,6 +181,7 @@ def test_sampled_trim_prefers_high_scores_and_masks_the_rest() -> None:
     assert len({rows.tobytes() for rows in kept}) > 50
 
 
+@pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
 @pytest.mark.parametrize(
     "make",
     [

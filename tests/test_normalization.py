@@ -379,7 +379,14 @@ def badly_scaled_pendulum() -> gymnasium.Env:
     return TransformReward(transformed, lambda reward: 100 * reward)
 
 
-@pytest.mark.parametrize(("kind", "steps"), [(noterl.DDPG, 8_000), (noterl.TD3, 12_000), (noterl.SAC, 8_000)])
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [  # each on one backend; parity tests compare the updates of all
+        pytest.param(noterl.DDPG, 8_000, marks=pytest.mark.backends("tensorflow")),
+        pytest.param(noterl.TD3, 12_000, marks=pytest.mark.backends("torch")),
+        pytest.param(noterl.SAC, 8_000, marks=pytest.mark.backends("jax")),
+    ],
+)
 def test_normalization_solves_a_badly_scaled_pendulum(kind: Any, steps: int) -> None:
     """Returns before the factor 100: random -1200, TD3 without normalization -1500, a solved pendulum -150."""
     agent = kind(

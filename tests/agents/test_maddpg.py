@@ -180,10 +180,14 @@ def test_straight_through_is_hard_forward_and_soft_backward(backend: str) -> Non
     assert np.isfinite(current().fetch(head.straight_through(ops.convert_to_tensor(logits), ops.zeros((2, 5))))).all()
 
 
+# The setting with which a short run takes less time: JAX compiles each operation of an update that is not compiled.
+QUICK = "auto" if keras.backend.backend() == "jax" else False
+
+
 def trained(steps: int) -> noterl.MADDPG:
     """Return a team of two after some training from a prioritized memory with three-step returns.
 
-    It is not compiled, because that takes most of the time and the tests of updates cover it.
+    It is compiled on JAX only, because that takes most of the time and the tests of updates cover it.
     """
     agent = noterl.MADDPG(lambda: Signals(continuous=True), hidden=(8,), seed=3)
     agent.compile(
@@ -192,7 +196,7 @@ def trained(steps: int) -> noterl.MADDPG:
         batch_size=8,
         learning_starts=20,
         update_every=8,
-        jit_compile=False,
+        jit_compile=QUICK,
     )
     agent.fit(steps=steps, num_envs=2, verbose=0)
     return agent
@@ -257,7 +261,7 @@ def test_list_environment_with_team_reward() -> None:
     agent = Shared(ListTeam, hidden=(8,), shared=True, seed=1)
     policy = policies.GumbelSoftmaxPolicy()
     replay = noterl.Replay(32)
-    agent.compile(policy=policy, learning_starts=4, batch_size=4, update_every=4, replay=replay, jit_compile=False)
+    agent.compile(policy=policy, learning_starts=4, batch_size=4, update_every=4, replay=replay, jit_compile=QUICK)
     assert len(agent.actors) == len(agent.critics) == 1  # agents with equal spaces share networks
     history = agent.fit(episodes=3, verbose=0).history
     assert agent.updates > 0
@@ -272,7 +276,7 @@ def test_list_environment_with_team_reward() -> None:
 def test_agent_that_left_does_not_affect_updates() -> None:
     """The placeholder values of an agent that is not present change no gradient."""
     agent = noterl.MADDPG(LeavingTeam, hidden=(8,), seed=1)
-    agent.compile(learning_starts=6, batch_size=6, update_every=6, replay=noterl.Replay(64), jit_compile=False)
+    agent.compile(learning_starts=6, batch_size=6, update_every=6, replay=noterl.Replay(64), jit_compile=QUICK)
     agent.fit(episodes=6, verbose=0)
     start, batch = copied(agent.get_state()), sample_batch(agent, 1)
     assert 0 < batch.extra["present"][..., 0].sum() < 6

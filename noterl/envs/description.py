@@ -16,6 +16,10 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from noterl import registry
 from noterl.envs.games.game import Game
 from noterl.envs.spaces import kind, show
+from noterl.utils.files import FileError
+
+# Networks receive this many numbers at most. Discrete values are one-hot, so each choice counts.
+_MAX_VALUES = 2**22
 
 # If shimmy is installed, these pass an id from their arguments to classic gym, which may import a module.
 _IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
@@ -88,11 +92,10 @@ def read(description: Any) -> Described:
         raise ValueError(f"description must be a dict, got {show(description)}")
     spaces: tuple[Any, Any] = (description.get("observation_space"), description.get("action_space"))
     for space in spaces:
-        if not isinstance(space, gymnasium.Space) or kind(space) is None:
-            raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
+        _check_space(space)
     if "game" in description:
         return _read_game(spaces, description["game"])
-    agents = description.get("agents")
+    env_id, agents = description.get("id"), description.get("agents")
     named = isinstance(agents, list) and all(isinstance(name, str) for name in agents)
     if agents is not None and not (named and all(kind(space) == "Tuple" for space in spaces)):
         raise ValueError(f"description: agents are malformed: {show(description)}")
@@ -138,6 +141,13 @@ def _read_game(spaces: tuple[Any, Any], entry: Any) -> Described:
     except (TypeError, AttributeError) as error:
         raise ValueError(f"description: arguments do not fit the game {show(name)}: {error}") from error
     return Described(*spaces, None, {}, "", None, game)
+
+
+def _check_space(space: Any) -> None:
+    if not isinstance(space, gymnasium.Space) or kind(space) is None:
+        raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
+    if gymnasium.spaces.flatdim(space) > _MAX_VALUES:
+        raise FileError(f"a space in its member 'agent.json' has more than {_MAX_VALUES} values: {show(space)}")
 
 
 def _check_keywords(env_id: str, kwargs: dict[str, Any]) -> None:

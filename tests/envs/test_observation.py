@@ -110,7 +110,7 @@ class TestCopies:
 
         lanes = Lanes(resolve(Nested), 1, Generators(0))
         lanes.reset(0, 0, 0)
-        environment: Any = lanes._environments[0]
+        environment: Any = lanes.environments[0]
         expected = ObservationEncoder(NESTED)(environment.sample)
         assert np.array_equal(lanes.observations(), expected[None])
         before = lanes.get_state()["lanes"][0]["observation"]

@@ -268,7 +268,7 @@ class TestAfterAnError:
         """Check that the memory holds every step, and that no lane is stepped after the end of its episode."""
         assert len(agent.replay) == agent.steps
         check_replay(agent.replay)
-        for lane, environment in enumerate(lanes_of(agent)._environments):
+        for lane, environment in enumerate(lanes_of(agent).environments):
             if lanes_of(agent).ledger.running[lane]:
                 assert environment.steps == lanes_of(agent).ledger.lengths[lane] < environment.length
 

@@ -55,8 +55,8 @@ def trainable_variables(network: Network) -> list[keras.Variable]:
 def trainable_tensors(network: Network) -> list[Any]:
     """Return what a loss reads to depend on the trainable weights themselves, such as their sum of squares.
 
-    For a torch module, these are its parameters. A traced loss replaces the parameters, but not the `keras.Variable`s of
-    `trainable_variables`, so it would read those as constants.
+    For a torch module, these are its parameters. A traced loss replaces the parameters, but not the variables that
+    `trainable_variables` returns, so it would read those as constants.
     """
     if is_module(network):
         return [parameter for parameter in network.parameters() if parameter.requires_grad]

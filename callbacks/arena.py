@@ -86,8 +86,14 @@ class Arena(Callback):
         self._older: dict[str, Array] = {}  # the weights at the last arena
 
     def scores(self, name: str) -> list[float]:
-        """Return the score against an opponent in each arena; a draw counts half."""
-        won, drawn = self.results[f"{name}_won"], self.results[f"{name}_drawn"]
+        """Return the score against an opponent in each arena; a draw counts half.
+
+        Raises:
+            ValueError: if there is no opponent of this name.
+        """
+        if f"arena_{name}" not in self.adds:
+            raise ValueError(f"name must be one of {', '.join(self.adds).replace('arena_', '')}, got {name!r}")
+        won, drawn = (self.results.get(f"{name}_{outcome}", []) for outcome in ("won", "drawn"))
         return [(win + 0.5 * draw) / self.games for win, draw in zip(won, drawn, strict=True)]
 
     def on_train_begin(self, logs: Logs) -> None:

@@ -9,7 +9,7 @@ from noterl.envs.games import Minimax, RandomPlayer, TicTacToe, play_all_lines
 
 import matplotlib.pyplot as plt
 
-EPISODES = min(30_000, int(os.environ.get("NOTERL_MAX_EPISODES", "30000")))
+EPISODES = min(16_000, int(os.environ.get("NOTERL_MAX_EPISODES", "16000")))
 
 game = TicTacToe()
 agent = noterl.AlphaZero(game, seed=1)

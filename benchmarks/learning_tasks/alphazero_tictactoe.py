@@ -20,7 +20,7 @@ SETTINGS = {"num_envs": 128}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--episodes", type=int, default=30_000, help="games of each run")
+    parser.add_argument("--episodes", type=int, default=16_000, help="games of each run")
 
 
 class Judge(Callback):
@@ -52,14 +52,22 @@ def run(seeds: int, *, episodes: int) -> dict[str, Any]:
 
 
 def train(seed: int, episodes: int) -> dict[str, Any]:
-    started, judge = time.perf_counter(), Judge()
+    judge, started, processor = Judge(), time.perf_counter(), time.process_time()
     agent = noterl.AlphaZero(TicTacToe(), seed=seed)
     agent.fit(episodes=episodes, num_envs=SETTINGS["num_envs"], callbacks=[judge], verbose=0)
-    seconds = time.perf_counter() - started - judge.seconds
+    seconds, processor = time.perf_counter() - started - judge.seconds, time.process_time() - processor
     first, second = (lines(agent, first) for first in (True, False))
     agent.close()
-    counts = {"steps": agent.steps, "updates": agent.updates}
-    return {"seed": seed, "seconds": round(seconds, 1), "first": first, "second": second, "lost": judge.lost, **counts}
+    return {
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "processor seconds": round(processor, 1),
+        "first": first,
+        "second": second,
+        "lost": judge.lost,
+        "steps": agent.steps,
+        "updates": agent.updates,
+    }
 
 
 def summarize(result: dict[str, Any]) -> dict[str, Any]:
@@ -70,16 +78,23 @@ def summarize(result: dict[str, Any]) -> dict[str, Any]:
         "runs without a lost line": lost.count(0),
         "lost lines": lost,
         "seconds at most": max(run["seconds"] for run in result["runs"]),
+        "processor seconds at most": max(run["processor seconds"] for run in result["runs"]),
     }
 
 
 def table(result: dict[str, Any]) -> str:
     rows = [
-        (run["seed"], *(" / ".join(map(str, run[side])) for side in ("first", "second")), f"{run['seconds']:.0f}")
+        (
+            run["seed"],
+            *(" / ".join(map(str, run[side])) for side in ("first", "second")),
+            f"{run['seconds']:.0f} ({run['processor seconds']:.0f})",
+        )
         for run in result["runs"]
     ]
     heading = "won / drawn / lost lines"
-    return markdown_table(("seed", f"{heading}, moving first", f"{heading}, moving second", "seconds"), rows)
+    return markdown_table(
+        ("seed", f"{heading}, moving first", f"{heading}, moving second", "seconds (of processor time)"), rows
+    )
 
 
 def draw(result: dict[str, Any]) -> Any:

@@ -52,13 +52,13 @@ class GumbelTree(Tree):
         legal = np.count_nonzero(self.blocked[self.roots] == 0, axis=1)
         tables = [visit_sequence(each, simulations) for each in range(CONSIDERED + 1)]
         self.sequences = np.array(tables)[np.minimum(legal, CONSIDERED)]  # [B, simulations]
-        self._done = 0
+        self._simulated = 0
 
     def run(self, simulations: int) -> None:
         """Run simulations: at most as many, in all calls together, as the tree was made for."""
         for _ in range(simulations):
             self._simulate()
-            self._done += 1
+            self._simulated += 1
 
     def found(self) -> Found:
         """Return the improved policies of the roots, in place of visit shares, and the mean values."""
@@ -72,7 +72,7 @@ class GumbelTree(Tree):
     def scores(self, nodes: Array) -> Array:
         """Return the score of each action in nodes `[n]`, `[n, A]`; -inf for illegal actions."""
         if nodes is self.roots:
-            return self._with_visits(self.sequences[:, self._done])
+            return self._with_visits(self.sequences[:, self._simulated])
         visits = self.visits[nodes]
         return self.improved(nodes) - visits / (1.0 + visits.sum(axis=1, keepdims=True)) + self.blocked[nodes]
 

@@ -177,7 +177,7 @@ class AlphaZero(Agent):
         error = self.value_target(batch) - self.values(outputs)
         policy_loss = losses.weighted_mean(cross_entropy, batch.weight)
         value_loss = losses.weighted_mean(ops.square(error), batch.weight)
-        squares = sum(ops.sum(ops.square(one)) for one in networks.trainable_variables(self.network))
+        squares = sum(ops.sum(ops.square(one)) for one in networks.trainable_tensors(self.network))
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "td_error": error}
         return policy_loss + value_loss + self.l2 * squares, metrics
 

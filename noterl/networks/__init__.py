@@ -16,6 +16,7 @@ from noterl.networks.access import (
     set_weights,
     split_networks,
     stacked_layers,
+    trainable_tensors,
     trainable_variables,
     unique,
     variables,

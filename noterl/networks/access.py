@@ -52,6 +52,17 @@ def trainable_variables(network: Network) -> list[keras.Variable]:
     return [variable for variable in variables(network) if variable.trainable]
 
 
+def trainable_tensors(network: Network) -> list[Any]:
+    """Return what a loss reads to depend on the trainable weights themselves, such as their sum of squares.
+
+    For a torch module, these are its parameters. A traced loss replaces the parameters, but not the variables that
+    `trainable_variables` returns, so it would read those as constants.
+    """
+    if is_module(network):
+        return [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return trainable_variables(network)
+
+
 def is_network(value: Any) -> bool:
     """Return whether a value is a Keras layer, variable or seed generator, or a torch module."""
     return isinstance(value, keras.layers.Layer | keras.Variable | keras.random.SeedGenerator) or is_module(value)

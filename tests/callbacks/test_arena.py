@@ -86,6 +86,12 @@ def test_bad_argument_raises(arguments: dict[str, Any], name: str) -> None:
         Arena(**{"opponents": RANDOM, **arguments})
 
 
+def test_scores_of_an_unknown_opponent_raise() -> None:
+    assert Arena(RANDOM).scores("random") == []
+    with pytest.raises(ValueError, match="name"):
+        Arena(RANDOM).scores("minimax")
+
+
 def test_agent_without_a_game_raises() -> None:
     with pytest.raises(ValueError, match="Arena"):
         noterl.DQN("CartPole-v1", hidden=(8,), seed=1).fit(steps=5, callbacks=[Arena(RANDOM)], verbose=0)

@@ -130,7 +130,7 @@ class TestGameEnv:
         with pytest.raises(ValueError, match="state"):
             env.set_state({"state": np.zeros(9, np.int8)})
 
-    def test_check_of_the_environment_passes(self) -> None:
+    def test_render_is_the_board_as_text(self) -> None:
         env = GameEnv(TicTacToe(), render_mode="ansi")
         env.reset(seed=1)
         env.step(0)

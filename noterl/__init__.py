@@ -13,20 +13,8 @@ from noterl.utils import keras_backend, lazy_imports
 
 if TYPE_CHECKING:
     # `callbacks` is a folder next to the package, which mypy does not find under this name.
-    from noterl import (
-        callbacks,
-        envs,
-        finders,
-        heads,
-        imitation,
-        losses,
-        networks,
-        noise,
-        plotting,
-        policies,
-        replay,
-        schedules,
-    )  # type: ignore[attr-defined]
+    from noterl import callbacks  # type: ignore[attr-defined]  # isort: skip
+    from noterl import envs, finders, heads, imitation, losses, networks, noise, plotting, policies, replay, schedules
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
     from noterl.agents.ddpg import DDPG

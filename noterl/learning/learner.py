@@ -304,7 +304,8 @@ class Learner(ABC):
         Returns:
             `(logs, feedback)`; logs hold at least "loss", feedback holds what the memory needs.
         """
-        algorithm, model_logs = self.algorithm, {}
+        algorithm = self.algorithm
+        model_logs: dict[str, Any] = {}
         if self.reward_model is not None:
             batch, model_logs = self.reward_model.train(batch, self._apply_gradients)
             batch = self.with_model_reward(batch)

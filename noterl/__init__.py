@@ -13,8 +13,8 @@ from noterl.utils import keras_backend, lazy_imports
 
 if TYPE_CHECKING:
     # `callbacks` is a folder next to the package, which mypy does not find under this name.
-    from noterl import (  # type: ignore[attr-defined]
-        callbacks,
+    from noterl import callbacks  # type: ignore[attr-defined]  # isort: skip
+    from noterl import (
         envs,
         finders,
         heads,

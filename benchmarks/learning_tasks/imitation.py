@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -21,6 +21,7 @@ import noterl
 from benchmarks.evaluation import EPISODES, evaluate
 from benchmarks.report import markdown_table
 from noterl.imitation import GAIL, Demonstrations, record
+from noterl.schedules import Linear
 
 SEEDS = 5
 DEMONSTRATIONS = 5
@@ -43,7 +44,7 @@ def _sac_pendulum(seed: int) -> noterl.Agent:
     return noterl.SAC("Pendulum-v1", hidden=(64, 64), seed=seed)
 
 
-def _adam(rate: float) -> keras.optimizers.Adam:
+def _adam(rate: float | Linear) -> keras.optimizers.Adam:
     return keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5)
 
 
@@ -59,15 +60,14 @@ class Task:
     pretrain: dict[str, Any]
     gail: dict[str, Any]
     bar: float | None = BAR
-    clone: Callable[[int], noterl.Agent] | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
+    clone: Callable[[int], noterl.Agent] | None = None  # the agent that clones; None for `make`
 
 
 TASKS = {
     "CartPole": Task(
         "CartPole-v1",
         _ppo_cartpole,
-        lambda: {"optimizer": _adam(1e-3), "batch_size": 256},
+        lambda: {"optimizer": _adam(Linear(1e-3, 1e-5, steps=100_000)), "batch_size": 256},
         {"steps": 100_000, "num_envs": 8},
         {"steps": 100_000, "num_envs": 8},
         {"updates": 2_000},
@@ -79,8 +79,9 @@ TASKS = {
         lambda: {"optimizer": 1e-3, "update_every": 16, "updates": 16},
         {"steps": 12_000},
         {"steps": 12_000},
-        {"updates": 5_000},
+        {"updates": 3_000},
         {"reward": "logit"},
+        clone=lambda seed: noterl.PPO("Pendulum-v1", hidden=(256, 256), seed=seed),
     ),
     "Acrobot": Task(
         "Acrobot-v1",
@@ -149,6 +150,7 @@ def run(seeds: int, tasks: list[str]) -> dict[str, Any]:
         name: {
             "environment": task.environment,
             "agent": repr(task.make(0)),
+            "clone": repr((task.clone or task.make)(0)),
             "fit": task.fit,
             "gail_fit": task.gail_fit,
             "pretrain": task.pretrain,

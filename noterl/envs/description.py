@@ -95,7 +95,7 @@ def read(description: Any) -> Described:
         _check_space(space)
     if "game" in description:
         return _read_game(spaces, description["game"])
-    env_id, agents = description.get("id"), description.get("agents")
+    agents = description.get("agents")
     named = isinstance(agents, list) and all(isinstance(name, str) for name in agents)
     if agents is not None and not (named and all(kind(space) == "Tuple" for space in spaces)):
         raise ValueError(f"description: agents are malformed: {show(description)}")

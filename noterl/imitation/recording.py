@@ -72,7 +72,7 @@ def record(
 def _acting(agent: Any, deterministic: bool) -> Callable[[Any], Any]:
     """Return a function from observations to actions."""
     if not isinstance(agent, Agent):
-        return agent  # type: ignore[no-any-return]
+        return agent
     return lambda observation: agent.act(observation, deterministic=deterministic)
 
 

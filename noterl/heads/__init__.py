@@ -8,4 +8,4 @@ need a backend, which is imported when they are first called. `Joint` is the hea
 from noterl.heads.base import Head, Q, one_of, random_actions
 from noterl.heads.bounded import Deterministic, SquashedGaussian
 from noterl.heads.joint import Joint
-from noterl.heads.stochastic import Categorical, Gaussian, Probabilities
+from noterl.heads.stochastic import Bernoulli, Categorical, Gaussian, Probabilities

@@ -76,12 +76,15 @@ class RolloutLearner(Learner):
         Raises:
             ValueError: if `extra_spec` declares other fields.
         """
-        fields = example_batch(self.algorithm).extra
-        found: FieldSpec = {
-            name: (tuple(field.shape[1:]), np.float32)
-            for name, field in fields.items()
-            if name not in ("continues", "ended")
-        }
+        found: FieldSpec = {}
+
+        def find() -> None:
+            for name, field in example_batch(self.algorithm).extra.items():
+                if name not in ("continues", "ended"):
+                    found[name] = tuple(field.shape[1:]), np.float32
+
+        # A dry run, because `prepare` may assign variables.
+        backends.current().dry_run(find, self.variables, self.jit_compile)
         shapes = {name: shape for name, (shape, _) in found.items()}
         for name, (shape, _) in self.algorithm.extra_spec.items():
             if shapes.get(name) != shape:

@@ -32,6 +32,7 @@ PACKAGES = ("numpy", "gymnasium", "keras", "tensorflow", "tensorflow-cpu", "jax"
 CONSTRUCTOR = (
     *("gamma", "gae_lambda", "rollout_steps", "epochs", "entropy_coefficient"),
     *("normalize_observation", "normalize_reward"),
+    *("target_kl", "cg_iterations", "cg_damping", "line_search_steps", "line_search_shrink", "fisher_stride"),
 )
 SCHEDULE = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
 
@@ -106,6 +107,15 @@ def a2c(task: Task, seed: int, steps: int) -> noterl.Agent:
     return agent
 
 
+def trpo(task: Task, seed: int, steps: int) -> noterl.Agent:
+    settings = task.settings
+    own = select(CONSTRUCTOR, settings)
+    agent = noterl.TRPO(environment(task), hidden=settings["hidden"], seed=seed, **own)
+    optimizer = keras.optimizers.Adam(settings["learning_rate"], epsilon=1e-5)
+    agent.compile(optimizer, batch_size=settings["batch_size"], jit_compile=jit_compile())
+    return agent
+
+
 def off_policy(kind: type[noterl.Agent], task: Task, seed: int) -> noterl.Agent:
     settings = task.settings
     agent = kind(environment(task), hidden=settings["hidden"], gamma=settings["gamma"], seed=seed)
@@ -127,6 +137,7 @@ ALGORITHMS = {
     "dqn": dqn,
     "ppo": ppo,
     "a2c": a2c,
+    "trpo": trpo,
     "ddpg": lambda task, seed, steps: off_policy(noterl.DDPG, task, seed),
     "td3": lambda task, seed, steps: off_policy(noterl.TD3, task, seed),
     "sac": lambda task, seed, steps: off_policy(noterl.SAC, task, seed),

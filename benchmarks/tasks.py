@@ -45,7 +45,7 @@ class Task:
     """A training run that noterl and its peers can all do.
 
     Attributes:
-        algorithm: "dqn", "ppo", "a2c", "ddpg", "td3" or "sac".
+        algorithm: "dqn", "ppo", "a2c", "trpo", "ddpg", "td3" or "sac".
         environment: an id of gymnasium, or the name of an environment of noterl.
         steps: environment steps of one run.
         settings: hyperparameters under noterl's names; frequencies count environment steps.
@@ -93,6 +93,24 @@ CARTPOLE_PPO = {
     "epochs": 20,
     "learning_rate": 1e-3,
     "anneal": True,
+}
+# The defaults of sb3-contrib, with two environments as in rl-zoo3. `target_kl` and `cg_damping` are for divergences that
+# are summed over the values of an action. sb3-contrib averages them, so its own are divided by the number of values.
+TRPO = {
+    "num_envs": 2,
+    "hidden": [64, 64],
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "rollout_steps": 1_024,
+    "batch_size": 128,
+    "epochs": 10,
+    "learning_rate": 1e-3,
+    "target_kl": 0.01,
+    "cg_iterations": 15,
+    "cg_damping": 0.1,
+    "line_search_steps": 10,
+    "line_search_shrink": 0.8,
+    "fisher_stride": 1,
 }
 # A window of four rollouts.
 PRIORITIZED = {"capacity": 1_024, "alpha": 0.7, "beta": 0.4, "ratio_share": 0.5}
@@ -262,6 +280,65 @@ TASKS = {
         source="rl-zoo3, PPO on Pendulum-v1, without state-dependent exploration",
         # With five seeds, one outlier on each side left the comparison undecided.
         learning=Learning(published="-172.2 ± 104.2", peers=("sb3",), backends=ALL),
+    ),
+    "cartpole-trpo": Task(
+        algorithm="trpo",
+        environment="CartPole-v1",
+        steps=100_000,
+        settings={
+            **TRPO,
+            "rollout_steps": 512,
+            "gae_lambda": 0.98,
+            "batch_size": 512,
+            "epochs": 20,
+            "cg_damping": 1e-3,
+        },
+        return_range=(0, 500),
+        source="rl-zoo3, TRPO on CartPole-v1",
+        learning=Learning(median=490, published="500 ± 0", backends=ALL),
+    ),
+    "acrobot-trpo": Task(
+        algorithm="trpo",
+        environment="Acrobot-v1",
+        steps=500_000,
+        settings={**TRPO, "normalize_observation": True, "normalize_reward": True},
+        return_range=(-500, 0),
+        source="rl-zoo3, TRPO on Acrobot-v1, five times the steps",
+        learning=Learning(median=-90, published="-83.1"),
+    ),
+    "lunarlandercontinuous-trpo": Task(
+        algorithm="trpo",
+        environment="LunarLanderContinuous-v3",
+        steps=500_000,
+        settings={
+            **TRPO,
+            "epochs": 20,
+            "target_kl": 0.02,
+            "cg_damping": 0.2,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+        return_range=(-500, 320),
+        source="rl-zoo3, TRPO on LunarLanderContinuous-v3, five times the steps",
+        learning=Learning(median=200, published="262.4 (LunarLanderContinuous-v2)", seeds=5),
+    ),
+    "pendulum-trpo": Task(
+        algorithm="trpo",
+        environment="Pendulum-v1",
+        steps=100_000,
+        settings={**TRPO, "gamma": 0.9, "epochs": 15},
+        return_range=PENDULUM_RANGE,
+        source="rl-zoo3, TRPO on Pendulum-v1, without state-dependent exploration",
+        learning=Learning(published="-174.6", peers=("sb3",), backends=ALL),
+    ),
+    "halfcheetah-trpo": Task(
+        algorithm="trpo",
+        environment="HalfCheetah-v5",
+        steps=1_000_000,
+        settings={**TRPO, "cg_iterations": 25, "epochs": 20, "target_kl": 0.24, "cg_damping": 0.6},
+        return_range=(0, 5_000),
+        source="rl-zoo3, TRPO on HalfCheetah-v4, without normalization",
+        learning=Learning(published="1803 ± 46 (HalfCheetah-v3, normalized)", peers=("sb3",), seeds=3),
     ),
     "pendulum-sac": Task(
         algorithm="sac",

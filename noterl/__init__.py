@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from noterl.agents.ppo import PPO
     from noterl.agents.sac import SAC
     from noterl.agents.td3 import TD3
+    from noterl.agents.trpo import TRPO
     from noterl.callback import Callback
     from noterl.history import History
     from noterl.multi_agent import MultiAgent
@@ -54,7 +55,7 @@ _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
-_AGENTS = ("a2c", "alphazero", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3")
+_AGENTS = ("a2c", "alphazero", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3", "trpo")
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules(
     *("noterl.envs.games", "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules"),

@@ -51,7 +51,7 @@ class Algorithm(Configurable):
     memory: str = "replay"
     head: Any = None
     optimizer_names: tuple[str, ...] = ("optimizer",)
-    action_spaces: tuple[str, ...] = ("Discrete", "MultiDiscrete", "Box")
+    action_spaces: tuple[str, ...] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
     observation_spaces: tuple[str, ...] = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict")
     extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] = {}
     actor_fields: tuple[str, ...] = ()  # the fields of `extra_spec` that the agent's own actor returns
@@ -177,7 +177,8 @@ class Algorithm(Configurable):
 
         It is called if `memory = "rollout"`: once for each rollout, compiled, before the first update on it.
         `rollout.extra["continues"]` `[T, N]` is 1 if the lane's next step continues the same episode, and 0 where an
-        episode or the rollout ends.
+        episode or the rollout ends. What it assigns to variables is kept: TRPO updates its policy here, because each
+        rollout has one update of the policy and many of the values.
         """
         return {}
 
@@ -220,7 +221,9 @@ class Algorithm(Configurable):
         return self.hyperparameters[name]
 
     def minimize(self, loss_fn: Callable[..., Any], trained: Any, optimizer: str, *args: Any) -> tuple[Any, Any]:
-        """Take one gradient step: the only place where a gradient is taken.
+        """Take one gradient step of an optimizer.
+
+        Only `noterl.learning.natural_gradient`, whose steps need no optimizer, takes gradients elsewhere.
 
         Args:
             loss_fn: called with `args`; returns a scalar, or a pair of a scalar and auxiliary values.
@@ -251,7 +254,7 @@ class Algorithm(Configurable):
 
     @property
     def action_size(self) -> int:
-        """Number of Discrete actions, or of values in a Box action."""
+        """Number of Discrete actions, or of values in an action of another space."""
         space = self.action_space
         return int(space.n) if isinstance(space, spaces.Discrete) else int(np.prod(space.shape or ()))
 

@@ -14,7 +14,18 @@ import numpy as np
 from benchmarks.evaluation import Clock, evaluate, num_evaluation_episodes, print_json, versions
 from benchmarks.tasks import TASKS, Task
 
-PACKAGES = ("numpy", "gymnasium", "stable-baselines3", "torch", "sbx-rl", "jax", "flax", "optax", "mujoco")
+PACKAGES = (
+    "numpy",
+    "gymnasium",
+    "stable-baselines3",
+    "sb3-contrib",
+    "torch",
+    "sbx-rl",
+    "jax",
+    "flax",
+    "optax",
+    "mujoco",
+)
 
 
 def algorithm_class(peer: str, algorithm: str) -> type:
@@ -24,6 +35,10 @@ def algorithm_class(peer: str, algorithm: str) -> type:
         import sbx
 
         return getattr(sbx, algorithm.upper())
+    if algorithm == "trpo":
+        import sb3_contrib
+
+        return sb3_contrib.TRPO
     import stable_baselines3
 
     return getattr(stable_baselines3, algorithm.upper())
@@ -84,6 +99,31 @@ def ppo(cls: type, task: Task, seed: int, steps: int) -> Any:
     )
 
 
+def trpo(cls: type, task: Task, seed: int, steps: int) -> Any:
+    from stable_baselines3.common.env_util import make_vec_env
+
+    settings, env = task.settings, make_vec_env(task.environment, task.settings["num_envs"], seed=seed)
+    # The divergence is averaged over the values of continuous actions; noterl adds them.
+    values = env.action_space.shape[0] if env.action_space.shape else 1
+    return cls(
+        "MlpPolicy",
+        env,
+        learning_rate=settings["learning_rate"],
+        n_steps=settings["rollout_steps"],
+        batch_size=settings["batch_size"],
+        n_critic_updates=settings["epochs"],
+        gamma=settings["gamma"],
+        gae_lambda=settings["gae_lambda"],
+        target_kl=settings["target_kl"] / values,
+        cg_max_steps=settings["cg_iterations"],
+        cg_damping=settings["cg_damping"] / values,
+        line_search_max_iter=settings["line_search_steps"],
+        line_search_shrinking_factor=settings["line_search_shrink"],
+        sub_sampling_factor=settings["fisher_stride"],
+        **common_arguments(settings, seed),
+    )
+
+
 def off_policy(cls: type, task: Task, seed: int, steps: int) -> Any:
     settings, noise = task.settings, {}
     if "noise" in settings:
@@ -102,7 +142,7 @@ def off_policy(cls: type, task: Task, seed: int, steps: int) -> Any:
     )
 
 
-ALGORITHMS = {"dqn": dqn, "ppo": ppo, "ddpg": off_policy, "td3": off_policy, "sac": off_policy}
+ALGORITHMS = {"dqn": dqn, "ppo": ppo, "trpo": trpo, "ddpg": off_policy, "td3": off_policy, "sac": off_policy}
 
 
 def callback(on_rollout_start: Any = None, on_step: Any = None) -> Any:

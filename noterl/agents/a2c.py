@@ -25,7 +25,7 @@ from noterl.utils.checks import check_bool, check_positive
 
 @register
 class A2C(ActorCritic):
-    """Advantage actor-critic for Discrete, MultiDiscrete and Box actions, on vectors and images.
+    """Advantage actor-critic for Discrete, MultiDiscrete, MultiBinary and Box actions, on vectors and images.
 
     It makes one update on each rollout of all environments. The default optimizer is RMSProp with
     `global_clipnorm=0.5`; `compile(optimizer="adam")` replaces it.

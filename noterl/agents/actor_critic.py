@@ -1,4 +1,4 @@
-"""The base class of PPO and A2C: an actor, a critic, and generalized advantages of rollouts."""
+"""The base class of PPO, A2C and TRPO: an actor, a critic, and generalized advantages of rollouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ActorCritic(Agent):
         network: your own actor `[B, observation] -> [B, outputs of the head]`; or (actor, critic), with a critic
             `[B, observation] -> [B, 1]`; or one network that returns both. The agent builds a network that is None. For
             Discrete and MultiDiscrete actions, the actor returns logits, or probabilities if its last layer is a
-            softmax.
+            softmax. For MultiBinary actions, it returns logits.
         shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
             an actor.
         activation: of the hidden layers.
@@ -36,7 +36,6 @@ class ActorCritic(Agent):
     memory = "rollout"
     gae_lambda: Any = 0.95
     critic: Any = None  # None if the actor also returns the values
-    action_spaces = ("Discrete", "MultiDiscrete", "Box")
 
     def __init__(
         self,
@@ -53,8 +52,7 @@ class ActorCritic(Agent):
         continuous = isinstance(self.action_space, spaces.Box)
         actor, critic = networks.split_networks(network, "actor", "critic")
         if self.head is None:
-            discrete = heads.Probabilities if networks.ends_in_softmax(actor) else heads.Categorical
-            self.head = (heads.Gaussian if continuous else discrete)().bind(self.action_space)
+            self.head = self._default_head(actor).bind(self.action_space)
         shared = self.is_image and actor is None if shared is None else check_bool("shared", shared)
         last_layer: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
         outputs = self.head.size // 2 if continuous else self.head.size
@@ -69,6 +67,14 @@ class ActorCritic(Agent):
         self.actor = networks.network_or_default(actor, lambda: build(outputs, **last_layer), shape)
         if critic is not None or not networks.returns_pair(actor, shape):
             self.critic = networks.network_or_default(critic, build_critic, shape)
+
+    def _default_head(self, actor: Any) -> heads.Head:
+        """Return the head for the action space and the outputs of the actor, which is None if the agent builds it."""
+        if isinstance(self.action_space, spaces.Box):
+            return heads.Gaussian()
+        if isinstance(self.action_space, spaces.MultiBinary):
+            return heads.Bernoulli()
+        return heads.Probabilities() if networks.ends_in_softmax(actor) else heads.Categorical()
 
     def forward(self, observation: Any) -> Any:
         """Return the input of the head: logits, or means and log standard deviations."""

@@ -28,7 +28,7 @@ from noterl.utils.checks import check_bool, check_positive
 
 @register
 class PPO(ActorCritic):
-    """Proximal policy optimization for Discrete, MultiDiscrete and Box actions, on vectors and images.
+    """Proximal policy optimization for Discrete, MultiDiscrete, MultiBinary and Box actions, on vectors and images.
 
     The default optimizer is Adam with `global_clipnorm=0.5`. If you pass your own optimizer, it must clip gradients
     itself. An optimizer of `torch.optim` can do this in a hook (`register_step_pre_hook`).

@@ -9,4 +9,4 @@ from noterl.heads.base import Head, Q, one_of, random_actions
 from noterl.heads.bounded import Deterministic, SquashedGaussian
 from noterl.heads.joint import Joint
 from noterl.heads.policy_value import PolicyValue
-from noterl.heads.stochastic import Categorical, Gaussian, Probabilities
+from noterl.heads.stochastic import Bernoulli, Categorical, Gaussian, Probabilities

@@ -156,7 +156,7 @@ def one_of(actions: np.ndarray, index: int, space: spaces.Space[Any]) -> Any:
 
 
 def random_actions(space: spaces.Space[Any], count: int, generator: np.random.Generator) -> np.ndarray:
-    """Return uniformly random actions `[count, ...]` of a Discrete, MultiDiscrete or Box space.
+    """Return uniformly random actions `[count, ...]` of a Discrete, MultiDiscrete, MultiBinary or Box space.
 
     Values of a Box without finite bounds come from a standard normal distribution.
     """
@@ -164,6 +164,8 @@ def random_actions(space: spaces.Space[Any], count: int, generator: np.random.Ge
         return generator.integers(space.n, size=count)
     if isinstance(space, spaces.MultiDiscrete):
         return generator.integers(space.nvec, size=(count, *space.nvec.shape))
+    if isinstance(space, spaces.MultiBinary):
+        return generator.integers(2, size=(count, *space.shape), dtype=space.dtype)
     box: Any = space
     low, high, shape = box.low, box.high, (count, *box.shape)
     bounded = np.isfinite(low) & np.isfinite(high)

@@ -75,6 +75,11 @@ class Categorical(Head):
         """Return the entropy `[B]` of the policy with outputs `[B, A]`, in nats, summed over the parts."""
         return sum(-ops.sum(ops.exp(part) * part, axis=-1) for part in self._log_policies(values))
 
+    def kl_divergence(self, old: Tensor, new: Tensor) -> Tensor:
+        """Return KL(old, new) `[B]` of the policies with outputs `[B, A]`, in nats, summed over the parts."""
+        pairs = zip(self._log_policies(old), self._log_policies(new), strict=True)
+        return sum(ops.sum(ops.exp(before) * (before - after), axis=-1) for before, after in pairs)
+
     def one_hot(self, action: Tensor) -> Tensor:
         """Return actions `[B, ...]` as float32 one-hot vectors `[B, A]`, those of the parts side by side."""
         choices = self._choices(action)
@@ -157,6 +162,45 @@ class Probabilities(Categorical):
         return part
 
 
+class Bernoulli(Head):
+    """Outputs are logits `[N, A]` of a MultiBinary space: each value of an action is 1 with its sigmoid as probability.
+
+    Values are independent of each other.
+    """
+
+    kinds = (spaces.MultiBinary,)
+    outputs = "a logit for each value of an action"
+    samples = True
+
+    def deterministic(self, values: np.ndarray) -> np.ndarray:
+        """Return the most probable actions; 0 where both values are equally probable."""
+        return self._reshape(values > 0)
+
+    def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
+        """Return sampled actions `[N, ...]`."""
+        # The sigmoid, without overflow for large negative logits.
+        probabilities = 0.5 + 0.5 * np.tanh(0.5 * values)
+        return self._reshape(explorer.generator.random(values.shape) < probabilities)
+
+    def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
+        """Return the log-probability `[B]` of actions `[B, ...]` under outputs `[B, A]`, summed over the values."""
+        chosen = ops.reshape(ops.cast(action, "float32"), (-1, values.shape[1]))
+        # log sigmoid(x) = -softplus(-x) for 1, and log sigmoid(-x) for 0.
+        return -ops.sum(ops.softplus((1.0 - 2.0 * chosen) * values), axis=-1)
+
+    def entropy(self, values: Tensor) -> Tensor:
+        """Return the entropy `[B]` of outputs `[B, A]`, in nats, summed over the values."""
+        return ops.sum(ops.softplus(values) - values * ops.sigmoid(values), axis=-1)
+
+    def kl_divergence(self, old: Tensor, new: Tensor) -> Tensor:
+        """Return KL(old, new) `[B]` of the policies with outputs `[B, A]`, in nats, summed over the values."""
+        return ops.sum(ops.softplus(new) - ops.softplus(old) + ops.sigmoid(old) * (old - new), axis=-1)
+
+    def _reshape(self, chosen: np.ndarray) -> np.ndarray:
+        space: Any = self.action_space
+        return chosen.reshape(-1, *space.shape).astype(space.dtype)
+
+
 class Gaussian(Head):
     """Outputs `[N, 2 A]` are the means of an action's values, then the logarithms of their standard deviations.
 
@@ -196,6 +240,13 @@ class Gaussian(Head):
     def entropy(self, values: Tensor) -> Tensor:
         """Return the differential entropy `[B]` of outputs `[B, 2 A]`, in nats."""
         return ops.sum(halves(values)[1] + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+    def kl_divergence(self, old: Tensor, new: Tensor) -> Tensor:
+        """Return KL(old, new) `[B]` of the distributions with outputs `[B, 2 A]`, in nats."""
+        (old_mean, old_log_std), (mean, log_std) = halves(old), halves(new)
+        variances = ops.exp(2.0 * (old_log_std - log_std))
+        error = (old_mean - mean) * ops.exp(-log_std)
+        return ops.sum(log_std - old_log_std + 0.5 * (variances + ops.square(error) - 1.0), axis=-1)
 
     def _reshape(self, actions: np.ndarray) -> np.ndarray:
         space: Any = self.action_space

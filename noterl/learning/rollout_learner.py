@@ -84,12 +84,16 @@ class RolloutLearner(Learner):
         Raises:
             ValueError: if `extra_spec` declares other fields.
         """
-        fields, fetch = example_batch(self.algorithm).extra, backends.current().fetch
-        found: FieldSpec = {
-            name: (tuple(field.shape[1:]), fetch(field).dtype)
-            for name, field in fields.items()
-            if name not in ("continues", "ended")
-        }
+        found: FieldSpec = {}
+
+        def find() -> None:
+            for name, field in example_batch(self.algorithm).extra.items():
+                if name not in ("continues", "ended"):
+                    dtype = np.dtype(backends.keras.backend.standardize_dtype(field.dtype))
+                    found[name] = tuple(field.shape[1:]), dtype
+
+        # A dry run, because `prepare` may assign variables.
+        backends.current().dry_run(find, self.variables, self.jit_compile)
         for name, (shape, dtype) in self.algorithm.extra_spec.items():
             # Fields of `forward` may have any dtype: they are stored as float32.
             declared = (shape, found[name][1] if name in self.forward_fields else np.dtype(dtype))

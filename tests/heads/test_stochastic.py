@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -34,6 +36,10 @@ def tensor(value) -> object:
 def softmax(logits: np.ndarray) -> np.ndarray:
     weights = np.exp(logits.astype(np.float64))
     return weights / weights.sum(-1, keepdims=True)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.asarray(logits, np.float64)))
 
 
 class TestCategorical:
@@ -160,6 +166,109 @@ class TestGaussian:
             heads.Gaussian().bind(spaces.Discrete(2))
         with pytest.raises(ValueError, match=r"4.*got \(8, 2\)"):
             self.head.check((8, 2))
+
+
+class TestBernoulli:
+    head = heads.Bernoulli().bind(spaces.MultiBinary(3))
+    values = np.array([[0.0, 1.0, -2.0], [30.0, -200.0, 0.5]], np.float32)
+
+    def test_samples_follow_the_sigmoid(self) -> None:
+        samples = self.head.explore(np.repeat(self.values, 20_000, axis=0), explorer(), 0).reshape(2, -1, 3)
+        # Four standard deviations of a share.
+        np.testing.assert_allclose(samples.mean(axis=1), sigmoid(self.values), atol=0.015)
+        assert samples.dtype == np.int8 and self.head.action_space.contains(samples[0, 0])
+
+    def test_batch_samples_the_same_actions_as_its_rows(self) -> None:
+        values = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32)
+        whole, one = explorer(7), explorer(7)
+        rows = np.concatenate([self.head.explore(values[row : row + 1], one, 0) for row in range(6)])
+        assert self.head.explore(values, whole, 0).tolist() == rows.tolist()
+
+    def test_deterministic_actions_are_the_most_probable(self) -> None:
+        assert self.head.deterministic(self.values).tolist() == [[0, 1, 0], [1, 0, 1]]
+
+    def test_actions_have_the_shape_of_the_space(self) -> None:
+        head = heads.Bernoulli().bind(spaces.MultiBinary([2, 2]))
+        assert head.size == 4
+        values = np.array([[1.0, -1.0, 1.0, -1.0]], np.float32)
+        assert head.deterministic(values).tolist() == [[[1, 0], [1, 0]]]
+        found = head.log_prob(tensor(values), tensor(head.deterministic(values)))
+        np.testing.assert_allclose(fetched(found), 4 * np.log(sigmoid(1.0)), rtol=1e-5)
+        samples = head.random(1_000, np.random.default_rng(0))
+        assert samples.shape == (1_000, 2, 2) and samples.dtype == np.int8
+        np.testing.assert_allclose(samples.mean(axis=0), 0.5, atol=0.07)
+
+    def test_log_probabilities_and_entropy_equal_the_formulas(self) -> None:
+        values, actions = self.values[:1], np.array([[1, 0, 1]], np.int8)
+        ones = sigmoid(values)
+        expected = np.log(np.where(actions == 1, ones, 1 - ones)).sum(-1)
+        np.testing.assert_allclose(fetched(self.head.log_prob(tensor(values), tensor(actions))), expected, rtol=1e-5)
+        entropy = -(ones * np.log(ones) + (1 - ones) * np.log(1 - ones)).sum(-1)
+        np.testing.assert_allclose(fetched(self.head.entropy(tensor(values))), entropy, rtol=1e-5)
+
+    def test_large_logits_have_finite_losses(self) -> None:
+        values, actions = self.values[1:], np.array([[0, 1, 1]], np.int8)
+        expected = -30.0 - 200.0 - np.log1p(np.exp(-0.5))
+        np.testing.assert_allclose(fetched(self.head.log_prob(tensor(values), tensor(actions))), [expected], rtol=1e-5)
+        entropy = fetched(self.head.entropy(tensor(np.array([[200.0, -200.0, 0.0]], np.float32))))
+        np.testing.assert_allclose(entropy, [np.log(2)], rtol=1e-5)
+
+    def test_unsupported_space_or_outputs_raise(self) -> None:
+        with pytest.raises(ValueError, match=r"Bernoulli takes MultiBinary .*got Discrete"):
+            heads.Bernoulli().bind(spaces.Discrete(2))
+        with pytest.raises(ValueError, match=r"3.*got \(8, 2\)"):
+            self.head.check((8, 2))
+
+
+class TestDivergences:
+    """KL divergences equal the expectation of the difference of log-probabilities under the old distribution."""
+
+    @pytest.mark.parametrize(
+        "head",
+        [
+            heads.Categorical().bind(spaces.Discrete(4)),
+            heads.Categorical().bind(spaces.MultiDiscrete([2, 2])),
+            heads.Bernoulli().bind(spaces.MultiBinary(4)),
+        ],
+        ids=["discrete", "multi", "binary"],
+    )
+    def test_divergence_equals_the_sum_over_all_actions(self, head: heads.Head) -> None:
+        old, new = np.random.default_rng(2).normal(size=(2, 3, 4)).astype(np.float32)
+        expected = np.zeros(3)
+        for action in every_action(head.action_space):
+            actions = tensor(np.repeat(np.array(action, np.int32)[None], 3, axis=0))
+            before, after = (fetched(head.log_prob(tensor(each), actions)).astype(np.float64) for each in (old, new))
+            expected += np.exp(before) * (before - after)
+        np.testing.assert_allclose(fetched(head.kl_divergence(tensor(old), tensor(new))), expected, rtol=1e-4)
+        np.testing.assert_allclose(fetched(head.kl_divergence(tensor(old), tensor(old))), 0.0, atol=1e-6)
+
+    def test_divergence_of_probabilities_equals_that_of_their_logits(self) -> None:
+        old, new = np.random.default_rng(2).normal(size=(2, 3, 4)).astype(np.float32)
+        head, space = heads.Probabilities().bind(spaces.Discrete(4)), spaces.Discrete(4)
+        probabilities = [tensor(softmax(each).astype(np.float32)) for each in (old, new)]
+        expected = heads.Categorical().bind(space).kl_divergence(tensor(old), tensor(new))
+        np.testing.assert_allclose(fetched(head.kl_divergence(*probabilities)), fetched(expected), rtol=1e-4)
+
+    def test_divergence_of_gaussians_equals_the_integral(self) -> None:
+        head = heads.Gaussian().bind(spaces.Box(-1.0, 1.0, (1,)))
+        old, new = np.array([[0.25, -0.5]], np.float32), np.array([[-0.5, 0.25]], np.float32)
+        points = np.linspace(-8, 8, 4_001)
+        densities = [
+            np.exp(-0.5 * ((points - mean) / np.exp(log_std)) ** 2) / (np.exp(log_std) * np.sqrt(2 * np.pi))
+            for ((mean, log_std),) in (old.astype(np.float64), new.astype(np.float64))
+        ]
+        integral = (densities[0] * np.log(densities[0] / densities[1])).sum() * (points[1] - points[0])
+        np.testing.assert_allclose(fetched(head.kl_divergence(tensor(old), tensor(new))), [integral], rtol=1e-4)
+        both = [np.concatenate([each[:, :1], each[:, :1], each[:, 1:], each[:, 1:]], axis=1) for each in (old, new)]
+        found = heads.Gaussian().bind(BOX).kl_divergence(*map(tensor, both))
+        np.testing.assert_allclose(fetched(found), [2 * integral], rtol=1e-4)
+
+
+def every_action(space: spaces.Space) -> list:
+    if isinstance(space, spaces.Discrete):
+        return list(range(space.n))
+    counts = space.nvec if isinstance(space, spaces.MultiDiscrete) else [2] * space.n
+    return list(itertools.product(*map(range, counts)))
 
 
 class TestNetworks:

@@ -84,6 +84,30 @@ class RandomWalkEnv(gymnasium.Env):
         return self._observation(), -abs(self.position), terminated, truncated, {}
 
 
+class BitsEnv(gymnasium.Env):
+    """The reward is the share of the action's bits that equal those of the observation; an episode has 8 steps."""
+
+    def __init__(self, bits: int = 3) -> None:
+        self.observation_space = spaces.Box(0.0, 1.0, (bits,), np.float32)
+        self.action_space = spaces.MultiBinary(bits)
+        self.steps = 0
+
+    def _observation(self) -> np.ndarray:
+        self.bits = self.np_random.integers(2, size=self.action_space.shape).astype(np.float32)
+        return self.bits
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        reward = float(np.mean(action == self.bits))
+        self.steps += 1
+        return self._observation(), reward, self.steps == 8, False, {}
+
+
 class StatefulEnv(RandomWalkEnv):
     """A random walk with `get_state` and `set_state`. Its noise comes from gymnasium's `np_random`."""
 

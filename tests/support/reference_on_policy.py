@@ -46,7 +46,7 @@ class ActorCritic:
     Args:
         actor: weights of the actor, in Keras's layout.
         critic: weights of the critic; those shared with the actor are in both lists.
-        kind: kind of the action space: "discrete", "multi" (3 and 2 choices) or "box".
+        kind: kind of the action space: "discrete", "multi" (3 and 2 choices), "binary" or "box".
         shared: number of weights at the start of both lists that actor and critic share.
         settings: coefficients of the algorithm: gae_lambda, entropy, value, and for PPO clip and value_clip.
     """
@@ -72,6 +72,9 @@ class ActorCritic:
         if self.kind == "box":
             density = np.exp(-0.5 * ((action - outputs) / deviation) ** 2) / np.sqrt(2 * np.pi * deviation**2)
             return np.log(density).sum(-1)
+        if self.kind == "binary":
+            ones = 1 / (1 + np.exp(-outputs))
+            return np.log(np.where(action == 1, ones, 1 - ones)).sum(-1)
         if self.kind == "discrete":
             return np.log(np.take_along_axis(softmax(outputs), action[..., None], -1))[..., 0]
         parts = softmax(outputs[..., :3]), softmax(outputs[..., 3:])
@@ -82,6 +85,9 @@ class ActorCritic:
         outputs, deviation = self.distribution(observation)
         if self.kind == "box":
             return np.full(len(outputs), 0.5 * np.log(2 * np.pi * np.e * deviation**2).sum())
+        if self.kind == "binary":
+            ones = 1 / (1 + np.exp(-outputs))
+            return -(ones * np.log(ones) + (1 - ones) * np.log(1 - ones)).sum(-1)
         parts = [softmax(outputs)] if self.kind == "discrete" else [softmax(outputs[:, :3]), softmax(outputs[:, 3:])]
         return sum(-(part * np.log(part)).sum(-1) for part in parts)
 

@@ -11,7 +11,17 @@ import keras
 import numpy as np
 
 from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, is_dense
-from noterl.backends.jax.scope import Scope, compiler, dry_run, is_tracing, isolated, minimize, read_values
+from noterl.backends.jax.scope import (
+    Scope,
+    compiler,
+    dry_run,
+    gradients,
+    hessian_product,
+    is_tracing,
+    isolated,
+    minimize,
+    read_values,
+)
 from noterl.backends.jax.updates import Updates
 
 

@@ -108,10 +108,14 @@ def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> 
         return function()
 
 
-def _gradients(
+def _objective(
     loss_fn: Callable[..., Any], trained: Sequence[keras.Variable], args: tuple
-) -> tuple[Any, Any, list[Any]]:
-    """Return `(loss, aux, gradients)` of `loss_fn(*args)`, inside a scope."""
+) -> tuple[Callable[[list[Any]], tuple[Any, tuple[Any, dict[int, Any]]]], list[Any]]:
+    """Return `loss_fn(*args)` as a function of the values of `trained`, inside a scope, and the current values.
+
+    The function returns `(loss, (aux, assigned))`; `assigned` are the values that it assigned to other variables, by
+    their positions in the scope.
+    """
     outer = _scopes.top
     positions = {id(variable): position for position, variable in enumerate(trained)}
 
@@ -129,11 +133,38 @@ def _gradients(
         }
         return loss, (aux, assigned)
 
-    values = [outer.get_current_value(variable) for variable in trained]
+    return objective, [outer.get_current_value(variable) for variable in trained]
+
+
+def _gradients(
+    loss_fn: Callable[..., Any], trained: Sequence[keras.Variable], args: tuple
+) -> tuple[Any, Any, list[Any]]:
+    """Return `(loss, aux, gradients)` of `loss_fn(*args)`, inside a scope."""
+    outer = _scopes.top
+    objective, values = _objective(loss_fn, trained, args)
     (loss, (aux, assigned)), found = jax.value_and_grad(objective, has_aux=True)(values)
     for position, value in assigned.items():
         outer.state_mapping[id(outer.variables[position])] = value
     return loss, aux, found
+
+
+def gradients(function: Callable[[], Any], variables: Sequence[keras.Variable]) -> tuple[Any, list[Any]]:
+    """Return the scalar `function()` and its gradients, which are zero for unused variables; inside a compiled call."""
+    value, _, found = _gradients(function, variables, ())
+    return value, found
+
+
+def hessian_product(
+    function: Callable[[], Any], variables: Sequence[keras.Variable]
+) -> Callable[[list[Any]], list[Any]]:
+    """Return the product of the Hessian of the scalar `function()` with a vector, as a function; in a compiled call.
+
+    The vector has one array for each variable. The gradient is linearized once, and each product is a linear function
+    of its vector, so it may be called in a loop of `keras.ops`.
+    """
+    objective, values = _objective(function, variables, ())
+    product: Callable[[list[Any]], list[Any]] = jax.linearize(jax.grad(lambda new: objective(new)[0]), values)[1]
+    return product
 
 
 def minimize(

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, is_dense
-from noterl.backends.tensorflow.gradients import isolated, minimize
+from noterl.backends.tensorflow.gradients import gradients, hessian_product, isolated, minimize
 from noterl.backends.tensorflow.updates import EagerUpdates, Updates
 
 _hard_copies: dict[tuple[int, ...], tuple[Any, list, list]] = {}

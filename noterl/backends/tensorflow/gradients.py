@@ -60,6 +60,32 @@ def minimize(
     return loss, aux
 
 
+def gradients(function: Callable[[], Any], variables: Sequence[keras.Variable]) -> tuple[Any, list[Any]]:
+    """Return the scalar `function()` and its gradients, which are zero for unused variables."""
+    values = [variable.value for variable in variables]
+    with tf.GradientTape() as tape:
+        value = function()
+    return value, tape.gradient(value, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
+def hessian_product(
+    function: Callable[[], Any], variables: Sequence[keras.Variable]
+) -> Callable[[list[Any]], list[Any]]:
+    """Return the product of the Hessian of the scalar `function()` with a vector, as a function.
+
+    The vector has one tensor for each variable. The gradient is recorded once, and each product differentiates it, so
+    it may be called in a loop of `keras.ops`.
+    """
+    values = [variable.value for variable in variables]
+    with tf.GradientTape(persistent=True) as tape:
+        first = gradients(function, variables)[1]
+
+    def product(vector: list[Any]) -> list[Any]:
+        return tape.gradient(first, values, vector, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+    return product
+
+
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
     """Return `function()`, and undo what it assigns to `variables`; also inside a compiled call."""
     old = [variable.value.read_value() for variable in variables]

@@ -12,7 +12,7 @@ import torch
 
 from noterl.backends.common import CallProgram
 from noterl.backends.torch import modules
-from noterl.backends.torch.gradients import calling, minimize
+from noterl.backends.torch.gradients import calling, gradients, hessian_product, minimize
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import SeededCalls
 from noterl.backends.torch.tensors import device_name, device_names, fetch, to_device

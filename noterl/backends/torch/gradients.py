@@ -92,6 +92,44 @@ def minimize(
     return loss, aux
 
 
+def gradients(
+    function: Callable[[], Any], variables: Sequence[keras.Variable]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the scalar `function()` and its gradients, which are zero for unused variables."""
+    with torch.enable_grad():
+        value, _, found = eager_gradients(function, variables, ())
+    return value.detach(), _zeros_for_none(found, variables)
+
+
+def hessian_product(
+    function: Callable[[], Any], variables: Sequence[keras.Variable]
+) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    """Return the product of the Hessian of the scalar `function()` with a vector, as a function.
+
+    The vector has one tensor for each variable. The graph of the gradient is built once, and each product is one
+    backward pass through it.
+    """
+    values = [variable.value for variable in variables]
+    with torch.enable_grad():
+        first = torch.autograd.grad(function(), values, create_graph=True, allow_unused=True)
+    is_used = [gradient is not None and gradient.requires_grad for gradient in first]
+    outputs = [gradient for gradient, used in zip(first, is_used, strict=True) if used]
+
+    def product(vector: list[torch.Tensor]) -> list[torch.Tensor]:
+        if not outputs:
+            return [torch.zeros_like(value) for value in values]
+        slopes = [part for part, used in zip(vector, is_used, strict=True) if used]
+        found = torch.autograd.grad(outputs, values, slopes, retain_graph=True, allow_unused=True)
+        return _zeros_for_none(found, variables)
+
+    return product
+
+
+def _zeros_for_none(found: Sequence[torch.Tensor | None], variables: Sequence[keras.Variable]) -> list[torch.Tensor]:
+    pairs = zip(found, variables, strict=True)
+    return [torch.zeros_like(variable.value) if one is None else one for one, variable in pairs]
+
+
 def _has_bounded_steps(optimizer: Any) -> bool:
     """Return whether steps on gradients below `_LARGE_GRADIENT` always leave finite weights and slots.
 

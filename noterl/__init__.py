@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from noterl import callbacks, envs, finders, heads, losses, networks, noise, plotting, policies, replay, schedules  # type: ignore[attr-defined]
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
+    from noterl.agents.acer import ACER
     from noterl.agents.ddpg import DDPG
     from noterl.agents.dqn import DQN
     from noterl.agents.maddpg import MADDPG
@@ -39,7 +40,7 @@ _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
-_AGENTS = ("a2c", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3")
+_AGENTS = ("a2c", "acer", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3")
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules("noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules")
 

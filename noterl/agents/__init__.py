@@ -1,1 +1,1 @@
-"""The algorithms, one file each; `actor_critic` has the base class of PPO and A2C."""
+"""The algorithms, one file each; `actor_critic` has the base class of PPO, A2C and ACER."""

@@ -1,4 +1,4 @@
-"""The base class of PPO and A2C: an actor, a critic, and generalized advantages of rollouts."""
+"""The base class of PPO, A2C and ACER: an actor, a critic, and generalized advantages of rollouts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class ActorCritic(Agent):
             return networks.default_network(self._network_space, hidden, outputs, activation=activation, **last_layer)
 
         def build_critic() -> Any:
-            return networks.share_trunk(self.actor, 1, gain=1.0) if shared else build(1, gain=1.0)
+            width = self.num_values
+            return networks.share_trunk(self.actor, width, gain=1.0) if shared else build(width, gain=1.0)
 
         self.actor = networks.network_or_default(actor, lambda: build(outputs, **last_layer))
         if critic is not None or not networks.returns_pair(actor, self.observation_shape):
@@ -76,6 +77,11 @@ class ActorCritic(Agent):
     def value(self, observation: Any) -> Any:
         """Return the values `[B]` of observations `[B, ...]`."""
         return scalar_values(self.actor(observation)[1] if self.critic is None else self.critic(observation))
+
+    @property
+    def num_values(self) -> int:
+        """The number of values that the critic returns for each observation."""
+        return 1
 
     @property
     def _trained_networks(self) -> list[Any]:

@@ -19,7 +19,7 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
         "Model": {
             "MlpPolicy, CnnPolicy, MultiInputPolicy": "`noterl.PPO(env)`; the network follows from the observations",
             "policy_kwargs, net_arch": "`hidden=(64, 64)`, or `network=`",
-            "activation_fn": "`activation=` of PPO and A2C, or `network=`",
+            "activation_fn": "`activation=` of PPO, A2C and ACER, or `network=`",
             "learn": "`fit(steps=)`, exact; or `fit(episodes=)`",
             "total_timesteps": "`fit(steps=)`",
             "reset_num_timesteps": "leave it out; a second `fit` always continues",
@@ -65,11 +65,11 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
                 "`compile(noise=GaussianWhiteNoiseProcess(sigma=, size=))`, on the scale of [-1, 1]"
             ),
             "OrnsteinUhlenbeckActionNoise": "`compile(noise=OrnsteinUhlenbeckProcess(theta=, sigma=, size=))`",
-            "n_steps": "`rollout_steps=` of PPO and A2C; `compile(replay=Replay(capacity, n_step=))` of the others",
+            "n_steps": "`rollout_steps=` of PPO, A2C, ACER; `compile(replay=Replay(capacity, n_step=))` of the others",
             "n_epochs": "`epochs=`",
             "clip_range": "`clip=`",
             "clip_range_vf": "`value_clip=`",
-            "ent_coef": "`entropy_coefficient=` of PPO and A2C; `temperature=` of SAC",
+            "ent_coef": "`entropy_coefficient=` of PPO, A2C and ACER; `temperature=` of SAC",
             "vf_coef": "`value_coefficient=`",
             "target_policy_noise": "`target_noise=`",
             "max_grad_norm": "`compile(optimizer=keras.optimizers.Adam(1e-3, global_clipnorm=0.5))`",

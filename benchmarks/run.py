@@ -33,6 +33,7 @@ CONSTRUCTOR = (
     *("gamma", "gae_lambda", "rollout_steps", "epochs", "entropy_coefficient"),
     *("normalize_observation", "normalize_reward"),
     *("target_kl", "cg_iterations", "cg_damping", "line_search_steps", "line_search_shrink", "fisher_stride"),
+    *("value_coefficient", "replay_ratio", "replay_starts", "truncation", "trust_region"),
 )
 SCHEDULE = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
 
@@ -116,6 +117,22 @@ def trpo(task: Task, seed: int, steps: int) -> noterl.Agent:
     return agent
 
 
+def acer(task: Task, seed: int, steps: int) -> noterl.Agent:
+    settings = task.settings
+    own = select(CONSTRUCTOR, settings)
+    agent = noterl.ACER(environment(task), hidden=settings["hidden"], seed=seed, **own)
+    rate = settings["learning_rate"]
+    agent.compile(
+        keras.optimizers.RMSprop(
+            Linear(rate, 0.0, steps) if settings["anneal"] else rate, rho=0.99, epsilon=1e-5, global_clipnorm=10.0
+        ),
+        replay=noterl.Replay(settings["capacity"]),
+        target_update=settings["target_update"],
+        jit_compile=jit_compile(),
+    )
+    return agent
+
+
 def off_policy(kind: type[noterl.Agent], task: Task, seed: int) -> noterl.Agent:
     settings = task.settings
     agent = kind(environment(task), hidden=settings["hidden"], gamma=settings["gamma"], seed=seed)
@@ -138,6 +155,7 @@ ALGORITHMS = {
     "ppo": ppo,
     "a2c": a2c,
     "trpo": trpo,
+    "acer": acer,
     "ddpg": lambda task, seed, steps: off_policy(noterl.DDPG, task, seed),
     "td3": lambda task, seed, steps: off_policy(noterl.TD3, task, seed),
     "sac": lambda task, seed, steps: off_policy(noterl.SAC, task, seed),

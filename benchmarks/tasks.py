@@ -45,7 +45,7 @@ class Task:
     """A training run that noterl and its peers can all do.
 
     Attributes:
-        algorithm: "dqn", "ppo", "a2c", "trpo", "ddpg", "td3" or "sac".
+        algorithm: "dqn", "ppo", "a2c", "trpo", "acer", "ddpg", "td3" or "sac".
         environment: an id of gymnasium, or the name of an environment of noterl.
         steps: environment steps of one run.
         settings: hyperparameters under noterl's names; frequencies count environment steps.
@@ -94,8 +94,8 @@ CARTPOLE_PPO = {
     "learning_rate": 1e-3,
     "anneal": True,
 }
-# The defaults of sb3-contrib, with two environments as in rl-zoo3. `target_kl` and `cg_damping` are for divergences that
-# are summed over the values of an action. sb3-contrib averages them, so its own are divided by the number of values.
+# The defaults of sb3-contrib, with two environments as in rl-zoo3. `target_kl` and `cg_damping` are for divergences
+# that are summed over the values of an action. sb3-contrib averages them: its own are divided by the number of values.
 TRPO = {
     "num_envs": 2,
     "hidden": [64, 64],
@@ -111,6 +111,23 @@ TRPO = {
     "line_search_steps": 10,
     "line_search_shrink": 0.8,
     "fisher_stride": 1,
+}
+# Stable-Baselines 2's defaults; its memory of 5,000 steps and its start after 1,000 are per environment, here of 8.
+ACER = {
+    "num_envs": 8,
+    "hidden": [64, 64],
+    "gamma": 0.99,
+    "rollout_steps": 20,
+    "learning_rate": 7e-4,
+    "replay_ratio": 4.0,
+    "replay_starts": 8_000,
+    "capacity": 40_000,
+    "truncation": 10.0,
+    "trust_region": 1.0,
+    "target_update": 0.01,
+    "entropy_coefficient": 0.01,
+    "value_coefficient": 0.5,
+    "anneal": True,
 }
 # A window of four rollouts.
 PRIORITIZED = {"capacity": 1_024, "alpha": 0.7, "beta": 0.4, "ratio_share": 0.5}
@@ -270,6 +287,33 @@ TASKS = {
         return_range=(-500, 320),
         source="rl-zoo3, PPO on LunarLander-v3",
         learning=Learning(median=230, published="242.1 ± 31.8 (LunarLander-v2)", backends=("jax", "tensorflow")),
+    ),
+    "cartpole-acer": Task(
+        algorithm="acer",
+        environment="CartPole-v1",
+        steps=500_000,
+        settings={**ACER, "entropy_coefficient": 0.0},
+        return_range=(0, 500),
+        source="rl-baselines-zoo, ACER on CartPole-v1",
+        learning=Learning(median=495, published="498.6 ± 23.9", seeds=5),
+    ),
+    "acrobot-acer": Task(
+        algorithm="acer",
+        environment="Acrobot-v1",
+        steps=500_000,
+        settings={**ACER, "entropy_coefficient": 0.0, "normalize_observation": True, "normalize_reward": True},
+        return_range=(-500, 0),
+        source="rl-baselines-zoo, ACER on Acrobot-v1, with 8 instead of 16 environments",
+        learning=Learning(median=-91, published="-90.9 ± 32.8", seeds=5),
+    ),
+    "lunarlander-acer": Task(
+        algorithm="acer",
+        environment="LunarLander-v3",
+        steps=1_000_000,
+        settings={**ACER, "num_envs": 16, "gamma": 0.999, "capacity": 80_000, "replay_starts": 16_000},
+        return_range=(-500, 320),
+        source="rl-baselines-zoo, ACER on LunarLander-v2",
+        learning=Learning(median=185, published="185.2 ± 64.8 (LunarLander-v2)", seeds=5),
     ),
     "pendulum-ppo": Task(
         algorithm="ppo",

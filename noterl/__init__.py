@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from noterl.agent import Agent, load
     from noterl.agents.a2c import A2C
+    from noterl.agents.acer import ACER
     from noterl.agents.alphazero import AlphaZero
     from noterl.agents.ddpg import DDPG
     from noterl.agents.dqn import DQN
@@ -55,7 +56,7 @@ _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
-_AGENTS = ("a2c", "alphazero", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3", "trpo")
+_AGENTS = ("a2c", "acer", "alphazero", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3", "trpo")
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules(
     *("noterl.envs.games", "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules"),

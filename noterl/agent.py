@@ -101,7 +101,8 @@ class Agent(Algorithm):
         ValueError: if `env` is none of these, or the algorithm does not support its spaces.
 
     Attributes:
-        memory: the kind of memory that the agent learns from, "replay" or "rollout".
+        memory: the kind of memory that the agent learns from: "replay", "rollout", or "sequences" for rollouts that are
+            replayed as sequences. Updates of agents with sequences receive batches `[T, N, ...]`.
         head: the object of `noterl.heads` that converts the network's output into an action.
         optimizer_names: the optimizers that `update` names in `minimize`.
         action_spaces: the kinds of action space that the algorithm supports.
@@ -121,6 +122,8 @@ class Agent(Algorithm):
         target_period: number of updates between two steps of Polyak averaging; a divisor of `update_period`.
         rollout_steps: steps of each environment in a rollout.
         epochs: passes over each rollout.
+        replay_ratio: for sequences, the mean number of updates on stored sequences after each rollout.
+        replay_starts: for sequences, the environment steps before the first of these updates.
         steps: environment steps so far.
         updates: gradient updates so far.
         episodes: finished episodes so far.

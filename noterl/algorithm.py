@@ -62,6 +62,8 @@ class Algorithm(Configurable):
     rollout_steps: int = 128
     epochs: int = 4
     supports_replay: bool = True
+    replay_ratio: Any = 4.0
+    replay_starts: int = 1_000
     multi_agent: bool = False
     _is_argument = False
 
@@ -394,8 +396,8 @@ def bind_head(algorithm: Algorithm) -> Head:
         raise ValueError(f"{name}.__init__ must call super().__init__(env, seed=seed) before anything else")
     if not isinstance(head, Head):
         raise ValueError(f"head of {name} must be one of noterl.heads, such as noterl.heads.Q(), got {head!r}")
-    if algorithm.memory not in ("replay", "rollout"):
-        raise ValueError(f"memory of {name} must be 'replay' or 'rollout', got {algorithm.memory!r}")
+    if algorithm.memory not in ("replay", "rollout", "sequences"):
+        raise ValueError(f"memory of {name} must be 'replay', 'rollout' or 'sequences', got {algorithm.memory!r}")
     if algorithm.multi_agent and algorithm.memory != "replay":
         raise ValueError(f"memory of {name} must be 'replay' for several agents, got {algorithm.memory!r}")
     return head.bind(algorithm.action_space)

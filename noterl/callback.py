@@ -44,7 +44,7 @@ class AgentView(Protocol):
     """What a callback may use of the agent that it is attached to; only `stop_training` may be assigned.
 
     Attributes:
-        memory: the kind of memory that the agent learns from, "replay" or "rollout".
+        memory: the kind of memory that the agent learns from, "replay", "rollout" or "sequences".
         optimizer_names: the names of the optimizers, in order.
         generators: returns the random generator of a name.
         stop_training: whether `stop` was called; True ends training.

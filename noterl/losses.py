@@ -89,10 +89,18 @@ def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
 
 
 def map_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
-    """Call a function of rows, such as a network, on arrays `[T, N, ...]`; return `[T, N, ...]`."""
+    """Call a function of rows, such as a network, on arrays `[T, N, ...]`.
+
+    Returns:
+        `[T, N, ...]`, or a tuple of such arrays if the function returns a tuple.
+    """
     steps, lanes = arrays[0].shape[:2]
+
+    def divided(rows: Tensor) -> Tensor:
+        return ops.reshape(rows, (steps, lanes, *rows.shape[1:]))
+
     rows = function(*(ops.reshape(array, (steps * lanes, *array.shape[2:])) for array in arrays))
-    return ops.reshape(rows, (steps, lanes, *rows.shape[1:]))
+    return tuple(map(divided, rows)) if isinstance(rows, tuple) else divided(rows)
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
@@ -138,6 +146,88 @@ def gae(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, dec
         decay = decay * ops.concatenate([decay[span:], none])
         span *= 2
     return ops.stop_gradient(advantage)
+
+
+def retrace(
+    reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, ratio: Tensor, continues: Tensor
+) -> Tensor:
+    """Return the Retrace targets of action values.
+
+    Munos et al., "Safe and efficient off-policy reinforcement learning", 2016, as in Wang et al., "Sample efficient
+    actor-critic with experience replay", 2017, equation 5: `Q_t = reward_t + discount_t V(s_{t+1}) + discount_t
+    min(1, ratio_{t+1}) (Q_{t+1} - Q(s_{t+1}, a_{t+1}))`.
+
+    Args:
+        reward: `[T, N]`.
+        discount: `[T, N]`, gamma * (1 - terminated).
+        value: `[T, N]`, Q(s, a) of the actions taken.
+        next_value: `[T, N]`, V of the true next observations. At a truncation, the target is bootstrapped from it.
+        ratio: `[T, N]`, the probability of the action over its probability when it was taken.
+        continues: `[T, N]`, 1 if the lane's next row follows from this one, else 0.
+
+    Returns:
+        `[T, N]`, without a gradient.
+    """
+    truncated = ops.minimum(ratio, 1.0)
+    following = ops.concatenate([truncated[1:], ops.zeros_like(truncated[:1])])
+    # The difference of target and value follows the recursion of `gae`, with another decay at each step.
+    return ops.stop_gradient(value) + gae(reward, discount, value, next_value, discount * continues * following)
+
+
+def truncated_importance(
+    policy: Tensor,
+    behavior: Tensor,
+    taken: Tensor,
+    advantage: Tensor,
+    advantages: Tensor,
+    bound: Tensor,
+    epsilon: float,
+) -> Tensor:
+    """Return the coefficient of each `log pi_i` in the policy's objective, with truncated importance weights.
+
+    Wang et al. (2017), equation 9: `min(c, r_a) A` for the action a that was taken, plus the correction of the bias
+    `[1 - c / r_i]_+ pi_i A_i` for each action i, where `r_i = pi_i / mu_i`.
+
+    Args:
+        policy: pi, `[..., A]`.
+        behavior: mu, the probabilities when the action was taken, `[..., A]`.
+        taken: the action taken, one-hot `[..., A]`.
+        advantage: A, the Retrace target minus V, `[...]`.
+        advantages: Q minus V for each action, `[..., A]`.
+        bound: c.
+        epsilon: is added to mu, and is the least r that divides.
+
+    Returns:
+        `[..., A]`.
+    """
+    ratio = policy / (behavior + epsilon)
+    correction = ops.relu(ratio - bound) / ops.maximum(ratio, epsilon) * policy * advantages
+    return taken * ops.minimum(ratio, bound) * ops.expand_dims(advantage, -1) + correction
+
+
+def trust_region(gradient: Tensor, normal: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the vector z nearest to a gradient g with `k z <= limit`, where k is the gradient of a KL divergence.
+
+    Wang et al. (2017), equation 12: `z = g - max(0, (k g - limit) / |k|^2) k`.
+
+    Args:
+        gradient: g, `[..., A]`.
+        normal: k, `[..., A]`.
+        limit: delta.
+
+    Returns:
+        z `[..., A]`, and whether it differs from g, 1 or 0 `[...]`.
+
+    Example:
+    >>> import numpy as np
+    >>> from noterl import losses
+    >>> z, changed = losses.trust_region(np.array([[3.0, 1.0]], "float32"), np.array([[2.0, 0.0]], "float32"), 1.0)
+    >>> [float(value) for value in z[0]], float(changed[0])
+    ([0.5, 1.0], 1.0)
+    """
+    excess = ops.sum(normal * gradient, axis=-1, keepdims=True) - limit
+    scale = ops.relu(excess) / ops.maximum(ops.sum(ops.square(normal), axis=-1, keepdims=True), 1e-8)
+    return gradient - scale * normal, ops.cast(excess[..., 0] > 0, "float32")
 
 
 def clipped_surrogate(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: Tensor) -> Tensor:

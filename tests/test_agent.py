@@ -403,7 +403,8 @@ class TestCompletion:
         assert all(hasattr(agent, name) for name in dir(agent))
 
     @pytest.mark.parametrize(
-        "agent", [noterl.DQN, noterl.PPO, noterl.A2C, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG]
+        "agent",
+        [noterl.DQN, noterl.PPO, noterl.A2C, noterl.ACER, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG],
     )
     def test_help_shows_every_argument(self, agent: Any) -> None:
         text = pydoc.plain(pydoc.render_doc(agent))

@@ -1,4 +1,4 @@
-"""The base class of PPO, A2C and TRPO: an actor, a critic, and generalized advantages of rollouts."""
+"""The base class of PPO, A2C, TRPO and ACER: an actor, a critic, and generalized advantages of rollouts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class ActorCritic(Agent):
             return networks.default_network(self._network_space, hidden, outputs, activation=activation, **last_layer)
 
         def build_critic() -> Any:
-            return networks.share_trunk(self.actor, 1, gain=1.0) if shared else build(1, gain=1.0)
+            width = self.num_values
+            return networks.share_trunk(self.actor, width, gain=1.0) if shared else build(width, gain=1.0)
 
         shape = self.observation_shape
         self.actor = networks.network_or_default(actor, lambda: build(outputs, **last_layer), shape)
@@ -83,6 +84,11 @@ class ActorCritic(Agent):
     def value(self, observation: Any) -> Any:
         """Return the values `[B]` of observations `[B, ...]`."""
         return scalar_values(self.actor(observation)[1] if self.critic is None else self.critic(observation))
+
+    @property
+    def num_values(self) -> int:
+        """The number of values that the critic returns for each observation."""
+        return 1
 
     @property
     def _trained_networks(self) -> list[Any]:

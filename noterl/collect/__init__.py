@@ -39,8 +39,8 @@ def open_lanes(
     """
     if info_spec and (source.vector is not None or source.team is not None):
         raise ValueError(
-            f"env: the agent stores {', '.join(info_spec)} of each step, which needs environments of one agent that step "
-            "one by one; pass one of them and num_envs="
+            f"env: the agent stores {', '.join(info_spec)} of each step, which needs environments of one agent that "
+            "step one by one; pass one of them and num_envs="
         )
     if source.vector is not None:
         return VectorLanes(source, generators)

@@ -108,6 +108,11 @@ class Categorical(Head):
         soft = ops.concatenate([ops.softmax(part / temperature, axis=-1) for part in parts], axis=-1)
         return ops.stop_gradient(self.greedy(perturbed) - soft) + soft
 
+    def log_policy(self, values: Tensor) -> Tensor:
+        """Return the log-probabilities `[B, A]` of all choices under outputs `[B, A]`, the parts side by side."""
+        parts = self._log_policies(values)
+        return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
+
     def check_values(self, values: np.ndarray) -> None:
         """Raise a ValueError if the outputs `[N, A]` are probabilities."""
         if all(_are_probabilities(part, 1e-5) for part in split(values, self.counts)):

@@ -14,7 +14,7 @@ from noterl import backends, networks
 from noterl.algorithm import Algorithm
 from noterl.backends import keras
 from noterl.learning import optimizers
-from noterl.learning.update import Returned, call_update, flatten_prepared, stored_fields
+from noterl.learning.update import Returned, call_update, flatten_prepared, prepared, stored_fields
 from noterl.replay.columns import action_layout, extra_layout
 from noterl.types import Batch
 
@@ -128,8 +128,8 @@ def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def example_batch(algorithm: Algorithm) -> Batch:
-    """Return a batch of zeros as tensors with two rows; for rollouts, two prepared steps of one lane."""
-    is_rollout = algorithm.memory == "rollout"
+    """Return a batch of zeros as tensors with two rows; for rollouts and sequences, two prepared steps of one lane."""
+    is_rollout = algorithm.memory != "replay"
 
     def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
         return _zeros((2, 1, *shape) if is_rollout else (2, *shape), dtype)
@@ -151,4 +151,6 @@ def example_batch(algorithm: Algorithm) -> Batch:
     if is_rollout:
         extra.update(continues=number, ended=number)
     batch = Batch(observation, action, number, observation, number, number, zeros((), np.int32), extra)
+    if algorithm.memory == "sequences":
+        return prepared(algorithm, batch)
     return flatten_prepared(algorithm, batch) if is_rollout else batch

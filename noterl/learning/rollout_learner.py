@@ -87,10 +87,12 @@ class RolloutLearner(Learner):
         found: FieldSpec = {}
 
         def find() -> None:
-            for name, field in example_batch(self.algorithm).extra.items():
+            example = example_batch(self.algorithm)
+            axes = len(example.reward.shape)  # one for rows, two for sequences
+            for name, field in example.extra.items():
                 if name not in ("continues", "ended"):
                     dtype = np.dtype(backends.keras.backend.standardize_dtype(field.dtype))
-                    found[name] = tuple(field.shape[1:]), dtype
+                    found[name] = tuple(field.shape[axes:]), dtype
 
         # A dry run, because `prepare` may assign variables.
         backends.current().dry_run(find, self.variables, self.jit_compile)
@@ -151,9 +153,13 @@ class RolloutLearner(Learner):
 
         If the agent has already learned from the lane's last transition, reset the lane's running return instead.
         """
-        if self.rollout.interrupt(lane) or self.algorithm._normalizers is None:
-            return
-        self.algorithm._normalizers.interrupt(lane)
+        if not self.rollout.interrupt(lane):
+            self._interrupt_learned(lane)
+
+    def _interrupt_learned(self, lane: int) -> None:
+        """End the episode of a lane whose last transition the agent has learned from."""
+        if self.algorithm._normalizers is not None:
+            self.algorithm._normalizers.interrupt(lane)
 
     def due(self, before: int, after: int, ended: int) -> Due:
         """Return the updates of all epochs once the rollout is complete."""
@@ -203,6 +209,30 @@ class RolloutLearner(Learner):
     def noise_population(self) -> float:  # type: ignore[override]
         """The transitions of a rollout."""
         return self.num_rows
+
+    def _store_rows(
+        self, replay: Replay, observation: Any, next_observation: Any, reward: Any, extra: dict[str, np.ndarray]
+    ) -> np.ndarray:
+        """Store the valid transitions of the rollout in a replay memory; all arguments are rows `[T N, ...]`.
+
+        Return the indices `[T N]` of the transitions there; 0 for rows without a step.
+        """
+        rollout, indices = self.rollout, np.zeros(self.num_rows, np.int64)
+        terminated, ended = rollout.terminated.reshape(-1), rollout.ended.reshape(-1)
+        action = rollout.action.reshape(self.num_rows, *rollout.action.shape[2:])
+        for row in np.flatnonzero(rollout.valid.reshape(-1)).tolist():
+            is_terminal = bool(terminated[row])
+            indices[row] = replay.add(
+                row % rollout.num_envs,
+                observation[row],
+                action[row],
+                reward[row],
+                next_observation[row],
+                is_terminal,
+                bool(ended[row]) and not is_terminal,
+                {name: values[row] for name, values in extra.items()},
+            )
+        return indices
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return minibatches of the last rollout; None unless the agent has learned from it at this step.
@@ -294,23 +324,9 @@ class ReplayedRolloutLearner(RolloutLearner):
 
     def _store(self, data: Any) -> None:
         """Store the valid transitions of the prepared rollout with their prepared fields."""
-        rollout, fetch = self.rollout, backends.current().fetch
-        extra = {name: fetch(data.extra[name]) for name in self._fields}
-        observation, next_observation, reward = map(fetch, (data.observation, data.next_observation, data.reward))
-        terminated, ended = rollout.terminated.reshape(-1), rollout.ended.reshape(-1)
-        action = rollout.action.reshape(self.num_rows, *rollout.action.shape[2:])
-        for row in np.flatnonzero(rollout.valid.reshape(-1)).tolist():
-            is_terminal = bool(terminated[row])
-            self.replay.add(
-                row % rollout.num_envs,
-                observation[row],
-                action[row],
-                reward[row],
-                next_observation[row],
-                is_terminal,
-                bool(ended[row]) and not is_terminal,
-                {name: values[row] for name, values in extra.items()},
-            )
+        fetch = backends.current().fetch
+        rows = map(fetch, (data.observation, data.next_observation, data.reward))
+        self._store_rows(self.replay, *rows, {name: fetch(data.extra[name]) for name in self._fields})
 
     @property
     def description(self) -> str:

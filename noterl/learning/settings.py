@@ -18,6 +18,7 @@ from noterl.learning.replay_learner import ReplayLearner
 from noterl.learning.reward_model import GAIL
 from noterl.learning.rollout_learner import ReplayedRolloutLearner, RolloutLearner
 from noterl.learning.schedule import UpdateSchedule
+from noterl.learning.sequence_learner import SequenceLearner
 from noterl.learning.update import DISTRIBUTIONS
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
@@ -55,7 +56,7 @@ class Settings:
         self.policy: Policy | None = _explorer("policy", arguments.get("policy", defaults.policy), Policy, head)
         self.noise: NoiseProcess | None = _explorer("noise", arguments.get("noise", defaults.noise), NoiseProcess, head)
         _check_explores(head, self.policy, self.noise)
-        if algorithm.memory == "rollout" and head.samples and self.policy is not None:
+        if algorithm.memory != "replay" and head.samples and self.policy is not None:
             raise ValueError(
                 f"policy is not supported for an agent that learns from rollouts: {type(algorithm).__name__} needs the "
                 f"log-probabilities of its actions, so its head {type(head).__name__} samples them; got {self.policy!r}"
@@ -65,6 +66,8 @@ class Settings:
             raise ValueError(f"replay must be a noterl.Replay, or its capacity, got {self.replay!r}")
         if algorithm.memory == "replay":
             self.replay, self.schedule = _from_replay(arguments, defaults, algorithm)
+        elif algorithm.memory == "sequences":
+            self.replay, self.schedule = _from_sequences(arguments, defaults, algorithm)
         else:
             self.schedule = _from_rollouts(arguments, defaults, algorithm.supports_replay)
         self.reward_model = _check_reward_model(arguments.get("reward_model"), algorithm, self.replay)
@@ -97,8 +100,7 @@ class Settings:
         if self.replay is None:
             learner = RolloutLearner(algorithm, **settings)
         else:
-            kind = ReplayLearner if algorithm.memory == "replay" else ReplayedRolloutLearner
-            learner = kind(algorithm, replay=self.replay, **settings)
+            learner = _REPLAYING[algorithm.memory](algorithm, replay=self.replay, **settings)
             source = algorithm._source
             self.replay.set_owner(algorithm, source.observation_space, source.action_space)
         return learner
@@ -136,7 +138,7 @@ def _check_declared(algorithm: Algorithm) -> None:
             f"target_period of {name} must be an int that divides update_period, {period}, got "
             f"{algorithm.target_period!r}"
         )
-    if algorithm.memory == "rollout" and (period != 1 or spec):
+    if algorithm.memory != "replay" and (period != 1 or spec):
         raise ValueError(
             f"update_period and random_spec are not supported for agents that learn from rollouts; {name} has "
             f"{period!r} and {spec!r}"
@@ -149,6 +151,13 @@ def _is_spec(value: Any) -> bool:
         isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], tuple) for each in value.values()
     )
 
+
+# The learners with a replay memory, by the agent's kind of memory.
+_REPLAYING: dict[str, Any] = {
+    "replay": ReplayLearner,
+    "rollout": ReplayedRolloutLearner,
+    "sequences": SequenceLearner,
+}
 
 # `compile` warns above this number of gradient updates per environment step.
 MANY_UPDATES_PER_STEP = 4
@@ -170,6 +179,22 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
             f"batch_size must be at most the capacity of the replay memory, {replay.capacity}, "
             f"got {schedule.batch_size}"
         )
+    return replay, schedule
+
+
+def _from_sequences(
+    arguments: dict[str, Any], defaults: Defaults, algorithm: Algorithm
+) -> tuple[Replay, UpdateSchedule]:
+    for name in _SCHEDULED[:-1]:
+        if name in arguments and (name, arguments[name]) != ("batch_size", "rollout"):
+            raise ValueError(
+                f"{name} is not supported for {type(algorithm).__name__}, which learns from whole rollouts and from as "
+                "many stored sequences at a time: use rollout_steps, replay_ratio and replay_starts; "
+                f"got {arguments[name]!r}"
+            )
+    replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults, algorithm, 1)
+    target = arguments.get("target_update", defaults.target_update)
+    schedule = UpdateSchedule(batch_size="rollout", learning_starts=0, update_every=1, updates=1, target_update=target)
     return replay, schedule
 
 
@@ -228,6 +253,8 @@ def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None)
         raise ValueError(f"reward_model must be a noterl.imitation.GAIL, got {model!r}")
     if algorithm.multi_agent:
         raise ValueError(f"reward_model is for agents that act alone, but {type(algorithm).__name__} has several")
+    if algorithm.memory == "sequences":
+        raise ValueError(f"reward_model is not supported for {type(algorithm).__name__}, which learns from sequences")
     if replay is not None and (replay.n_step > 1 or isinstance(replay.relabel, Triplets)):
         raise ValueError(
             "reward_model needs a replay memory of single steps, because it rewards one action: use n_step=1 and no "

@@ -110,8 +110,8 @@ def stored_fields(algorithm: Algorithm, names: Iterable[str]) -> dict[str, tuple
     }
 
 
-def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
-    """Return a rollout `[T, N, ...]` with the fields of `prepare`, as rows `[T N, ...]`; backends compile it.
+def prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
+    """Return a rollout `[T, N, ...]` with the fields of `prepare` in `extra`.
 
     Raises:
         ValueError: if `prepare` does not return a dict.
@@ -121,6 +121,11 @@ def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
         raise ValueError(
             f"prepare must return a dict of fields [T, N, ...], {type(algorithm).__name__} returned {fields!r}"
         )
-    whole = rollout._replace(extra={**rollout.extra, **fields})
+    return rollout._replace(extra={**rollout.extra, **fields})
+
+
+def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
+    """Return a rollout `[T, N, ...]` with the fields of `prepare`, as rows `[T N, ...]`; backends compile it."""
+    whole = prepared(algorithm, rollout)
     flat: Batch = map_arrays(lambda array: keras.ops.reshape(array, (-1, *array.shape[2:])), whole)
     return flat

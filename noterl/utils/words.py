@@ -19,7 +19,7 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
         "Model": {
             "MlpPolicy, CnnPolicy, MultiInputPolicy": "`noterl.PPO(env)`; the network follows from the observations",
             "policy_kwargs, net_arch": "`hidden=(64, 64)`, or `network=`",
-            "activation_fn": "`activation=` of PPO, A2C and TRPO, or `network=`",
+            "activation_fn": "`activation=` of PPO, A2C, TRPO and ACER, or `network=`",
             "learn": "`fit(steps=)`, exact; or `fit(episodes=)`",
             "total_timesteps": "`fit(steps=)`",
             "reset_num_timesteps": "leave it out; a second `fit` always continues",
@@ -66,7 +66,7 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
             ),
             "OrnsteinUhlenbeckActionNoise": "`compile(noise=OrnsteinUhlenbeckProcess(theta=, sigma=, size=))`",
             "n_steps": (
-                "`rollout_steps=` of PPO, A2C and TRPO; `compile(replay=Replay(capacity, n_step=))` of the others"
+                "`rollout_steps=` of PPO, A2C, TRPO, ACER; `compile(replay=Replay(capacity, n_step=))` of the others"
             ),
             "n_epochs": "`epochs=`",
             "n_critic_updates": "`epochs=` of TRPO",
@@ -75,7 +75,7 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
             "sub_sampling_factor": "`fisher_stride=`; it affects Fisher-vector products only",
             "clip_range": "`clip=`",
             "clip_range_vf": "`value_clip=`",
-            "ent_coef": "`entropy_coefficient=` of PPO, A2C and TRPO; `temperature=` of SAC",
+            "ent_coef": "`entropy_coefficient=` of PPO, A2C, TRPO and ACER; `temperature=` of SAC",
             "vf_coef": "`value_coefficient=`",
             "target_policy_noise": "`target_noise=`",
             "max_grad_norm": "`compile(optimizer=keras.optimizers.Adam(1e-3, global_clipnorm=0.5))`",

@@ -19,7 +19,7 @@ from tests.support.parts import run_updates
 
 DISCRETE, BOX = spaces.Discrete(3), spaces.Box(-1.0, 1.0, (2,), np.float32)
 OFF_POLICY = {"SAC": BOX, "TD3": BOX, "DDPG": BOX}
-AGENTS: dict[str, Any] = {"DQN": DISCRETE, "PPO": DISCRETE, "A2C": BOX, **OFF_POLICY}
+AGENTS: dict[str, Any] = {"DQN": DISCRETE, "PPO": DISCRETE, "A2C": BOX, "ACER": DISCRETE, **OFF_POLICY}
 SHAPES = [(36, 37, 3), (3, 36, 37), (36, 37), (3, 36, 37, 1)]
 
 

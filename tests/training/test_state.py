@@ -354,7 +354,7 @@ def test_weights_can_be_saved_and_loaded_before_build(tmp_path: Path) -> None:
 
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,))
-AGENTS = {"A2C": VECTOR, "DDPG": VECTOR, "DQN": DISCRETE, "PPO": VECTOR, "SAC": VECTOR, "TD3": VECTOR}
+AGENTS = {"A2C": VECTOR, "ACER": DISCRETE, "DDPG": VECTOR, "DQN": DISCRETE, "PPO": VECTOR, "SAC": VECTOR, "TD3": VECTOR}
 
 LOAD = """
 import sys

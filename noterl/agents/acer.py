@@ -1,0 +1,228 @@
+"""Actor-critic with experience replay.
+
+Paper: Wang et al., "Sample efficient actor-critic with experience replay", 2017, algorithms 1 and 2: Retrace (equation
+5), truncated importance weights with the correction of their bias (equation 9), and the trust region around an average
+policy (equation 12).
+
+Differs: as in Stable-Baselines 2, the gradient that the trust region limits includes that of the entropy, with a weight
+of 0.01. There is one learner for all environments instead of one for each, and networks have separate trunks unless
+observations are images. Sequences start at any stored step, not only at the first one of a rollout. Truncated episodes
+are bootstrapped from the value of their true last observation. Discrete actions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from noterl import losses, networks
+from noterl.agent import Defaults
+from noterl.agents.actor_critic import ActorCritic
+from noterl.backends import keras, ops
+from noterl.networks.critics import action_values
+from noterl.registry import register
+from noterl.schedules import Schedule
+from noterl.types import Batch
+from noterl.utils.checks import check_int, check_positive, positive
+
+
+@register
+class ACER(ActorCritic):
+    """Actor-critic with experience replay for Discrete actions, on vectors and images.
+
+    After each rollout of all environments, it makes one update on it, and then Poisson(`replay_ratio`) updates on
+    sequences from a replay memory of rollouts. The critic returns Q for all actions; the value of an observation is
+    their mean under the policy. The default optimizer is RMSProp with `global_clipnorm=10`. The average policy moves by
+    `compile(target_update=0.01)` of its distance after each update.
+
+    Args:
+        env: see `noterl.Agent`.
+        gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
+        rollout_steps: T, the steps of each environment between updates, and of each stored sequence in an update.
+        replay_ratio: mean number of updates on stored sequences after each rollout; 0 for none. Can be changed during
+            training.
+        replay_starts: environment steps before the first update on stored sequences.
+        truncation: c, the upper bound of importance weights. A larger one has more variance; the bias is corrected. Can
+            be changed during training.
+        trust_region: delta, the limit for the change of the KL divergence from the average policy; None for no limit. A
+            number can be changed during training.
+        entropy_coefficient: weight of the entropy in the loss; higher explores more. Can be changed during training.
+        value_coefficient: weight of the loss of Q. Can be changed during training.
+        epsilon: is added to probabilities in denominators and logarithms.
+        hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
+        network: your own actor `[B, observation] -> [B, actions]`, with logits or, after a softmax, probabilities; or
+            (actor, critic), with a critic `[B, observation] -> [B, actions]`; or one network that returns both. The
+            agent builds a network that is None.
+        shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
+            an actor.
+        activation: of the hidden layers.
+        seed: see `noterl.Agent`.
+        normalize_observation: see `noterl.Agent`.
+        normalize_reward: see `noterl.Agent`.
+
+    Raises:
+        ValueError: if the space is not supported, or an argument is not one of the allowed values.
+
+    Example:
+    >>> import noterl
+    >>> agent = noterl.ACER("CartPole-v1", rollout_steps=8, replay_starts=1_000, hidden=(16,), seed=7)
+    >>> history = agent.fit(steps=64, num_envs=2, verbose=0)
+    >>> agent.updates
+    4
+    """
+
+    memory = "sequences"
+    action_spaces = ("Discrete",)
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        gamma: float | Schedule = 0.99,
+        rollout_steps: int = 20,
+        replay_ratio: float | Schedule = 4.0,
+        replay_starts: int = 1_000,
+        truncation: float | Schedule = 10.0,
+        trust_region: float | Schedule | None = 1.0,
+        entropy_coefficient: float | Schedule = 0.01,
+        value_coefficient: float | Schedule = 0.5,
+        epsilon: float = 1e-6,
+        hidden: Sequence[int] = (64, 64),
+        network: Any = None,
+        shared: bool | None = None,
+        activation: str = "tanh",
+        seed: int | None = None,
+        normalize_observation: bool = False,
+        normalize_reward: bool = False,
+    ) -> None:
+        super().__init__(
+            env,
+            hidden=hidden,
+            network=network,
+            shared=shared,
+            activation=activation,
+            seed=seed,
+            normalize_observation=normalize_observation,
+            normalize_reward=normalize_reward,
+        )
+        self.average_actor = networks.clone(self.actor)
+        self.rollout_steps = check_positive("rollout_steps", rollout_steps)
+        self.replay_starts = check_int("replay_starts", replay_starts, least=0)
+        self.epsilon = positive("epsilon", epsilon)
+        self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
+        self.replay_ratio = self.hyperparameter("replay_ratio", replay_ratio, minimum=0.0)
+        self.truncation = self.hyperparameter("truncation", truncation, minimum=0.0)
+        limit = None if trust_region is None else self.hyperparameter("trust_region", trust_region, minimum=0.0)
+        self.trust_region = limit
+        self.entropy_coefficient = self.hyperparameter("entropy_coefficient", entropy_coefficient)
+        self.value_coefficient = self.hyperparameter("value_coefficient", value_coefficient, minimum=0.0)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        unused = name == "trust_region" and name in self.__dict__ and self.__dict__[name] is None
+        if unused and value is not None:  # updates are compiled without it
+            raise ValueError(f"{name} cannot be set to {value!r}, because it was None in the constructor")
+        super().__setattr__(name, value)
+
+    def defaults(self) -> Defaults:
+        """Return the settings of Stable-Baselines 2, and the paper's memory of 50,000 steps."""
+        optimizer = keras.optimizers.RMSprop(7e-4, rho=0.99, epsilon=1e-5, global_clipnorm=10.0)
+        return Defaults(batch_size="rollout", capacity=50_000, target_update=0.01, optimizer=optimizer)
+
+    @property
+    def num_values(self) -> int:
+        """The number of values that the critic returns for each observation: one for each action."""
+        return self.action_size
+
+    def policy_and_values(self, observation: Any) -> tuple[Any, Any]:
+        """Return the log-probabilities and the values Q of all actions, `[B, A]` each."""
+        outputs = self.actor(observation)
+        outputs, q = outputs if self.critic is None else (outputs, self.critic(observation))
+        return self.head.log_policy(outputs), action_values(q, self.action_size)
+
+    def value(self, observation: Any) -> Any:
+        """Return the values `[B]` of observations `[B, ...]`: the mean of Q under the policy."""
+        log_policy, q = self.policy_and_values(observation)
+        return ops.sum(ops.exp(log_policy) * q, axis=-1)
+
+    def average_policy(self, observation: Any) -> Any:
+        """Return the probabilities `[B, A]` of the average policy."""
+        outputs = self.average_actor(observation)
+        return ops.exp(self.head.log_policy(outputs[0] if self.critic is None else outputs))
+
+    def prepare(self, rollout: Batch) -> dict[str, Any]:
+        """Return the probabilities `[T, N, A]` of all actions under the policy that collected the rollout."""
+
+        def policy(observation: Any) -> Any:
+            return ops.exp(self.head.log_policy(self.forward(observation)))
+
+        return {"behavior": losses.map_rows(policy, rollout.observation)}
+
+    def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return a loss for sequences `[T, N, ...]` whose gradient is that of algorithm 2, and its metrics.
+
+        The value of this loss has no meaning: the gradient for the probabilities is given, not derived. The metric
+        `loss` is the value of the objective that the gradient belongs to where the trust region does not change it.
+        """
+        weight, stop = batch.weight, ops.stop_gradient
+        log_policy, q = losses.map_rows(self.policy_and_values, batch.observation)  # [T, N, A]
+        policy, taken_q = ops.exp(log_policy), losses.take(q, batch.action)
+        average = losses.map_rows(self.average_policy, batch.observation)
+        coefficients, target = self.coefficients_and_targets(batch, stop(policy), stop(q))
+        gradient, limited = self.policy_gradient(stop(log_policy), coefficients, stop(average))
+        surrogate = -losses.masked_mean(ops.sum(gradient * policy, axis=-1), weight)
+        value_loss = losses.masked_mean(losses.squared(target - taken_q), weight)
+        objective = ops.sum(coefficients * ops.log(policy + self.epsilon), axis=-1)
+        divergence = ops.sum(average * (ops.log(average + self.epsilon) - log_policy), axis=-1)
+        metrics = {
+            "policy_loss": -losses.masked_mean(objective, weight),
+            "value_loss": value_loss,
+            "entropy": -losses.masked_mean(ops.sum(policy * log_policy, axis=-1), weight),
+            "average_kl": losses.masked_mean(divergence, weight),
+            "limited": losses.masked_mean(limited, weight),
+        }
+        loss = metrics["policy_loss"] - self.entropy_coefficient * metrics["entropy"]
+        return surrogate + self.value_coefficient * value_loss, {
+            "loss": loss + self.value_coefficient * value_loss,
+            **metrics,
+        }
+
+    def coefficients_and_targets(self, batch: Batch, policy: Any, q: Any) -> tuple[Any, Any]:
+        """Return the coefficients of `log pi` `[T, N, A]` (equation 9), and the Retrace targets `[T, N]`.
+
+        `policy` and `q` are `[T, N, A]`, without gradients.
+        """
+        behavior, action = batch.extra["behavior"], batch.action
+        value = ops.sum(policy * q, axis=-1)  # [T, N]
+        next_value = losses.map_rows(self.value, batch.next_observation)
+        ratio = losses.take(policy / (behavior + self.epsilon), action)
+        taken_q, continues = losses.take(q, action), batch.extra["continues"]
+        target = losses.retrace(batch.reward, batch.discount, taken_q, next_value, ratio, continues)
+        taken = losses.map_rows(self.head.one_hot, action)
+        advantages, bound = q - ops.expand_dims(value, -1), ops.convert_to_tensor(self.truncation)
+        coefficients = losses.truncated_importance(
+            policy, behavior, taken, target - value, advantages, bound, self.epsilon
+        )
+        return coefficients, target
+
+    def policy_gradient(self, log_policy: Any, coefficients: Any, average: Any) -> tuple[Any, Any]:
+        """Return the gradient for the probabilities `[T, N, A]`, and whether the trust region changed it `[T, N]`.
+
+        Args:
+            log_policy: `[T, N, A]`, without a gradient.
+            coefficients: of `log pi` in the objective, `[T, N, A]`.
+            average: probabilities of the average policy, `[T, N, A]`.
+        """
+        denominator = ops.exp(log_policy) + self.epsilon
+        gradient = coefficients / denominator - self.entropy_coefficient * (log_policy + 1.0)
+        if self.trust_region is None:
+            return gradient, ops.zeros_like(gradient[..., 0])
+        return losses.trust_region(gradient, -average / denominator, ops.convert_to_tensor(self.trust_region))
+
+    def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make one gradient step on sequences `[T, N, ...]`."""
+        _, metrics = self.minimize(self.combined_loss, self._trained_networks, "optimizer", batch)
+        return metrics, {}
+
+    def update_target(self) -> None:
+        """Move the average policy towards the policy."""
+        networks.copy(self.actor, self.average_actor, self.tau)

@@ -1,0 +1,158 @@
+"""Learning from each new rollout, and then from sequences of earlier ones."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl import backends
+from noterl.hyperparameters import Hyperparameter
+from noterl.learning.learner import LARGEST_CALL, pad
+from noterl.learning.replay_learner import describe_replay
+from noterl.learning.rollout_learner import RolloutLearner
+from noterl.learning.schedule import Due
+from noterl.replay import Replay, Sample
+from noterl.replay.sequences import Sequences
+from noterl.types import Batch
+from noterl.utils.checks import check_int, check_number
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Algorithm
+
+
+class SequenceLearner(RolloutLearner):
+    """Makes an update on each new rollout, and then a random number of updates on stored sequences.
+
+    A complete rollout is stored in a replay memory, step by step, with the fields of `prepare`. The first update is on
+    the rollout itself. After `replay_starts` environment steps, Poisson(`replay_ratio`) updates follow. Each is on as
+    many sequences as there are lanes. An update receives batches `[T, N, ...]`, where T is `rollout_steps`. The memory
+    stores observations before normalization.
+
+    Args:
+        algorithm: the agent, with `rollout_steps`, `replay_ratio` and `replay_starts`.
+        replay: the memory.
+        **settings: see `Learner`.
+
+    Raises:
+        ValueError: if the agent may stop epochs early, or `replay_ratio` or `replay_starts` is not allowed.
+    """
+
+    replay: Replay
+    sequences: Sequences
+
+    def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
+        super().__init__(algorithm, **settings)
+        check_number("replay_ratio", self.replay_ratio, low=0)
+        check_int("replay_starts", algorithm.replay_starts, least=0)
+        if algorithm.stop_epochs(defaultdict(float)) is not None:
+            raise ValueError(f"memory of {type(algorithm).__name__} must be 'rollout' for stop_epochs, got 'sequences'")
+        Sequences.check(replay)
+        self.replay = self.memory = replay
+
+    @property
+    def replay_ratio(self) -> Any:
+        """The mean number of updates on stored sequences after each rollout."""
+        ratio = self.algorithm.replay_ratio
+        return float(ratio) if isinstance(ratio, Hyperparameter) else ratio
+
+    def compile_programs(self, report: Sequence[Any]) -> None:
+        """Allocate the replay memory, and compile `prepare` and the updates on sequences."""
+        algorithm = self.algorithm
+        encoder, spec = algorithm._encoder, self._prepared_fields()
+        self._fields = list(spec)
+        floats = spaces.Box(-np.inf, np.inf, encoder.space.shape, np.float32)
+        space = encoder.space if encoder.dtype == np.uint8 else floats
+        self.replay.build(space, algorithm.action_space, extra_spec=spec)
+        self.sequences = Sequences(self.replay, self.rollout.length)
+        self._compile_prepare()
+        self._update = self.program(report)
+
+    def open(self, num_envs: int) -> None:
+        """Allocate the rollout for this number of lanes.
+
+        Raises:
+            ValueError: if the memory cannot hold a rollout of so many lanes.
+        """
+        needed = self.rollout.length * num_envs
+        if self.replay.capacity < needed:
+            raise ValueError(
+                f"replay must hold a rollout, rollout_steps={self.rollout.length} steps of num_envs={num_envs} "
+                f"environments: a capacity of at least {needed}, got {self.replay.capacity}"
+            )
+        super().open(num_envs)
+
+    def due(self, before: int, after: int, ended: int) -> Due:
+        """Return the updates once the rollout is complete, and whether a hard copy to the target is due."""
+        every = self.schedule.hard_copy_every
+        target = bool(every) and after // every > before // every
+        if not self.rollout.is_full:
+            return Due(0, target)
+        replays = 0
+        if after >= self.algorithm.replay_starts:
+            replays = int(self.algorithm.generators("replay_ratio").poisson(self.replay_ratio))
+        return Due(1 + replays, target)
+
+    def call_size(self, updates: int) -> int:
+        """Return how many updates run in one compiled call.
+
+        By default, the smallest power of two that holds `1 + replay_ratio` updates. The number of updates is random,
+        and padding compiles less than one program for each number.
+        """
+        if self.steps_per_execution != "auto":
+            return int(self.steps_per_execution)
+        mean = math.ceil(1 + self.replay_ratio)
+        return min(1 << (mean - 1).bit_length(), LARGEST_CALL)
+
+    def sample(self, updates: int) -> Sample:  # type: ignore[override]
+        """Store the rollout, and sample the sequences `[K, T, N]` of a group; the first update has the rollout's."""
+        rollout, fetch = self.rollout, backends.current().fetch
+        extra = self.prepare().extra
+        rows = [
+            array.reshape(self.num_rows, *array.shape[2:])
+            for array in (rollout.observation, rollout.next_observation, rollout.reward)
+        ]
+        indices = self._store_rows(self.replay, *rows, {name: fetch(extra[name]) for name in self._fields})
+        shape = rollout.valid.shape
+        sample = self.sequences.sample_of(indices.reshape(1, *shape), rollout.valid[None])
+        if updates > 1:
+            generator = self.algorithm.generators("sampler")
+            sample = sample.joined(self.sequences.sample(updates - 1, shape[1], generator=generator))
+        sample.gamma = self.gamma  # one value for the whole group, also if it runs as several calls
+        return sample
+
+    def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
+        """Return a context manager that yields an iterator over the batches `[K, T, N, ...]` of each part."""
+        return self.replay.gather_ahead(lambda part: pad(self.gather(part), size), samples)
+
+    def gather(self, sample: Sample) -> Batch:
+        """Return the batches `[K, T, N, ...]` of a sample, normalized as networks receive them."""
+        assert sample.gamma is not None
+        batch, normalizers = self.sequences.gather(sample, gamma=sample.gamma), self.algorithm._normalizers
+        return batch if normalizers is None else normalizers.normalize_batch(batch)
+
+    def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
+        """Return batches of stored sequences, sampled with another generator; None before the first rollout."""
+        if not self.replay.num_sampleable(1):
+            return None
+        sample = self.sequences.sample(samples, self.rollout.num_envs, generator=generator)
+        sample.gamma = self.gamma
+        return self.gather(sample)
+
+    def _interrupt_learned(self, lane: int) -> None:
+        super()._interrupt_learned(lane)
+        self.replay.interrupt(lane)
+
+    @property
+    def description(self) -> str:
+        """One line about the rollouts and the memory."""
+        ratio = self.replay_ratio
+        return (
+            f"rollouts of {self.rollout.length:,} steps per environment, one update on each and {ratio:g} on average "
+            f"on sequences of a {describe_replay(self.replay)}"
+        )

@@ -11,6 +11,7 @@ speed of the processes, and neither do the results.
 from __future__ import annotations
 
 import builtins
+import copy
 import math
 import pickle
 import select
@@ -154,7 +155,8 @@ class PoolLanes:
         self._lost: set[int] = set()  # workers that were replaced in the round in progress
         self._wants_states = self._is_closing = False
         self._published: Any = None
-        self._explorer_seen = self._explorer_values()
+        # The attributes of the policy or noise in the workers; the user may have changed the learner's meanwhile.
+        self._explorer_seen = self._explorer_values() | self._saved_pool().get("seen", {})
         self._step = 0
         if self.acts:
             self._weights = SharedWeights(arrays["weights"], arrays["version"], self._shapes)
@@ -179,6 +181,7 @@ class PoolLanes:
             for lane, runs in zip(range(own.start, own.stop), process.running, strict=True):
                 if not runs and not inbox.rows and lane not in self.ledger.over:
                     self.ledger.running[lane] = False  # it could not be restored
+        self._lost.clear()  # a worker that was replaced meanwhile has restored its lanes too
 
     def _array_specs(self) -> list[ArraySpec]:
         encoded: Any = self._encoder.space
@@ -320,8 +323,7 @@ class PoolLanes:
                 self._encoded[own] = observations
             else:
                 self._encoder.write(observations, self._encoded[own])
-        actor.explorer.skip(self.num_envs)
-        self._explorer_seen = self._explorer_values()
+        self._count_steps()
         self.actions, self.cursor = self._members(self._gather(fronts, "action")), 0
         return self._gather(fronts, "chosen")
 
@@ -417,13 +419,24 @@ class PoolLanes:
     def _changes(self) -> dict[str, Any]:
         """Return what workers need besides the weights: see `Worker.collect`."""
         values, changes = self._explorer_values(), dict[str, Any]()
-        seen, self._explorer_seen = self._explorer_seen, values
+        seen, self._explorer_seen = self._explorer_seen, dict(values)
         changed = {name: value for name, value in values.items() if not _is_same(value, seen[name])}
         if changed:
             changes["explorer"] = changed
         if self._actor.normalizers is not None:
             changes["normalizers"] = self._actor.normalizers.arrays()
         return changes
+
+    def _count_steps(self) -> None:
+        """Count the steps of a round in the learner's policy or noise, which does not act.
+
+        Workers count these steps themselves, so what changes here is not a change by a callback.
+        """
+        before = self._explorer_values()
+        self._actor.explorer.skip(self.num_envs)
+        for name, value in self._explorer_values().items():
+            if value is not before[name] and _is_same(before[name], self._explorer_seen[name]):
+                self._explorer_seen[name] = value
 
     def _explorer_values(self) -> dict[str, Any]:
         """Return the attributes of the policy or noise that a callback may change."""
@@ -611,6 +624,10 @@ class PoolLanes:
             "rows": [inbox.get_state() for inbox in self._inboxes],
             "ledgers": ledgers,
             "explorers": [None if state is None else state["explorer"] for state in states],
+            "seen": {
+                name: list(value) if isinstance(value, tuple) else copy.copy(value)
+                for name, value in self._explorer_seen.items()
+            },
             "fresh": [] if self.acts else np.flatnonzero(self._memory.arrays["fresh"]).tolist(),
         }
         return {
@@ -675,6 +692,10 @@ class PoolLanes:
     def _is_own(self, state: Mapping[str, Any]) -> bool:
         """Return whether a state is of this number of workers."""
         return "pool" in state and len(state["pool"]["rows"]) == self.num_workers
+
+    def _saved_pool(self) -> dict[str, Any]:
+        """Return what the saved state holds about this number of workers; {} if nothing."""
+        return {} if self._saved is None or not self._is_own(self._saved) else self._saved["pool"]
 
     def _restore_inboxes(self) -> dict[str, Any] | None:
         """Restore the rows of the saved state; return what the jobs of the workers need, or None."""

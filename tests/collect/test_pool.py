@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from noterl.collect import WorkerError, Workers
 from noterl.collect import pool as pool_module
+from noterl.collect.checks import check_state
 from tests.support.doubles import StatefulEnv
 from tests.support.pools import Pool, children, descriptors, pool, wait_until_gone
 from tests.support.states import differences
@@ -171,6 +174,34 @@ class TestState:
             assert same(other.rounds(4), expected)
         finally:
             other.lanes.close()
+
+    def test_state_passes_its_check(self) -> None:
+        with pool(DiscreteWalkEnv, 3, Workers(2, collect=4)) as made:
+            made.rounds(2)
+            state, source = made.lanes.get_state(), made.source
+        check_state(state, source)
+        for change in MALFORMED:
+            broken = copy.deepcopy(state)
+            change(broken["pool"])
+            with pytest.raises((ValueError, KeyError, TypeError)):
+                check_state(broken, source)
+
+
+MALFORMED: list[Callable[[dict[str, Any]], Any]] = [
+    lambda pool: pool.pop("rows"),
+    lambda pool: pool.update(more=1),
+    lambda pool: pool["rows"].pop(),
+    lambda pool: pool["rows"][0].pop("begun"),
+    lambda pool: pool["rows"][0].update(reward=np.zeros(1)),
+    lambda pool: pool["rows"][1].update({name: field[:3] for name, field in pool["rows"][1].items()}),
+    lambda pool: pool["rows"][0]["action"].fill(2),
+    lambda pool: pool["rows"][0].update(observation=np.zeros((2, 3), np.float32)),
+    lambda pool: pool["ledgers"][0]["running"].append(True),
+    lambda pool: pool["ledgers"][0].update(numbers=[-1]),
+    lambda pool: pool.update(ledgers=[]),
+    lambda pool: pool.update(explorers=[1, None]),
+    lambda pool: pool.update(fresh=[3]),
+]
 
 
 class _Stateful(StatefulEnv):

@@ -127,7 +127,7 @@ def starting(agent: Any, repeats: int) -> dict[str, Any]:
         begun = time.perf_counter()
         lanes.start(agent._actor)
         seconds.append(time.perf_counter() - begun)
-        memory += [psutil.Process(each.pid).memory_full_info().uss / 2**20 for each in lanes._processes]
+        memory += [psutil.Process(each.pid).memory_full_info().uss / 2**20 for each in lanes._crew.processes]
         lanes.close()
     print(f"two workers are ready after {np.median(seconds):.2f} s, {np.median(memory):.0f} MiB each", flush=True)
     return {"seconds": float(np.median(seconds)), "mebibytes": float(np.median(memory))}

@@ -98,6 +98,29 @@ class TestCollecting:
                 runs.append(made.rounds(60))
         assert same(*runs)
 
+    def test_transitions_stay_valid_until_the_next_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pool_module, "RING_ROUNDS", 2)
+        with pool(DiscreteWalkEnv, 2, Workers(1, collect=40)) as made:
+            made.rounds(3)
+            made.lanes.idle()
+            made.lanes.collect_round(made.actor, made.steps, None)
+            views = [made.lanes.tick(0)[0] for _ in range(2)]
+            before = copy.deepcopy(views)
+            time.sleep(0.1)  # the worker writes as many rounds as it can
+            assert same(views, before) and made.lanes._inboxes[0].ring.space == 0
+
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    def test_observations_stay_valid_during_the_round(self) -> None:
+        with pool(DiscreteWalkEnv, 2, 1, in_numpy=False) as made:
+            made.rounds(2)
+            lanes, before = made.lanes, made.lanes.observations().copy()
+            assert not lanes.idle()
+            lanes.begin_round(np.ones(2, np.int64))
+            lanes.tick(0)
+            assert np.array_equal(lanes.observations(), before)
+            lanes.tick(0)
+            assert not np.array_equal(lanes.observations(), before)
+
     def test_learner_that_acts_gives_the_run_without_workers(self) -> None:
         expected = Pool(DiscreteWalkEnv, 4, in_numpy=False).rounds(40)
         with pytest.warns(RuntimeWarning, match="NumPy"):
@@ -382,7 +405,8 @@ class TestFailures:
                 raise KeyboardInterrupt
 
         with pool(partial(FaultyEnv, "sleep", 2), 1, 1) as made:
-            made.lanes.check, deadline = check, time.monotonic() + 0.2
+            deadline = time.monotonic() + 0.2
+            made.lanes.set_check(check)
             with pytest.raises(KeyboardInterrupt):
                 made.rounds(5)
             started, pids = time.monotonic(), made.processes()

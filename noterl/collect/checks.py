@@ -59,9 +59,10 @@ def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec
         if "pool" in state:
             expected["pool"] = _pool(source, count, state["pool"])
         check(state, expected, "lanes")
-        valid_pool = "pool" not in state or _is_possible_pool(**state["pool"], actions=state["actions"], count=count)
-        if not valid_pool:
-            raise ValueError("the state of the workers is malformed")
+        if "pool" in state:
+            if not _is_possible_pool(**state["pool"], actions=state["actions"], count=count):
+                raise ValueError("the state of the workers is malformed")
+            actions += [rows["action"] for rows in state["pool"]["rows"]]
     stored = [each for each in actions if each is not None]
     reductions = {reduction for each in state["ledger"]["info"] for reduction, _, _ in each.values()}
     valid = count > 0 and reductions <= {*REDUCTIONS}
@@ -95,6 +96,7 @@ def _pool(source: EnvSource, count: int, pool: Any) -> dict[str, Any]:
         "rows": [row] * len(ledgers),
         "ledgers": ledgers,
         "explorers": [(dict, None)] * len(ledgers),
+        "seen": dict,
         "fresh": ListOf(Int(0, count - 1)),
     }
 
@@ -105,9 +107,10 @@ def _is_possible_pool(*, rows: Any, ledgers: Any, actions: Any, count: int, **_:
     rounds = [{len(array) / max(own, 1) for array in each.values()} for each, own in zip(rows, lanes, strict=True)]
     whole = all(len(each) == 1 and (number := min(each)) == int(number) for each in rounds)
     workers = len(lanes)
+    known = all(_is_possible(**ledger) for ledger in ledgers)
     shared = lanes == [(index + 1) * count // workers - index * count // workers for index in range(workers)]
     begun = actions is None or all(min(each) >= 1 for each in rounds)
-    return 0 < workers <= count and whole and shared and begun
+    return 0 < workers <= count and known and whole and shared and begun
 
 
 def _is_possible(*, running: list[bool], numbers: list[int], over: list[int], **_: Any) -> bool:

@@ -10,11 +10,7 @@ speed of the processes, and neither do the results.
 
 from __future__ import annotations
 
-import builtins
-import math
-import pickle
-import select
-import time
+import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -23,22 +19,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from noterl.collect.crew import Crew
 from noterl.collect.ledger import Ledger, is_ahead, warn_restarted
-from noterl.collect.process import Inbox, WorkerProcess
+from noterl.collect.process import Inbox
 from noterl.collect.rows import NEXT_OBSERVATION, OBSERVATION, TEAM_FIELDS, observation_at, row_specs
 from noterl.collect.shared_memory import ArraySpec, SharedMemory, SharedWeights
 from noterl.collect.worker import (
     CONTROL_SIZE,
-    ENTERED,
-    STOP,
-    WAKE,
     WANTED,
     Acting,
     Job,
     exploration_name,
     ring_of,
 )
-from noterl.collect.workers import WorkerError, Workers
+from noterl.collect.workers import Workers
 from noterl.envs.multi_agent.parallel import rewards_to_learn_from
 from noterl.envs.observation import ObservationEncoder, zeros
 from noterl.types import Transition
@@ -51,12 +45,6 @@ if TYPE_CHECKING:
 
 # A worker waits when its ring is full. The rounds of a ring, and the bytes of a ring of large rows.
 RING_ROUNDS, RING_BYTES = 256, 2**24
-
-# The learner sleeps until a worker wakes it, but at most this long: then it looks for hung processes.
-_POLL_MILLISECONDS = 10
-
-# After an error or Ctrl-C: seconds in which workers return the state of their lanes, and in which they end.
-_STATE_SECONDS, _END_SECONDS = 2.0, 1.0
 
 
 class PoolLanes:
@@ -81,7 +69,6 @@ class PoolLanes:
         cursor: the lane whose transition is next in the round.
         interrupted: lanes whose episode was cut because their worker has failed.
         acts: whether workers choose the actions.
-        check: called while the learner waits; raises if the user has interrupted the training.
 
     Raises:
         ValueError: if there are fewer lanes than workers, or workers cannot make the environments.
@@ -112,15 +99,18 @@ class PoolLanes:
         self.interrupted: list[int] = []
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, if the learner has chosen them
         self.acts = False
-        self.check: Callable[[], None] = lambda: None
         self._space: Any = source.observation_space
         self._encoder = ObservationEncoder(self._space)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
         agents = 0 if source.team is None else len(source.team)
         self._earned = np.zeros((num_envs, agents))
         self._saved: dict[str, Any] | None = None  # restored at the start
-        self._processes: list[WorkerProcess] = []
+        self._crew: Any = None  # the processes, between `start` and `close`
         self._memory: Any = None
+
+    def set_check(self, check: Callable[[], None]) -> None:
+        """Set what is called while the learner waits; it raises if the user has interrupted the training."""
+        self._crew.check = check
 
     # Starting and ending
 
@@ -150,18 +140,15 @@ class PoolLanes:
         self._targets = [0] * self.num_workers  # rows that each worker has published when its phase ends
         self._resets = np.zeros(self.num_envs, np.int64)  # of each lane, since its generator was synchronized
         self._expected = np.zeros(self.num_envs, np.bool_)  # lanes whose next row starts an episode
-        self._failures = 0
-        self._failed: set[int] = set()  # workers whose process has ended and is not replaced
         self._lost: set[int] = set()  # workers that were replaced in the round in progress
-        self._wants_states = self._is_closing = False
+        self._is_over = False  # whether all transitions of the round were returned, and its rows are not released
         self._published: Any = None
-        self._explorer_seen = self._explorer_values()
+        # The attributes of the policy or noise in the workers; the user may have changed the learner's meanwhile.
+        self._explorer_seen = self._explorer_values() | self._saved_pool().get("seen", {})
         self._step = 0
+        self._encoded = np.zeros((self.num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
         if self.acts:
             self._weights = SharedWeights(arrays["weights"], arrays["version"], self._shapes)
-            self._encoded = np.zeros((self.num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
-        else:
-            self._encoded = arrays["encoded"]
         try:
             self._start_processes()
         except BaseException:
@@ -171,15 +158,14 @@ class PoolLanes:
 
     def _start_processes(self) -> None:
         saved = self._restore_inboxes()
-        self._poll, self._by_descriptor = select.poll(), dict[int, WorkerProcess]()
-        for index in range(self.num_workers):
-            self._launch(self._job(index, saved))
-        self._wait_until(lambda: all(process.running is not None for process in self._processes))
-        for process, own, inbox in zip(self._processes, self._own, self._inboxes, strict=True):
-            assert process.running is not None
-            for lane, runs in zip(range(own.start, own.stop), process.running, strict=True):
+        self._crew = Crew(self.settings, self._own, self._memory.descriptor, self._control)
+        self._crew.successor_job, self._crew.on_replaced = self._successor_job, self._resume_phase
+        running = self._crew.start([self._job(index, saved) for index in range(self.num_workers)])
+        for own, inbox, runs_of_own in zip(self._own, self._inboxes, running, strict=True):
+            for lane, runs in zip(range(own.start, own.stop), runs_of_own, strict=True):
                 if not runs and not inbox.rows and lane not in self.ledger.over:
                     self.ledger.running[lane] = False  # it could not be restored
+        self._lost.clear()  # a worker that was replaced meanwhile has restored its lanes too
 
     def _array_specs(self) -> list[ArraySpec]:
         encoded: Any = self._encoder.space
@@ -234,29 +220,20 @@ class PoolLanes:
         program, normalizers = actor.forward.program, actor.normalizers
         return Acting(program, self._shapes, actor.head, explorer, actor.dtype, normalizers, actor.learning_starts)
 
-    def _launch(self, job: Job) -> None:
-        process = WorkerProcess(job, self._memory.descriptor)
-        self._processes[job.index : job.index + 1] = [process]
-        self._by_descriptor[process.pipe.fileno()] = process
-        self._poll.register(process.pipe.fileno(), select.POLLIN)
-
     def close(self) -> None:
         """Close the environments and end the processes."""
-        for process in self._processes:
-            process.ask_to_close()
-        deadline = time.monotonic() + _END_SECONDS
-        for process in self._processes:
-            process.end(deadline - time.monotonic())
+        if self._crew is not None:
+            self._crew.close()
         self._release()
 
     def kill(self) -> None:
         """End the processes at once."""
-        for process in self._processes:
-            process.kill()
+        if self._crew is not None:
+            self._crew.kill()
         self._release()
 
     def _release(self) -> None:
-        self._processes, self._inboxes, self._control = [], [], []
+        self._crew, self._inboxes, self._control = None, [], []
         self._encoded = np.zeros(0)
         if self._memory is not None:
             self._memory.close()
@@ -268,10 +245,13 @@ class PoolLanes:
 
     def observations(self) -> np.ndarray:
         """Return the observations of the round, encoded for networks, `[N, ...]`."""
+        if not self.acts and self.actions is None:  # during a round, workers write the next observations
+            self._encoded[:] = self._memory.arrays["encoded"]
         return self._encoded
 
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""
+        self._end_round()
         running = self.ledger.running
         return [] if all(running) else [lane for lane, runs in enumerate(running) if not runs]
 
@@ -296,8 +276,8 @@ class PoolLanes:
                 idle = [each for each in self.idle() if own.start <= each < own.stop and not fresh[each]]
                 if idle:
                     self._resets[idle] += 1
-                    self._send(index, "reset", [each - own.start for each in idle], self._step)
-            self._wait_until(lambda: bool(fresh[self.idle()].all()) or bool(self._lost))
+                    self._crew.send(index, "reset", [each - own.start for each in idle], self._step)
+            self._crew.wait_until(lambda: bool(fresh[self.idle()].all()) or bool(self._lost))
             self._cut_lost()
         fresh[lane] = False
 
@@ -310,6 +290,7 @@ class PoolLanes:
             rounds: how many rounds may be collected with these weights; None for the number of the settings.
         """
         self._step = step
+        self._end_round()
         if any(not inbox.rows and not left for inbox, left in zip(self._inboxes, self._outstanding(), strict=True)):
             self._begin_phase(actor, step, self.settings.collect if rounds is None else rounds)
         self._wait_for_rounds(range(self.num_workers))
@@ -328,8 +309,7 @@ class PoolLanes:
                 self._encoded[own] = observations
             else:
                 self._encoder.write(observations, self._encoded[own])
-        actor.explorer.skip(self.num_envs)
-        self._explorer_seen = self._explorer_values()
+        self._count_steps()
         self.actions, self.cursor = self._members(self._gather(fronts, "action")), 0
         return self._gather(fronts, "chosen")
 
@@ -338,11 +318,12 @@ class PoolLanes:
 
         `extra` holds further fields `[N, ...]` of these actions, which their transitions then have.
         """
+        self._end_round()
         self._memory.arrays["actions"][:] = actions
         self.actions, self.cursor, self._extra = self._members(actions), 0, dict(extra or {})
         for index, own in enumerate(self._own):
             self._targets[index] += own.stop - own.start
-            self._send(index, "step", self._step)
+            self._crew.send(index, "step", self._step)
 
     def tick(self, step: int) -> tuple[Transition, ...]:
         """Return the next lane's transition of the round; () if its worker has failed in the round."""
@@ -358,15 +339,17 @@ class PoolLanes:
             fields, first = inbox.front()
             transitions = (self._transition(lane, fields, first + lane - own.start),)
         if self.cursor == self.num_envs:
-            self._end_round()
+            self.actions, self._is_over = None, True
         return transitions
 
     def _end_round(self) -> None:
-        self.actions = None
-        for inbox in self._inboxes:
-            if inbox.rows:
-                inbox.release()
-        self._cut_lost()
+        """Release the rows of the last round, if it is over; until then, transitions are views of them."""
+        if self._is_over:
+            self._is_over = False
+            for inbox in self._inboxes:
+                if inbox.rows:
+                    inbox.release()
+            self._cut_lost()
 
     def _transition(self, lane: int, fields: Mapping[str, Any], row: int) -> Transition:
         reward = float(fields["reward"][row])
@@ -424,18 +407,29 @@ class PoolLanes:
             ahead = inbox.rows // inbox.count
             missing = max(rounds - ahead, 0)
             self._targets[index] += missing * inbox.count
-            self._send(index, "collect", missing, step + ahead * self.num_envs, changes)
+            self._crew.send(index, "collect", missing, step + ahead * self.num_envs, changes)
 
     def _changes(self) -> dict[str, Any]:
         """Return what workers need besides the weights: see `Worker.collect`."""
         values, changes = self._explorer_values(), dict[str, Any]()
-        seen, self._explorer_seen = self._explorer_seen, values
+        seen, self._explorer_seen = self._explorer_seen, dict(values)
         changed = {name: value for name, value in values.items() if not _is_same(value, seen[name])}
         if changed:
             changes["explorer"] = changed
         if self._actor.normalizers is not None:
             changes["normalizers"] = self._actor.normalizers.arrays()
         return changes
+
+    def _count_steps(self) -> None:
+        """Count the steps of a round in the learner's policy or noise, which does not act.
+
+        Workers count these steps themselves, so what changes here is not a change by a callback.
+        """
+        before = self._explorer_values()
+        self._actor.explorer.skip(self.num_envs)
+        for name, value in self._explorer_values().items():
+            if value is not before[name] and _is_same(before[name], self._explorer_seen[name]):
+                self._explorer_seen[name] = value
 
     def _explorer_values(self) -> dict[str, Any]:
         """Return the attributes of the policy or noise that a callback may change."""
@@ -451,102 +445,15 @@ class PoolLanes:
             if inbox.rows:
                 continue
             control[WANTED] = inbox.ring.published + inbox.count
-            self._wait_until(lambda inbox=inbox, index=index: inbox.rows or index in self._lost)  # type: ignore[misc]
+            self._crew.wait_until(lambda inbox=inbox, index=index: inbox.rows or index in self._lost)
             control[WANTED] = 0
-
-    def _wait_until(self, condition: Callable[[], Any]) -> None:
-        while not condition():
-            self.check()
-            self._receive()
-
-    def _receive(self) -> None:
-        """Wait for messages of workers for a moment and handle them."""
-        for descriptor, _ in self._poll.poll(_POLL_MILLISECONDS):
-            if descriptor in self._by_descriptor:  # otherwise it has just failed
-                self._handle_message(self._by_descriptor[descriptor])
-        timeout = self.settings.step_timeout
-        if timeout is None:
-            return
-        for index, control in enumerate(self._control):
-            entered = int(control[ENTERED])
-            if entered and time.monotonic_ns() - entered > timeout * 1e9:
-                self._fail(index, f"was in its environment for more than step_timeout={timeout:g} seconds")
-
-    def _handle_message(self, process: WorkerProcess) -> None:
-        index = process.job.index
-        try:
-            message = process.pipe.recv_bytes()
-        except (EOFError, OSError):
-            self._fail(index, process.exit_status())
-            return
-        if message == WAKE:
-            return
-        kind, *values = pickle.loads(message)
-        if kind == "ready":
-            (process.running,) = values
-        elif kind == "state":
-            (process.state,) = values
-        elif kind == "warning":
-            category = getattr(builtins, values[0], UserWarning)
-            warnings.warn(f"{self._describe(index)}: {values[1]}", category, stacklevel=2)
-        else:
-            summary, text = values
-            self._discard(process)
-            if self._is_closing:
-                return
-            raise WorkerError(index, f"{self._describe(index)} raised {summary}\n\nIn the worker:\n{text}")
-
-    def _send(self, index: int, *message: Any) -> None:
-        """Send a command to a worker, unless it has failed."""
-        process = self._processes[index]
-        if index in self._failed:
-            return
-        try:
-            process.pipe.send(message)
-        except OSError:
-            # Handle what it has sent before, such as an exception, until it is replaced or an error is raised.
-            while process is self._processes[index] and index not in self._failed:
-                self._handle_message(process)
-
-    def _describe(self, index: int) -> str:
-        own = self._own[index]
-        last = own.stop - 1
-        which = f"environment {last}" if own.start == last else f"environments {own.start} to {last}"
-        return f"worker {index} ({which})"
 
     # Failures
 
-    def _fail(self, index: int, reason: str) -> None:
-        """Replace a worker that has died or hangs, or raise; the rounds that it has published are kept."""
-        process, settings = self._processes[index], self.settings
-        self._discard(process)
-        if self._is_closing:
-            return
-        self._failures += 1
-        if settings.on_failure == "raise" or self._failures > settings.restarts:
-            used = f" (after {settings.restarts} restarts)" if settings.on_failure == "restart" else ""
-            raise WorkerError(index, f"{self._describe(index)} {reason}{used}")
-        warnings.warn(
-            f"{self._describe(index)} {reason}; it is replaced, and its episodes restart", RuntimeWarning, stacklevel=2
-        )
-        self._failed.discard(index)
-        job = process.job
-        if process.running is not None:  # otherwise it has not received anything but its job
-            self._skip_used_seeds(index)
-            job = self._job(index, None)
-        self._control[index][:] = 0
-        self._launch(job)
-        self._resume_phase(index)
-        if self._wants_states:
-            self._send(index, "send_state")
-
-    def _discard(self, process: WorkerProcess) -> None:
-        """End a process that has failed."""
-        descriptor = process.pipe.fileno()
-        self._poll.unregister(descriptor)
-        del self._by_descriptor[descriptor]
-        process.kill()
-        self._failed.add(process.job.index)
+    def _successor_job(self, index: int) -> Job:
+        """Return the job of a process that replaces another one; its lanes start new episodes."""
+        self._skip_used_seeds(index)
+        return self._job(index, None)
 
     def _resume_phase(self, index: int) -> None:
         """Let the successor of a worker collect the rest of the phase; if the learner acts, its round is lost."""
@@ -559,7 +466,7 @@ class PoolLanes:
         if left:
             ahead = inbox.rows // inbox.count
             self._control[index][WANTED] = inbox.ring.published + inbox.count
-            self._send(index, "collect", left, self._step + ahead * self.num_envs, {})
+            self._crew.send(index, "collect", left, self._step + ahead * self.num_envs, {})
 
     def _skip_used_seeds(self, index: int) -> None:
         """Advance the generators of a failed worker, so that its successor does not repeat random numbers."""
@@ -603,9 +510,10 @@ class PoolLanes:
             hurry: whether workers end their phase early, because an error has ended the training. The episodes of
                 workers that do not answer in time are lost. Only `close` may follow.
         """
-        if not self._processes:
+        if self._crew is None:
             return self._saved  # before `start`
-        states = self._worker_states(hurry)
+        self._end_round()
+        states = self._crew.states(self._inboxes, hurry=hurry)
         lanes: list[dict[str, Any]] = []
         ledgers = []
         for index, state in enumerate(states):
@@ -623,6 +531,10 @@ class PoolLanes:
             "rows": [inbox.get_state() for inbox in self._inboxes],
             "ledgers": ledgers,
             "explorers": [None if state is None else state["explorer"] for state in states],
+            "seen": {
+                name: list(value) if isinstance(value, tuple) else copy.copy(value)
+                for name, value in self._explorer_seen.items()
+            },
             "fresh": [] if self.acts else np.flatnonzero(self._memory.arrays["fresh"]).tolist(),
         }
         return {
@@ -634,26 +546,6 @@ class PoolLanes:
             "info": {},
             "pool": pool,
         }
-
-    def _worker_states(self, hurry: bool) -> list[dict[str, Any] | None]:
-        """Return the answer of each worker, and copy all rows to the inboxes; None for a worker that has failed."""
-        self._is_closing = hurry
-        for process, control in zip(self._processes, self._control, strict=True):
-            process.state, control[STOP] = None, hurry
-        self._wants_states = True
-        deadline = time.monotonic() + (_STATE_SECONDS if hurry else math.inf)
-        for index in range(self.num_workers):
-            self._send(index, "send_state")
-        while time.monotonic() < deadline and any(
-            process.state is None and index not in self._failed for index, process in enumerate(self._processes)
-        ):
-            for inbox in self._inboxes:  # a worker whose ring is full cannot end its phase
-                inbox.keep()
-            self._receive()
-        self._wants_states = False
-        for inbox in self._inboxes:
-            inbox.keep()
-        return [process.state for process in self._processes]
 
     def _lost_state(self, index: int) -> dict[str, Any]:
         """Return the state of a worker that has failed: its lanes start new episodes."""
@@ -690,6 +582,10 @@ class PoolLanes:
     def _is_own(self, state: Mapping[str, Any]) -> bool:
         """Return whether a state is of this number of workers."""
         return "pool" in state and len(state["pool"]["rows"]) == self.num_workers
+
+    def _saved_pool(self) -> dict[str, Any]:
+        """Return what the saved state holds about this number of workers; {} if nothing."""
+        return {} if self._saved is None or not self._is_own(self._saved) else self._saved["pool"]
 
     def _restore_inboxes(self) -> dict[str, Any] | None:
         """Restore the rows of the saved state; return what the jobs of the workers need, or None."""

@@ -118,6 +118,7 @@ class WorkerProcess:
                 [sys.executable, "-c", _CODE, json.dumps(sys.path), str(memory), str(descriptor)],
                 pass_fds=[memory, descriptor],
                 stdin=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C in a terminal reaches only the learner
                 env={**os.environ, **dict.fromkeys(_THREADS, "1")},
             )
         except BaseException:

@@ -60,7 +60,7 @@ class Loop:
         names: tuple[str, ...] = CLOCK
         if isinstance(lanes, PoolLanes):
             names = (*CLOCK, WORKERS)
-            lanes.check = self.guard.check
+            lanes.set_check(self.guard.check)
         self.clock = self.history.time_split = dict.fromkeys(names, 0.0)
         self._stepping = WORKERS if lanes.num_workers else "environment"  # where the time of environment steps counts
         self._open: list[int] = []  # lanes whose episode has fired its begin event, but not its end event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from noterl.collect import WorkerError, Workers
 from noterl.collect import pool as pool_module
+from noterl.collect.checks import check_state
 from tests.support.doubles import StatefulEnv
 from tests.support.pools import Pool, children, descriptors, pool, wait_until_gone
 from tests.support.states import differences
@@ -94,6 +97,29 @@ class TestCollecting:
             with pool(DiscreteWalkEnv, 3, Workers(2, collect=40)) as made:
                 runs.append(made.rounds(60))
         assert same(*runs)
+
+    def test_transitions_stay_valid_until_the_next_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pool_module, "RING_ROUNDS", 2)
+        with pool(DiscreteWalkEnv, 2, Workers(1, collect=40)) as made:
+            made.rounds(3)
+            made.lanes.idle()
+            made.lanes.collect_round(made.actor, made.steps, None)
+            views = [made.lanes.tick(0)[0] for _ in range(2)]
+            before = copy.deepcopy(views)
+            time.sleep(0.1)  # the worker writes as many rounds as it can
+            assert same(views, before) and made.lanes._inboxes[0].ring.space == 0
+
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    def test_observations_stay_valid_during_the_round(self) -> None:
+        with pool(DiscreteWalkEnv, 2, 1, in_numpy=False) as made:
+            made.rounds(2)
+            lanes, before = made.lanes, made.lanes.observations().copy()
+            assert not lanes.idle()
+            lanes.begin_round(np.ones(2, np.int64))
+            lanes.tick(0)
+            assert np.array_equal(lanes.observations(), before)
+            lanes.tick(0)
+            assert not np.array_equal(lanes.observations(), before)
 
     def test_learner_that_acts_gives_the_run_without_workers(self) -> None:
         expected = Pool(DiscreteWalkEnv, 4, in_numpy=False).rounds(40)
@@ -171,6 +197,34 @@ class TestState:
             assert same(other.rounds(4), expected)
         finally:
             other.lanes.close()
+
+    def test_state_passes_its_check(self) -> None:
+        with pool(DiscreteWalkEnv, 3, Workers(2, collect=4)) as made:
+            made.rounds(2)
+            state, source = made.lanes.get_state(), made.source
+        check_state(state, source)
+        for change in MALFORMED:
+            broken = copy.deepcopy(state)
+            change(broken["pool"])
+            with pytest.raises((ValueError, KeyError, TypeError)):
+                check_state(broken, source)
+
+
+MALFORMED: list[Callable[[dict[str, Any]], Any]] = [
+    lambda pool: pool.pop("rows"),
+    lambda pool: pool.update(more=1),
+    lambda pool: pool["rows"].pop(),
+    lambda pool: pool["rows"][0].pop("begun"),
+    lambda pool: pool["rows"][0].update(reward=np.zeros(1)),
+    lambda pool: pool["rows"][1].update({name: field[:3] for name, field in pool["rows"][1].items()}),
+    lambda pool: pool["rows"][0]["action"].fill(2),
+    lambda pool: pool["rows"][0].update(observation=np.zeros((2, 3), np.float32)),
+    lambda pool: pool["ledgers"][0]["running"].append(True),
+    lambda pool: pool["ledgers"][0].update(numbers=[-1]),
+    lambda pool: pool.update(ledgers=[]),
+    lambda pool: pool.update(explorers=[1, None]),
+    lambda pool: pool.update(fresh=[3]),
+]
 
 
 class _Stateful(StatefulEnv):
@@ -351,7 +405,8 @@ class TestFailures:
                 raise KeyboardInterrupt
 
         with pool(partial(FaultyEnv, "sleep", 2), 1, 1) as made:
-            made.lanes.check, deadline = check, time.monotonic() + 0.2
+            deadline = time.monotonic() + 0.2
+            made.lanes.set_check(check)
             with pytest.raises(KeyboardInterrupt):
                 made.rounds(5)
             started, pids = time.monotonic(), made.processes()

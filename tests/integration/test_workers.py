@@ -164,13 +164,17 @@ class TestFit:
         agent.fit(steps=2, verbose=0)
         assert [lane["seed"] for lane in agent.get_state()["lanes"]["lanes"]] == before
 
-    def test_callback_that_changes_exploration_reaches_workers(self) -> None:
+    @pytest.mark.parametrize("between_fits", [True, False])
+    def test_changed_exploration_reaches_workers(self, between_fits: bool) -> None:
         def be_greedy(watcher: Watcher, episode: int) -> None:
-            watcher.agent.policy.eps = 0.0
+            if not between_fits:
+                watcher.agent.policy.eps = 0.0
 
         agent = dqn(policy=policies.EpsGreedyQPolicy(1.0), learning_starts=0, update_every=10**6)
-        agent.fit(episodes=2, num_envs=2, workers=2, callbacks=[Watcher(be_greedy)], verbose=0)
-        agent.fit(steps=60, workers=2, verbose=0)
+        settings = Workers(2, collect=3)
+        agent.fit(episodes=2, num_envs=2, workers=settings, callbacks=[Watcher(be_greedy)], verbose=0)
+        agent.policy.eps = 0.0
+        agent.fit(steps=70, workers=settings, verbose=0)
         stored = agent.replay.get_state()["columns"]
         observations, actions = (np.concatenate(stored[name])[-60:] for name in ("observation", "action"))
         assert np.array_equal(actions, agent.act(observations))

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.backend_free
 ROOT = Path(__file__).parents[2]
 MODULES = (
     "noterl.acting.actor",
+    "noterl.acting.numpy_forward",
     "noterl.collect",
+    "noterl.collect.worker",
     "noterl.envs",
     "noterl.explorer",
     "noterl.heads",

@@ -95,7 +95,7 @@ class Pool:
         return [transition for _ in range(count) for transition in self.round()]
 
     def processes(self) -> list[int]:
-        return [process.pid for process in self.lanes._processes]
+        return [process.pid for process in self.lanes._crew.processes]
 
 
 @contextmanager

@@ -1,0 +1,203 @@
+"""`Crew`: the worker processes of a `fit`, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import pickle
+import select
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from noterl.collect.process import Inbox, WorkerProcess
+from noterl.collect.worker import ENTERED, STOP, WAKE, Job
+from noterl.collect.workers import WorkerError, Workers
+
+# The learner sleeps until a worker wakes it, but at most this long: then it looks for hung processes.
+_POLL_MILLISECONDS = 10
+
+# After an error or Ctrl-C: seconds in which workers return the state of their lanes, and in which they end.
+_STATE_SECONDS, _END_SECONDS = 2.0, 1.0
+
+
+class Crew:
+    """Worker processes: starts them, exchanges messages with them, and replaces those that fail.
+
+    Args:
+        settings: what to do if a process fails.
+        own: the lanes of each worker, for messages.
+        memory: the descriptor of the shared memory.
+        control: the control array of each worker; see `noterl.collect.worker`.
+
+    Attributes:
+        processes: the processes by the numbers of the workers.
+        check: called while this process waits; raises if the user has interrupted the training.
+        successor_job: returns the job of the process that replaces that of a worker.
+        on_replaced: called with the number of a worker whose process was replaced.
+    """
+
+    def __init__(
+        self, settings: Workers, own: Sequence[slice], memory: int, control: Sequence[np.ndarray[Any, Any]]
+    ) -> None:
+        self._settings, self._own, self._memory, self._control = settings, own, memory, control
+        self.processes: list[WorkerProcess] = []
+        self.check: Callable[[], None] = lambda: None
+        self.successor_job: Callable[[int], Job]
+        self.on_replaced: Callable[[int], None]
+        self._poll, self._by_descriptor = select.poll(), dict[int, WorkerProcess]()
+        self._failures = 0
+        self._failed: set[int] = set()  # workers whose process has ended and is not replaced
+        self._wants_states = self._is_closing = False
+
+    def start(self, jobs: Sequence[Job]) -> list[list[bool]]:
+        """Start a process for each job; return which lanes of each have an episode in progress.
+
+        Raises:
+            ValueError: if a job cannot be sent to another process.
+            WorkerError: if a worker raises an exception.
+        """
+        for job in jobs:
+            self._launch(job)
+        self.wait_until(lambda: all(process.running is not None for process in self.processes))
+        return [process.running or [] for process in self.processes]
+
+    def _launch(self, job: Job) -> None:
+        process = WorkerProcess(job, self._memory)
+        self.processes[job.index : job.index + 1] = [process]
+        self._by_descriptor[process.pipe.fileno()] = process
+        self._poll.register(process.pipe.fileno(), select.POLLIN)
+
+    def close(self) -> None:
+        """Close the environments and end the processes."""
+        for process in self.processes:
+            process.ask_to_close()
+        deadline = time.monotonic() + _END_SECONDS
+        for process in self.processes:
+            process.end(deadline - time.monotonic())
+
+    def kill(self) -> None:
+        """End the processes at once."""
+        for process in self.processes:
+            process.kill()
+
+    def wait_until(self, condition: Callable[[], Any]) -> None:
+        """Handle messages until a condition holds.
+
+        Raises:
+            WorkerError: if a worker raises an exception, or fails and is not replaced.
+        """
+        while not condition():
+            self.check()
+            self._receive()
+
+    def send(self, index: int, *message: Any) -> None:
+        """Send a command to a worker, unless it has failed; raises the same errors as `wait_until`."""
+        process = self.processes[index]
+        if index in self._failed:
+            return
+        try:
+            process.pipe.send(message)
+        except OSError:
+            # Handle what it has sent before, such as an exception, until it is replaced or an error is raised.
+            while process is self.processes[index] and index not in self._failed:
+                self._handle_message(process)
+
+    def states(self, inboxes: Sequence[Inbox], *, hurry: bool) -> list[dict[str, Any] | None]:
+        """Return the state of each worker, and copy all rows to the inboxes; None for a worker that has failed.
+
+        Args:
+            inboxes: of the workers.
+            hurry: whether workers end their phase early, and those that do not answer in time are lost.
+        """
+        self._is_closing = hurry
+        for process, control in zip(self.processes, self._control, strict=True):
+            process.state, control[STOP] = None, hurry
+        self._wants_states = True
+        deadline = time.monotonic() + (_STATE_SECONDS if hurry else math.inf)
+        for index in range(len(self.processes)):
+            self.send(index, "send_state")
+        while time.monotonic() < deadline and any(
+            process.state is None and index not in self._failed for index, process in enumerate(self.processes)
+        ):
+            for inbox in inboxes:  # a worker whose ring is full cannot end its phase
+                inbox.keep()
+            self._receive()
+        self._wants_states = False
+        for inbox in inboxes:
+            inbox.keep()
+        return [process.state for process in self.processes]
+
+    def _receive(self) -> None:
+        """Wait for messages of workers for a moment and handle them."""
+        for descriptor, _ in self._poll.poll(_POLL_MILLISECONDS):
+            if descriptor in self._by_descriptor:  # otherwise it has just failed
+                self._handle_message(self._by_descriptor[descriptor])
+        timeout = self._settings.step_timeout
+        if timeout is None:
+            return
+        for index, control in enumerate(self._control):
+            entered = int(control[ENTERED])
+            if entered and time.monotonic_ns() - entered > timeout * 1e9:
+                self._fail(index, f"was in its environment for more than step_timeout={timeout:g} seconds")
+
+    def _handle_message(self, process: WorkerProcess) -> None:
+        index = process.job.index
+        try:
+            message = process.pipe.recv_bytes()
+        except (EOFError, OSError):
+            self._fail(index, process.exit_status())
+            return
+        if message == WAKE:
+            return
+        kind, *values = pickle.loads(message)
+        if kind == "ready":
+            (process.running,) = values
+        elif kind == "state":
+            (process.state,) = values
+        elif kind == "warning":
+            category = getattr(builtins, values[0], UserWarning)
+            warnings.warn(f"{self._describe(index)}: {values[1]}", category, stacklevel=2)
+        else:
+            summary, text = values
+            self._discard(process)
+            if not self._is_closing:
+                raise WorkerError(index, f"{self._describe(index)} raised {summary}\n\nIn the worker:\n{text}")
+
+    def _fail(self, index: int, reason: str) -> None:
+        """Replace a worker that has died or hangs, or raise; the rounds that it has published are kept."""
+        process, settings = self.processes[index], self._settings
+        self._discard(process)
+        if self._is_closing:
+            return
+        self._failures += 1
+        if settings.on_failure == "raise" or self._failures > settings.restarts:
+            used = f" (after {settings.restarts} restarts)" if settings.on_failure == "restart" else ""
+            raise WorkerError(index, f"{self._describe(index)} {reason}{used}")
+        warnings.warn(
+            f"{self._describe(index)} {reason}; it is replaced, and its episodes restart", RuntimeWarning, stacklevel=2
+        )
+        self._failed.discard(index)
+        # A process that was never ready has received nothing but its job, so its successor does the same.
+        self._launch(process.job if process.running is None else self.successor_job(index))
+        self.on_replaced(index)
+        if self._wants_states:
+            self.send(index, "send_state")
+
+    def _discard(self, process: WorkerProcess) -> None:
+        """End a process that has failed."""
+        descriptor, index = process.pipe.fileno(), process.job.index
+        self._poll.unregister(descriptor)
+        del self._by_descriptor[descriptor]
+        process.kill()
+        self._control[index][:] = 0
+        self._failed.add(index)
+
+    def _describe(self, index: int) -> str:
+        own = self._own[index]
+        last = own.stop - 1
+        which = f"environment {last}" if own.start == last else f"environments {own.start} to {last}"
+        return f"worker {index} ({which})"

@@ -95,7 +95,7 @@ CARTPOLE_PPO = {
     "anneal": True,
 }
 # The defaults of sb3-contrib, with two environments as in rl-zoo3. `target_kl` and `cg_damping` are for divergences
-# that are summed over the values of an action. sb3-contrib averages them: its own are divided by the number of values.
+# that are summed over the values of an action. sb3-contrib averages them: its values are ours, divided by their number.
 TRPO = {
     "num_envs": 2,
     "hidden": [64, 64],

@@ -165,7 +165,8 @@ class TRPO(ActorCritic):
         rows = _flat(rollout)
         fisher_rows = _flat(map_arrays(lambda array: array[:: self.fisher_stride], rollout))
         if self.normalize_advantage:
-            rows.extra["advantage"] = losses.normalize(rows.extra["advantage"], rows.weight)
+            advantage = losses.normalize(rows.extra["advantage"], rows.weight)
+            rows = rows._replace(extra={**rows.extra, "advantage": advantage})
         rules = natural_gradient.TrustRegion(
             target_kl=self.target_kl,
             kl_tolerance=self.kl_tolerance,

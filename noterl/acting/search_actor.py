@@ -65,10 +65,8 @@ class SearchActor(Actor):
         """Search from the states of these lanes from now on.
 
         Raises:
-            ValueError: if they are those of a vector environment, or the environment cannot be restored.
+            ValueError: if the environment cannot be restored.
         """
-        if not hasattr(lanes, "environments"):
-            raise ValueError("env: a search needs environments that step one by one; pass one of them and num_envs=")
         self._lanes = lanes
         self.game_of(lanes.source)
 

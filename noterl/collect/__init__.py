@@ -31,7 +31,15 @@ def open_lanes(
         generators: the seeds of resets come from those named "environment/...".
         team_reward: for environments with several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
         info_spec: fields of `info` that the transitions of scalar environments hold; see `Algorithm.info_spec`.
+
+    Raises:
+        ValueError: if there is an `info_spec`, and the environment is a vector environment or has several agents.
     """
+    if info_spec and (source.vector is not None or source.team is not None):
+        raise ValueError(
+            f"env: the agent stores {', '.join(info_spec)} of each step, which needs environments of one agent that "
+            "step one by one; pass one of them and num_envs="
+        )
     if source.vector is not None:
         return VectorLanes(source, generators)
     if source.team is None:

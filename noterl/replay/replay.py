@@ -171,8 +171,8 @@ class Replay(Configurable):
         Args:
             observation_space: Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these.
             action_space: Box, Discrete, MultiDiscrete or MultiBinary.
-            extra_spec: further fields that `add` stores: name -> (shape, dtype). In a batch, a field named `next_...`
-                is that of the last of the `n_step` transitions, as the next observation is.
+            extra_spec: further fields that `add` stores: name -> (shape, dtype). In a batch, a field `next_...` is
+                that of the last of the `n_step` transitions, as the next observation is.
             agents: the number of agents if each has its own reward and termination; 0 for a single agent.
 
         Raises:

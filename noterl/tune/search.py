@@ -352,7 +352,8 @@ class Search:
             TrialError: if the process raises an error, ends, or exceeds a limit.
         """
         process, pipe = spawn(trials_.run, task, name="trial")
-        started, results, pruned = monotonic(), [], False
+        results: list[float] = []
+        started, pruned = monotonic(), False
         try:
             while True:
                 if not pipe.poll(_POLL):
@@ -404,7 +405,7 @@ def plot(optuna: Any, study: Any, folder: Path) -> None:
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as plots
 
-    drawn = {"history": plots.plot_optimization_history(study)}
+    drawn: dict[str, Any] = {"history": plots.plot_optimization_history(study)}
     if len({trial.value for trial in complete}) > 1:
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # that of Optuna 4 needs scikit-learn
         drawn["importances"] = plots.plot_param_importances(study, evaluator=evaluator)

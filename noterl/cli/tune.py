@@ -46,11 +46,9 @@ def run(arguments: Sequence[str]) -> None:
         given = {**parse_table(options, table, path), **given}
     check_required(options, given)
     values = {key: each.value for key, each in given.items()}
-    own = {option.key for option in options if option.group == "tune"}
-    settings = {key: value for key, value in values.items() if key in own}
-    space = {
-        key: value for key, value in values.items() if key not in own and key not in ("env", "wrap", "backend", "quiet")
-    }
+    groups = {option.key: option.group for option in options}
+    settings = {key: value for key, value in values.items() if groups[key] == "tune"}
+    space = {key: value for key, value in values.items() if groups[key] not in ("run", "tune")}
     if values.get("quiet", False):
         settings["verbose"] = 0
     with usage_errors():

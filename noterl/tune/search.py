@@ -389,7 +389,7 @@ def write_best(result: Result, agent: type, env: Any, steps: int, seed: int) -> 
         return
     named = {"env": env} if isinstance(env, str) else dict(getattr(env, "options", {}))
     table: dict[str, Any] = {"agent": agent.__name__.lower(), **named, "steps": steps, "seed": seed}
-    table |= {name: _option(value) for name, value in result.best.items() if value is not None}
+    table |= {name: _option(value) for name, value in result.best.items()}
     if os.environ.get("KERAS_BACKEND"):
         table["backend"] = os.environ["KERAS_BACKEND"]
     comment = f"# the best trial, {result.value:.6g}; the defaults reach {result.default:.6g}\n"
@@ -433,6 +433,8 @@ def _option(value: Any) -> Any:
     if isinstance(value, Configurable):
         arguments = ", ".join(f"{name}={each!r}" for name, each in value.get_config().items())
         return f"{type(value).__name__}({arguments})"
+    if value is None:
+        return "none"
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -21,10 +21,12 @@ import pytest
 pytestmark = pytest.mark.backends("jax")
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/command_line.md", "docs/migration/xagents.md")
+PAGES = ("README.md", "docs/command_line.md", "docs/migration/xagents.md", "docs/tuning.md")
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Options that replace those of a line, by command.
 SHORT = {"train": ["--steps", "400", "--verbose", "0"], "play": ["--max-steps", "3"], "evaluate": ["--episodes", "2"]}
+SHORT["tune"] = ["--steps", "20", "--trials", "1", "--jobs", "1", "--seeds-per-trial", "1", "--evaluations", "1"]
+SHORT["tune"] += ["--episodes", "1", "--verbose", "0"]
 # Packages that environments and other arguments need.
 NEEDS = {
     "ale_py": "ale_py",

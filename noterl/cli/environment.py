@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ class EnvFactory:
         """
         env = self._make(render_mode)
         for wrapper in self.wrappers:
-            env = parse_call(wrapper, lambda name, env=env: _bound_wrapper(name, env))
+            env = parse_call(wrapper, functools.partial(_bound_wrapper, env=env))
         return env
 
     def _make(self, render_mode: str | None) -> Any:
@@ -100,7 +101,8 @@ def _is_function(name: str) -> bool:
     return ":" in name and name.rpartition(":")[2].isidentifier()
 
 
-def _bound_wrapper(name: str, env: Any) -> Any:
+def _bound_wrapper(name: str, *, env: Any) -> Any:
+    """Return the wrapper of a name, which wraps `env`."""
     import gymnasium.wrappers
 
     known = [each for each in gymnasium.wrappers.__all__ if each[0].isupper()]

@@ -8,6 +8,7 @@ import re
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +49,11 @@ def run(arguments: Sequence[str]) -> None:
     train(name, options, given)
 
 
-def options_of_run(
-    *,
-    env: str,
-    wrap: Sequence[str] = (),
-    seed: int | None = None,
-    backend: str | None = None,
-    out: str | Path | None = None,
-    overwrite: bool = False,
-    restore: str | Path | None = None,
-    weights: str | Path | None = None,
-    quiet: bool = False,
-) -> None:
-    """Define the options of a run that are not arguments of an agent, `compile`, `fit` or a callback.
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of a run that are not arguments of an agent, `compile`, `fit` or a callback.
 
-    Args:
+    Attributes:
         env: the environment: a gymnasium id, perhaps with arguments, such as "FrozenLake-v1(is_slippery=False)"; or
             module:function.
         wrap: wrappers of gymnasium around the environment, innermost first, such as "FrameStackObservation(4)".
@@ -75,10 +66,20 @@ def options_of_run(
         quiet: whether to print errors only.
     """
 
+    env: str
+    wrap: Sequence[str] = ()
+    seed: int | None = None
+    backend: str | None = None
+    out: str | Path | None = None
+    overwrite: bool = False
+    restore: str | Path | None = None
+    weights: str | Path | None = None
+    quiet: bool = False
+
 
 def train_options(name: str) -> list[Option]:
     """Return all options of `noterl train` for an agent: of the run, the agent, `compile`, `fit` and callbacks."""
-    found = options_of_agent(name, options_of(options_of_run, "run"))
+    found = options_of_agent(name, options_of(RunOptions, "run"))
     for key in callback_options.offered():
         found += callback_options.callback_options(key)
     return found
@@ -105,32 +106,30 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
     Raises:
         UsageError: if an option has a wrong value.
     """
-    values = {key: each.value for key, each in given.items()}
-    quiet = bool(values.get("quiet", False))
-    seed = values.get("seed")
-    seed = secrets.randbelow(2**31) if seed is None else seed
-    folder = _folder(name, values)
     groups: dict[str, dict[str, Any]] = {}
     for option in options:
-        if option.key in values:
-            groups.setdefault(option.group, {})[option.key] = values[option.key]
+        if option.key in given:
+            groups.setdefault(option.group, {})[option.key] = given[option.key].value
+    own = RunOptions(**groups["run"])
+    seed = secrets.randbelow(2**31) if own.seed is None else own.seed
+    folder = _folder(name, own)
     agent, callbacks, message = None, _callbacks(given, folder), ""
     try:
         with usage_errors():
-            environment = environment_of(values["env"], values.get("wrap", ()))
+            environment = environment_of(own.env, own.wrap)
             agent = noterl_class(name)(environment, seed=seed, **groups.get(name, {}))
             agent.compile(**groups.get("compile", {}))
-        if values.get("restore") is not None:
-            agent.restore(values["restore"])
-        if values.get("weights") is not None:
-            agent.load_weights(values["weights"])
-        config.write_config(folder / config.NAME, run_table(name, given, seed), _comment(name))
-        fit = {**groups.get("fit", {}), **({"verbose": 0} if quiet else {})}
+        if own.restore is not None:
+            agent.restore(own.restore)
+        if own.weights is not None:
+            agent.load_weights(own.weights)
+        config.write_config(folder / config.NAME, run_table(name, given, seed), _comment())
+        fit = {**groups.get("fit", {}), **({"verbose": 0} if own.quiet else {})}
         message = _fit(agent, fit, callbacks, folder)
     finally:
         if agent is not None:
             agent.close()
-    if not quiet:
+    if not own.quiet:
         print(message)
         print(folder / AGENT_FILE)
     return folder
@@ -227,22 +226,22 @@ def _callbacks(given: Mapping[str, Given], folder: Path) -> list[Any]:
     return made
 
 
-def _folder(name: str, values: Mapping[str, Any]) -> Path:
+def _folder(name: str, own: RunOptions) -> Path:
     """Return the folder of the run, which does not exist yet or may be overwritten."""
-    if values.get("out") is not None:
-        folder = Path(values["out"])
+    if own.out is not None:
+        folder = Path(own.out)
         held = [each for each in (config.NAME, AGENT_FILE) if (folder / each).exists()]
-        if held and not values.get("overwrite", False):
+        if held and not own.overwrite:
             raise UsageError(f"--out: {folder} holds the {held[0]} of another run; add --overwrite to replace it")
         return folder
-    env = re.sub(r"\W+", "-", values["env"].partition("(")[0]).strip("-")
+    env = re.sub(r"\W+", "-", own.env.partition("(")[0]).strip("-")
     number = 1
     while (folder := Path("runs", f"{name}-{env}-{number}")).exists():
         number += 1
     return folder
 
 
-def _comment(name: str) -> str:
+def _comment() -> str:
     return f"noterl {noterl.__version__}; repeat this run by: noterl train --config {config.NAME}"
 
 

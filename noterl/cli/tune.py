@@ -8,9 +8,19 @@ from noterl.cli import catalogue, config
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import usage_errors
 from noterl.cli.options import Option, check_required, options_of, parse_options, parse_table
-from noterl.cli.train import agent_of, backend_of, choose_backend, noterl_class, options_of_agent, without_config
+from noterl.cli.train import (
+    RunOptions,
+    agent_of,
+    backend_of,
+    choose_backend,
+    noterl_class,
+    options_of_agent,
+    without_config,
+)
 from noterl.tune import search
 from noterl.tune.ranges import RANGES
+
+_OWN = ("env", "wrap", "backend", "quiet")
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -36,11 +46,9 @@ def run(arguments: Sequence[str]) -> None:
         given = {**parse_table(options, table, path), **given}
     check_required(options, given)
     values = {key: each.value for key, each in given.items()}
-    own = {option.key for option in options if option.group == "tune"}
-    settings = {key: value for key, value in values.items() if key in own}
-    space = {
-        key: value for key, value in values.items() if key not in own and key not in ("env", "wrap", "backend", "quiet")
-    }
+    groups = {option.key: option.group for option in options}
+    settings = {key: value for key, value in values.items() if groups[key] == "tune"}
+    space = {key: value for key, value in values.items() if groups[key] not in ("run", "tune")}
     if values.get("quiet", False):
         settings["verbose"] = 0
     with usage_errors():
@@ -53,16 +61,5 @@ def run(arguments: Sequence[str]) -> None:
 def tune_options(name: str) -> list[Option]:
     """Return the options of `noterl tune` for an agent: of `tune`, the agent, `compile` and `fit`."""
     own = options_of(search.tune, "tune", skip=("agent", "env", "space"))
-    return options_of_agent(name, [*options_of(options_of_tuning, "run"), *own])
-
-
-def options_of_tuning(*, env: str, wrap: Sequence[str] = (), backend: str | None = None, quiet: bool = False) -> None:
-    """Define the options of a search that are not arguments of `tune`, an agent, `compile` or `fit`.
-
-    Args:
-        env: the environment: a gymnasium id, perhaps with arguments, such as "FrozenLake-v1(is_slippery=False)"; or
-            module:function.
-        wrap: wrappers of gymnasium around the environment, innermost first, such as "FrameStackObservation(4)".
-        backend: tensorflow, jax or torch; by default that of Keras.
-        quiet: whether to print errors only.
-    """
+    run = [option for option in options_of(RunOptions, "run") if option.key in _OWN]
+    return options_of_agent(name, [*run, *own])

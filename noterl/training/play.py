@@ -189,7 +189,8 @@ class Show:
 
 
 def _stacked(space: Space[Any], values: list[Any]) -> Any:
-    return concatenate(space, values, create_empty_array(space, len(values)))
+    arrays: Any = create_empty_array(space, len(values))
+    return concatenate(space, values, arrays)
 
 
 def _save(frame: np.ndarray, path: Path) -> None:
@@ -214,7 +215,8 @@ class _Window:
     def __init__(self, fps: int) -> None:
         self._pygame = require("pygame", "classic-control", "play(render=True) with frames")
         self._pygame.display.init()
-        self._clock, self._fps, self._screen = self._pygame.time.Clock(), fps, None
+        self._clock, self._fps = self._pygame.time.Clock(), fps
+        self._screen: Any = None
 
     def show(self, frame: np.ndarray) -> None:
         """Show a frame, at most `fps` per second; raise a KeyboardInterrupt if the user closed the window."""

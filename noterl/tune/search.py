@@ -352,7 +352,8 @@ class Search:
             TrialError: if the process raises an error, ends, or exceeds a limit.
         """
         process, pipe = spawn(trials_.run, task, name="trial")
-        started, results, pruned = monotonic(), [], False
+        results: list[float] = []
+        started, pruned = monotonic(), False
         try:
             while True:
                 if not pipe.poll(_POLL):
@@ -388,7 +389,7 @@ def write_best(result: Result, agent: type, env: Any, steps: int, seed: int) -> 
         return
     named = {"env": env} if isinstance(env, str) else dict(getattr(env, "options", {}))
     table: dict[str, Any] = {"agent": agent.__name__.lower(), **named, "steps": steps, "seed": seed}
-    table |= {name: _option(value) for name, value in result.best.items() if value is not None}
+    table |= {name: _option(value) for name, value in result.best.items()}
     if os.environ.get("KERAS_BACKEND"):
         table["backend"] = os.environ["KERAS_BACKEND"]
     comment = f"# the best trial, {result.value:.6g}; the defaults reach {result.default:.6g}\n"
@@ -404,7 +405,7 @@ def plot(optuna: Any, study: Any, folder: Path) -> None:
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as plots
 
-    drawn = {"history": plots.plot_optimization_history(study)}
+    drawn: dict[str, Any] = {"history": plots.plot_optimization_history(study)}
     if len({trial.value for trial in complete}) > 1:
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # that of Optuna 4 needs scikit-learn
         drawn["importances"] = plots.plot_param_importances(study, evaluator=evaluator)
@@ -432,6 +433,8 @@ def _option(value: Any) -> Any:
     if isinstance(value, Configurable):
         arguments = ", ".join(f"{name}={each!r}" for name, each in value.get_config().items())
         return f"{type(value).__name__}({arguments})"
+    if value is None:
+        return "none"
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -185,7 +185,7 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
 def _from_sequences(
     arguments: dict[str, Any], defaults: Defaults, algorithm: Algorithm
 ) -> tuple[Replay, UpdateSchedule]:
-    for name in _SCHEDULED[:-1]:
+    for name in ("batch_size", "learning_starts", "update_every", "updates"):
         if name in arguments and (name, arguments[name]) != ("batch_size", "rollout"):
             raise ValueError(
                 f"{name} is not supported for {type(algorithm).__name__}, which learns from whole rollouts and from as "
@@ -193,9 +193,8 @@ def _from_sequences(
                 f"got {arguments[name]!r}"
             )
     replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults, algorithm, 1)
-    target = arguments.get("target_update", defaults.target_update)
-    schedule = UpdateSchedule(batch_size="rollout", learning_starts=0, update_every=1, updates=1, target_update=target)
-    return replay, schedule
+    target = {name: arguments.get(name, getattr(defaults, name)) for name in ("target_update", "target_unit")}
+    return replay, UpdateSchedule(batch_size="rollout", learning_starts=0, update_every=1, updates=1, **target)
 
 
 def _default_replay(defaults: Defaults, algorithm: Algorithm, n_step: int) -> Replay:

@@ -190,22 +190,18 @@ def test_equal_critics_raise(kind: Any) -> None:
         kind(CONTINUOUS, network=(None, critic, critic))
 
 
-def test_critic_with_several_outputs_raises_in_build() -> None:
-    agents = [
-        noterl.DDPG(CONTINUOUS, network=(None, mlp(7, [4], 2))),
-        noterl.PPO(CONTINUOUS, network=(mlp(5, [4], 2, log_std=0.0), mlp(5, [4], 2))),
-    ]
-    for agent in agents:
-        with pytest.raises(ValueError, match=r"critic .*got \(2, 2\)"):
-            agent.build()
+def test_critic_with_several_outputs_raises_in_the_constructor() -> None:
+    with pytest.raises(ValueError, match=r"network .*critic .*got \(2, 2\)"):
+        noterl.DDPG(CONTINUOUS, network=(None, mlp(7, [4], 2)))
+    with pytest.raises(ValueError, match=r"network .*critic .*got \(2, 2\)"):
+        noterl.PPO(CONTINUOUS, network=(mlp(5, [4], 2, log_std=0.0), mlp(5, [4], 2)))
 
 
 @pytest.mark.parametrize("outputs", [1, 4])
-def test_critic_with_wrong_number_of_actions_raises_in_build(outputs: int) -> None:
+def test_critic_with_wrong_number_of_actions_raises_in_the_constructor(outputs: int) -> None:
     critics = [mlp(5, [4], outputs) for _ in range(2)]
-    agent = noterl.SAC((CONTINUOUS[0], spaces.Discrete(3)), hidden=(4,), network=(None, *critics))
     with pytest.raises(ValueError, match=rf"critic .*got .*{outputs}\)"):
-        agent.build()
+        noterl.SAC((CONTINUOUS[0], spaces.Discrete(3)), hidden=(4,), network=(None, *critics))
 
 
 def test_critics_receive_scaled_actions() -> None:

@@ -36,7 +36,7 @@ class ActorCritic(Agent):
     memory = "rollout"
     gae_lambda: Any = 0.95
     critic: Any = None  # None if the actor also returns the values
-    action_spaces = ("Discrete", "MultiDiscrete", "Box")
+    action_spaces: tuple[str, ...] = ("Discrete", "MultiDiscrete", "Box")
 
     def __init__(
         self,

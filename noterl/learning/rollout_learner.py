@@ -210,13 +210,18 @@ class RolloutLearner(Learner):
         """The transitions of a rollout."""
         return self.num_rows
 
-    def _store_rows(
-        self, replay: Replay, observation: Any, next_observation: Any, reward: Any, extra: dict[str, np.ndarray]
-    ) -> np.ndarray:
-        """Store the valid transitions of the rollout in a replay memory; all arguments are rows `[T N, ...]`.
+    def _store_rows(self, replay: Replay, rows: Sequence[Any], extra: dict[str, np.ndarray]) -> np.ndarray:
+        """Store the valid transitions of the rollout in a replay memory.
 
-        Return the indices `[T N]` of the transitions there; 0 for rows without a step.
+        Args:
+            replay: the memory.
+            rows: observations, next observations and rewards, `[T N, ...]` each.
+            extra: the fields of `prepare`, `[T N, ...]` each.
+
+        Returns:
+            The indices `[T N]` of the transitions in the memory; 0 for rows without a step.
         """
+        observation, next_observation, reward = rows
         rollout, indices = self.rollout, np.zeros(self.num_rows, np.int64)
         terminated, ended = rollout.terminated.reshape(-1), rollout.ended.reshape(-1)
         action = rollout.action.reshape(self.num_rows, *rollout.action.shape[2:])
@@ -325,8 +330,8 @@ class ReplayedRolloutLearner(RolloutLearner):
     def _store(self, data: Any) -> None:
         """Store the valid transitions of the prepared rollout with their prepared fields."""
         fetch = backends.current().fetch
-        rows = map(fetch, (data.observation, data.next_observation, data.reward))
-        self._store_rows(self.replay, *rows, {name: fetch(data.extra[name]) for name in self._fields})
+        rows = [fetch(array) for array in (data.observation, data.next_observation, data.reward)]
+        self._store_rows(self.replay, rows, {name: fetch(data.extra[name]) for name in self._fields})
 
     @property
     def description(self) -> str:

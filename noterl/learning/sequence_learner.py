@@ -117,7 +117,7 @@ class SequenceLearner(RolloutLearner):
             array.reshape(self.num_rows, *array.shape[2:])
             for array in (rollout.observation, rollout.next_observation, rollout.reward)
         ]
-        indices = self._store_rows(self.replay, *rows, {name: fetch(extra[name]) for name in self._fields})
+        indices = self._store_rows(self.replay, rows, {name: fetch(extra[name]) for name in self._fields})
         shape = rollout.valid.shape
         sample = self.sequences.sample_of(indices.reshape(1, *shape), rollout.valid[None])
         if updates > 1:

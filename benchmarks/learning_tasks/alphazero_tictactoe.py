@@ -85,7 +85,7 @@ def summarize(result: dict[str, Any]) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     rows = [
         (
-            run["seed"],
+            str(run["seed"]),
             *(" / ".join(map(str, run[side])) for side in ("first", "second")),
             f"{run['seconds']:.0f} ({run['processor seconds']:.0f})",
         )

@@ -306,7 +306,10 @@ class Algorithm(Configurable):
         output, fields = self._output_and_fields(observation)
         if not fields:
             return output
-        columns = [ops.reshape(ops.cast(fields[name], "float32"), (output.shape[0], -1)) for name in sorted(fields)]
+        columns = []
+        for name in sorted(fields):
+            width = int(np.prod(self.extra_spec[name][0]))  # on TensorFlow, the number of rows is not known here
+            columns.append(ops.reshape(ops.cast(fields[name], "float32"), (-1, width)))
         return ops.concatenate([output, *columns], axis=-1)
 
     def _output_and_fields(self, observation: Any) -> tuple[Any, dict[str, Any]]:

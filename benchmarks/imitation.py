@@ -1,30 +1,40 @@
 """Behavior cloning and GAIL from five demonstrations of CartPole, Pendulum and Acrobot.
 
+    KERAS_BACKEND=jax python benchmarks/imitation.py --tasks CartPole Pendulum --seeds 5
+
 One expert is trained for each task. Each seed records five other episodes of it. The score of an agent is its mean
 return over 100 episodes, as a share of the way from a random policy (0) to the expert (1). CartPole and Pendulum have
-the bar 0.95 in every seed; Acrobot has none.
+the bar 0.95 in every seed; Acrobot has none. Each run is stored when it ends, in benchmarks/results/imitation/.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import gymnasium
-import keras
-import numpy as np
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-import noterl
-from benchmarks.evaluation import EPISODES, evaluate
-from benchmarks.report import markdown_table
-from noterl.imitation import GAIL, Demonstrations, record
-from noterl.schedules import Linear
+import gymnasium  # noqa: E402
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
 
-SEEDS = 5
+import noterl  # noqa: E402  (before Keras, so that it chooses the backend)
+from benchmarks.evaluation import EPISODES, evaluate, versions  # noqa: E402
+from benchmarks.processes import RESULTS, machine, store  # noqa: E402
+from benchmarks.report import markdown_table  # noqa: E402
+from noterl.imitation import GAIL, Demonstrations, record  # noqa: E402
+from noterl.schedules import Linear  # noqa: E402
+
 DEMONSTRATIONS = 5
+STORED = RESULTS / "imitation" / "imitation.json"
 BAR = 0.95
 
 
@@ -96,10 +106,6 @@ TASKS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="tasks to run")
-
-
 def _returns(agent: noterl.Agent, task: Task) -> float:
     return float(np.mean(evaluate(agent.act, task.environment)))
 
@@ -123,11 +129,12 @@ def _cloned(task: Task, seed: int, demonstrations: Demonstrations) -> noterl.Age
     return agent
 
 
-def _runs(name: str, task: Task, seeds: int) -> list[dict[str, Any]]:
+def runs(name: str, seeds: int) -> Iterator[dict[str, Any]]:
+    """Train the expert of a task, and yield each run."""
+    task = TASKS[name]
     expert = _trained(task, 100, task.fit)
     ends = {"expert": _returns(expert, task), "random": _random_return(task)}
     print(f"{name}: {ends}", flush=True)
-    runs = []
     methods: dict[str, Callable[[int, Demonstrations], noterl.Agent]] = {
         "BC": lambda seed, data: _cloned(task, seed, data),
         "GAIL": lambda seed, data: _trained(task, seed, task.gail_fit, reward_model=GAIL(data, **task.gail)),
@@ -140,13 +147,13 @@ def _runs(name: str, task: Task, seeds: int) -> list[dict[str, Any]]:
             seconds, score = time.perf_counter() - start, _returns(agent, task)
             share = (score - ends["random"]) / (ends["expert"] - ends["random"])
             run = {"task": name, "method": method, "seed": seed, "return": score, "share": share, "seconds": seconds}
-            runs.append({**run, "demonstrations": float(data.returns.mean()), **ends})
             print(f"{name} {method} seed {seed}: {score:.1f}, {share:.3f} in {seconds:.0f} s", flush=True)
-    return runs
+            yield {**run, "demonstrations": float(data.returns.mean()), **ends}
 
 
-def run(seeds: int, tasks: list[str]) -> dict[str, Any]:
-    settings = {
+def settings() -> dict[str, Any]:
+    """Return what is stored about the tasks."""
+    found = {
         name: {
             "environment": task.environment,
             "agent": repr(task.make(0)),
@@ -158,13 +165,8 @@ def run(seeds: int, tasks: list[str]) -> dict[str, Any]:
             "bar": task.bar,
         }
         for name, task in TASKS.items()
-        if name in tasks
     }
-    shared = {"demonstrations": DEMONSTRATIONS, "evaluation episodes": EPISODES}
-    return {
-        "settings": {**shared, **settings},
-        "runs": [one for name in tasks for one in _runs(name, TASKS[name], seeds)],
-    }
+    return {"demonstrations": DEMONSTRATIONS, "evaluation episodes": EPISODES, **found}
 
 
 def summarize(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -204,7 +206,7 @@ def table(result: dict[str, Any]) -> str:
         "seconds",
     )
     rows = []
-    for row in result["summary"]:
+    for row in summarize(result):
         met = "no bar" if row["met"] is None else f"{row['met']} of {row['seeds']}"
         numbers = [f"{row[key]:.1f}" for key in ("expert", "random", "median", "worst")]
         rows.append((row["task"], row["method"], *numbers, f"{row['worst_share']:.3f}", met, f"{row['seconds']:.0f}"))
@@ -212,16 +214,28 @@ def table(result: dict[str, Any]) -> str:
     return f"{title}\n\n{markdown_table(head, rows)}"
 
 
-def draw(result: dict[str, Any]) -> Any:
-    from matplotlib.figure import Figure
+def describe() -> dict[str, Any]:
+    """Return what is stored with the runs of this process."""
+    packages = ("noterl", "keras", "numpy", "gymnasium", keras.backend.backend())
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {"date": date, "backend": keras.backend.backend(), "machine": machine(), "versions": versions(packages)}
 
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
-    labels = []
-    for place, row in enumerate(result["summary"]):
-        axes.plot([place] * row["seeds"], row["shares"], "o", color={"BC": "tab:blue"}.get(row["method"], "tab:red"))
-        labels.append(f"{row['task']}\n{row['method']}")
-    axes.axhline(BAR, color="gray", linestyle=":")
-    axes.set_xticks(range(len(labels)), labels)
-    axes.set(ylabel="share of the expert's return")
-    return figure
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], prog="imitation.py")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=STORED, help="file to which the runs of these tasks are stored")
+    arguments = parser.parse_args(words)
+    stored = json.loads(arguments.output.read_text())["runs"] if arguments.output.exists() else []
+    found = [run for run in stored if run["task"] not in arguments.tasks]
+    result: dict[str, Any] = {**describe(), "settings": settings(), "runs": found}
+    for name in arguments.tasks:
+        for run in runs(name, arguments.seeds):
+            found.append(run)
+            store({**result, "summary": summarize(result), "table": table(result).splitlines()}, arguments.output)
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -136,7 +136,7 @@ class AlphaZero(Agent):
         return self._source.game
 
     def defaults(self) -> Defaults:
-        """Return the default settings, which were tuned on tic-tac-toe (benchmarks/games.py)."""
+        """Return the default settings, which were checked on tic-tac-toe (benchmarks/learning_tasks/)."""
         return Defaults(
             optimizer=keras.optimizers.Adam(2e-3),
             capacity=30_000,

@@ -55,9 +55,14 @@ def commands(page: str) -> list[list[str]]:
 
 
 def shortened(arguments: list[str]) -> list[str]:
-    """Return the arguments with a short budget; each pattern of logs becomes that of the first run's."""
-    if arguments[0] == "compare":
+    """Return the arguments with a short budget."""
+    arguments = list(arguments)
+    if arguments[0] == "compare":  # the logs of the other runs may hold no complete episode
         arguments = [argument.replace("runs/*/", "runs/first*/") for argument in arguments]
+    if arguments[0] == "tune" and "--wrap" in arguments:  # an evaluation would play a whole game of Pong
+        position = arguments.index("--wrap")
+        del arguments[position : position + 2]
+        arguments[arguments.index("--env") + 1] = "CartPole-v1"
     return arguments if "--help" in arguments else [*arguments, *SHORT.get(arguments[0], [])]
 
 

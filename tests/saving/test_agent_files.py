@@ -162,7 +162,7 @@ def replaced(tree: Any, keys: tuple[Any, ...], value: Any) -> Any:
 # States of callbacks are checked by the next fit.
 HARMLESS = re.compile(
     r"normalizers|rollout|replay\.sampler|"
-    r"lanes|lanes\.actions|lanes\.lanes\.0\.(actions|environment)|lanes\.ledger\.(over|(running|lengths|numbers)\.0)|"
+    r"lanes|lanes\.actions|lanes\.lanes\.0\.(actions|environment)|lanes\.ledger\.(over|(running|lengths|numbers|info)\.0)|"
     r"replay|polyak|loss\.(last|sums)(\.loss)?|"
     r"optimizers\.optimizer\.scalars\.0|callbacks.*|generators\.states(\.[a-z_/0-9]+(\..*)?)?|explorer\.(counts|generator\..*)"
 )

@@ -35,7 +35,7 @@ extras_dev := classic-control,pettingzoo,mp4,fast,parquet,tensorboard,tune,panda
 # run in parts, each in new processes.
 parts_tensorflow := 'tests/[ab]*' 'tests/[c-h]*' 'tests/[i-s]*' 'tests/[tu]* benchmarks/tests benchmarks/micro'
 
-.PHONY: demo test lint type docs format bench peers clean
+.PHONY: demo test lint type docs format bench peers wheel clean
 .SECONDARY:
 .NOTPARALLEL:
 
@@ -53,6 +53,17 @@ test-%: test-backend-free $(VENV)/.installed-dev $(VENV)/.installed-%
 	for part in $(or $(parts_$*),''); do \
 	  KERAS_BACKEND=$* $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS) $$part || [ $$? -eq 5 ] || exit 1; \
 	done
+
+# The README's first program with the wheel and one framework, each in a fresh environment.
+wheel: $(backends:%=wheel-%)
+
+wheel-%: $(VENV)/.installed-dev
+	rm -rf build dist $(VENV)-wheel
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(python) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	$(VENV)-wheel/bin/python $(install) $(package_$*) "$$(echo dist/noterl-*.whl)[$*,classic-control]"
+	$(VENV)-wheel/bin/python tests/packaging/first_program.py README.md
+	rm -rf build dist $(VENV)-wheel
 
 lint: $(VENV)/.installed-dev
 	$(python) -m ruff check .

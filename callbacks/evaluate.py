@@ -92,10 +92,12 @@ class Evaluate(Callback):
         self.results: dict[str, list[float]] = {}
         self.best: float | None = None
         self.every = Every(every, unit, at="episode", name="every")
+        self._unlogged: Logs = {}  # of a background evaluation whose result a save has taken
         self._evaluator: Evaluator | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the best agent can be saved, and start the process if `background` is set."""
+        self.adds = (*type(self).adds, *(f"evaluation_reward_mean/{name}" for name in getattr(self.agent, "names", ())))
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
         if self.background:
@@ -103,7 +105,11 @@ class Evaluate(Callback):
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the result of the background evaluation if it is ready."""
-        if logs.get("complete", True) and self._evaluator is not None and self._evaluator.is_ready():
+        if not logs.get("complete", True):
+            return
+        logs.update(self._unlogged)
+        self._unlogged = {}
+        if self._evaluator is not None and self._evaluator.is_ready():
             logs.update(self._finish())
 
     def on_due(self, logs: Logs) -> None:
@@ -125,14 +131,15 @@ class Evaluate(Callback):
             self._evaluator = None
 
     def get_state(self) -> dict[str, Any]:
-        """Wait for the evaluation in progress; return the results and the best mean reward."""
-        self._finish()
-        return {"results": {name: list(values) for name, values in self.results.items()}, "best": self.best}
+        """Wait for the evaluation in progress; return the results, and the best mean reward."""
+        self._unlogged = {**self._unlogged, **self._finish()}
+        results = {name: list(values) for name, values in self.results.items()}
+        return {"results": results, "best": self.best, "unlogged": dict(self._unlogged)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         self.results = {name: list(values) for name, values in state["results"].items()}
-        self.best = state["best"]
+        self.best, self._unlogged = state["best"], dict(state["unlogged"])
 
     def _finish(self) -> Logs:
         """Wait for the evaluation in progress, if there is one; record it and return the metrics to log."""

@@ -23,13 +23,14 @@ from noterl.explorer import Explorer
 from noterl.heads import one_of
 from noterl.history import History
 from noterl.learning import optimizers
-from noterl.learning.dry_run import naming_network
+from noterl.learning.dry_run import check_networks, naming_network
 from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
-from noterl.random import Generators, check_seed
+from noterl.random import Generators, check_seed, construction
+from noterl.replay import Replay
 from noterl.training import state as agent_state
 from noterl.training.configuration import settled
 from noterl.training.dispatch import CallbackList
@@ -38,7 +39,7 @@ from noterl.training.fit_arguments import budget_of, check_fit_arguments, progre
 from noterl.training.loop import Loop
 from noterl.training.session import Session, StopRequest, matching_source
 from noterl.utils import console
-from noterl.utils.checks import check_bool, whole
+from noterl.utils.checks import check_bool, check_word, whole
 from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "Defaults", "load"]
@@ -113,6 +114,21 @@ class Agent(Algorithm):
             _session=self._new_session(),
             _act_generator=Generators(self.generators.seed)("act"),  # used by `act`; not saved
         )
+
+    @classmethod
+    def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
+        """Call `__init__`, and check that networks of the user fit a built-in agent."""
+        super()._initialize(instance, args, kwargs)
+        if not cls.__module__.startswith("noterl.") or instance.get_config().get("network") is None:
+            return
+        size = instance.defaults().batch_size
+        memory = {"replay": Replay(size)} if instance.memory == "replay" else {}  # smaller than the default
+        with construction(instance.generators.seed):  # restores global generators, which Dropout of torch uses
+            instance._set(_learner=Settings(instance, bind_head(instance), memory).make_learner(instance))
+            try:
+                check_networks(instance)
+            finally:
+                instance._set(_learner=None)
 
     def __repr__(self) -> str:
         counters = vars(self).get("_counters")
@@ -292,6 +308,7 @@ class Agent(Algorithm):
         seed: int | None = None,
         deterministic: bool = True,
         num_envs: int = 1,
+        callbacks: Iterable[Any] = (),
     ) -> dict[str, Any]:
         """Play whole episodes without learning and return statistics; training is not affected.
 
@@ -302,6 +319,7 @@ class Agent(Algorithm):
             deterministic: whether to act without exploration; if False, the agent explores as in training.
             num_envs: number of environments that are stepped together. If `deterministic` is True, it changes results
                 only by rounding.
+            callbacks: their `on_evaluate_begin` and `on_evaluate_end` are called, after those of a `fit` in progress.
 
         Returns:
             `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile
@@ -311,8 +329,15 @@ class Agent(Algorithm):
             ValueError: if an argument is not one of the allowed values.
         """
         seed = self.generators.seed if seed is None else seed
+        own = CallbackList(callbacks)
+        own.set_agent(self)
+        running = self._session.events
+        events = running._replace(
+            on_evaluate_begin=(*running.on_evaluate_begin, *own.handlers("on_evaluate_begin")),
+            on_evaluate_end=(*running.on_evaluate_end, *own.handlers("on_evaluate_end")),
+        )
         with self._player(env) as player:
-            return evaluate(player, self._session.events, episodes, seed, deterministic, num_envs)
+            return evaluate(player, events, episodes, seed, deterministic, num_envs)
 
     def act(self, observation: Any, *, deterministic: bool = True) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
@@ -363,9 +388,20 @@ class Agent(Algorithm):
             raise ValueError(f"the file holds an agent of the class {document['class']}, not {type(self).__name__}")
         agent_state.set_state(self._parts(), document["state"])
 
-    def save_weights(self, path: str | Path) -> None:
-        """Write the weights and the normalization statistics as a `.safetensors` file in Keras's layout."""
-        saving.write_weights(path, self.get_weights())
+    def save_weights(self, path: str | Path, *, layout: str = "keras") -> None:
+        """Write the weights and the normalization statistics as a `.safetensors` file.
+
+        Args:
+            path: path of the file.
+            layout: "keras" for a file that `load_weights` reads on any backend. "torch" for the names and the layout of
+                `torch.nn.Module.state_dict`, with the name of the agent's attribute in front, such as "q.0.weight". All
+                networks must then be modules of torch.
+
+        Raises:
+            ValueError: if `layout` is neither, or is "torch" and a network is not a module of torch.
+        """
+        check_word("layout", layout, ("keras", "torch"))
+        saving.write_weights(path, self.get_weights() if layout == "keras" else agent_state.torch_weights(self))
 
     def load_weights(self, path: str | Path, *, allow_nonfinite: bool = False) -> None:
         """Load the weights from a file of `save_weights`, written on any backend.

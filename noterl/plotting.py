@@ -142,8 +142,8 @@ def _expand(runs: Any) -> Any:
 
 
 def _is_run(runs: Mapping[str, Any]) -> bool:
-    """Return whether a dict holds the columns of one run: lists of numbers."""
-    return any(len(values) and isinstance(values[0], int | float) for values in runs.values())
+    """Return whether a dict holds the columns of one run: lists or arrays of numbers."""
+    return any(len(values) and isinstance(values[0], int | float | np.number) for values in runs.values())
 
 
 def _columns(run: Any) -> Mapping[str, Sequence[Any]]:

@@ -65,9 +65,10 @@ class ActorCritic(Agent):
         def build_critic() -> Any:
             return networks.share_trunk(self.actor, 1, gain=1.0) if shared else build(1, gain=1.0)
 
-        self.actor = networks.network_or_default(actor, lambda: build(outputs, **last_layer))
-        if critic is not None or not networks.returns_pair(actor, self.observation_shape):
-            self.critic = networks.network_or_default(critic, build_critic)
+        shape = self.observation_shape
+        self.actor = networks.network_or_default(actor, lambda: build(outputs, **last_layer), shape)
+        if critic is not None or not networks.returns_pair(actor, shape):
+            self.critic = networks.network_or_default(critic, build_critic, shape)
 
     def forward(self, observation: Any) -> Any:
         """Return the input of the head: logits, or means and log standard deviations."""

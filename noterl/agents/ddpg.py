@@ -69,8 +69,11 @@ class DDPG(Agent):
         super().__init__(env, **options)
         space, outputs = self._network_space, self.action_size
         actor, critic = networks.split_networks(network, "actor", "critic")
-        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs))
-        self.critic = networks.network_or_default(critic, lambda: networks.default_critic(space, hidden, outputs))
+        shape, joint = self.observation_shape, (self.observation_size + outputs,)
+        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs), shape)
+        self.critic = networks.network_or_default(
+            critic, lambda: networks.default_critic(space, hidden, outputs), joint
+        )
         self.target_actor = networks.clone(self.actor)
         self.target_critic = networks.clone(self.critic)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -77,6 +77,7 @@ class DQN(Agent):
         self.q = networks.network_or_default(
             network,
             lambda: networks.default_network(self._network_space, hidden, self.action_size, dueling=dueling),
+            self.observation_shape,
         )
         self.target_q = networks.clone(self.q)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

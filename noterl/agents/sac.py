@@ -86,9 +86,11 @@ class SAC(Agent):
         self.random_spec = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
         space, outputs = self._network_space, size if self.discrete else 2 * size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
-        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs))
+        shape = self.observation_shape
+        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs), shape)
         build_critic = networks.default_network if self.discrete else networks.default_critic
-        self.critics = critic_pair(critics, lambda: build_critic(space, hidden, size))
+        inputs = shape if self.discrete else (self.observation_size + size,)
+        self.critics = critic_pair(critics, lambda: build_critic(space, hidden, size), inputs)
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         log_initial = math.log(check_number("initial_temperature", initial_temperature, low=0, above=True))

@@ -76,8 +76,9 @@ class TD3(Agent):
         super().__init__(env, **options)
         space, outputs = self._network_space, self.action_size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
-        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs))
-        self.critics = critic_pair(critics, lambda: networks.default_critic(space, hidden, outputs))
+        shape, joint = self.observation_shape, (self.observation_size + outputs,)
+        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs), shape)
+        self.critics = critic_pair(critics, lambda: networks.default_critic(space, hidden, outputs), joint)
         self.target_actor = networks.clone(self.actor)
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

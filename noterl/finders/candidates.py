@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,14 +96,16 @@ def named(candidates: Mapping[str, Any] | Sequence[Any], kinds: Sequence[str] | 
     ['float', 'int 1', 'int 2']
     """
     if isinstance(candidates, Mapping):
-        return {str(name): candidate for name, candidate in candidates.items()}
-    names = list(kinds or map(kind_of, candidates))
-    total, seen = Counter(names), Counter[str]()
-    result = {}
-    for name, candidate in zip(names, candidates, strict=True):
-        seen[name] += 1
-        result[f"{name} {seen[name]}" if total[name] > 1 else name] = candidate
-    return result
+        names, values = [str(name) for name in candidates], list(candidates.values())
+    else:
+        names, values = list(kinds or map(kind_of, candidates)), list(candidates)
+    total = Counter(names)
+    result = {name: None for name in names if total[name] == 1}  # numbered names must not equal these
+    for index, name in enumerate(names):
+        if total[name] > 1:
+            names[index] = next(each for number in count(1) if (each := f"{name} {number}") not in result)
+            result[names[index]] = None
+    return dict(zip(names, values, strict=True))
 
 
 def kind_of(candidate: Any) -> str:

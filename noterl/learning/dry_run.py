@@ -64,6 +64,17 @@ def run_update(algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool
     return returned[-algorithm.update_period :]  # backends may call the function more than once
 
 
+def check_networks(algorithm: Algorithm) -> None:
+    """Run `update` on zeros before the agent is compiled; the algorithm's learner is used for this only.
+
+    Raises:
+        ValueError: if a network of the user does not fit; the message names the argument `network`.
+    """
+    learner = algorithm._learner
+    learner.trained, learner.dry_run_variables = algorithm.trained_variables(), {}
+    run_update(algorithm, learner.find_variables(), "auto")
+
+
 def _call_updates(algorithm: Algorithm, returned: list[Returned]) -> None:
     observations = _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
     algorithm.head.check(tuple(algorithm._joint_forward(observations).shape))

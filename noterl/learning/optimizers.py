@@ -15,6 +15,7 @@ from noterl.backends import keras
 from noterl.hyperparameters import Hyperparameter
 from noterl.schedules import Schedule
 from noterl.utils.checks import check_number
+from noterl.utils.keras_backend import optimizer_config
 from noterl.utils.schema import Array, Constant, check
 
 # id of a variable -> the axes that transpose it to Keras's layout. Variables that have this layout may be absent.
@@ -67,7 +68,7 @@ def _with_rate(default: Any, names: Sequence[str], name: str, rate: Any) -> kera
     optimizer = resolve(None, names, 0.0, default)[name]
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"optimizer must be an optimizer, because the default is not one of Keras; got {rate!r}")
-    return type(optimizer).from_config({**optimizer.get_config(), "learning_rate": float(rate)})
+    return type(optimizer).from_config({**optimizer_config(optimizer), "learning_rate": float(rate)})
 
 
 def _resolve_one(optimizer: Any, name: str) -> Any:
@@ -79,6 +80,11 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
             raise ValueError(f"optimizer: Keras has no optimizer named {optimizer!r}") from error
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return copy_without_state(optimizer)
+    if any(base.__module__ == "torch.optim.lr_scheduler" for base in type(optimizer).__mro__):
+        raise ValueError(
+            f"optimizer for {name!r} must be an optimizer, got torch's scheduler {type(optimizer).__name__}: pass its "
+            "optimizer, and a noterl.callbacks.LearningRateScheduler in the callbacks of fit"
+        )
     makes_torch = callable(optimizer) and (not isinstance(optimizer, type) or _is_torch_class(optimizer))
     if makes_torch or _is_torch(optimizer):
         if backends.name() != "torch":
@@ -100,7 +106,7 @@ def copy_without_state(optimizer: keras.optimizers.Optimizer) -> keras.optimizer
     If the learning rate has a schedule of `noterl.schedules`, the Keras optimizer holds its value at step 0.
     `schedule_of` returns the schedule.
     """
-    config, schedule = optimizer.get_config(), schedule_of(optimizer)
+    config, schedule = optimizer_config(optimizer), schedule_of(optimizer)
     if schedule is not None:
         config["learning_rate"] = schedule(0)
     numbers = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}

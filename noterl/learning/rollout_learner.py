@@ -79,17 +79,17 @@ class RolloutLearner(Learner):
         Raises:
             ValueError: if `extra_spec` declares other fields.
         """
-        fields = example_batch(self.algorithm).extra
+        fields, fetch = example_batch(self.algorithm).extra, backends.current().fetch
         found: FieldSpec = {
-            name: (tuple(field.shape[1:]), np.float32)
+            name: (tuple(field.shape[1:]), fetch(field).dtype)
             for name, field in fields.items()
             if name not in ("continues", "ended")
         }
-        shapes = {name: shape for name, (shape, _) in found.items()}
-        for name, (shape, _) in self.algorithm.extra_spec.items():
-            if shapes.get(name) != shape:
+        for name, (shape, dtype) in self.algorithm.extra_spec.items():
+            if name not in found or found[name] != (shape, np.dtype(dtype)):
+                returned = {name: f"{dtype}{list(shape)}" for name, (shape, dtype) in found.items()}
                 raise ValueError(
-                    f"extra_spec declares {name!r} with the shape {shape}, but prepare returns the shapes {shapes}"
+                    f"extra_spec declares {name!r} as {np.dtype(dtype)}{list(shape)}, but prepare returns {returned}"
                 )
         return found
 

@@ -77,19 +77,40 @@ def split_networks(network: Any, *roles: str) -> list[Any]:
     return list(network)
 
 
-def network_or_default(network: Any, build: Callable[[], Network]) -> Network:
-    """Return the argument `network`, or the result of `build` if it is None."""
-    return build() if network is None else check_network("network", network)
+def network_or_default(network: Any, build: Callable[[], Network], shape: tuple[int, ...]) -> Network:
+    """Return the argument `network`, or the result of `build` if it is None.
+
+    Args:
+        network: a network, or None.
+        build: returns the default network.
+        shape: the shape of the network's inputs. A network that has no weights yet, such as one with
+            `torch.nn.LazyLinear`, is called on zeros.
+
+    Raises:
+        ValueError: if `network` is not a network.
+    """
+    if network is None:
+        return build()
+    check_network("network", network)
+    if is_module(network) and backends.name() == "torch":
+        _modules().materialize(network, shape)
+    return network
 
 
 def check_network(name: str, network: Any) -> Network:
     """Return `network` unchanged.
 
     Raises:
-        ValueError: if it is not a network; the message contains the argument's name, `name`.
+        ValueError: if it is not a network, or is compiled by `torch.compile`; the message contains the argument's name,
+            `name`.
     """
     if not is_network(network):
         raise ValueError(f"{name} must be a Keras model or, with the torch backend, a torch.nn.Module, got {network!r}")
+    if any(base.__module__.startswith("torch._dynamo") for base in type(network).__mro__):
+        raise ValueError(
+            f"{name} must be the module itself, not what torch.compile returned: noterl traces the updates of modules, "
+            "and cannot copy a compiled one"
+        )
     return network
 
 

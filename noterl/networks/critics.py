@@ -25,7 +25,7 @@ def q_values(critics: Sequence[networks.Network], observation: Tensor, action: T
     >>> import numpy as np
     >>> from noterl import networks
     >>> from noterl.networks.critics import critic_pair, q_values
-    >>> critics = critic_pair([None, None], lambda: networks.mlp(3 + 2, [8], 1))
+    >>> critics = critic_pair([None, None], lambda: networks.mlp(3 + 2, [8], 1), (3 + 2,))
     >>> first, second = q_values(critics, np.zeros((4, 3), "float32"), np.ones((4, 2), "float32"))
     >>> first.shape == second.shape == (4,)
     True
@@ -56,13 +56,15 @@ def action_values(values: Tensor, actions: int) -> Tensor:
     return values
 
 
-def critic_pair(critics: Sequence[Any], build: Callable[[], networks.Network]) -> list[networks.Network]:
-    """Return two critics with different weights; `build` builds those that are None.
+def critic_pair(
+    critics: Sequence[Any], build: Callable[[], networks.Network], shape: tuple[int, ...]
+) -> list[networks.Network]:
+    """Return two critics with different weights; `build` builds those that are None. Their inputs have this shape.
 
     Raises:
         ValueError: if their weights are equal, because their minimum would then equal each of them.
     """
-    pair = [networks.network_or_default(critic, build) for critic in critics]
+    pair = [networks.network_or_default(critic, build, shape) for critic in critics]
     first, second = map(networks.get_weights, pair)
     if len(first) == len(second) and all(map(np.array_equal, first, second)):
         raise ValueError("network must have critics with different initial weights, but the two are equal")

@@ -19,6 +19,7 @@ from noterl.saving.arrays import fits_safetensors
 from noterl.utils import codec
 from noterl.utils.codec import Array, type_name
 from noterl.utils.files import FileError, Keys, key_path
+from noterl.utils.keras_backend import optimizer_config
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ def _describe_keras(value: Any, name: str, keys: Keys) -> Description | None:
     rate = getattr(value, "noterl_schedule", getattr(value, "_learning_rate", None))
     if callable(rate) and not isinstance(rate, Configurable) and not _is_keras(rate):
         return Description("$keras", name, {"learning_rate": rate})  # get_config would warn about the function
-    config = dict(value.get_config())
+    config = optimizer_config(value)
     # Keras returns these as dicts that name modules to import, so the objects themselves are described.
     for argument, attribute in (("learning_rate", "_learning_rate"), ("inner_optimizer", "inner_optimizer")):
         if isinstance(config.get(argument), dict):

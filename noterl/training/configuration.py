@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Mapping
 from typing import Any
 
 from noterl import backends, networks
@@ -12,6 +11,7 @@ from noterl.backends import keras
 from noterl.learning import optimizers
 from noterl.registry import Configurable
 from noterl.training.state import Parts
+from noterl.utils.keras_backend import optimizer_config
 from noterl.utils.tables import is_cell
 
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates")
@@ -103,7 +103,7 @@ def _schedule(parts: Parts) -> dict[str, Any]:
 def _rules(optimizer: Any) -> dict[str, Any]:
     """Return the numbers of an optimizer by name; a learning rate with a schedule is its description."""
     if isinstance(optimizer, keras.optimizers.Optimizer):
-        config = {name: value for name, value in optimizer.get_config().items() if name != "name"}
+        config = {name: value for name, value in optimizer_config(optimizer).items() if name != "name"}
     else:
         config = dict(getattr(optimizer, "defaults", {}))  # of torch
         config["learning_rate"] = config.pop("lr", None)
@@ -114,6 +114,6 @@ def _rules(optimizer: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, Mapping) and "class_name" in value:  # a schedule of Keras
-        return f"{value['class_name']}({', '.join(f'{k}={v!r}' for k, v in value.get('config', {}).items())})"
+    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
+        return f"{type(value).__name__}({', '.join(f'{name}={each!r}' for name, each in value.get_config().items())})"
     return float(value) if isinstance(value, keras.Variable) else value

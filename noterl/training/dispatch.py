@@ -40,10 +40,11 @@ class CallbackList:
             if _every_of(callback) is not None:
                 callback.start_counting()
 
-        def handlers(event: str) -> Handlers:
-            return tuple(handler for callback in self.callbacks for handler in _handlers(callback, event))
+        return Events(*map(self.handlers, EVENTS))
 
-        return Events(*map(handlers, EVENTS))
+    def handlers(self, event: str) -> Handlers:
+        """Return the bound methods that handle an event."""
+        return tuple(handler for callback in self.callbacks for handler in _handlers(callback, event))
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of each callback by its key, with the mark that its `Every` counts from."""

@@ -18,8 +18,9 @@ INTERVAL = 10.0
 class EpisodePrinter(Callback):
     """Print a line every `every` finished episodes, and at least every 10 seconds.
 
-    The line holds finished episodes, steps, mean reward since the last line, loss, and steps per second. The last line
-    summarizes the `fit`, with the mean reward of the last `every` episodes, or of fewer if fewer have finished.
+    The line holds all finished episodes and steps of the agent, mean reward since the last line, loss, and steps per
+    second. The last line summarizes the `fit`, with the mean reward of the last `every` episodes, or of fewer if fewer
+    have finished.
 
     Args:
         every: number of finished episodes between lines.
@@ -40,7 +41,7 @@ class EpisodePrinter(Callback):
         self._every = check_positive("every", every)
         self._rewards: list[float] = []  # since the last line
         self._recent: deque[float] = deque(maxlen=self._every)
-        self._finished = 0
+        self._finished = self._first_episode = 0
         self._last_line = (0, 0.0)  # steps and time at the last line
         self._next_line = math.inf  # when a line is due even if no episode ends
 
@@ -50,6 +51,7 @@ class EpisodePrinter(Callback):
         self._recent.clear()
         self._finished = 0
         self._first_step, self._first_update = self.agent.steps, self.agent.updates
+        self._first_episode = self.agent.episodes
         self._last_line = (self.agent.steps, 0.0)
         self._started = perf_counter()
         self._next_line = self._started + INTERVAL
@@ -86,7 +88,7 @@ class EpisodePrinter(Callback):
 
     def _print_line(self, steps: int, seconds: float, loss: float | None = None) -> None:
         rate = (steps - self._last_line[0]) / max(seconds - self._last_line[1], 1e-9)
-        parts: list[Any] = [f"episode {self._finished}", f"steps {steps}"]
+        parts: list[Any] = [f"episode {self._first_episode + self._finished}", f"steps {steps}"]
         if self._rewards:
             parts.append(f"reward {_mean(self._rewards):.2f}")
         if loss is not None:

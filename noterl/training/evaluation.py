@@ -136,15 +136,20 @@ def _play(player: Player, seeds: list[int], num_envs: int, explorer: Explorer | 
     with contextlib.ExitStack() as closing:
         environments = [closing.enter_context(contextlib.closing(player.make_environment())) for _ in range(num_envs)]
         playing: dict[int, Episode] = {}
+        reset_noise = getattr(explorer, "reset", None)
+        if reset_noise is not None:
+            reset_noise()  # the copy of the training noise begins again in all lanes
 
         def begin_next(lane: int) -> None:
             episode = next(waiting, None)
             if episode is None:
                 del playing[lane]
-            else:
-                episode.lane = lane
-                player.begin(episode, environments[lane])
-                playing[lane] = episode
+                return
+            if reset_noise is not None and lane in playing:
+                reset_noise(list(playing).index(lane))  # noise is sampled for the rows that are still playing
+            episode.lane = lane
+            player.begin(episode, environments[lane])
+            playing[lane] = episode
 
         for lane in range(num_envs):
             begin_next(lane)

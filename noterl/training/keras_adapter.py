@@ -125,7 +125,9 @@ class KerasCallback(Callback):
         logs.update({name: value for name, value in metrics.items() if name not in known})
 
     def on_evaluate_begin(self, logs: Logs) -> None:
-        """Forward the event."""
+        """Forward the event; outside of `fit`, set the callback's model first."""
+        if getattr(self.callback, "_model", None) is None:
+            self.callback.set_model(Facade(self.agent, self.state_key))
         self.callback.on_test_begin({})
 
     def on_evaluate_end(self, logs: Logs) -> None:
@@ -247,8 +249,11 @@ class Facade:
             self.agent.save_weights(filepath)
 
     def load_weights(self, filepath: str | Path, **kwargs: Any) -> None:
-        """Load weights of the agent from a file in noterl's format."""
-        self.agent.load_weights(filepath)
+        """Load weights from a file of `save_weights`."""
+        if self._network is not None:
+            self._network.load_weights(filepath, **kwargs)
+        else:
+            self.agent.load_weights(filepath)
 
     def _refuse_existing(self, filepath: str | Path, overwrite: bool) -> None:
         if not overwrite and Path(filepath).exists():

@@ -18,7 +18,7 @@ _INTERVAL = 0.25
 
 
 class ProgressBar(Callback):
-    """Show episode, reward, loss, steps per second, the time left and where the time goes.
+    """Show the number of the agent's episodes, reward, loss, steps per second, the time left and where the time goes.
 
     The reward is the mean over the last ten finished episodes; the loss is that of the last one. The time since the
     start of training is split into environment, acting, learning (with sampling) and callbacks. A narrow terminal shows
@@ -41,12 +41,13 @@ class ProgressBar(Callback):
         self._unit, self._total = ("step", steps) if steps is not None else ("episode", episodes)
         self._bar: Any = None
         self._recent: deque[float] = deque(maxlen=10)
-        self._finished = 0
+        self._finished = self._first_episode = 0
         self._loss: float | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
         """Open the bar."""
         self._first_step, self._started, self._finished = self.agent.steps, perf_counter(), 0
+        self._first_episode = self.agent.episodes
         self._recent.clear()
         self._loss = None
         self._shown = self._started
@@ -100,7 +101,7 @@ class ProgressBar(Callback):
             "learn": clock.get("sample", 0.0) + clock.get("learn", 0.0),
             "callbacks": clock.get("callbacks", 0.0),
         }
-        self._bar.set_description_str(f"episode {self._finished} ", refresh=False)
+        self._bar.set_description_str(f"episode {self._first_episode + self._finished} ", refresh=False)
         reward = f"{math.fsum(self._recent) / len(self._recent):.1f}" if self._recent else "-"
         rate = f"{(self.agent.steps - self._first_step) / seconds:,.0f} steps/s"
         split = " ".join(f"{name} {share / seconds:.0%}" for name, share in shares.items())

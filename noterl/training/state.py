@@ -144,12 +144,18 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
 
 
 def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
-    if learner.rollout is not None:
-        learner.rollout.set_state(state["rollout"])
-    if learner.replay is None:
-        return
-    if state["replay"] is not None:
-        learner.replay.set_state(state["replay"])
+    rollout = learner.rollout
+    before = {} if rollout is None else dict(vars(rollout))  # `set_state` allocates other arrays
+    try:
+        if rollout is not None:
+            rollout.set_state(state["rollout"])
+        if learner.replay is not None and state["replay"] is not None:
+            learner.replay.set_state(state["replay"])
+    except BaseException:
+        if rollout is not None:
+            vars(rollout).update(before)
+        raise
+    if learner.replay is None or state["replay"] is not None:
         return
     # The memory keeps its contents, which the restored episodes in flight do not continue.
     for lane in range(len(state["lanes"]["lanes"]) if state["lanes"] else 0):
@@ -229,13 +235,29 @@ def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray], *, allow
         networks.set_weights(network, [arrays[key] for key in expected if key.rpartition("/")[0] == name])
 
 
+def torch_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
+    """Return the weights as "<network>.<name in torch>" in torch's layout, and the statistics of normalizers.
+
+    Raises:
+        ValueError: if a network is not a module of torch.
+    """
+    found = {}
+    for name, network in algorithm.networks().items():
+        if not networks.is_module(network):
+            raise ValueError(f"layout must be 'keras', because the network {name!r} is not a module of torch")
+        for key, array in backends.current().modules.state_dict(network).items():
+            found[f"{name.replace('/', '.')}.{key}"] = array
+    return {**found, **{name: array for name, array in get_weights(algorithm).items() if name.startswith(_NORMALIZERS)}}
+
+
 def summary(parts: Parts) -> str:
     """Return the text that `Agent.summary` prints."""
     algorithm, counters = parts.algorithm, parts.counters
     lines = [
         f"{type(algorithm).__name__}: {algorithm.observation_space} -> {algorithm.action_space}",
-        f"backend {backends.name()} on {backends.current().device_name()}; "
-        f"acting in {'NumPy' if parts.actor.forward.in_numpy else 'the compiled forward pass'}",
+        f"backend {backends.name()}, devices: {', '.join(backends.current().device_names())}",
+        f"updates on {backends.current().device_name()}, acting in "
+        f"{'NumPy on the host' if parts.actor.forward.in_numpy else 'the compiled forward pass'}",
     ]
     for name, network in algorithm.networks().items():
         held = networks.variables(network)

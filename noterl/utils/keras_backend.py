@@ -1,4 +1,4 @@
-"""Choose Keras's backend for this process, without importing Keras or a framework."""
+"""Keras's backend of this process, and the configuration of its optimizers, without importing a framework."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 SUPPORTED = ("tensorflow", "jax", "torch")
 
@@ -24,6 +25,21 @@ def choose() -> None:
         name = _configured() or next(filter(importlib.util.find_spec, SUPPORTED), None)
         if name is not None:
             os.environ["KERAS_BACKEND"] = name
+
+
+def optimizer_config(optimizer: Any) -> dict[str, Any]:
+    """Return `get_config()` of a Keras optimizer, with the learning-rate schedule itself if it has one.
+
+    Keras serializes a schedule, and therefore imports TensorFlow if it is installed, which takes seconds.
+    """
+    rate = vars(optimizer).get("_learning_rate")
+    if rate is None or isinstance(rate, int | float) or hasattr(rate, "assign"):
+        return dict(optimizer.get_config())
+    vars(optimizer)["_learning_rate"] = 0.0
+    try:
+        return {**optimizer.get_config(), "learning_rate": rate}
+    finally:
+        vars(optimizer)["_learning_rate"] = rate
 
 
 def _configured() -> str | None:

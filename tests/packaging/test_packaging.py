@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.packaging import first_program
+
 pytestmark = pytest.mark.backend_free
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +122,15 @@ def test_wheel_holds_only_the_library(wheel: Path) -> None:
 def test_wheel_has_the_version_of_the_package(wheel: Path, clone: Path) -> None:
     result = run(sys.executable, "-c", "import noterl; print(noterl.__version__)", cwd=clone)
     assert result.stdout.strip() == wheel.name.split("-")[1]
+
+
+def test_first_program_of_the_readme_is_found_and_run(capfd: pytest.CaptureFixture[str]) -> None:
+    program = first_program.first_block((ROOT / "README.md").read_text())
+    assert program.startswith("import noterl\n") and "noterl.load" in program
+    code = "import os; print(os.listdir('.'), os.environ.get('KERAS_BACKEND'))"
+    assert first_program.run(code) == 0
+    assert capfd.readouterr().out.strip() == "['program.py'] None"
+    assert first_program.run("raise SystemExit(3)") == 3
 
 
 def test_import_loads_no_framework(clone: Path) -> None:

@@ -25,6 +25,11 @@ def device_name() -> str:
     return str(jax.devices()[0])
 
 
+def device_names() -> list[str]:
+    """Return JAX's devices."""
+    return [str(device) for device in jax.devices()]
+
+
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
     """Return a function that returns the current weights as NumPy arrays; on the CPU, views of immutable arrays."""
     return lambda: [np.asarray(variable._value) for variable in variables]

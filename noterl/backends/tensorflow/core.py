@@ -32,6 +32,11 @@ def device_name() -> str:
     return str(accelerators[0].name)
 
 
+def device_names() -> list[str]:
+    """Return the devices that TensorFlow detects."""
+    return [str(device.name) for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
+
+
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
     """Return a function that returns the current weights as NumPy arrays."""
     read = tf.raw_ops.ReadVariableOp  # a third of the time of `variable.numpy()`

@@ -15,7 +15,7 @@ from noterl.backends.torch import modules
 from noterl.backends.torch.gradients import calling, minimize
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import SeededCalls
-from noterl.backends.torch.tensors import device_name, fetch, to_device
+from noterl.backends.torch.tensors import device_name, device_names, fetch, to_device
 from noterl.backends.torch.tracing import TracedGradients, is_tracing
 from noterl.backends.torch.updates import Updates
 

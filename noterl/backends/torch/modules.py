@@ -49,6 +49,17 @@ def adopt(module: nn.Module) -> list[keras.Variable]:
     return found
 
 
+def materialize(module: nn.Module, shape: Sequence[int]) -> None:
+    """Call a module on a row of zeros if it has parameters without a shape, as `nn.LazyLinear` does."""
+    if not any(map(nn.parameter.is_lazy, module.parameters())):
+        return
+    modes = [(part, part.training) for part in module.modules()]
+    with torch.no_grad():
+        module.eval()(torch.zeros((1, *shape), device=device_name()))
+    for part, mode in modes:
+        part.training = mode
+
+
 def modules_with(variables: Sequence[keras.Variable]) -> list[nn.Module]:
     """Return the adopted modules whose parameters and buffers are all among the variables."""
     known = set(map(id, variables))
@@ -57,6 +68,11 @@ def modules_with(variables: Sequence[keras.Variable]) -> list[nn.Module]:
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    if any(map(nn.parameter.is_lazy, module.parameters())):
+        raise ValueError(
+            f"network {type(module).__name__} has parameters without a shape: call it once, such as "
+            "network(torch.zeros(1, observation_size)), before you keep or copy it"
+        )
     return [*module.named_parameters(), *module.named_buffers()]
 
 
@@ -210,6 +226,11 @@ def get_weights(module: nn.Module) -> list[np.ndarray]:
         np.array(tensor.detach().cpu().numpy().transpose(axes), order="C")
         for (_, tensor), axes in zip(_tensors(module), _keras_axes(module), strict=True)
     ]
+
+
+def state_dict(module: nn.Module) -> dict[str, np.ndarray]:
+    """Return `module.state_dict()` as arrays, in torch's layout."""
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in module.state_dict().items()}
 
 
 def set_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None:

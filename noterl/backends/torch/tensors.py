@@ -23,6 +23,15 @@ def device_name() -> str:
     return str(keras.ops.zeros(()).device)
 
 
+def device_names() -> list[str]:
+    """Return the CPU and every accelerator that torch detects."""
+    kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return [
+        "cpu",
+        *([] if kind is None else [f"{kind.type}:{index}" for index in range(torch.accelerator.device_count())]),
+    ]
+
+
 def to_device(value: Any, device: str) -> Any:
     """Return a host array, or a batch or dict of them, as tensors on the device."""
     return map_arrays(lambda array: torch.from_numpy(array).to(device), value)

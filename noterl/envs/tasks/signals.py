@@ -44,6 +44,7 @@ class Signals:
         self.length, self.continuous = check_positive("length", length), continuous
         self.possible_agents = ["speaker", "listener"]
         self.agents: list[str] = []
+        self._generator: np.random.Generator | None = None
 
     def observation_space(self, agent: str) -> Space[Any]:
         """Return an agent's space: the speaker's symbol, or the listener's one-hot symbol (zeros before the first)."""
@@ -60,8 +61,8 @@ class Signals:
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode."""
-        if seed is not None or not self.agents:
+        """Start an episode. Without a seed, the symbols continue those of the last episode."""
+        if seed is not None or self._generator is None:
             self._generator = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
         self._sent = np.zeros(self.symbols, np.float32)
@@ -87,6 +88,7 @@ class Signals:
         return float(int(answer) == self._target)
 
     def _sample(self) -> int:
+        assert self._generator is not None, "reset was not called"
         return int(self._generator.integers(self.symbols))
 
     def _observations(self) -> dict[str, Any]:

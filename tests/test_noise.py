@@ -16,6 +16,7 @@ from noterl import policies
 from noterl.explorer import Explorer
 from noterl.noise import GaussianWhiteNoiseProcess, NoiseProcess, OrnsteinUhlenbeckProcess
 from noterl.registry import lookup
+from noterl.schedules import Linear
 
 pytestmark = pytest.mark.backend_free
 
@@ -366,6 +367,20 @@ def test_contradictory_arguments_raise() -> None:
             cls(**{**arguments, "sigma_min": 2.5})
     with pytest.raises(ValueError, match=r"theta must be below 2 / dt \(20\), got 20"):
         OrnsteinUhlenbeckProcess(theta=20, dt=0.1)
+    noise = OrnsteinUhlenbeckProcess(theta=10, dt=0.1)
+    with pytest.raises(ValueError, match=r"theta must be below 2 / dt \(20\), got 30"):
+        noise.theta = 30
+    with pytest.raises(ValueError, match=r"theta must be below 2 / dt \(10\), got 10"):
+        noise.dt = 0.2
+    assert (noise.theta, noise.dt) == (10, 0.1)
+    state = noise.get_state()
+    with pytest.raises(ValueError, match=r"state\['theta'\] must be below"):
+        noise.set_state({**state, "theta": 25.0})
+    assert noise.theta == 10
+    noise.theta, noise.dt = 1, 1.5
+    scheduled = OrnsteinUhlenbeckProcess(theta=Linear(1.0, 50.0, steps=10), dt=0.1)
+    with pytest.raises(ValueError, match=r"theta must be below 2 / dt \(20\), got 50.* at step 10"):
+        scheduled.update_schedules(10)
 
 
 @BOTH

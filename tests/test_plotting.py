@@ -108,6 +108,13 @@ class TestCompare:
         assert [text.get_text() for text in axes.get_legend().get_texts()] == ["median of 3 runs"]
         assert axes.get_xlabel() == "episode"
 
+    def test_run_of_arrays_is_recognized(self) -> None:
+        run_of_arrays = {name: np.array(values, np.float32) for name, values in run([1.0, 2.0]).items()}
+        with pytest.raises(ValueError, match="runs must be a list of histories"):
+            compare(run_of_arrays)
+        counts = {name: np.array([1, 2]) for name in run([1.0, 2.0])}
+        assert len(compare([counts], window=1).axes[0].lines) == 1
+
     def test_empty_runs_raise(self) -> None:
         with pytest.raises(ValueError, match="runs"):
             compare({})

@@ -87,9 +87,9 @@ class RolloutLearner(Learner):
         }
         for name, (shape, dtype) in self.algorithm.extra_spec.items():
             if name not in found or found[name] != (shape, np.dtype(dtype)):
-                returned = {name: f"{dtype}{list(shape)}" for name, (shape, dtype) in found.items()}
+                returned = {name: (shape, str(dtype)) for name, (shape, dtype) in found.items()}
                 raise ValueError(
-                    f"extra_spec declares {name!r} as {np.dtype(dtype)}{list(shape)}, but prepare returns {returned}"
+                    f"extra_spec declares {name!r} as {(shape, str(np.dtype(dtype)))}, but prepare returns {returned}"
                 )
         return found
 

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 import noterl
 from noterl import networks
+from noterl.backends import current
 from noterl.policies import LinearEpsGreedyPolicy
 from tests.support.batches import IMAGE, VECTOR, Corridor, copied, differences, part, random_batch, small_dqn
 from tests.support.doubles import ImageEnv
@@ -64,10 +65,9 @@ def test_arguments_after_env_are_keyword_only() -> None:
 
 @pytest.mark.parametrize("outputs", [2, 4])
 def test_network_with_wrong_number_of_actions_raises(outputs: int) -> None:
-    agent = noterl.DQN(VECTOR, network=keras.Sequential([keras.Input((5,)), keras.layers.Dense(outputs)]))
-    agent.compile(replay=noterl.Replay(100))
-    with pytest.raises(ValueError, match=rf"forward .*3.*got \(1, {outputs}\)"):
-        agent.build()
+    network = keras.Sequential([keras.Input((5,)), keras.layers.Dense(outputs)])
+    with pytest.raises(ValueError, match=rf"network .*forward .*3.*got \(2, {outputs}\)"):
+        noterl.DQN(VECTOR, network=network)
 
 
 def test_networks_have_the_shapes_of_spaces_and_arguments() -> None:
@@ -164,5 +164,17 @@ def test_summary_names_backend_networks_memory_and_steps(capsys: pytest.CaptureF
     agent = small_dqn(hidden=(8, 6))
     agent.summary()
     text = capsys.readouterr().out
-    for expected in (backend, "DQN", "NumPy", "q:", "target_q:", "123 values", "Adam", "64 transitions", "0 steps"):
+    for expected in (
+        backend,
+        "devices: ",
+        *current().device_names(),
+        "DQN",
+        "NumPy",
+        "q:",
+        "target_q:",
+        "123 values",
+        "Adam",
+        "64 transitions",
+        "0 steps",
+    ):
         assert expected in text

@@ -77,6 +77,101 @@ def small(inputs: int, outputs: int) -> Any:
     ],
 )
 def test_network_that_does_not_fit_raises(kind: Any, action: Any, network: Any) -> None:
-    agent = kind((BOX, action), network=network(), seed=1)
     with pytest.raises(ValueError, match=rf"network .*{kind.__name__}"):
-        agent.build()
+        kind((BOX, action), network=network(), seed=1)
+
+
+def test_networks_of_several_agents_are_checked() -> None:
+    team = spaces.Tuple([BOX, BOX]), spaces.Tuple([spaces.Discrete(2)] * 2)
+    actors, critics = [small(3, 2), small(3, 2)], [small(10, 1), small(10, 1)]
+    noterl.MADDPG(team, network=(actors, critics), seed=1)
+    for wrong in (([small(3, 2), small(3, 3)], critics), (actors, [small(10, 1), small(9, 1)])):
+        with pytest.raises(ValueError, match=r"network .*MADDPG"):
+            noterl.MADDPG(team, network=wrong, seed=1)
+
+
+def test_check_of_a_network_changes_nothing() -> None:
+    network = small(3, 2)
+    before = networks.get_weights(network)
+    agent = noterl.DQN((BOX, spaces.Discrete(2)), network=network, seed=1)
+    assert agent.schedule is None and agent.trace_counts.total() == 0
+    assert all((old == new).all() for old, new in zip(before, networks.get_weights(network), strict=True))
+    plain = noterl.DQN((BOX, spaces.Discrete(2)), hidden=(4,), seed=1)
+    assert agent.generators.get_state() == plain.generators.get_state()
+
+
+@pytest.mark.backends("torch")
+class TestTorch:
+    """Modules whose weights are not there yet, compiled modules and schedulers."""
+
+    def test_lazy_layers_get_their_shapes(self) -> None:
+        from torch import nn
+
+        def lazy(outputs: int) -> Any:
+            return nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(outputs))
+
+        box = BOX, spaces.Box(-1.0, 1.0, (2,))
+        agent = noterl.TD3(box, network=(lazy(2), lazy(1), lazy(1)), seed=1)
+        assert [tuple(weight.shape) for weight in agent.critics[0].parameters()] == [(4, 5), (4,), (1, 4), (1,)]
+        pairs = zip(agent.actor.parameters(), agent.target_actor.parameters(), strict=True)
+        assert all((ours == theirs).all() for ours, theirs in pairs)
+        dqn = noterl.DQN((BOX, spaces.Discrete(2)), network=lazy(2), seed=1)
+        again = noterl.DQN((BOX, spaces.Discrete(2)), network=lazy(2), seed=1)
+        dqn.build()
+        assert {name: array.shape for name, array in dqn.get_weights().items()} == {
+            name: array.shape for name, array in again.get_weights().items()
+        }
+
+    def test_lazy_layers_in_a_class_of_the_user_raise_a_hint(self) -> None:
+        from torch import nn
+
+        with pytest.raises(ValueError, match=r"network LazyLinear .*call it once"):
+            networks.clone(nn.LazyLinear(3))
+
+    def test_compiled_module_raises(self) -> None:
+        import torch
+
+        compiled = torch.compile(small(3, 2))
+        with pytest.raises(ValueError, match=r"^network .*torch\.compile"):
+            noterl.DQN((BOX, spaces.Discrete(2)), network=compiled)
+
+    def test_scheduler_raises(self) -> None:
+        import torch
+
+        agent = noterl.DQN((BOX, spaces.Discrete(2)), hidden=(4,), seed=1)
+        optimizer = torch.optim.Adam(agent.q.parameters())
+        for scheduler in (
+            torch.optim.lr_scheduler.StepLR(optimizer, 10),
+            torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
+        ):
+            with pytest.raises(ValueError, match=rf"^optimizer .*{type(scheduler).__name__}.*LearningRateScheduler"):
+                agent.compile(scheduler)
+
+    def test_weights_are_exported_under_the_names_of_torch(self, tmp_path: Any) -> None:
+        import torch
+        from safetensors.torch import load_file
+
+        agent = noterl.PPO((BOX, spaces.Discrete(2)), hidden=(4,), normalize_observation=True, seed=1)
+        agent.save_weights(tmp_path / "torch.safetensors", layout="torch")
+        found = load_file(tmp_path / "torch.safetensors")
+        for name in ("actor", "critic"):
+            module = getattr(agent, name)
+            own = {key.removeprefix(f"{name}."): value for key, value in found.items() if key.startswith(f"{name}.")}
+            fresh = networks.clone(module)
+            with torch.no_grad():
+                for parameter in fresh.parameters():
+                    parameter.zero_()
+            fresh.load_state_dict(own)
+            pairs = zip(module.parameters(), fresh.parameters(), strict=True)
+            assert all((ours == theirs).all() for ours, theirs in pairs)
+        assert any(name.startswith("normalizers/") for name in found)
+
+
+@pytest.mark.backends("jax", "tensorflow")
+def test_layout_of_torch_needs_modules_of_torch(tmp_path: Any) -> None:
+    agent = noterl.DQN((BOX, spaces.Discrete(2)), hidden=(4,), seed=1)
+    with pytest.raises(ValueError, match=r"layout must be 'keras'.*'q'"):
+        agent.save_weights(tmp_path / "a.safetensors", layout="torch")
+    with pytest.raises(ValueError, match="layout must be 'keras' or 'torch', got 'onnx'"):
+        agent.save_weights(tmp_path / "a.safetensors", layout="onnx")
+    assert not list(tmp_path.iterdir())

@@ -189,7 +189,7 @@ class TestLambdaCallback:
 class TestEpisodePrinter:
     def test_line_holds_episode_steps_reward_loss_and_speed(self, capsys: pytest.CaptureFixture[str]) -> None:
         printer = EpisodePrinter(every=2)
-        printer.agent = SimpleNamespace(steps=100, updates=0)
+        printer.agent = SimpleNamespace(steps=100, updates=0, episodes=0)
         printer.on_train_begin({})
         for reward, steps, seconds, loss in [
             (1.0, 110, 0.5, {}),
@@ -209,7 +209,7 @@ class TestEpisodePrinter:
         agent.fit(episodes=25, verbose=2)
         assert re.findall(r"^episode (\d+)", capsys.readouterr().out, re.MULTILINE) == ["10", "20"]
         agent.fit(episodes=7, verbose=2, log_every=3)
-        assert re.findall(r"^episode (\d+)", capsys.readouterr().out, re.MULTILINE) == ["3", "6"]
+        assert re.findall(r"^episode (\d+)", capsys.readouterr().out, re.MULTILINE) == ["28", "31"]
 
     def test_fit_prints_a_line_every_10_seconds_of_a_long_episode(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -37,6 +37,21 @@ def restore_beginning(agent: noterl.DQN, beginning: dict[str, Any]) -> None:
     agent.set_state(beginning)
 
 
+class Ready:
+    """An evaluator whose evaluation has ended."""
+
+    def __init__(self, counts: dict[str, Any], result: dict[str, Any]) -> None:
+        self.pending: Any = counts
+        self._result = result
+
+    def is_ready(self) -> bool:
+        return self.pending is not None
+
+    def result(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        counts, self.pending = self.pending, None
+        return counts, self._result
+
+
 class TestEvaluate:
     def test_results_equal_those_of_agent_evaluate(self, agent: noterl.DQN) -> None:
         """The state at the end of the third episode is evaluated again with `agent.evaluate`."""
@@ -112,6 +127,30 @@ class TestEvaluate:
         logged = [value for value in history.history.get("evaluation_reward_mean", []) if not math.isnan(value)]
         assert logged == found[0][0]["reward_mean"][: len(logged)]
         assert not multiprocessing.active_children()
+
+    def test_result_that_a_save_takes_is_logged_by_the_next_episode(self) -> None:
+        evaluate, agent = Evaluate(every=2), rewarded([0])
+        evaluate.agent = agent
+        evaluate._evaluator = Ready({"episodes": 2, "steps": 2}, {"reward_mean": 7.0})
+        saved = evaluate.get_state()
+        assert saved["unlogged"] == {"evaluation_reward_mean": 7.0}
+        restored = Evaluate(every=2)
+        restored.set_state(saved)
+        for each in (evaluate, restored):
+            logs: dict[str, Any] = {}
+            each.on_episode_end(2, logs)
+            assert logs == {"evaluation_reward_mean": 7.0}
+            each.on_episode_end(3, logs := {})
+            assert logs == {}
+
+    def test_means_of_several_agents_can_be_monitored(self) -> None:
+        from noterl.callbacks import EarlyStopping
+        from noterl.envs import Signals
+
+        agent = noterl.MADDPG(Signals, hidden=(4,), seed=1)
+        agent.compile(batch_size=4, learning_starts=10**6, replay=noterl.Replay(50))
+        stopper = EarlyStopping(1, -(10**6), monitor="evaluation_reward_mean/listener")
+        assert len(agent.fit(episodes=9, callbacks=[Evaluate(every=2, episodes=1), stopper], verbose=0)) == 2
 
     def test_errors_of_the_background_process_raise(self) -> None:
         with pytest.raises(ValueError, match=r"evaluate: the arguments of a process must be picklable"):

@@ -111,6 +111,21 @@ class TestLeaving:
             env.step(np.zeros(2, np.float32))
 
 
+class TestSignals:
+    def test_later_episodes_are_reproducible_without_a_seed(self) -> None:
+        def symbols() -> list[int]:
+            env, found = Signals(length=3), []
+            for seed in (5, None, None):
+                observations, _ = env.reset(seed=seed)
+                while env.agents:
+                    found.append(observations["speaker"])
+                    observations, *_ = env.step({"speaker": 0, "listener": 0})
+            return found
+
+        first = symbols()
+        assert len(first) == 12 and symbols() == first
+
+
 class TestSources:
     def test_description_has_the_agents(self) -> None:
         source = envs.resolve(Signals)

@@ -52,6 +52,7 @@ def test_replay_memory_stores_prepared_rollouts_of_user_agent() -> None:
     [
         ("rollout", {"twice": ((), "float32")}, None),
         ("rollout", {"twice": ((2,), "float32")}, r"extra_spec .*'twice'.*\(2,\).*\(\)"),
+        ("rollout", {"twice": ((), "int32")}, r"extra_spec .*'twice'.*int32.*float32"),
         ("rollout", {"thrice": ((), "float32")}, "extra_spec .*'thrice'.*'twice'.*'copy'"),
         ("rollout", {"twice": 3}, "extra_spec of Declared"),
         ("replay", {"twice": ((), "float32")}, "extra_spec of Declared .*replay"),
@@ -64,6 +65,20 @@ def test_extra_spec_must_declare_fields_of_prepare(memory: str, spec: Any, messa
     with contextlib.nullcontext() if message is None else pytest.raises(ValueError, match=message):
         agent.compile(batch_size=4, **({"replay": noterl.Replay(20)} if has_replay else {}))
         agent.build()
+
+
+def test_memory_keeps_the_dtypes_of_prepared_fields() -> None:
+    class Marked(Reinforce):
+        """Its field `mark` is 2^24 + 1, which float32 cannot hold."""
+
+        def prepare(self, rollout: Any) -> dict[str, Any]:
+            return {**super().prepare(rollout), "mark": 0 * keras.ops.cast(rollout.index, "int32") + 2**24 + 1}
+
+    agent = Marked(lambda: Corridor(), seed=1)
+    agent.compile(replay=noterl.Replay(20), batch_size=4)
+    agent.fit(steps=8, verbose=0)
+    batch = agent.replay.gather(agent.replay.sample(1, 4, generator=np.random.default_rng(0)), gamma=0.9)
+    assert batch.extra["mark"].dtype == np.int32 and (batch.extra["mark"] == 2**24 + 1).all()
 
 
 @pytest.mark.parametrize("shared", [None, True])

@@ -16,6 +16,7 @@ from noterl import policies
 from noterl.callback import Callback
 from noterl.callbacks import LambdaCallback
 from noterl.envs.checking.checker import InvalidStepError
+from noterl.noise import OrnsteinUhlenbeckProcess
 from noterl.training.evaluation import interquartile_mean
 from tests.support.doubles import CountingEnv, StatefulEnv
 from tests.support.states import assert_same_state
@@ -181,6 +182,33 @@ class TestSeeds:
         assert set(actions[150:]) == {0}
 
 
+class RecordedNoise(OrnsteinUhlenbeckProcess):
+    """Records the calls of `reset`."""
+
+    resets: ClassVar[list[int | None]] = []
+
+    def reset(self, lane: int | None = None) -> None:
+        RecordedNoise.resets.append(lane)
+        super().reset(lane)
+
+
+@pytest.mark.parametrize(("num_envs", "resets"), [(1, [None, 0, 0]), (2, [None, 0])])
+def test_noise_is_reset_when_an_episode_begins(
+    num_envs: int, resets: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = noterl.DDPG("Pendulum-v1", hidden=(4,), seed=1)
+    agent.compile(noise=RecordedNoise(theta=0.1, sigma=0.5), replay=noterl.Replay(300), learning_starts=10**6)
+    agent.fit(steps=30, verbose=0)
+    before = agent.noise.get_state()
+    monkeypatch.setattr(RecordedNoise, "resets", [])
+    first = agent.evaluate(episodes=3, deterministic=False, num_envs=num_envs)
+    assert RecordedNoise.resets == resets
+    assert_same_state(before, agent.noise.get_state())
+    agent.fit(steps=10, verbose=0)  # moves the training noise, which evaluations do not depend on
+    again = agent.evaluate(episodes=3, deterministic=False, num_envs=num_envs)
+    np.testing.assert_array_equal(first["returns"], again["returns"])
+
+
 class TestTraining:
     """A run with evaluations in between, also in callbacks, equals the run without, bit for bit."""
 
@@ -290,6 +318,48 @@ class TestEvents:
         assert [name for name, _ in calls] == ["begin", "end", "result"]
         assert calls[0][1] == {}
         np.testing.assert_equal(calls[1][1], calls[2][1])
+
+    def test_own_callbacks_receive_the_events_outside_and_inside_of_fit(self) -> None:
+        agent, events = TapeAgent(lambda: CountingEnv(2), tape=Tape()), []
+
+        class Listening(Callback):
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def on_evaluate_begin(self, logs: Any) -> None:
+                events.append((self.name, "begin", self.agent is agent))
+
+            def on_evaluate_end(self, logs: Any) -> None:
+                events.append((self.name, "end", logs["reward_mean"]))
+
+            def on_train_begin(self, logs: Any) -> None:
+                events.append((self.name, "train"))
+
+        agent.compile(policy=policies.GreedyQPolicy(), replay=noterl.Replay(20), batch_size=1)
+        result = agent.evaluate(episodes=2, callbacks=[Listening("own")])
+        mean = result["reward_mean"]
+        assert events == [("own", "begin", True), ("own", "end", mean)]
+        events.clear()
+        inner = LambdaCallback(on_train_begin=lambda logs: agent.evaluate(episodes=1, callbacks=[Listening("own")]))
+        agent.fit(episodes=1, callbacks=[inner, Listening("fit")], verbose=0)
+        names = [name for name, event, *_ in events if event != "train"]
+        assert names == ["fit", "own", "fit", "own"]
+        with pytest.raises(ValueError, match="callbacks"):
+            agent.evaluate(episodes=1, callbacks=[3])
+
+    def test_keras_callback_receives_the_events_outside_of_fit(self) -> None:
+        class Listening(keras.callbacks.Callback):
+            def on_test_begin(self, logs: Any = None) -> None:
+                self.seen = [self.model.name]
+
+            def on_test_end(self, logs: Any = None) -> None:
+                self.seen.append(logs["length_mean"])
+
+        agent = TapeAgent(lambda: CountingEnv(2), tape=Tape())
+        agent.compile(policy=policies.GreedyQPolicy(), replay=noterl.Replay(20), batch_size=1)
+        listening = Listening()
+        agent.evaluate(episodes=1, callbacks=[listening])
+        assert listening.seen == ["TapeAgent", 2.0]
 
     def test_changes_of_the_logs_by_a_callback_do_not_change_the_result(self) -> None:
         agent, results = player(), []

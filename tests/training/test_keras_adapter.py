@@ -408,6 +408,19 @@ class TestSavers:
         for ours, theirs in zip(network.get_weights(), get_weights(agent.q), strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
+    def test_subclass_of_model_checkpoint_loads_what_it_saves(self, tmp_path: Path) -> None:
+        class Reverting(keras.callbacks.ModelCheckpoint):
+            def on_train_end(self, logs: Any = None) -> None:
+                self.model.load_weights(tmp_path / "1.weights.h5")
+
+        agent = keras_small()
+        saver = Reverting(str(tmp_path / "{epoch}.weights.h5"), save_weights_only=True)
+        agent.fit(episodes=3, callbacks=[saver], verbose=0)
+        network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(2)])
+        network.load_weights(tmp_path / "1.weights.h5")
+        for ours, theirs in zip(network.get_weights(), get_weights(agent.q), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
     @pytest.mark.parametrize("arguments", [{}, {"save_weights_only": True}])
     def test_model_checkpoint_of_several_networks_raises(self, arguments: dict[str, Any], tmp_path: Path) -> None:
         path = str(tmp_path / ("x.weights.h5" if arguments else "x.keras"))

@@ -372,3 +372,48 @@ def test_every_built_in_agent_loads_in_a_new_process(tmp_path) -> None:
         agent.compile(replay=None if agent.memory == "rollout" else noterl.Replay(1_100))
         agent.save(path)
     assert run_python(LOAD, *paths).split() == list(agents)
+
+
+@pytest.mark.parametrize("broken", ["rollout", "replay"])
+def test_refused_state_leaves_the_rollout_unchanged(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=8, seed=1)
+    agent.compile(batch_size=4, replay=noterl.Replay(50))
+    agent.fit(steps=13, verbose=0)
+    rollout, state = learner_of(agent).rollout, agent.get_state()
+    before = {name: np.copy(getattr(rollout, name)) for name in ("observation", "reward", "valid", "ended")}
+    if broken == "replay":
+        state["replay"] = {**state["replay"], "capacity": 3}
+    else:
+
+        def fail(num_envs: int) -> None:
+            rollout.num_envs = num_envs
+            raise MemoryError("on purpose")
+
+        monkeypatch.setattr(rollout, "open", fail)
+    with pytest.raises(ValueError):
+        agent.set_state(state)
+    monkeypatch.undo()
+    assert (rollout.round, rollout.num_envs) == (5, 1)
+    for name, array in before.items():
+        np.testing.assert_array_equal(getattr(rollout, name), array)
+    agent.fit(steps=3, verbose=0)
+    assert agent.updates > 0
+
+
+@pytest.mark.backends("jax", "torch")
+def test_schedule_of_keras_imports_no_tensorflow(tmp_path: Path) -> None:
+    script = """
+import sys
+import noterl, keras
+
+rate = keras.optimizers.schedules.ExponentialDecay(1e-2, 10, 0.5)
+agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+agent.compile(keras.optimizers.Adam(rate, beta_1=0.8), batch_size=4, learning_starts=8, update_every=1, updates=1)
+agent.fit(steps=20, verbose=0)
+agent.save(sys.argv[1])
+found = noterl.load(sys.argv[1]).optimizer
+assert found._learning_rate.decay_rate == 0.5 and found.beta_1 == 0.8, found
+assert agent.configuration["optimizer/learning_rate"].startswith("ExponentialDecay(initial_learning_rate=0.01")
+print("tensorflow" in sys.modules)
+"""
+    assert run_python(script, tmp_path / "a.noterl").split()[-1] == "False"

@@ -41,6 +41,6 @@ if not (_here / "callbacks").is_dir():
 
 _AGENTS = ("a2c", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3")
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
-register_modules("noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules")
+register_modules("noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules", "noterl.networks.config")
 
 __getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

@@ -721,11 +721,11 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
     agent_class = registry.lookup(document["class"], custom_objects)
     if not (isinstance(agent_class, type) and issubclass(agent_class, Agent)):
         raise ValueError(f"the file names {document['class']!r} as its agent, which is not a noterl.Agent")
-    config, arguments = (saving.build(document[name], custom_objects) for name in ("config", "compile"))
-    if "env" in config:  # otherwise the constructor creates the environment
-        config["env"] = EnvSource.from_description(document["environment"])
     try:
         with networks.size_limit(document["state"].get("variables")):
+            config, arguments = (saving.build(document[name], custom_objects) for name in ("config", "compile"))
+            if "env" in config:  # otherwise the constructor creates the environment
+                config["env"] = EnvSource.from_description(document["environment"])
             agent: Agent = agent_class.from_config(config)
             agent.compile(**arguments)
     except saving.FileError as error:

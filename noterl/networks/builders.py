@@ -302,9 +302,45 @@ def _build(plan: tuple, shape: tuple[int, ...]) -> Network:
     native = getattr(backends.current(), "modules", None)
     network = keras_network(plan, shape) if native is None else native.build(plan, shape)
     set_weights(network, initial_weights(plan, get_weights(network), network_generator()))
-    if native is None:
-        network.noterl_recipe = (plan, shape)
+    network.noterl_recipe = (plan, shape)
     return network
+
+
+def build_plan(plan: Any, shape: tuple[int, ...]) -> Network:
+    """Build the network of a plan from a file.
+
+    Raises:
+        ValueError: if it is not a plan.
+    """
+    match plan:
+        case ("sequential", list(layers)):
+            _check_layers(layers)
+        case ("dueling", list(trunk), list(stream), int(outputs)) if outputs > 0:
+            _check_layers([*trunk, *stream])
+        case _:
+            raise ValueError(f"layers must be a plan, got {plan!r:.80}")
+    return _build(plan, shape)
+
+
+def _check_layers(layers: Sequence[Any]) -> None:
+    """Raise a ValueError if one of the layers of a plan is malformed."""
+    for layer in layers:
+        match layer:
+            case ("dense", int(units), str(activation), *gain) if units > 0 and len(gain) < 2:
+                check_word("activation", activation, ACTIVATIONS)
+            case ("convolution", int(), int(), int(), str(activation), *gain) if min(layer[1:4]) > 0 and len(gain) < 2:
+                check_word("activation", activation, ACTIVATIONS)
+            case ("encoders", list(plans)):
+                for start, stop, inner in plans:
+                    if not (type(start) is type(stop) is int and 0 <= start < stop):
+                        raise ValueError(f"an encoder must have columns, got {start!r:.40} to {stop!r:.40}")
+                    _check_layers(inner)
+            case ("rearrange", tuple(axes), tuple(shape)) if all(type(each) is int for each in (*axes, *shape)):
+                pass
+            case ("scale" | "log_std", float() | int()) | ("flatten",):
+                pass
+            case _:
+                raise ValueError(f"a plan must have known layers, got {layer!r:.80}")
 
 
 def _check_sizes(**sizes: Sequence[Any]) -> None:

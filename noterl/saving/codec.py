@@ -177,6 +177,8 @@ _BUILDERS: dict[str, Callable[[str, dict[str, Any], dict[str, type], str], Any]]
 def _construct(call: Callable[[dict[str, Any]], Any], config: dict[str, Any], name: str, place: str) -> Any:
     try:
         return call(config)
+    except FileError:
+        raise
     except Exception as error:  # Arguments from a file may make a constructor raise anything.
         raise ValueError(f"{place}: {name} cannot be built from {config!r:.200}: {error}") from error
 

@@ -18,6 +18,7 @@ from noterl.collect.checks import check_state as check_lanes
 from noterl.learning import optimizers
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
+from noterl.networks.config import stored
 from noterl.training.session import Session
 from noterl.types import Counters
 from noterl.utils.checks import check_bool
@@ -171,7 +172,7 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
     check_bool("replay", replay)
     algorithm = parts.algorithm
     config = algorithm.get_config()
-    config.update({"env": None} if "env" in config else {})
+    config = stored({name: None if name == "env" else value for name, value in config.items()})
     arguments = dict(parts.settings.arguments)
     if replay and parts.learner.replay is not None:  # the default capacity depends on the machine
         arguments["replay"] = parts.learner.replay

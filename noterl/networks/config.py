@@ -1,0 +1,249 @@
+"""Networks in files: the plans of noterl's builders, and Keras models of layers that are known to be harmless.
+
+Keras's own configurations are not used: they name modules to import, and making them imports TensorFlow. Layers are
+read from their attributes instead, and built by calling their constructors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from noterl.backends import keras
+from noterl.networks.access import get_weights, is_module, is_network, variables
+from noterl.networks.builders import ACTIVATIONS, build_plan
+from noterl.networks.size_limit import claim, plan_sizes
+from noterl.registry import Configurable, register
+
+_CONVOLUTION = ("filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "groups", "use_bias")
+_POOLING = ("pool_size", "strides", "padding", "data_format")
+
+# For each layer, the arguments that are stored. None of them is a file, a function or another layer, except for an
+# activation, which is stored by its name.
+_LAYERS: dict[str, tuple[str, ...]] = {
+    "Activation": (),
+    "Add": (),
+    "Average": (),
+    "AveragePooling1D": _POOLING,
+    "AveragePooling2D": _POOLING,
+    "BatchNormalization": ("axis", "momentum", "epsilon", "center", "scale"),
+    "Concatenate": ("axis",),
+    "Conv1D": _CONVOLUTION,
+    "Conv2D": _CONVOLUTION,
+    "Dense": ("units", "use_bias"),
+    "Dropout": ("rate",),
+    "ELU": ("alpha",),
+    "Flatten": ("data_format",),
+    "GlobalAveragePooling1D": ("data_format", "keepdims"),
+    "GlobalAveragePooling2D": ("data_format", "keepdims"),
+    "GlobalMaxPooling1D": ("data_format", "keepdims"),
+    "GlobalMaxPooling2D": ("data_format", "keepdims"),
+    "LayerNormalization": ("axis", "epsilon", "center", "scale"),
+    "LeakyReLU": ("negative_slope",),
+    "Maximum": (),
+    "MaxPooling1D": _POOLING,
+    "MaxPooling2D": _POOLING,
+    "Minimum": (),
+    "Multiply": (),
+    "Permute": ("dims",),
+    "ReLU": ("max_value", "negative_slope", "threshold"),
+    "Rescaling": ("scale", "offset"),
+    "Reshape": ("target_shape",),
+    "Softmax": ("axis",),
+    "Subtract": (),
+}
+_WITH_ACTIVATION = ("Activation", "Conv1D", "Conv2D", "Dense")
+_MERGING = ("Add", "Average", "Concatenate", "Maximum", "Minimum", "Multiply", "Subtract")
+_ACTIVATION_NAMES = (
+    *ACTIVATIONS,
+    "softmax",
+    "softplus",
+    "softsign",
+    "selu",
+    "exponential",
+    "leaky_relu",
+    "relu6",
+    "mish",
+)
+
+
+@register
+class StoredNetwork(Configurable):
+    """The configuration of a network in a file; `from_config` returns the network itself.
+
+    Args:
+        kind: "plan" for a network of noterl's builders; "Sequential" or "Functional" for a Keras model.
+        shape: of the inputs.
+        layers: of a plan: the plan. Otherwise a list of `(class, arguments, positions of the inputs in this list)`; the
+            inputs of the model have the position -1.
+        outputs: positions of the outputs of a Functional model.
+    """
+
+    def __init__(self, kind: str, shape: Sequence[int], layers: Any, outputs: Sequence[int] = ()) -> None:
+        self.kind, self.shape, self.layers, self.outputs = kind, tuple(shape), layers, list(outputs)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """Build the network.
+
+        Raises:
+            ValueError: if the configuration is not one that `stored` returns.
+            FileError: if the network is larger than a limit; see `size_limit`.
+        """
+        stored = cls(**config)
+        if not all(type(length) is int and length > 0 for length in stored.shape):
+            raise ValueError(f"shape must hold positive ints, got {stored.shape!r:.80}")
+        return build_plan(stored.layers, stored.shape) if stored.kind == "plan" else _build(stored)
+
+
+def stored(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments with each network replaced by its `StoredNetwork`, also in lists and tuples.
+
+    A network that cannot be stored stays: a module of torch that noterl has not built, or a Keras model with other
+    layers, several inputs, or layers that are called twice. Networks that share weights stay too, because they would
+    not share them after loading.
+    """
+    found = list(_networks_in(list(arguments.values())))
+    held = [id(variable) for network in found for variable in variables(network)]
+    if not found or len(set(held)) < len(held):
+        return arguments
+    return {name: _stored(value) for name, value in arguments.items()}
+
+
+def _networks_in(value: Any) -> Iterator[Any]:
+    if is_network(value):
+        yield value
+    elif type(value) in (list, tuple):
+        for each in value:
+            yield from _networks_in(each)
+
+
+def _stored(value: Any) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(map(_stored, value))
+    if not is_network(value):
+        return value
+    plan, shape = getattr(value, "noterl_recipe", (None, ()))
+    if plan is not None and sorted(plan_sizes(plan, shape)) == sorted(map(np.size, get_weights(value))):
+        return StoredNetwork("plan", [int(length) for length in shape], plan)
+    return (None if is_module(value) else _describe(value)) or value
+
+
+def _describe(network: Any) -> StoredNetwork | None:
+    """Return the configuration of a Keras model; None if it cannot be stored."""
+    is_sequential = type(network) is keras.Sequential
+    if not is_sequential and (not isinstance(network, keras.Model) or type(network).__name__ != "Functional"):
+        return None
+    if not network.built or len(network.inputs) != 1 or isinstance(network.input, dict | list):
+        return None
+    if is_sequential:
+        found = [_arguments(layer) for layer in network.layers]
+        places = [[index - 1] for index in range(len(found))]
+        outputs: list[int] = []
+    else:
+        operations = [each for each in network.operations if type(each) is not keras.layers.InputLayer]
+        found = [_arguments(operation) for operation in operations]
+        index = {id(each): position for position, each in enumerate(operations)}
+        places = []
+        for operation in operations:
+            if len(operation._inbound_nodes) != 1 or len(operation._inbound_nodes[0].outputs) != 1:
+                return None
+            tensors = operation._inbound_nodes[0].input_tensors
+            places.append([index.get(id(tensor._keras_history.operation), -1) for tensor in tensors])
+        outputs = [index.get(id(tensor._keras_history.operation), -1) for tensor in network.outputs]
+        if isinstance(network.output, dict):
+            return None
+    if None in found:
+        return None
+    layers = [
+        [type(layer).__name__, arguments, inputs]
+        for layer, arguments, inputs in zip(network.layers if is_sequential else operations, found, places, strict=True)
+    ]
+    return StoredNetwork(type(network).__name__, tuple(network.inputs[0].shape[1:]), layers, outputs)
+
+
+def _arguments(layer: Any) -> dict[str, Any] | None:
+    """Return the arguments of a layer; None if it cannot be stored."""
+    name = type(layer).__name__
+    if name not in _LAYERS or type(layer) is not getattr(keras.layers, name):
+        return None
+    if any(value is not None for key, value in vars(layer).items() if key.endswith(("_regularizer", "_constraint"))):
+        return None
+    if layer.dtype_policy.name != "float32":
+        return None
+    found = {key: _plain(getattr(layer, key)) for key in _LAYERS[name]}
+    if name in _WITH_ACTIVATION:
+        activation = getattr(layer.activation, "__name__", "linear" if layer.activation is None else "")
+        if activation not in _ACTIVATION_NAMES or layer.activation not in (
+            None,
+            getattr(keras.activations, activation),
+        ):
+            return None
+        found["activation"] = activation
+    if not all(_is_plain(value) for value in found.values()):
+        return None
+    return found if layer.trainable else {**found, "trainable": False}
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(type(each) in (int, float) for each in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _build(stored: StoredNetwork) -> Any:
+    if stored.kind not in ("Sequential", "Functional"):
+        raise ValueError(f"there is no network of the kind {stored.kind!r:.40}")
+    start = keras.Input(stored.shape)
+    layers: list[Any] = []
+    tensors: list[Any] = []
+    for name, arguments, places in stored.layers:
+        layer = _make_layer(name, arguments)
+        if not places or not all(type(place) is int and -1 <= place < len(tensors) for place in places):
+            raise ValueError(f"{name!r:.40} has the inputs {places!r:.80}, which do not precede it")
+        inputs = [start if place == -1 else tensors[place] for place in places]
+        claim(_weights(layer, tuple(inputs[0].shape[1:])))
+        tensors.append(layer(inputs) if name in _MERGING else layer(*inputs))
+        layers.append(layer)
+    if stored.kind == "Sequential":
+        return keras.Sequential([keras.Input(stored.shape), *layers])
+    outputs = [start if place == -1 else tensors[place] for place in stored.outputs]
+    return keras.Model(start, outputs[0] if len(outputs) == 1 else outputs)
+
+
+def _make_layer(name: Any, arguments: Any) -> Any:
+    """Return a layer of the allow-list, not built yet."""
+    if name not in _LAYERS:
+        raise ValueError(f"a file cannot hold the layer {name!r:.40}")
+    activation = ("activation",) if name in _WITH_ACTIVATION else ()
+    allowed = {*_LAYERS[name], *activation, "trainable"}
+    if (
+        not isinstance(arguments, dict)
+        or not arguments.keys() <= allowed
+        or not all(map(_is_plain, arguments.values()))
+    ):
+        raise ValueError(f"{name} has the arguments {arguments!r:.120}; a file may hold {sorted(allowed)}")
+    if arguments.get("activation", "linear") not in _ACTIVATION_NAMES:
+        raise ValueError(f"{name} has the activation {arguments['activation']!r:.40}")
+    named = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    if name in ("LayerNormalization",) and isinstance(named.get("axis"), tuple):
+        named["axis"] = list(named["axis"])
+    return getattr(keras.layers, name)(**named)
+
+
+def _weights(layer: Any, shape: tuple[int, ...]) -> list[int]:
+    """Return the number of values in each weight that a layer adds for inputs of this shape."""
+    kind = type(layer).__name__
+    if kind == "Dense":
+        return [shape[-1] * layer.units, layer.units]
+    if kind in ("Conv1D", "Conv2D"):
+        channels = shape[-1] if layer.data_format == "channels_last" else shape[0]
+        return [math.prod(layer.kernel_size) * channels * layer.filters, layer.filters]
+    return [4 * math.prod(shape)] if kind in ("BatchNormalization", "LayerNormalization") else []

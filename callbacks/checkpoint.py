@@ -121,6 +121,7 @@ class Checkpoint(Callback):
         self.save_replay = check_bool("save_replay", save_replay)
         self.background = check_bool("background", background)
         self._kept: list[_File] = []
+        self._has_score = True  # False after an episode whose logs do not hold the metric
         self._saved_at = 0  # environment steps at the last save, or at the start of training
         self._writer = Writer()
 
@@ -156,13 +157,15 @@ class Checkpoint(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Write the manifest, which names no files of other runs."""
         saving.check_writable(self.path / "probe")
-        self._saved_at = self.agent.steps
+        self._saved_at, self._has_score = self.agent.steps, True
         self._write_manifest([file.name for file in self._kept])
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Update the score."""
         if logs.get("complete", True):
+            self._has_score = False
             self._monitor.update(logs, self.agent)
+            self._has_score = True
 
     def on_due(self, logs: Logs) -> None:
         """Save."""
@@ -174,7 +177,8 @@ class Checkpoint(Callback):
         last = self.save_last or stopped
         by_score = self.save_best_only or self.save_top_k is not None
         try:
-            if (self.agent.steps > self._saved_at or stopped) and (last or by_score):
+            changed = self.agent.steps > self._saved_at or stopped
+            if changed and self._has_score and (last or by_score):
                 self._save(last=last)
         finally:
             self._writer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from noterl.callback import Callback, Every
@@ -64,12 +65,19 @@ class AdaptiveCallback(Callback):
         self._values: dict[str, Values] = {}  # not rounded
         self._first: dict[str, Values] = {}
 
-    def _check_batch(self, name: str) -> None:
-        least, replay = self._adjusted[name].min, self.agent.replay
-        most = replay.capacity if isinstance(replay, Replay) else self.agent.largest_batch(least)
-        if name == "batch" and least > most:
-            kind = "the capacity of the replay memory" if isinstance(replay, Replay) else "the transitions of a rollout"
+    def _largest_batch(self, least: int) -> int:
+        """Return the largest batch that the memory will be able to sample.
+
+        Raises:
+            ValueError: if it is less than `least`, the bound of the batch.
+        """
+        replay, kind = self.agent.replay, "the transitions of a rollout"
+        most = self.agent.largest_batch(sys.maxsize) if self.agent.memory == "rollout" else sys.maxsize
+        if isinstance(replay, Replay) and replay.capacity < most:
+            most, kind = replay.capacity, "the capacity of the replay memory"
+        if least > most:
             raise ValueError(f"min of batch must be at most {kind}, {most}, got {least}")
+        return most
 
     def _measure(self) -> float | None:
         """Return the measured quantity; None if there is nothing to measure yet."""
@@ -92,8 +100,8 @@ class AdaptiveCallback(Callback):
                 self._first[name] = self._values[name] = present
             if tunable.is_count:
                 (first,) = self._first[name].values()
-                self._adjusted[name] = how.with_defaults(int(first), batch=name == "batch")
-                self._check_batch(name)
+                most = self._largest_batch(how.min or 1) if name == "batch" else None
+                self._adjusted[name] = how.with_defaults(int(first), largest_batch=most)
             self._write(name)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -154,8 +162,9 @@ class AdaptiveCallback(Callback):
     def _rounded(self, name: str) -> Values:
         how, values = self._adjusted[name], self._values[name]
         if name == "collect":  # not stored, so that it is not applied again to the next value
-            room = 1.0 - len(self.agent.replay) / self.agent.replay.capacity
-            values = {part: value * room if room > 0 else value for part, value in values.items()}
+            capacity = self.agent.replay.capacity
+            room = capacity - len(self.agent.replay)
+            values = {part: value * room / capacity if room > 0 else value for part, value in values.items()}
         if isinstance(how, Scale):
             return {part: how.rounded(value, batch=name == "batch") for part, value in values.items()}
         return values

@@ -76,14 +76,21 @@ class Scale:
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min must be at most max, {self.max}, got {self.min}")
 
-    def with_defaults(self, first: int, *, batch: bool) -> Scale:
+    def with_defaults(self, first: int, *, largest_batch: int | None) -> Scale:
         """Return a copy whose defaults are replaced by values that depend on the first count.
+
+        Args:
+            first: the first count.
+            largest_batch: of a batch, the largest size that can be sampled; None for another count.
 
         Raises:
             ValueError: if the batch could take too many sizes.
         """
+        batch = largest_batch is not None
         low = self.min or (max(1, first // 2) if batch else 1)
         high = max(low, self.max or LARGEST * first)
+        if largest_batch is not None:
+            high = max(low, min(high, max(largest_batch, first)))
         align = self.align or (first if batch else 1)
         if batch and high // align - low // align + 1 > MOST_SIZES:
             raise ValueError(

@@ -71,11 +71,11 @@ def test_hard_copies_count_updates_within_a_group() -> None:
         agent.fit(steps=60, verbose=0)
         assert agent.updates == 28
         weights = agent.get_weights()
-        assert any((weights[f"target_q/{n}"] != weights[f"q/{n}"]).any() for n in range(4))
+        assert any((weights[f"target_q/{n:03d}"] != weights[f"q/{n:03d}"]).any() for n in range(4))
         agent.fit(steps=10, verbose=0)
         weights = agent.get_weights()
         assert agent.updates == 35
-        assert all((weights[f"target_q/{n}"] == weights[f"q/{n}"]).all() for n in range(4))
+        assert all((weights[f"target_q/{n:03d}"] == weights[f"q/{n:03d}"]).all() for n in range(4))
         states.append(copied(agent.get_state()))
     assert differences(*states) == []
 

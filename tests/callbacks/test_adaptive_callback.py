@@ -276,7 +276,7 @@ class TestScales:
 
     @pytest.mark.parametrize(("value", "set_to"), [(7.99, 7), (8.0, 8), (1.2, 1)])
     def test_counts_are_rounded_down(self, value: float, set_to: int) -> None:
-        assert Scale().with_defaults(8, batch=False).rounded(value, batch=False) == set_to
+        assert Scale().with_defaults(8, largest_batch=None).rounded(value, batch=False) == set_to
 
     def test_too_many_sizes_raise(self) -> None:
         with pytest.raises(ValueError, match=r"^align .* 32 .* 512 .*got 8$"):

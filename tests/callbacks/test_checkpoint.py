@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import noterl
+from noterl import saving
 from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from noterl.callbacks.checkpoint import MANIFEST
 from tests.support.states import assert_same_state
@@ -277,9 +278,14 @@ class TestFailures:
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
-        assert names(tmp_path) == before
+        assert (agent.episodes, names(tmp_path)) == (1, before)
         monkeypatch.undo()
         assert noterl.load(tmp_path / before[0]).episodes == 1
+        monkeypatch.setattr(saving, "write", lambda path, document: full(0))
+        with pytest.raises(OSError, match="No space left"):
+            agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
+        monkeypatch.undo()
+        assert (agent.episodes, names(tmp_path)) == (2, before)
         agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
         assert episodes_of(tmp_path) == [3]
 

@@ -103,7 +103,9 @@ def test_images_fit(frames: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value"), [("counters.steps", 2**63), ("generators.seed", 2**128), ("generators.seed", 16**20_000)]
+    ("place", "value"),
+    [("counters.steps", 2**63), ("generators.seed", 2**128), ("generators.seed", 16**20_000)],
+    ids=["steps", "seed", "long seed"],
 )
 def test_state_with_huge_numbers_is_refused(place: str, value: int, file: Path, tmp_path: Path) -> None:
     agent = one_lane(seed=8)

@@ -89,18 +89,16 @@ class MADDPG(MultiAgent):
         spaces = list(zip(self._team.observation_space, self._team.action_space, strict=True))
         self.groups = [spaces.index(pair) for pair in spaces]  # for each agent, the first agent with the same spaces
         check_bool("independent", independent)
-        scales = [networks.column_scales(space) for space in self._network_space]
-        self.scales = [factors if (factors != 1).any() else 1.0 for factors in scales]
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]
         chosen = self.groups if check_bool("shared", shared) else list(range(len(self.names)))
-        sizes = [observed + acted for observed, acted in zip(self.observation_size, self.action_size, strict=True)]
         actors, critics = networks.split_networks(network, "actors", "critics")
+        # Default critics scale pixels themselves.
+        scales = [networks.column_scales(space) for space in self._network_space]
+        self.scales = [factors if critics and (factors != 1).any() else 1.0 for factors in scales]
         self.actors, self.actor_of = self._networks_of(
             actors, chosen, lambda i: networks.default_network(self._network_space[i], hidden, self.action_size[i])
         )
-        self.critics, self.critic_of = self._networks_of(
-            critics, chosen, lambda i: networks.mlp(sum(sizes[j] for j in self.inputs[i]), hidden, 1)
-        )
+        self.critics, self.critic_of = self._networks_of(critics, chosen, lambda i: self._build_critic(i, hidden))
         self.target_actors = [networks.clone(actor) for actor in self.actors]
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
@@ -113,6 +111,11 @@ class MADDPG(MultiAgent):
         """Return the agents whose observations and actions the agent's critic receives, in order."""
         others = [] if independent else [other for other in range(len(self.names)) if other != agent]
         return [agent, *sorted(others, key=self.groups.__getitem__)]
+
+    def _build_critic(self, agent: int, hidden: Sequence[int]) -> Any:
+        inputs = self.inputs[agent]
+        actions = sum(self.action_size[other] for other in inputs)
+        return networks.default_critic([self._network_space[other] for other in inputs], hidden, actions)
 
     def _networks_of(self, own: Sequence[Any] | None, chosen: list[int], build: Any) -> tuple[list[Any], list[int]]:
         """Return the distinct networks, and the index of each agent's network."""

@@ -14,6 +14,10 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from noterl.envs.spaces import kind, show
+from noterl.utils.files import FileError
+
+# Networks receive this many numbers at most. Discrete values are one-hot, so each choice counts.
+_MAX_VALUES = 2**22
 
 # If shimmy is installed, these pass an id from their arguments to classic gym, which may import a module.
 _IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
@@ -78,8 +82,7 @@ def read(description: Any) -> Described:
         raise ValueError(f"description must be a dict, got {show(description)}")
     spaces: tuple[Any, Any] = (description.get("observation_space"), description.get("action_space"))
     for space in spaces:
-        if not isinstance(space, gymnasium.Space) or kind(space) is None:
-            raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
+        _check_space(space)
     env_id, agents = description.get("id"), description.get("agents")
     named = isinstance(agents, list) and all(isinstance(name, str) for name in agents)
     if agents is not None and not (named and all(kind(space) == "Tuple" for space in spaces)):
@@ -99,6 +102,13 @@ def read(description: Any) -> Described:
         _check_keywords(env_id, kwargs)
     # For gymnasium, -1 means no time limit even if the registered id has one.
     return Described(*spaces, env_id, {**kwargs, "max_episode_steps": -1 if limit is None else limit}, "", agents)
+
+
+def _check_space(space: Any) -> None:
+    if not isinstance(space, gymnasium.Space) or kind(space) is None:
+        raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
+    if gymnasium.spaces.flatdim(space) > _MAX_VALUES:
+        raise FileError(f"a space in its member 'agent.json' has more than {_MAX_VALUES} values: {show(space)}")
 
 
 def _check_keywords(env_id: str, kwargs: dict[str, Any]) -> None:

@@ -264,10 +264,6 @@ class ReplayedRolloutLearner(RolloutLearner):
         """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
         return self.replay.gather_ahead(lambda part: pad(self.replay.gather(part, gamma=part.gamma), size), samples)
 
-    def largest_batch(self, size: int) -> int:
-        """Return the smallest one of `size`, the transitions of a rollout, and those that the memory can sample."""
-        return min(super().largest_batch(size), self.replay.num_sampleable(size))
-
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return batches that are sampled like those of updates, with another generator; None for lack of data."""
         size = self.batch_size

@@ -187,16 +187,28 @@ def default_network(
     return _mlp(first, shape, hidden, outputs, activation, gain, log_std)
 
 
-def default_critic(space: spaces.Space[Any], hidden: Sequence[int], actions: int) -> Network:
+def default_critic(
+    space: spaces.Space[Any] | Sequence[spaces.Space[Any]], hidden: Sequence[int], actions: int
+) -> Network:
     """Build the default critic `[B, D + A] -> [B, 1]` for observations with D values and A values of actions.
 
-    An image goes through the convolutions of `nature_cnn` and 512 units, or 256 if it is part of a Dict; their outputs
-    join the other values. Values are divided by 255 as in `default_network`.
+    An image goes through the convolutions of `nature_cnn` and 512 units, or 256 if it is not the only part; their
+    outputs join the other values. Values are divided by 255 as in `default_network`.
+
+    Args:
+        space: of the observations, or the spaces of several agents, whose observations are one after another.
+        hidden: the units of each hidden layer.
+        actions: A, of all agents together.
     """
-    encoder = ObservationEncoder(space)
-    size = int(np.prod(encoder.space.shape))
-    action = Part((), None, slice(size, size + actions))
-    first = _encoders([*_parts(encoder), action], 512 if encoder.is_identity else 256, None)
+    encoders = list(map(ObservationEncoder, [space] if isinstance(space, spaces.Space) else space))
+    parts: list[Part] = []
+    size = 0
+    for encoder in encoders:
+        columns = [slice(size + part.columns.start, size + part.columns.stop) for part in _parts(encoder)]
+        parts += [part._replace(columns=each) for part, each in zip(_parts(encoder), columns, strict=True)]
+        size += int(np.prod(encoder.space.shape))
+    units = 512 if len(encoders) == 1 and encoders[0].is_identity else 256
+    first = _encoders([*parts, Part((), None, slice(size, size + actions))], units, None)
     return _mlp(first, size + actions, hidden, 1, "relu", None, None)
 
 

@@ -128,8 +128,15 @@ def _stored(value: Any) -> Any:
         return value
     plan, shape = getattr(value, "noterl_recipe", (None, ()))
     if plan is not None and sorted(plan_sizes(plan, shape)) == sorted(map(np.size, get_weights(value))):
-        return StoredNetwork("plan", [int(length) for length in shape], plan)
+        return StoredNetwork("plan", [int(length) for length in shape], _untracked(plan))
     return (None if is_module(value) else _describe(value)) or value
+
+
+def _untracked(value: Any) -> Any:
+    """Return nested tuples and lists without the list class of Keras, which attributes of models get."""
+    if isinstance(value, tuple | list):
+        return (tuple if isinstance(value, tuple) else list)(map(_untracked, value))
+    return value
 
 
 def _describe(network: Any) -> StoredNetwork | None:
@@ -137,7 +144,7 @@ def _describe(network: Any) -> StoredNetwork | None:
     is_sequential = type(network) is keras.Sequential
     if not is_sequential and (not isinstance(network, keras.Model) or type(network).__name__ != "Functional"):
         return None
-    if not network.built or len(network.inputs) != 1 or isinstance(network.input, dict | list):
+    if not network.built or len(network.inputs) != 1:
         return None
     if is_sequential:
         found = [_arguments(layer) for layer in network.layers]
@@ -154,7 +161,7 @@ def _describe(network: Any) -> StoredNetwork | None:
             tensors = operation._inbound_nodes[0].input_tensors
             places.append([index.get(id(tensor._keras_history.operation), -1) for tensor in tensors])
         outputs = [index.get(id(tensor._keras_history.operation), -1) for tensor in network.outputs]
-        if isinstance(network.output, dict):
+        if isinstance(network.output, dict) or isinstance(network.input, dict | list):
             return None
     if None in found:
         return None

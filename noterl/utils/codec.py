@@ -24,8 +24,8 @@ Array = npt.NDArray[Any]
 MAX_DEPTH = 100
 # Lists of at least this many numbers, such as histories, become arrays: smaller in the file, and faster to parse.
 _PACKED_LENGTH = 64
-# The limit of what all spaces in a file take, in bytes: bounds of a Box, and one-hot vectors of discrete spaces. Four
-# frames of 512 x 512 pixels with three colors take 12 MiB.
+# The limit of what the bounds of all spaces in a file take, in bytes. Four frames of 512 x 512 pixels with three colors
+# take 12 MiB.
 _MAX_SPACE_BYTES = 2**24
 _SPACE_BYTES = 2**12  # the least that a space counts, so that their number is limited too
 _MAX_HEX_DIGITS = 2**15  # of an int
@@ -266,17 +266,12 @@ def expect(value: Any, kind: type) -> Any:
 
 
 def _space_bytes(fields: dict[str, Any]) -> int:
-    """Return about how many bytes a space and an encoded value of it take, from its fields in a file."""
+    """Return how many bytes the bounds of a space take, and whether it has bounds, from its fields in a file."""
     shape = expect(fields.get("shape", []), list)
-    if len(shape) > 64 or not all(type(length) is int and 0 <= length <= _MAX_SPACE_BYTES for length in shape):
-        raise ValueError(f"shape must be a list of non-negative ints, got {shape!r:.80}")
+    if len(shape) > 64 or not all(type(length) is int and length >= 0 for length in shape):
+        raise ValueError(f"shape must be a list of at most 64 non-negative ints, got {shape!r:.80}")
     itemsize = fields["low"].dtype.itemsize if "low" in fields else 0
-    bytes_ = math.prod(shape) * (2 * itemsize + 2)  # the bounds, and whether there are any
-    if "n" in fields:
-        bytes_ += 4 * int(fields["n"])
-    if "nvec" in fields:
-        bytes_ += 4 * sum(fields["nvec"].ravel().tolist())
-    return bytes_
+    return math.prod(min(length, _MAX_SPACE_BYTES) for length in shape) * (2 * itemsize + 2)
 
 
 def _same(value: Any, keys: Keys) -> Any:

@@ -191,3 +191,22 @@ def test_agent_learns_from_a_dict_with_images() -> None:
     before = agent.get_weights()["q/000"].copy()
     agent.fit(steps=10, verbose=0)
     assert agent.updates > 0 and not np.array_equal(before, agent.get_weights()["q/000"])
+
+
+def test_critics_of_maddpg_get_convolutions() -> None:
+    image = pixels((36, 36, 1))
+    team = spaces.Tuple([image, spaces.Box(-1, 1, (2,))]), spaces.Tuple([DISCRETE, BOX])
+    agent = noterl.MADDPG(team, hidden=(4,), seed=1)
+    for critic in agent.critics:
+        kernels = [weight.shape for weight in networks.get_weights(critic) if weight.ndim > 1]
+        assert [shape for shape in kernels if len(shape) == 4] == [(8, 8, 1, 32), (4, 4, 32, 64), (3, 3, 64, 64)]
+        assert kernels[-2:] == [(256 + 2 + sum(agent.action_size), 4), (4, 1)]
+    agent.compile(replay=noterl.Replay(20), batch_size=4)
+    agent.build()
+
+
+def test_own_critics_of_maddpg_receive_scaled_bytes() -> None:
+    team = spaces.Tuple([pixels((6,)), pixels((6,))]), spaces.Tuple([DISCRETE, BOX])
+    size = 12 + sum(noterl.MADDPG(team, hidden=(4,)).action_size)
+    agent = noterl.MADDPG(team, network=(None, [networks.mlp(size, [4], 1) for _ in range(2)]), hidden=(4,), seed=1)
+    assert all(np.allclose(scale, 1 / 255) for scale in agent.scales)

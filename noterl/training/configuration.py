@@ -94,7 +94,7 @@ def _schedule(parts: Parts) -> dict[str, Any]:
             "epochs": algorithm.epochs,
         }
     every = schedule.hard_copy_every or schedule.hard_copy_updates
-    target = {"target_update": schedule.tau if schedule.polyak else every or None}
+    target: dict[str, Any] = {"target_update": schedule.tau if schedule.polyak else every or None}
     if every:
         target["target_unit"] = "updates" if schedule.hard_copy_updates else "steps"
     return {**{name: getattr(schedule, name) for name in _SCHEDULED}, **target}

@@ -44,7 +44,7 @@ class UpdateSchedule:
         self.learning_starts = check_int("learning_starts", whole(learning_starts), least=0)
         self.update_every = check_int_or_word("update_every", whole(update_every), "episode")
         self.updates = check_int_or_word("updates", updates, "pass")
-        if not rollout and isinstance(self.updates, int) and self.updates * self.batch_size > MOST_SAMPLED:
+        if not rollout and isinstance(self.updates, int) and self.updates * int(self.batch_size) > MOST_SAMPLED:
             raise ValueError(
                 f"updates times batch_size must be at most {MOST_SAMPLED:,}, because the transitions of a group are "
                 f"sampled together; got updates={self.updates} and batch_size={self.batch_size}"

@@ -51,11 +51,13 @@ def arguments(value: Configurable) -> dict[str, Any]:
     """Return the constructor arguments of an object with all defaults, without `self`."""
     config = value.get_config()
     parameters = inspect.signature(type(value)).parameters
-    defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
-    found = {**defaults, **config}
-    for name, default in defaults.items():  # None may stand for an object that the constructor makes
+    found = {
+        name: each.default for name, each in parameters.items() if name in config or each.default is not each.empty
+    }
+    found |= config
+    for name in found:  # None may stand for an object that the constructor makes
         if found[name] is None and isinstance(getattr(value, name, None), Configurable):
-            found[name] = getattr(value, name, default)
+            found[name] = getattr(value, name)
     return found
 
 

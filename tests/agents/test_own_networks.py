@@ -128,6 +128,7 @@ class TestTorch:
         with pytest.raises(ValueError, match=r"network LazyLinear .*call it once"):
             networks.clone(nn.LazyLinear(3))
 
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, which torch.compile imports
     def test_compiled_module_raises(self) -> None:
         import torch
 

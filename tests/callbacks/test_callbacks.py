@@ -261,7 +261,7 @@ class TestProgressBar:
         agent = taped(Tape(), length=4)
         agent.fit(steps=6, verbose=0)
         agent.fit(steps=10, episodes=100, verbose=1)
-        assert re.search(r"episode 3 100%\|.*\| 10/10 \[", capsys.readouterr().err)
+        assert re.search(r"episode 4 100%\|.*\| 10/10 \[", capsys.readouterr().err)
 
     def test_bar_without_budget_counts_episodes(self, capsys: pytest.CaptureFixture[str]) -> None:
         rewarded([0]).fit(callbacks=[EarlyStopping(4, 0)], verbose=1)

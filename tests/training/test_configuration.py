@@ -35,7 +35,9 @@ def test_rollouts_have_no_schedule_of_steps() -> None:
 
 def test_objects_inside_the_memory_have_their_defaults() -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
-    agent.compile(replay=noterl.Replay(50, sampler=Prioritized(alpha=0.5)), target_update=7, target_unit="updates")
+    agent.compile(
+        replay=noterl.Replay(50, sampler=Prioritized(alpha=0.5)), batch_size=8, target_update=7, target_unit="updates"
+    )
     found = agent.configuration
     assert "sampler=Prioritized(alpha=0.5, beta=0.4" in found["replay"]
     assert (found["target_update"], found["target_unit"]) == (7, "updates")

@@ -219,9 +219,10 @@ def trust_region(gradient: Tensor, normal: Tensor, limit: Tensor) -> tuple[Tenso
         z `[..., A]`, and whether it differs from g, 1 or 0 `[...]`.
 
     Example:
-    >>> import numpy as np
+    >>> from keras import ops
     >>> from noterl import losses
-    >>> z, changed = losses.trust_region(np.array([[3.0, 1.0]], "float32"), np.array([[2.0, 0.0]], "float32"), 1.0)
+    >>> gradient, normal = ops.array([[3.0, 1.0]]), ops.array([[2.0, 0.0]])
+    >>> z, changed = losses.trust_region(gradient, normal, 1.0)
     >>> [float(value) for value in z[0]], float(changed[0])
     ([0.5, 1.0], 1.0)
     """

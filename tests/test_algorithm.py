@@ -85,7 +85,7 @@ def reserved_names() -> dict[str, bool]:
     found: dict[str, bool] = {}
     for base in noterl.Agent.__mro__[:-1]:
         for name, value in vars(base).items():
-            is_declaration = isinstance(value, str | int | tuple | dict | None)
+            is_declaration = isinstance(value, str | int | float | tuple | dict | None)
             found.setdefault(name, is_declaration or (isinstance(value, property) and value.fset is not None))
         for name in inspect.get_annotations(base):
             found.setdefault(name, False)

@@ -99,10 +99,10 @@ def test_state_resumes_and_a_state_that_does_not_fit_raises() -> None:
         Normalizers((3,), reward=True).set_state(first.get_state())
 
 
-def ppo(seed: int = 1, **arguments: Any) -> noterl.PPO:
+def ppo(seed: int = 1, batch_size: int = 10, **arguments: Any) -> noterl.PPO:
     rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True, **arguments}
     agent = noterl.PPO(RandomWalkEnv, hidden=(4,), rollout_steps=5, epochs=1, seed=seed, **rules)
-    agent.compile(batch_size=10)
+    agent.compile(batch_size=batch_size)
     return agent
 
 
@@ -144,14 +144,14 @@ class Paying(RandomWalkEnv):
 
 @pytest.mark.parametrize("rollouts", [1, 2])
 def test_return_of_an_abandoned_episode_does_not_continue_in_another_environment(rollouts: int) -> None:
-    agent = ppo(normalize_observation=False)
+    agent = ppo(normalize_observation=False, batch_size=5)
     agent.fit(lambda: Paying(100.0), steps=10 * rollouts, verbose=0)
     agent.fit(lambda: Paying(0.0), steps=10, verbose=0)
     assert agent._normalizers._returns.tolist() == [0.0]
 
 
 def test_return_of_an_episode_that_fails_after_a_rollout_does_not_continue() -> None:
-    agent, env = ppo(normalize_observation=False), Paying(100.0, fails_at=11)
+    agent, env = ppo(normalize_observation=False, batch_size=5), Paying(100.0, fails_at=11)
     with pytest.raises(OSError, match="gone"):
         agent.fit(env, steps=20, verbose=0)
     env.reward = 0.0

@@ -7,7 +7,7 @@ and long episodes, so the share is larger in a run that learns nothing and whose
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import pytest
@@ -69,6 +69,7 @@ def test_row_of_each_logger(benchmark: Any, tmp_path: Path, capsys: pytest.Captu
 
     class Counter:
         steps = 0
+        configuration: ClassVar[dict[str, object]] = {}
 
     def write() -> None:
         for logger in loggers:

@@ -39,7 +39,7 @@ def test_save(benchmark: Any, agent: noterl.DQN, background: bool, tmp_path: Pat
         checkpoint._writer.wait()  # the previous file is written during training
         agent._counters.episodes += 1
 
-    benchmark.pedantic(lambda: checkpoint.on_episode_end(0, logs), setup=next_episode, rounds=20, warmup_rounds=1)
+    benchmark.pedantic(lambda: checkpoint.on_due(logs), setup=next_episode, rounds=20, warmup_rounds=1)
     record_median("milliseconds", unit=1e-3)
     if benchmark.stats is not None:
         benchmark.extra_info["longest, milliseconds"] = benchmark.stats.stats.max * 1e3

@@ -190,7 +190,7 @@ def with_temperature(shares: Array, temperature: float) -> Array:
     """Return probabilities proportional to `shares ** (1 / temperature)`, `[N, A]`; 0 gives the largest share 1.
 
     Example:
-    >>> with_temperature(np.array([[0.25, 0.75]]), 0.5).tolist()
+    >>> with_temperature(np.array([[0.25, 0.75]]), 0.5).round(3).tolist()
     [[0.1, 0.9]]
     """
     if temperature == 0:

@@ -60,7 +60,7 @@ def parse_value(text: str, annotation: str) -> Any:
     >>> parse_value("1e-3", "float"), parse_value("64, 64", "Sequence[int]"), parse_value("episode", "int | str")
     (0.001, (64, 64), 'episode')
     >>> parse_value("Linear(1.0, 0.1, 1_000)", "float | Schedule")
-    Linear(1.0, end=0.1, steps=1000)
+    Linear(start=1.0, end=0.1, steps=1000)
     """
     if alternatives(annotation) and set(alternatives(annotation)) <= {"str", "Path"}:
         return text

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import keras
 import pytest
 
 import noterl
@@ -334,7 +335,7 @@ def test_config_is_settled_and_rows_have_no_nan(runs: list[Run]) -> None:
         "updates": agent.schedule.updates, "target_update": pytest.approx(0.01), "noise": None,
     }  # fmt: skip
     assert expected.items() <= config.items()
-    assert config["network/q"].endswith("4x4 4 4x2 2")
+    assert config["network/q"].endswith("4x4 4 2x4 2" if keras.backend.backend() == "torch" else "4x4 4 4x2 2")
     assert config["policy"].startswith("LinearEpsGreedyPolicy(start=1.0, end=")
     assert config["replay"].startswith("Replay(capacity=100000, sampler=Uniform(), relabel=None, n_step=3")
     assert all(isinstance(value, str | int | float | None) for value in config.values())

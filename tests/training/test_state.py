@@ -204,9 +204,9 @@ def test_load_restores_an_agent_that_creates_its_environment(tmp_path: Path) -> 
     assert_same_state(agent, again)
 
 
-def test_agent_with_a_network_argument_needs_restore(tmp_path: Path) -> None:
+def test_agent_with_a_network_of_python_code_needs_restore(tmp_path: Path) -> None:
     def build(seed: int) -> noterl.DQN:
-        layers = [keras.Input((4,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(2)]
+        layers = [keras.Input((4,)), keras.layers.Lambda(keras.ops.tanh), keras.layers.Dense(2)]
         return noterl.DQN("CartPole-v1", network=keras.Sequential(layers), seed=seed)
 
     agent = build(1)

@@ -319,7 +319,7 @@ def test_summary_lists_backend_spaces_networks_and_memory(backend: str, capsys: 
     before = agent.get_state()
     agent.summary()
     text = capsys.readouterr().out
-    assert f"backend {backend} on " in text and "cpu" in text.lower() and "NumPy" in text
+    assert f"backend {backend}, devices: " in text and "cpu" in text.lower() and "NumPy" in text
     values = (4 * 8 + 8) + (8 * 4 + 4) * 2 + (4 + 1) + (4 * 2 + 2)
     assert "DQN: Box(" in text and "Discrete(2)" in text
     assert f"q: Dueling, {values} values" in text and f"target_q: Dueling, {values} values" in text

@@ -49,7 +49,17 @@ class TestTable:
 
     def test_arguments_in_the_lines_exist(self) -> None:
         """A line such as `clip=` names an argument of a built-in agent."""
-        agents = (noterl.DQN, noterl.PPO, noterl.A2C, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG)
+        agents = (
+            noterl.DQN,
+            noterl.PPO,
+            noterl.A2C,
+            noterl.TRPO,
+            noterl.ACER,
+            noterl.DDPG,
+            noterl.TD3,
+            noterl.SAC,
+            noterl.MADDPG,
+        )
         known = {name for agent in agents for name in inspect.signature(agent).parameters}
         for sections in words.TABLES.values():
             for rows in sections.values():

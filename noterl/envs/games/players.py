@@ -41,7 +41,7 @@ class Minimax:
     >>> game = TicTacToe()
     >>> board = np.array([[1, 1, 0, -1, -1, 0, 0, 0, 0]], np.int8)
     >>> Minimax(depth=1)(game, board, np.random.default_rng(0)), Minimax(depth=9).values(game, board)
-    (array([2]), array([[-inf, -inf,   1., -inf, -inf,   1.,  -1.,  -1.,  -1.]]))
+    (array([2]), array([[-inf, -inf,   1., -inf, -inf,   0.,  -1.,  -1.,  -1.]]))
     """
 
     def __init__(self, depth: int) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from noterl.multi_agent import MultiAgent
     from noterl.registry import register
     from noterl.replay import Replay
-    from noterl.training.suggest import suggest_workers
     from noterl.types import Batch
 
 __version__ = "0.1.0"

@@ -323,7 +323,6 @@ class Agent(Algorithm):
         actor.attach(lanes)
         if restart:
             self._reseed(seed)
-        session.start_workers(actor)
         session.history = history = History()
         session.stop = StopRequest()
         progress = progress_callbacks(verbose, log_every, episodes, steps)
@@ -332,6 +331,7 @@ class Agent(Algorithm):
         session.restore_callbacks()
         session.events = session.callbacks.bind()
         with session.training():
+            session.start_workers(actor)
             Loop(learner, actor, session, self._counters, budget, history).run()
         if not self.updates:
             warnings.warn(

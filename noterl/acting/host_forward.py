@@ -119,7 +119,7 @@ class HostForward:
         return run_program(self.program, observations, self.weights())
 
     def weights(self) -> list[np.ndarray]:
-        """Return the weights of the NumPy copy; the same list until they may have changed."""
+        """Return the current weights of the NumPy copy; on torch, views that show later updates."""
         if self.stale:
             self._weights = self._fetch()
             self.stale, self._reported = False, None

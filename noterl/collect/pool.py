@@ -142,7 +142,6 @@ class PoolLanes:
         self._expected = np.zeros(self.num_envs, np.bool_)  # lanes whose next row starts an episode
         self._lost: set[int] = set()  # workers that were replaced in the round in progress
         self._is_over = False  # whether all transitions of the round were returned, and its rows are not released
-        self._published: Any = None
         # The attributes of the policy or noise in the workers; the user may have changed the learner's meanwhile.
         self._explorer_seen = self._explorer_values() | self._saved_pool().get("seen", {})
         self._step = 0
@@ -398,10 +397,7 @@ class PoolLanes:
 
     def _begin_phase(self, actor: Actor, step: int, rounds: int) -> None:
         """Send the weights, and let each worker collect until it is `rounds` rounds ahead of the loop."""
-        weights = actor.forward.weights()
-        if weights is not self._published:
-            self._weights.publish(weights)
-            self._published = weights
+        self._weights.publish(actor.forward.weights())  # always, because torch changes the same arrays in place
         changes = self._changes()
         for index, inbox in enumerate(self._inboxes):
             ahead = inbox.rows // inbox.count

@@ -143,14 +143,17 @@ class SharedWeights:
 
     def __init__(self, flat: Array, version: Array, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> None:
         self._flat, self._version = flat, version
-        self._copy = np.zeros_like(flat)
+        # Aligned like shared memory: rounding in matrix products may depend on the alignment of the weights.
+        buffer = np.zeros(len(flat) + _LINE, np.uint8)
+        start = -buffer.ctypes.data % _LINE
+        self._copy = buffer[start : start + len(flat)]
         self._shared, self.weights = (_views(memory, shapes) for memory in (flat, self._copy))
         self.version = -1
 
     @staticmethod
     def nbytes(shapes: Sequence[tuple[tuple[int, ...], Any]]) -> int:
-        """Return how many bytes weights of these shapes and dtypes take."""
-        return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes)
+        """Return how many bytes weights of these shapes and dtypes take, each on cache lines of its own."""
+        return sum(_nbytes(ArraySpec("", shape, dtype)) for shape, dtype in shapes)
 
     def publish(self, weights: Sequence[Array]) -> None:
         """Write new weights."""
@@ -179,5 +182,5 @@ def _views(memory: Array, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> list
     for shape, dtype in shapes:
         stop = start + math.prod(shape) * np.dtype(dtype).itemsize
         views.append(memory[start:stop].view(dtype).reshape(shape))
-        start = stop
+        start += _nbytes(ArraySpec("", shape, dtype))
     return views

@@ -130,11 +130,18 @@ def remake(env: Env, render_mode: str | None) -> Env:
         raise NotRemade(f"gymnasium.make(env.spec) raises {type(error).__name__}: {error}") from error
 
 
-def importable(spec: EnvSpec) -> EnvSpec:
+def importable(env_id: str | EnvSpec) -> EnvSpec:
     """Return a spec with which a process makes the environment that has neither its registration nor its script.
 
     An entry point in the script, such as "__main__:MyEnv", is replaced by the class.
+
+    Raises:
+        ValueError: if the id is not registered.
     """
+    try:
+        spec = gymnasium.spec(env_id) if isinstance(env_id, str) else env_id
+    except gymnasium.error.Error as error:
+        raise ValueError(f"env: {error}") from error
     if not isinstance(spec.entry_point, str) or not spec.entry_point.startswith("__main__:"):
         return spec
     spec = copy.deepcopy(spec)

@@ -246,9 +246,11 @@ class EnvSource:
                 f"workers: env must make single environments, but {name_of(self._env)} is a vector environment; pass "
                 "an id or a factory, such as lambda: MyEnv(), as env="
             )
-        build, spec = self._builder(), self.spec
-        if spec is not None and (self._build is None or getattr(build, "func", None) is make_registered):
-            build = functools.partial(make_registered, importable(spec))
+        build: Any = self._builder()
+        if self._build is None and self.spec is not None:
+            build = functools.partial(make_registered, importable(self.spec))
+        elif getattr(build, "func", None) is make_registered:
+            build = functools.partial(make_registered, importable(build.args[0]), **build.keywords)
         elif self._build is None:
             raise ValueError(
                 f"workers: no second {name_of(self._env)} can be made (it has no spec); pass an id or a factory, such "

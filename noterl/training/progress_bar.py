@@ -101,6 +101,8 @@ class ProgressBar(Callback):
             "learn": clock.get("sample", 0.0) + clock.get("learn", 0.0),
             "callbacks": clock.get("callbacks", 0.0),
         }
+        if "workers" in clock:  # the time in which the loop waited for them
+            shares["workers"] = clock["workers"]
         self._bar.set_description_str(f"episode {self._first_episode + self._finished} ", refresh=False)
         reward = f"{math.fsum(self._recent) / len(self._recent):.1f}" if self._recent else "-"
         rate = f"{(self.agent.steps - self._first_step) / seconds:,.0f} steps/s"

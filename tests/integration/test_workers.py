@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from noterl.replay import Hindsight, Prioritized
 from tests.support.doubles import ListTeam, RandomWalkEnv
 from tests.support.pools import children, wait_until_gone
 from tests.support.replay_invariants import check_replay
-from tests.support.states import assert_same_state
+from tests.support.states import assert_same_state, differences
 from tests.support.worker_envs import DiscreteWalkEnv, FaultyEnv, SlowEnv
 
 ROOT = Path(__file__).parents[2]
@@ -152,6 +154,10 @@ class TestFit:
         agent.fit(steps=5, verbose=0, num_envs=2)
         assert agent.steps == steps + 16
 
+    def test_progress_bar_shows_the_time_of_workers(self, capsys: pytest.CaptureFixture[str]) -> None:
+        dqn().fit(episodes=2, workers=1, verbose=1)
+        assert re.search(r"callbacks \d+% workers \d+%", capsys.readouterr().err)
+
     def test_default_is_one_environment_for_each_worker(self) -> None:
         agent = dqn()
         agent.fit(steps=9, workers=3, verbose=0)
@@ -178,6 +184,17 @@ class TestFit:
         stored = agent.replay.get_state()["columns"]
         observations, actions = (np.concatenate(stored[name])[-60:] for name in ("observation", "action"))
         assert np.array_equal(actions, agent.act(observations))
+
+    def test_environment_that_cannot_be_sent_leaves_the_agent_usable(self) -> None:
+        lock = threading.Lock()
+        agent = dqn(lambda: (lock, DiscreteWalkEnv())[1])
+        agent.fit(steps=6, num_envs=2, verbose=0)
+        episodes = agent.get_state()["lanes"]
+        with pytest.raises(ValueError, match="workers"):
+            agent.fit(steps=6, workers=2, verbose=0)
+        assert not children() and not differences(agent.get_state()["lanes"], episodes)
+        agent.fit(steps=6, verbose=0)
+        assert agent.steps == 12
 
     @pytest.mark.parametrize("value", [-1, 1.5, True, "two"])
     def test_bad_workers_raise(self, value: Any) -> None:

@@ -99,3 +99,17 @@ def test_compare_draws_a_curve_for_each_argument(tmp_path: Path, capsys: pytest.
     assert out.exists() and "a-*" in text and "b-1" in text and "reward 105 at 40" in text
     for arguments in (["nowhere.csv"], [str(tmp_path)], [], [str(tmp_path / "b-1"), "--what", "loss"]):
         assert main(["compare", *arguments]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["callbacks", "early-stoping"], "'early-stopping'"),
+        (["play"], "noterl play"),
+        (["play", "nowhere.noterl"], "nowhere"),
+    ],
+)
+def test_wrong_name_gives_code_2(arguments: list[str], suggestion: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("noterl: error: ") and suggestion in captured.err and captured.out == ""

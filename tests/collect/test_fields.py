@@ -65,7 +65,7 @@ def test_fields_of_actions_are_in_their_transitions(kind: Any) -> None:
 
 
 def test_fields_of_info_describe_the_observation_and_the_next_one() -> None:
-    lanes = Lanes(resolve(Masked), 1, Generators(0), MASK)
+    lanes = Lanes(resolve(Masked), 1, Generators(0), info_spec=MASK)
     lanes.reset(0, 0, 0)
     masks = [[True, False, False], [False, True, False], [True, True, True], [True, False, False], [False, True, False]]
     players = [0, 1, 0, 1, 0]
@@ -84,7 +84,7 @@ def test_field_of_another_shape_raises() -> None:
     class Wide(Masked):
         width = 4
 
-    lanes = Lanes(resolve(Wide), 1, Generators(0), MASK)
+    lanes = Lanes(resolve(Wide), 1, Generators(0), info_spec=MASK)
     with pytest.raises(ValueError, match="action_mask"):
         lanes.reset(0, 0, 0)
 

@@ -31,10 +31,7 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: if the command line is wrong.
     """
-    arguments, path = without_config(arguments)
-    table = {} if path is None else config.read_config(path)
-    name, arguments = agent_of("train", arguments, table, path)
-    choose_backend(backend_of(arguments, table))  # before the agent's module imports Keras
+    name, arguments, table, path = read_command("train", arguments)
     options = train_options(name)
     groups = {option.group for option in options} - set(map(callback_group, callback_options.offered()))
     text = (
@@ -47,6 +44,19 @@ def run(arguments: Sequence[str]) -> None:
         given = merged(parse_table(options, table, path), given)
     check_required(options, given)
     train(name, options, given)
+
+
+def read_command(command: str, arguments: Sequence[str]) -> tuple[str, list[str], dict[str, Any], str | None]:
+    """Return the agent's name, the other arguments, and the table and path of `--config`; choose the backend.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    rest, path = without_config(arguments)
+    table = {} if path is None else config.read_config(path)
+    name, rest = agent_of(command, rest, table, path)
+    choose_backend(backend_of(rest, table))  # before the agent's module imports Keras
+    return name, rest, table, path
 
 
 @dataclass(frozen=True, kw_only=True)

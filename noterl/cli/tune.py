@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from noterl.cli import catalogue, config
+from noterl.cli import catalogue
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import usage_errors
 from noterl.cli.options import Option, check_required, options_of, parse_options, parse_table
-from noterl.cli.train import (
-    RunOptions,
-    agent_of,
-    backend_of,
-    choose_backend,
-    noterl_class,
-    options_of_agent,
-    without_config,
-)
+from noterl.cli.train import RunOptions, noterl_class, options_of_agent, read_command
 from noterl.tune import search
 from noterl.tune.ranges import RANGES
 
@@ -29,10 +21,7 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: if the command line is wrong.
     """
-    arguments, path = without_config(arguments)
-    table = {} if path is None else config.read_config(path)
-    name, arguments = agent_of("tune", arguments, table, path)
-    choose_backend(backend_of(arguments, table))
+    name, arguments, table, path = read_command("tune", arguments)
     options = tune_options(name)
     ranges = ", ".join(kind.__name__ for kind in RANGES)
     text = (

@@ -47,13 +47,11 @@ class Lanes:
         environments: the environment of each lane.
         info: the current value of each field of `info_spec`, `[N, ...]`.
         interrupted: lanes whose episode was cut because a worker process has failed; always empty here.
-        num_workers: the number of worker processes, 0.
         acts: whether worker processes choose the actions.
     """
 
     waiting: np.ndarray | None = None
     interrupted: Sequence[int] = ()
-    num_workers = 0
     acts = False
 
     def __init__(

@@ -51,7 +51,6 @@ class VectorLanes:
     """
 
     interrupted: Sequence[int] = ()
-    num_workers = 0
     acts = False
 
     def __init__(self, source: EnvSource, generators: Generators) -> None:

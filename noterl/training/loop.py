@@ -58,11 +58,11 @@ class Loop:
         self.live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
         self.guard = InterruptGuard()
         names: tuple[str, ...] = CLOCK
+        self._stepping = "environment"  # where the time of environment steps counts
         if isinstance(lanes, PoolLanes):
-            names = (*CLOCK, WORKERS)
+            names, self._stepping = (*CLOCK, WORKERS), WORKERS
             lanes.set_check(self.guard.check)
         self.clock = self.history.time_split = dict.fromkeys(names, 0.0)
-        self._stepping = WORKERS if lanes.num_workers else "environment"  # where the time of environment steps counts
         self._open: list[int] = []  # lanes whose episode has fired its begin event, but not its end event
         self._over = lanes.ledger.over  # those of them whose episode is over
         self._failed = False

@@ -63,7 +63,7 @@ class Pool:
         self.cut: list[int] = []
 
     def start(self) -> Pool:
-        if self.lanes.num_workers:
+        if isinstance(self.lanes, PoolLanes):
             self.lanes.start(self.actor)
         return self
 
@@ -105,7 +105,7 @@ def pool(*arguments: Any, **options: Any) -> Iterator[Pool]:
     try:
         yield made.start()
     finally:
-        if made.lanes.num_workers:
+        if isinstance(made.lanes, PoolLanes):
             made.lanes.kill()
 
 

@@ -34,4 +34,5 @@ from noterl.networks.builders import (
     share_trunk,
 )
 from noterl.networks.modes import training_mode
+from noterl.networks.multi_input import multi_input
 from noterl.networks.size_limit import claim, plan_sizes, size_limit

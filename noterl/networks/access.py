@@ -98,11 +98,16 @@ def network_or_default(network: Any, build: Callable[[], Network], shape: tuple[
             `torch.nn.LazyLinear`, is called on zeros.
 
     Raises:
-        ValueError: if `network` is not a network.
+        ValueError: if `network` is not a network, or takes a dict of inputs.
     """
     if network is None:
         return build()
     check_network("network", network)
+    if isinstance(getattr(network, "input", None), dict):
+        raise ValueError(
+            f"network {network.name!r} takes a dict of inputs, but networks receive an observation as one array: "
+            "use noterl.networks.multi_input(network, env.observation_space)"
+        )
     if is_module(network) and backends.name() == "torch":
         _modules().materialize(network, shape)
     return network

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from noterl.backends import keras
+from noterl.utils.nested import split_columns
 
 
 def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
@@ -97,6 +98,29 @@ class Encoders(keras.layers.Layer):
         """Return the features `[B, F]`."""
         places = zip(self.places, self.networks, strict=True)
         return keras.ops.concatenate([network(inputs[:, start:stop]) for (start, stop), network in places], axis=-1)
+
+
+@keras.saving.register_keras_serializable("noterl")
+class MultiInput(keras.Model):
+    """Passes the parts of rows `[B, D]` to a model that takes a dict; `utils.nested` describes `places`."""
+
+    def __init__(self, model: keras.Model, places: dict[str, Any]) -> None:
+        super().__init__()
+        self.model, self.places = model, places
+
+    def call(self, rows: Any) -> Any:
+        """Return what the model returns."""
+        rows = keras.ops.cast(rows, "float32")
+        return self.model(split_columns(rows, self.places, keras.ops.reshape))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the constructor, for copies."""
+        return {"model": keras.saving.serialize_keras_object(self.model), "places": self.places}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> MultiInput:
+        """Build a network from what `get_config` returned."""
+        return cls(keras.saving.deserialize_keras_object(config["model"]), config["places"])
 
 
 @keras.saving.register_keras_serializable("noterl")

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from noterl.backends.torch.tensors import device_name
+from noterl.utils.nested import split_columns
 
 _lock = threading.Lock()  # agents in several threads share both dicts
 _adopted = WeakIdKeyDictionary()
@@ -139,6 +140,18 @@ class Encoders(nn.Module):
         """Return the features `[B, F]`."""
         places = zip(self.places, self.parts, strict=True)
         return torch.cat([part(inputs[:, start:stop]) for (start, stop), part in places], dim=-1)
+
+
+class MultiInput(nn.Module):
+    """Passes the parts of rows `[B, D]` to a module that takes a dict; `utils.nested` describes `places`."""
+
+    def __init__(self, module: nn.Module, places: dict[str, Any]) -> None:
+        super().__init__()
+        self.module, self.places = module, places
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        """Return what the module returns."""
+        return self.module(split_columns(rows.float(), self.places, torch.reshape))
 
 
 class Float(nn.Module):

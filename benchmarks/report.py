@@ -53,6 +53,12 @@ def first_programs_tables(results: Path = RESULTS) -> str:
     return _joined([first_programs_table(stored)] if stored else [])
 
 
+def adapting_defaults_tables(results: Path = RESULTS) -> str:
+    """Return the table of what the callbacks of the effective sample size change."""
+    stored = [json.loads(path.read_text()) for path in sorted((results / "adapting_defaults").glob("*.json"))]
+    return _joined([adapting_defaults_table(stored)] if stored else [])
+
+
 def readme_tables(results: Path = RESULTS) -> str:
     """Return the short tables of the README: the fastest backend beside its peers, and at most ten learning tasks."""
     tables = [short_speed_table(_results(results)), short_learning_table(_results(results / "learning"))]
@@ -207,6 +213,19 @@ def first_programs_table(results: Iterable[dict[str, Any]]) -> str:
     return markdown_table(head, rows)
 
 
+def adapting_defaults_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each task and variant of `adapting_defaults.py`."""
+    rows = []
+    for result in results:
+        for variant, one in result["summary"].items():
+            found = one.get("difference")
+            compared = "" if found is None else f"{difference(found)}: {found['outcome']}"
+            cells = [result["task"], f"{result['steps']:,}", variant, str(one["seeds"]), f"{one['median']:.1f}"]
+            rows.append((*cells, iqm(one), f"{one['worst']:.1f}", compared))
+    head = ("task", "steps", "callback", "seeds", "median", "IQM (95 % interval)", "worst seed", "difference (95 %)")
+    return markdown_table(head, rows)
+
+
 def short_learning_table(results: Iterable[dict[str, Any]]) -> str:
     """Return at most ten rows: a task each, by its first backend."""
     rows = []
@@ -306,7 +325,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--readme", action="store_true", help="print the two short tables of the README")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the results")
     chosen = parser.parse_args(arguments)
-    tables = [readme_tables] if chosen.readme else [speed_tables, learning_tables, first_programs_tables]
+    everything = [speed_tables, learning_tables, first_programs_tables, adapting_defaults_tables]
+    tables = [readme_tables] if chosen.readme else everything
     print("\n".join(table(chosen.results) for table in tables), end="")
 
 

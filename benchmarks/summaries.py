@@ -149,6 +149,7 @@ def refresh(results: Path = RESULTS) -> None:
                 row.update(summarize_pairs(**row["runs"], bar=row["bar"]))
         store(result, path)
     refresh_first_programs(results)
+    refresh_adapting_defaults(results)
 
 
 def refresh_first_programs(results: Path) -> None:
@@ -158,6 +159,15 @@ def refresh_first_programs(results: Path) -> None:
     for path in sorted((results / "first_programs").glob("*.json")):
         result = json.loads(path.read_text())
         store({**result, "summary": summarize(PROGRAMS[path.stem], result["runs"])}, path)
+
+
+def refresh_adapting_defaults(results: Path) -> None:
+    """Compute the summaries of `adapting_defaults.py` again."""
+    from benchmarks.adapting_defaults import TASKS, summarize
+
+    for path in sorted((results / "adapting_defaults").glob("*.json")):
+        result = json.loads(path.read_text())
+        store({**result, "summary": summarize(TASKS[path.stem], result["runs"])}, path)
 
 
 if __name__ == "__main__":

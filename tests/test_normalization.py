@@ -106,6 +106,7 @@ def ppo(seed: int = 1, batch_size: int = 10, **arguments: Any) -> noterl.PPO:
     return agent
 
 
+@pytest.mark.backends("torch")
 def test_agent_acts_with_its_statistics_and_saves_them(tmp_path) -> None:
     uninterrupted = ppo()
     uninterrupted.fit(steps=60, num_envs=2, verbose=0)
@@ -143,6 +144,7 @@ class Paying(RandomWalkEnv):
 
 
 @pytest.mark.parametrize("rollouts", [1, 2])
+@pytest.mark.backends("torch")
 def test_return_of_an_abandoned_episode_does_not_continue_in_another_environment(rollouts: int) -> None:
     agent = ppo(normalize_observation=False, batch_size=5)
     agent.fit(lambda: Paying(100.0), steps=10 * rollouts, verbose=0)

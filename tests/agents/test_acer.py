@@ -393,6 +393,7 @@ def test_trust_region_cannot_be_added_later() -> None:
     assert float(agent.trust_region) == 0.5
 
 
+@pytest.mark.backends("jax")
 def test_acer_learns_cart_pole() -> None:
     agent = noterl.ACER("CartPole-v1", hidden=(32, 32), entropy_coefficient=0.0, replay_starts=1_000, seed=1)
     agent.compile(keras.optimizers.Adam(2e-3, global_clipnorm=10.0))

@@ -159,6 +159,7 @@ def mixed(count: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.backends("torch")
 def test_dict_with_an_image_gets_convolutions_and_scaled_bytes(name: str) -> None:
     agent = build(name, MIXED, hidden=(8,))
     for key, network in agent.networks().items():

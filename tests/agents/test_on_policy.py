@@ -373,6 +373,7 @@ def test_images_use_shared_nature_network(shape: tuple[int, ...]) -> None:
     assert isinstance(agent.head, heads.Categorical) and agent.defaults().batch_size == 256
 
 
+@pytest.mark.backends("jax")
 def test_ppo_learns_cart_pole() -> None:
     agent = noterl.PPO("CartPole-v1", gamma=0.98, gae_lambda=0.8, rollout_steps=32, epochs=10, hidden=(32, 32), seed=1)
     agent.compile(keras.optimizers.Adam(2e-3, epsilon=1e-5, global_clipnorm=0.5), batch_size=128)

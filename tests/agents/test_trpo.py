@@ -237,6 +237,7 @@ def test_small_convolutional_networks_are_trained() -> None:
 
 
 @pytest.mark.parametrize("kind", [noterl.TRPO, noterl.PPO, noterl.A2C])
+@pytest.mark.backends("torch")
 def test_multi_binary_actions_are_learned(kind: Any) -> None:
     settings = {noterl.TRPO: {"epochs": 4, "target_kl": 0.05}, noterl.PPO: {"epochs": 4}, noterl.A2C: {}}[kind]
     steps = 32 if kind is not noterl.A2C else 8
@@ -250,6 +251,7 @@ def test_multi_binary_actions_are_learned(kind: Any) -> None:
     assert BitsEnv().action_space.contains(agent.act(np.ones(3, np.float32), deterministic=False))
 
 
+@pytest.mark.backends("jax")
 def test_trpo_learns_cart_pole() -> None:
     agent = noterl.TRPO("CartPole-v1", rollout_steps=128, gae_lambda=0.98, cg_damping=1e-3, hidden=(32, 32), seed=1)
     agent.compile(batch_size=256)

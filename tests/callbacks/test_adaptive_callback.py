@@ -14,6 +14,8 @@ from noterl.callbacks import AdaBatch, Adapt, ESSAdapt, Rate, Scale
 from noterl.learning.gradient_noise import Spread
 from noterl.training.dispatch import CallbackList, call_handlers
 
+pytestmark = pytest.mark.backends("torch")
+
 
 class Memory:
     """A memory with given effective sample sizes."""

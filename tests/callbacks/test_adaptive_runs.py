@@ -15,6 +15,8 @@ from noterl.callbacks import AdaBatch, Adapt, Checkpoint, ESSAdapt, LambdaCallba
 from noterl.replay import Prioritized, RatioScore
 from tests.support.states import assert_same_state
 
+pytestmark = pytest.mark.backends("torch")
+
 RATE = Rate(0.05, 0.0, 1.0)
 
 
@@ -57,7 +59,6 @@ def measures() -> dict[str, Any]:
     }
 
 
-@pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
 @pytest.mark.parametrize("kind", ["ESS", "noise"])
 def test_resumed_run_adapts_exactly_as_uninterrupted(kind: str, tmp_path: Path) -> None:
     whole = agent()
@@ -78,6 +79,7 @@ def test_resumed_run_adapts_exactly_as_uninterrupted(kind: str, tmp_path: Path) 
         assert len(set(history.history[name])) > 1 or name == "batch", f"{name} did not move"
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_updates_compile_once_per_batch_size(backend: str) -> None:
     learner = agent(updates=1, jit_compile="auto")
     wave = iter(100.0 * (1 + 0.9 * np.sin(np.arange(400))))
@@ -92,7 +94,6 @@ def test_updates_compile_once_per_batch_size(backend: str) -> None:
         assert learner.trace_counts["update"] <= 4
 
 
-@pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
 @pytest.mark.parametrize(
     "make",
     [
@@ -166,7 +167,6 @@ def on_policy_agent(**changes: Any) -> noterl.PPO:
     return agent
 
 
-@pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
 class TestFromRollouts:
     """Agents that learn from rollouts, with and without a replay memory."""
 

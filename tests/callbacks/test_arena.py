@@ -12,6 +12,8 @@ from noterl.callbacks import Arena
 from noterl.envs.games import Minimax, RandomPlayer, TicTacToe
 from tests.support.states import assert_same_state, differences
 
+pytestmark = pytest.mark.backends("torch")
+
 RANDOM = {"random": RandomPlayer()}
 
 

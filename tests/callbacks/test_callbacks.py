@@ -25,6 +25,8 @@ from noterl.callbacks import EarlyStopping, EpisodePrinter, LambdaCallback, Prog
 from noterl.training.dispatch import CallbackList
 from tests.support.tape import Tape, rewarded, taped
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def stopped_after(rewards: list[float], callback: EarlyStopping) -> int:
     """Return how many of the episodes are played."""

@@ -182,6 +182,7 @@ def probe(act: Callable[[], None]) -> LambdaCallback:
 
 @pytest.mark.backends("jax", "torch")  # on TensorFlow, the test of the whole catalogue in one list
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.backends("torch")
 class TestEvery:
     def test_training_changes_only_with_listed_callbacks(self, name: str, runs: Runs) -> None:
         state = runs.whole(name).state

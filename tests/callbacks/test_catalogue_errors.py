@@ -14,6 +14,8 @@ from noterl import callbacks
 from tests.callbacks.test_catalogue import Trial
 from tests.support.tape import Tape, taped
 
+pytestmark = pytest.mark.backends("torch")
+
 # For each argument that is a frequency or a count: its name and a function that builds a callback with it.
 FREQUENCIES: dict[str, tuple[str, Callable[..., Any]]] = {
     "AdaBatch": ("every", lambda n: callbacks.AdaBatch(2, every=n)),

@@ -19,6 +19,8 @@ from tests.support.doubles import FakeClock
 from tests.support.states import assert_same_state, one_lane
 from tests.support.tape import rewarded
 
+pytestmark = pytest.mark.backends("torch")
+
 
 class TestChosen:
     @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from noterl.callbacks.support.evaluator import _serve
 from tests.support.states import assert_same_state, differences, one_lane
 from tests.support.tape import Tape, TapeAgent, rewarded, taped
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.fixture(scope="module")
 def agent() -> noterl.DQN:
@@ -111,7 +113,6 @@ class TestEvaluate:
         assert best.episodes == evaluate.results["episodes"][means.index(max(means))]
         assert best.evaluate(episodes=3, seed=agent.generators.seed)["reward_mean"] == max(means)
 
-    @pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
     def test_background_returns_the_same_results(
         self, agent: noterl.DQN, beginning: dict[str, Any], tmp_path: Path
     ) -> None:

@@ -20,6 +20,8 @@ from noterl.utils.tables import columns_of, plain_row, read_columns
 from tests.support.states import one_lane
 from tests.support.tape import Tape, rewarded, taped
 
+pytestmark = pytest.mark.backends("torch")
+
 KINDS = {"csv": CSVLogger, "jsonl": JSONLogger, "parquet": ParquetLogger}
 
 
@@ -133,7 +135,6 @@ class TestTimes:
         assert read_columns(path)["episode"] == [0, 1]
 
 
-@pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
 class TestResuming:
     def test_next_fit_appends_rows(self, ending: str, tmp_path: Path) -> None:
         path, agent = tmp_path / f"log.{ending}", rewarded([0])

@@ -26,6 +26,8 @@ from tests.support.doubles import FakeClock
 from tests.support.states import assert_same_state, differences, one_lane
 from tests.support.tape import Broken, broken, rewarded
 
+pytestmark = pytest.mark.backends("torch")
+
 
 class RatedAgent:
     """The part of an agent with two optimizers that `ReduceLROnPlateau` uses."""
@@ -281,6 +283,7 @@ class TestStopOnTime:
             StopOnTime(seconds)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 class TestTerminateOnNaN:
     @staticmethod
     def agent(**changes: Any) -> noterl.DQN:

@@ -18,6 +18,8 @@ from noterl.callback import CHECKPOINT
 from noterl.callbacks import LambdaCallback, MLflowLogger, OptunaPruning, WandbLogger
 from tests.support.tape import rewarded
 
+pytestmark = pytest.mark.backends("torch")
+
 
 class Trial:
     """The part of an Optuna trial that the callback uses; it is pruned at a step."""

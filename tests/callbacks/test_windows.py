@@ -14,6 +14,8 @@ from noterl.training.dispatch import CallbackList, call_handlers
 from tests.support.doubles import CountingEnv
 from tests.support.states import assert_same_state, one_lane
 
+pytestmark = pytest.mark.backends("torch")
+
 CAPACITY = 200
 
 
@@ -181,7 +183,6 @@ def test_sampled_trim_prefers_high_scores_and_masks_the_rest() -> None:
     assert len({rows.tobytes() for rows in kept}) > 50
 
 
-@pytest.mark.backends("jax", "torch")  # slow on TensorFlow, and independent of the backend
 @pytest.mark.parametrize(
     "make",
     [

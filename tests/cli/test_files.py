@@ -11,7 +11,7 @@ import noterl
 from noterl.cli import main
 from tests.support.doubles import CountingEnv
 
-pytestmark = pytest.mark.filterwarnings("ignore:fit ended without a gradient update")
+pytestmark = [pytest.mark.backends("torch"), pytest.mark.filterwarnings("ignore:fit ended without a gradient update")]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from noterl.cli import callback_options, main
 from noterl.cli.train import train_options
 from noterl.utils.tables import read_columns
 
-pytestmark = pytest.mark.filterwarnings("ignore:fit ended without a gradient update")
+pytestmark = [pytest.mark.backends("torch"), pytest.mark.filterwarnings("ignore:fit ended without a gradient update")]
 
 SMALL = ["--env", "CartPole-v1", "--hidden", "8", "--steps", "80", "--verbose", "0"]
 

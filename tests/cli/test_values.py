@@ -13,6 +13,8 @@ from noterl.callbacks import Rate
 from noterl.cli.errors import UsageError
 from noterl.cli.values import alternatives, parse_call, parse_value
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.mark.parametrize(
     ("text", "annotation", "value"),

@@ -22,6 +22,8 @@ from tests.support.parts import actor_of
 from tests.support.replay_invariants import check_replay
 from tests.support.tape import Tape, TapeAgent
 
+pytestmark = pytest.mark.backends("torch")
+
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
 
 Factories = list[Callable[[], gymnasium.Env]]

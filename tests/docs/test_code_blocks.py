@@ -1,8 +1,8 @@
 """The Python blocks of README.md and docs/ run as they are written, with `fit` shortened.
 
-The blocks of a page run in order, in one namespace and in an empty folder. Pages run on JAX; the README runs on every
-backend. A line `% backends: torch` (in the README `<!-- backends: torch -->`) before a block restricts the block to
-these backends, and the page then runs on them too. Only ```python fences may hold Python.
+The blocks of a page run in order, in one namespace and in an empty folder. Pages run on torch; the README runs on every
+backend. A line `% backends: jax` (in the README `<!-- backends: jax -->`) before a block restricts the block to these
+backends, and the page then runs on them too. Only ```python fences may hold Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import noterl
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("tensorflow", "jax", "torch")
-DEFAULT_BACKEND = "jax"
+DEFAULT_BACKEND = "torch"
 # Training in examples is cut to this many episodes or environment steps; the steps fill the default minibatches.
 SHORT = {"episodes": 2, "steps": 1_100}
 
@@ -143,7 +143,7 @@ Text, and a shell command:
 exit 1
 ```
 
-% backends: torch
+% backends: jax
 
 ```python
 x = 2
@@ -158,11 +158,11 @@ assert x == 2, x
 
 def test_failing_block_is_reported_with_page_and_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    run_page(page, PLANTED, "torch")
+    run_page(page, PLANTED, "jax")
     with pytest.raises(AssertionError, match=r"page\.md:21: AssertionError: 1"):
-        run_page(page, PLANTED, "jax")
+        run_page(page, PLANTED, "torch")
     with pytest.raises(AssertionError, match=r"page\.md:4: SyntaxError"):
-        run_page(page, PLANTED.replace("x = 1", "x = = 1"), "torch")
+        run_page(page, PLANTED.replace("x = 1", "x = = 1"), "jax")
 
 
 def test_page_runs_on_the_backends_that_its_blocks_name(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.backends("jax")
+pytestmark = pytest.mark.backends("torch")
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/command_line.md", "docs/migration/xagents.md", "docs/tuning.md")

@@ -8,6 +8,8 @@ import pytest
 
 from noterl.finders.candidates import named
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.mark.parametrize(
     ("candidates", "names"),

@@ -25,6 +25,8 @@ from noterl.finders.parallel_finder import _try
 from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state, one_lane
 
+pytestmark = pytest.mark.backends("torch")
+
 RATES = ("actor", "critic")
 
 

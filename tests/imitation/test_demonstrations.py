@@ -17,6 +17,8 @@ from tests.support.batches import Corridor
 from tests.support.demonstrations import CONTINUOUS, DISCRETE, OBSERVATIONS, demonstrations
 from tests.support.states import assert_same_state
 
+pytestmark = pytest.mark.backends("torch")
+
 MIXED = spaces.Dict({"gear": spaces.Discrete(3), "speed": spaces.Box(0.0, 1.0, (2,), np.float32)})
 
 

@@ -34,6 +34,8 @@ from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state
 from tests.training.test_session import acting
 
+pytestmark = pytest.mark.backends("torch")
+
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
 RESTARTED = r"^could not restore the vector environment \({}.*\)\. Its episodes restart, so this run will differ"
 

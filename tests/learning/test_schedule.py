@@ -20,6 +20,8 @@ from tests.support.doubles import CountingEnv, TogetherVectorEnv
 from tests.support.parts import actor_of, learner_of
 from tests.support.tape import Tape, TapeAgent, TapeEnv, taped, updates_of
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.fixture
 def tape() -> Tape:

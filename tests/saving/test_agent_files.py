@@ -178,6 +178,7 @@ def restore_raises(agent: Any, document: dict[str, Any], before: dict[str, Any])
     return False
 
 
+@pytest.mark.backends("torch")
 def test_invalid_value_in_a_state_raises(victim: Any, file: Path) -> None:
     document, good = saving.read(file), copied(victim.get_state())
     accepted, raised = set(), 0
@@ -205,6 +206,7 @@ def test_invalid_state_of_a_callback_raises_in_fit_with_that_callback(victim: An
     victim.fit(steps=2, verbose=0)
 
 
+@pytest.mark.backends("torch")
 def test_accepted_value_does_not_break_the_next_fit(victim: Any, file: Path) -> None:
     document, good = saving.read(file), copied(victim.get_state())
     for keys in places(document["state"]["lanes"]):

@@ -20,6 +20,8 @@ from noterl.saving import Description, FileError
 from noterl.utils import codec
 from tests.support.states import assert_same_state, one_lane
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -10,6 +10,8 @@ from noterl.noise import OrnsteinUhlenbeckProcess
 from noterl.replay import Hindsight, Prioritized
 from noterl.schedules import Linear
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def test_optimizers_and_noise_of_an_actor_critic() -> None:
     agent = noterl.TD3("Pendulum-v1", hidden=(4,), seed=1)

@@ -13,6 +13,8 @@ from noterl.callbacks import Checkpoint, EarlyStopping, EpisodePrinter, LambdaCa
 from noterl.training.dispatch import CallbackList
 from tests.support.tape import Broken, Tape, rewarded, taped
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def test_two_states_with_one_state_key_raise() -> None:
     class Named(Callback):

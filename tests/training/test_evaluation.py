@@ -22,6 +22,8 @@ from tests.support.doubles import CountingEnv, StatefulEnv
 from tests.support.states import assert_same_state, differences
 from tests.support.tape import Tape, TapeAgent
 
+pytestmark = pytest.mark.backends("torch")
+
 
 class SeedEnv(gymnasium.Env):
     """Its observation is a random number from the seed, which determines the length and the rewards of the episode.

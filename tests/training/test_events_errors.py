@@ -34,6 +34,8 @@ from tests.support.tape import (
     taped,
 )
 
+pytestmark = pytest.mark.backends("torch")
+
 # A program that sends itself SIGTERM after step 30, as a scheduler does.
 TERMINATED = """
 import os, signal, sys

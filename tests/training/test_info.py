@@ -15,6 +15,8 @@ from noterl.callbacks import CSVLogger, Evaluate
 from noterl.utils.tables import read_columns
 from tests.support.doubles import CountingEnv
 
+pytestmark = pytest.mark.backends("torch")
+
 INFO = {"speed": "mean", "peak": "max", "total": "sum", "success": "last"}
 
 

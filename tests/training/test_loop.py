@@ -17,6 +17,8 @@ from tests.support.doubles import CountingEnv, TogetherVectorEnv
 from tests.support.replay_invariants import check_replay
 from tests.support.tape import Tape, TapeAgent, steps_of, taped, updates_of
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.fixture
 def tape() -> Tape:

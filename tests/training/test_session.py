@@ -17,6 +17,8 @@ from tests.support.parts import lanes_of
 from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def acting(env: Any = "CartPole-v1", seed: int | None = 3, **options: Any) -> noterl.DQN:
     """Return an agent that acts and stores transitions, but makes no updates."""

@@ -19,6 +19,8 @@ from tests.support.doubles import CountingEnv
 from tests.support.parts import actor_of
 from tests.support.states import assert_same_state
 
+pytestmark = pytest.mark.backends("torch")
+
 
 class DrawingEnv(CountingEnv):
     """Renders a gray level that depends on the step number; supports `rgb_array` only."""

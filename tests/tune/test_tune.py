@@ -20,6 +20,8 @@ from noterl.cli import main
 from noterl.tune import Choice, Float, tune
 from noterl.tune.search import Limits, Search, TrialError, describe, open_study, search_space
 
+pytestmark = pytest.mark.backends("torch")
+
 optuna = pytest.importorskip("optuna")
 
 STATES = optuna.trial.TrialState

@@ -150,7 +150,8 @@ class Agent(Algorithm):
     def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
         """Call `__init__`, and check that networks of the user fit a built-in agent."""
         super()._initialize(instance, args, kwargs)
-        if not cls.__module__.startswith("noterl.") or instance.get_config().get("network") is None:
+        network = instance.get_config().get("network")
+        if not cls.__module__.startswith("noterl.") or isinstance(network, networks.NetworkDescription | None):
             return
         size = instance.defaults().batch_size
         memory = {"replay": Replay(size)} if instance.memory == "replay" else {}  # smaller than the default

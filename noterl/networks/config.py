@@ -129,7 +129,7 @@ def _stored(value: Any) -> Any:
     plan, shape = getattr(value, "noterl_recipe", (None, ()))
     if plan is not None and sorted(plan_sizes(plan, shape)) == sorted(map(np.size, get_weights(value))):
         return StoredNetwork("plan", [int(length) for length in shape], _untracked(plan))
-    return (None if is_module(value) else _describe(value)) or value
+    return (None if is_module(value) else describe(value)) or value
 
 
 def _untracked(value: Any) -> Any:
@@ -139,19 +139,26 @@ def _untracked(value: Any) -> Any:
     return value
 
 
-def _describe(network: Any) -> StoredNetwork | None:
+def operations_of(network: Any) -> list[Any]:
+    """Return the layers of a Sequential or Functional model without its inputs, in the order of `describe`."""
+    if type(network) is keras.Sequential:
+        return list(network.layers)
+    return [each for each in network.operations if type(each) is not keras.layers.InputLayer]
+
+
+def describe(network: Any) -> StoredNetwork | None:
     """Return the configuration of a Keras model; None if it cannot be stored."""
     is_sequential = type(network) is keras.Sequential
     if not is_sequential and (not isinstance(network, keras.Model) or type(network).__name__ != "Functional"):
         return None
     if not network.built or len(network.inputs) != 1:
         return None
+    operations = operations_of(network)
     if is_sequential:
-        found = [_arguments(layer) for layer in network.layers]
+        found = [_arguments(layer) for layer in operations]
         places = [[index - 1] for index in range(len(found))]
         outputs: list[int] = []
     else:
-        operations = [each for each in network.operations if type(each) is not keras.layers.InputLayer]
         found = [_arguments(operation) for operation in operations]
         index = {id(each): position for position, each in enumerate(operations)}
         places = []
@@ -167,7 +174,7 @@ def _describe(network: Any) -> StoredNetwork | None:
         return None
     layers = [
         [type(layer).__name__, arguments, inputs]
-        for layer, arguments, inputs in zip(network.layers if is_sequential else operations, found, places, strict=True)
+        for layer, arguments, inputs in zip(operations, found, places, strict=True)
     ]
     return StoredNetwork(type(network).__name__, tuple(network.inputs[0].shape[1:]), layers, outputs)
 

@@ -23,7 +23,9 @@ from noterl.collect.workers import check_workers
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.explorer import Explorer
-from noterl.export import FORMATS, export_policy, make_policy
+from noterl.export.formats import export_policy
+from noterl.export.names import FORMAT_NAMES
+from noterl.export.policy import make_policy
 from noterl.heads import Q, one_of
 from noterl.history import History
 from noterl.learning import optimizers
@@ -503,7 +505,7 @@ class Agent(Algorithm):
             ImportError: if an extra is missing.
             OSError: if a file cannot be written.
         """
-        check_word("format", format, tuple(FORMATS))
+        check_word("format", format, FORMAT_NAMES)
         _, actor = self._build()
         actor.mark_stale()
         if type(actor) is not Actor or self.multi_agent:

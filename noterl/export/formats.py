@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from noterl import backends
 from noterl.backends import keras
 from noterl.export.graph import Array, Graph
 from noterl.export.keras_model import keras_model
+from noterl.export.names import FORMAT_NAMES
 from noterl.export.numpy_file import numpy_source, numpy_weights
 from noterl.export.policy import Policy, paths_of
 from noterl.export.torch_file import torch_source, torch_weights
@@ -52,14 +54,14 @@ def export_policy(policy: Policy, path: str | os.PathLike[str], format: str) -> 
     Args:
         policy: the policy.
         path: of the file. The ending of the format is added if it is missing; a SavedModel is a folder.
-        format: one of `FORMATS`.
+        format: one of `FORMAT_NAMES`.
 
     Raises:
         ValueError: if the format is unknown or this backend cannot write it, or if the result differs from the agent.
         ImportError: if an extra is missing.
         OSError: if a file cannot be written; older files are then unchanged.
     """
-    chosen = FORMATS[check_word("format", format, tuple(FORMATS))]
+    chosen = FORMATS[check_word("format", format, FORMAT_NAMES)]
     if backends.name() not in chosen.backends:
         raise ValueError(
             f"format {format!r} cannot be written on {backends.name()}, only on {' and '.join(chosen.backends)}: use "
@@ -148,9 +150,16 @@ def _run_keras(model: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
     return {name: fetch(backends.ops.stop_gradient(tensor)) for name, tensor in results.items()}
 
 
+def _called_model(policy: Policy) -> Any:
+    """Return the Keras model of a policy; Keras exports only models that were called."""
+    model = keras_model(policy.graph, "policy")
+    _run_keras(model, policy.inputs)
+    return model
+
+
 def _write_saved_model(policy: Policy, path: Path) -> Function:
     tensorflow = require("tensorflow", "tensorflow", "the format 'saved_model'")
-    keras_model(policy.graph, "policy").export(path, format="tf_saved_model", verbose=False)
+    _called_model(policy).export(path, format="tf_saved_model", verbose=False)
     loaded = tensorflow.saved_model.load(str(path))
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -165,7 +174,9 @@ def _write_onnx(policy: Policy, path: Path) -> Function:
     runtime = require("onnxruntime", "onnx", "the format 'onnx'")
     if backends.name() == "tensorflow":
         require("tf2onnx", "onnx", "the format 'onnx' on TensorFlow")
-    keras_model(policy.graph, "policy").export(path, format="onnx", verbose=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporters trace Keras's code, about which they warn
+        _called_model(policy).export(path, format="onnx", verbose=False)
     _rename(onnx, path, list(policy.graph.inputs()), sorted(policy.graph.outputs))
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]

@@ -44,15 +44,18 @@ def _with_weights(layer: Any, x: Tensor, weights: list[np.ndarray]) -> Tensor:
     return y
 
 
+# Initial weights are zeros, because Keras's initializers would be compiled on JAX.
 def _dense(node: Node, x: Tensor) -> Tensor:
     kernel, bias = node.arrays["kernel"], node.arrays["bias"]
-    return _with_weights(keras.layers.Dense(kernel.shape[1]), x, [kernel, bias])
+    return _with_weights(keras.layers.Dense(kernel.shape[1], kernel_initializer="zeros"), x, [kernel, bias])
 
 
 def _convolution(node: Node, x: Tensor) -> Tensor:
     kernel, bias = node.arrays["kernel"], node.arrays["bias"]
     strides = tuple(node.settings["strides"])
-    layer = keras.layers.Conv2D(kernel.shape[-1], kernel.shape[:2], strides, data_format="channels_last")
+    layer = keras.layers.Conv2D(
+        kernel.shape[-1], kernel.shape[:2], strides, data_format="channels_last", kernel_initializer="zeros"
+    )
     return _with_weights(layer, x, [kernel, bias])
 
 
@@ -89,9 +92,16 @@ def _append(node: Node, x: Tensor) -> Tensor:
 def _argmax(node: Node, x: Tensor) -> Tensor:
     parts, start = [], 0
     for size in node.settings["sizes"]:
-        parts.append(ops.argmax(x[:, start : start + size], axis=-1))
+        parts.append(_first_largest(x[:, start : start + size], size))
         start += size
     return ops.reshape(ops.stack(parts, axis=-1), (-1, *node.settings["shape"]))
+
+
+def _first_largest(x: Tensor, size: int) -> Tensor:
+    """Return the first index of the largest value of each row. tf2onnx cannot convert `keras.ops.argmax`."""
+    smaller = ops.cast(ops.less(x, ops.max(x, axis=-1, keepdims=True)), "float32")
+    index = np.arange(size, dtype=np.float32)
+    return ops.cast(ops.min(ops.add(ops.multiply(smaller, float(size)), index), axis=-1), "int32")
 
 
 def _positive(node: Node, x: Tensor) -> Tensor:

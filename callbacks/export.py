@@ -9,7 +9,7 @@ from noterl.callback import CHECKPOINT, Callback, Every
 from noterl.export.names import FORMAT_NAMES
 from noterl.types import Logs
 from noterl.utils.checks import check_word
-from noterl.utils.files import checked_path, check_writable
+from noterl.utils.files import check_writable, checked_path
 
 from .support.monitor import Monitor
 

@@ -73,7 +73,17 @@ _NAMES_FOR_USERS = {
         "stop_reason",
         "close",
     ),
-    *("save", "restore", "export", "save_weights", "load_weights", "get_weights", "set_weights", "get_state", "set_state"),
+    *(
+        "save",
+        "restore",
+        "export",
+        "save_weights",
+        "load_weights",
+        "get_weights",
+        "set_weights",
+        "get_state",
+        "set_state",
+    ),
     *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config", "configuration"),
     *("optimizer", "optimizers", "learning_rate", "get_rule", "set_rule", "policy", "noise", "replay"),
     *("observation_space", "action_space", "observation_size", "action_size"),
@@ -487,9 +497,9 @@ class Agent(Algorithm):
         """Write the acting function to files that do not need noterl.
 
         The function is that of `act` with `deterministic=True`: observation encoding, normalization, network and
-        scaling of actions. It receives batches of the observation, named "observation", or of each part of a Dict, named
-        by its keys, joined by dots. It returns "action", and "outputs", which the network returns. The result is
-        compared with the agent on random observations before it replaces older files.
+        scaling of actions. It receives batches of the input "observation", or of each part of a Dict, whose name is its
+        keys, joined by dots. It returns "action", and "outputs", which the network returns. The result is compared with
+        the agent on random observations before it replaces older files.
 
         Args:
             path: of the file; the ending of the format is added if it is missing.

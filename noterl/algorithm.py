@@ -124,7 +124,7 @@ class Algorithm(Configurable):
         backends.check_precision()
         instance._set(generators=Generators(instance.get_config().get("seed")))
         with construction(instance.generators.seed):
-            if any(base.__module__.startswith("noterl.agents.") for base in cls.__mro__):
+            if any(base.__module__.split(".")[:2] == ["noterl", "agents"] for base in cls.__mro__):
                 kwargs = instance._with_networks_of_files(kwargs)
             instance.__init__(*args, **kwargs)
         _check_descriptions(instance.get_config().get("network"), instance.head)

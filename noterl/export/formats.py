@@ -113,7 +113,7 @@ def _identity(graph: Graph, source: str) -> str:
 
 
 def _write_numpy(policy: Policy, path: Path) -> Function:
-    keys = {name: keys for name, keys in paths_of(policy.encoder)}
+    keys = dict(paths_of(policy.encoder))
     identity = _identity(policy.graph, numpy_source(policy.graph, policy.name, "", keys))
     path.write_text(numpy_source(policy.graph, policy.name, identity, keys), encoding="utf-8")
     path.with_suffix(".npz").write_bytes(numpy_weights(policy.graph, identity))
@@ -133,7 +133,7 @@ def _write_torch(policy: Policy, path: Path) -> Function:
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
         with torch.no_grad(), torch.device("cpu"):
             results = module(*(torch.from_numpy(array) for array in inputs.values()))
-        return {name: tensor.numpy() for name, tensor in results.items()}
+        return {name: np.asarray(tensor) for name, tensor in results.items()}
 
     return run
 
@@ -164,7 +164,7 @@ def _write_saved_model(policy: Policy, path: Path) -> Function:
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
         results = loaded.serve(next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs))
-        return {name: tensor.numpy() for name, tensor in results.items()}
+        return {name: np.asarray(tensor) for name, tensor in results.items()}
 
     return run
 

@@ -22,7 +22,7 @@ def keras_model(graph: Graph, name: str) -> Any:
     """Return the model: a dict of results by name for one tensor, or for a dict of tensors by the inputs' names."""
     tensors: list[Tensor] = []
     inputs: dict[str, Tensor] = {}
-    for position, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         received = [tensors[each] for each in node.inputs]
         if node.kind == "input":
             settings = node.settings

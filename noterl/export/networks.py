@@ -49,7 +49,9 @@ def add_network(graph: Graph, network: Any, inputs: int, shape: tuple[int, ...])
         return _add_modules(graph, networks.stacked_layers(network), inputs, network)
     stored = describe(network)
     if stored is None:
-        raise UnsupportedNetworkError(f"{type(network).__name__} is not a Sequential or Functional model of known layers")
+        raise UnsupportedNetworkError(
+            f"{type(network).__name__} is not a Sequential or Functional model of known layers"
+        )
     return _add_keras(graph, network, stored, inputs)
 
 
@@ -161,7 +163,12 @@ def _add_simple_layer(graph: Graph, name: str, settings: dict[str, Any], x: int)
         return graph.add("reshape", x, shape=tuple(settings["target_shape"]))
     if name == "Rescaling" and all(isinstance(settings[key], int | float) for key in ("scale", "offset")):
         return graph.add("scale", x, factor=float(settings["scale"]), offset=float(settings["offset"]))
-    if name == "ReLU" and not settings["negative_slope"] and not settings["threshold"] and settings["max_value"] is None:
+    if (
+        name == "ReLU"
+        and not settings["negative_slope"]
+        and not settings["threshold"]
+        and settings["max_value"] is None
+    ):
         return graph.add("activation", x, name="relu")
     if name == "LeakyReLU":
         return graph.add("leaky_relu", x, slope=float(settings["negative_slope"]))

@@ -12,7 +12,7 @@ import numpy as np
 from noterl.export.code import Writer, described_inputs, plain_text, statements
 from noterl.export.graph import Array, Graph, Node, array_name
 
-_HELPERS = '''
+_HELPERS = """
 def _sigmoid(x):
     return 0.5 * np.tanh(0.5 * x) + 0.5
 
@@ -51,7 +51,7 @@ def _argmax(x, sizes, shape):
     ends = np.cumsum(sizes)
     parts = [x[:, end - size : end].argmax(axis=-1) for end, size in zip(ends, sizes)]
     return np.stack(parts, axis=-1).reshape(len(x), *shape)
-'''
+"""
 
 _ACTIVATIONS = {
     "relu": "np.maximum({0}, 0)",
@@ -119,9 +119,7 @@ def act(observation):
 '''
 
 
-def numpy_source(
-    graph: Graph, name: str, identity: str, keys: Mapping[str, tuple[str, ...]]
-) -> str:
+def numpy_source(graph: Graph, name: str, identity: str, keys: Mapping[str, tuple[str, ...]]) -> str:
     """Return the Python file of a policy.
 
     Args:

@@ -90,7 +90,7 @@ def test_exported_policy_acts_like_the_agent(name: str, format: str, tmp_path: P
         pytest.importorskip("onnxruntime")
     exported = agent(name)
     if format not in FORMATS[backends.name()]:
-        with pytest.raises(ValueError, match="format.*'numpy'"):
+        with pytest.raises(ValueError, match=r"format.*'numpy'"):
             exported.export(tmp_path / "policy", format)
         assert not list(tmp_path.iterdir())
         return

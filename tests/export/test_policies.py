@@ -162,7 +162,12 @@ class TestRefused:
         assert len(before) == 2
         agent.set_weights({name: weight + 0.1 for name, weight in agent.get_weights().items()})
         write = formats.FORMATS[format]
-        wrong = write._replace(write=lambda made, path: lambda inputs, run=write.write(made, path): shifted(run(inputs)))
+
+        def write_wrong(made: Any, path: Path) -> Any:
+            run = write.write(made, path)
+            return lambda inputs: shifted(run(inputs))
+
+        wrong = write._replace(write=write_wrong)
         monkeypatch.setitem(formats.FORMATS, format, wrong)
         with pytest.raises(ValueError, match="differ"):
             agent.export(tmp_path / "policy", format)

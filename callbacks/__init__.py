@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .ess_adapt import ESSAdapt
     from .ess_window import ESSWindow
     from .evaluate import Evaluate
+    from .export import Export
     from .hyperparameter_scheduler import HyperparameterScheduler
     from .json_logger import JSONLogger
     from .learning_rate_scheduler import LearningRateScheduler

@@ -23,6 +23,9 @@ from noterl.collect.workers import check_workers
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.explorer import Explorer
+from noterl.export.formats import export_policy
+from noterl.export.names import FORMAT_NAMES
+from noterl.export.policy import make_policy
 from noterl.heads import Q, one_of
 from noterl.history import History
 from noterl.learning import optimizers
@@ -70,7 +73,17 @@ _NAMES_FOR_USERS = {
         "stop_reason",
         "close",
     ),
-    *("save", "restore", "save_weights", "load_weights", "get_weights", "set_weights", "get_state", "set_state"),
+    *(
+        "save",
+        "restore",
+        "export",
+        "save_weights",
+        "load_weights",
+        "get_weights",
+        "set_weights",
+        "get_state",
+        "set_state",
+    ),
     *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config", "configuration"),
     *("optimizer", "optimizers", "learning_rate", "get_rule", "set_rule", "policy", "noise", "replay"),
     *("observation_space", "action_space", "observation_size", "action_size"),
@@ -150,7 +163,8 @@ class Agent(Algorithm):
     def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
         """Call `__init__`, and check that networks of the user fit a built-in agent."""
         super()._initialize(instance, args, kwargs)
-        if not cls.__module__.startswith("noterl.") or instance.get_config().get("network") is None:
+        network = instance.get_config().get("network")
+        if not cls.__module__.startswith("noterl.") or isinstance(network, networks.NetworkDescription | None):
             return
         size = instance.defaults().batch_size
         memory = {"replay": Replay(size)} if instance.memory == "replay" else {}  # smaller than the default
@@ -478,6 +492,36 @@ class Agent(Algorithm):
         if document["class"] != type(self).__name__:
             raise ValueError(f"the file holds an agent of the class {document['class']}, not {type(self).__name__}")
         agent_state.set_state(self._parts(), document["state"])
+
+    def export(self, path: str | Path, format: str = "keras") -> Path:
+        """Write the acting function to files that do not need noterl.
+
+        The function is that of `act` with `deterministic=True`: observation encoding, normalization, network and
+        scaling of actions. It receives batches of the input "observation", or of each part of a Dict, whose name is its
+        keys, joined by dots. It returns "action", and "outputs", which the network returns. The result is compared with
+        the agent on random observations before it replaces older files.
+
+        Args:
+            path: of the file; the ending of the format is added if it is missing.
+            format: "keras" for a `.keras` file; "saved_model" for a folder of TensorFlow; "onnx"; "torch" for a Python
+                file with a module and a `.pt` file; "numpy" for a Python file that needs NumPy only and a `.npz` file.
+
+        Returns:
+            The path of the file or folder.
+
+        Raises:
+            ValueError: if the format is unknown or cannot be written on this backend, the agent acts by something else
+                than one network of known layers, or the result differs from the agent. Older files are then unchanged.
+            ImportError: if an extra is missing.
+            OSError: if a file cannot be written.
+        """
+        check_word("format", format, FORMAT_NAMES)
+        _, actor = self._build()
+        actor.mark_stale()
+        if type(actor) is not Actor or self.multi_agent:
+            raise ValueError(f"the agent must act by one network to be exported, and {type(self).__name__} does not")
+        policy = make_policy(type(self).__name__, self.networks().values(), actor, self._encoder)
+        return export_policy(policy, path, format)
 
     def save_weights(self, path: str | Path, *, layout: str = "keras") -> None:
         """Write the weights and the normalization statistics as a `.safetensors` file.

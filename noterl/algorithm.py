@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -123,7 +124,25 @@ class Algorithm(Configurable):
         backends.check_precision()
         instance._set(generators=Generators(instance.get_config().get("seed")))
         with construction(instance.generators.seed):
+            if any(base.__module__.split(".")[:2] == ["noterl", "agents"] for base in cls.__mro__):
+                kwargs = instance._with_networks_of_files(kwargs)
             instance.__init__(*args, **kwargs)
+        _check_descriptions(instance.get_config().get("network"), instance.head)
+
+    def _with_networks_of_files(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the constructor with the paths of networks replaced by networks or descriptions.
+
+        They replace the recorded arguments too, so that a saved agent does not need the files.
+        """
+        own = arguments.get("network")
+        network = networks.resolve_network(own)
+        parts = own if isinstance(own, list | tuple) else [own]
+        if not any(isinstance(part, str | os.PathLike) for part in parts):
+            return arguments
+        for recorded in (self._config, *(each for each in self._config.values() if isinstance(each, dict))):
+            if recorded.get("network") is own:
+                recorded["network"] = network
+        return {**arguments, "network": network}
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, or the value of a hyperparameter.
@@ -386,6 +405,15 @@ def _check_spaces(algorithm: Algorithm, source: envs.EnvSource) -> tuple[Any, An
     for agent, *both in zip(source.team.names, *found, strict=True):
         check(f"{name} for the agent {agent!r}", *both, bounded_actions=True)
     return found
+
+
+def _check_descriptions(network: Any, head: Any) -> None:
+    """Raise a ValueError if a description of networks has outputs with an activation that the head does not apply."""
+    if isinstance(network, networks.NetworkDescription):
+        network.check_activations(head.output_activation)
+    for index, part in enumerate(network if isinstance(network, list | tuple) else ()):
+        if isinstance(part, networks.NetworkDescription):
+            part.check_activations(head.output_activation, ("actor",) if index == 0 else ("critic",))
 
 
 def bind_head(algorithm: Algorithm) -> Head:

@@ -128,6 +128,9 @@ class AgentView(Protocol):
     ) -> float:
         """Play an episode and write it as an animation; return its reward."""
 
+    def export(self, path: str | Path, format: str = "keras") -> Path:
+        """Write the acting function to files that do not need noterl; return the path of the first."""
+
     def save(self, path: str | Path, *, replay: bool = True) -> None:
         """Write everything into one file."""
 

@@ -41,9 +41,10 @@ class A2C(ActorCritic):
         value_coefficient: weight of the value loss. Can be changed during training.
         normalize_advantage: whether advantages are shifted and scaled within the rollout.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own actor `[B, observation] -> [B, outputs of the head]`; or (actor, critic), with a critic
-            `[B, observation] -> [B, 1]`; or one network that returns both. The agent builds a network that is None. For
-            Discrete actions, the actor returns logits, or probabilities if its last layer is a softmax.
+        network: the path of a network file, or your own actor `[B, observation] -> [B, outputs of the head]`; or
+            (actor, critic), with a critic `[B, observation] -> [B, 1]`; or one network that returns both. The agent
+            builds a network that is None. For Discrete actions, the actor returns logits, or probabilities if its last
+            layer is a softmax.
         shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
             an actor.
         activation: of the hidden layers.

@@ -50,9 +50,9 @@ class ACER(ActorCritic):
         value_coefficient: weight of the loss of Q. Can be changed during training.
         epsilon: is added to probabilities in denominators and logarithms.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own actor `[B, observation] -> [B, actions]`, with logits or, after a softmax, probabilities; or
-            (actor, critic), with a critic `[B, observation] -> [B, actions]`; or one network that returns both. The
-            agent builds a network that is None.
+        network: the path of a network file, or your own actor `[B, observation] -> [B, actions]`, with logits or, after
+            a softmax, probabilities; or (actor, critic), with a critic `[B, observation] -> [B, actions]`; or one
+            network that returns both. The agent builds a network that is None.
         shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
             an actor.
         activation: of the hidden layers.

@@ -20,10 +20,10 @@ class ActorCritic(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own actor `[B, observation] -> [B, outputs of the head]`; or (actor, critic), with a critic
-            `[B, observation] -> [B, 1]`; or one network that returns both. The agent builds a network that is None. For
-            Discrete and MultiDiscrete actions, the actor returns logits, or probabilities if its last layer is a
-            softmax. For MultiBinary actions, it returns logits.
+        network: the path of a network file, or your own actor `[B, observation] -> [B, outputs of the head]`; or
+            (actor, critic), with a critic `[B, observation] -> [B, 1]`; or one network that returns both. The agent
+            builds a network that is None. For Discrete and MultiDiscrete actions, the actor returns logits, or
+            probabilities if its last layer is a softmax. For MultiBinary actions, it returns logits.
         shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
             an actor.
         activation: of the hidden layers.
@@ -50,24 +50,40 @@ class ActorCritic(Agent):
     ) -> None:
         super().__init__(env, **options)
         continuous = isinstance(self.action_space, spaces.Box)
-        actor, critic = networks.split_networks(network, "actor", "critic")
+        actor, critic = networks.split_networks(network, "actor", "critic", shareable=shared is not False)
         if self.head is None:
             self.head = self._default_head(actor).bind(self.action_space)
-        shared = self.is_image and actor is None if shared is None else check_bool("shared", shared)
+        shared = self._shares(actor, critic) if shared is None else check_bool("shared", shared)
         last_layer: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
         outputs = self.head.size // 2 if continuous else self.head.size
 
-        def build(outputs: int, **last_layer: Any) -> Any:
-            return networks.default_network(self._network_space, hidden, outputs, activation=activation, **last_layer)
+        def build(layers: Any, outputs: int, **last_layer: Any) -> Any:
+            return networks.default_network(self._network_space, layers, outputs, activation=activation, **last_layer)
 
-        def build_critic() -> Any:
+        def build_critic(layers: Any) -> Any:
             width = self.num_values
-            return networks.share_trunk(self.actor, width, gain=1.0) if shared else build(width, gain=1.0)
+            if not shared:
+                return build(layers, width, gain=1.0)
+            described = isinstance(actor, networks.HiddenLayers) and isinstance(layers, networks.HiddenLayers)
+            parts = {"hidden": layers, "own_layers": actor.num_own} if described else {}
+            return networks.share_trunk(self.actor, width, gain=1.0, **parts)
 
         shape = self.observation_shape
-        self.actor = networks.network_or_default(actor, lambda: build(outputs, **last_layer), shape)
+        self.actor = networks.network_or_default(
+            actor, hidden, lambda layers: build(layers, outputs, **last_layer), shape
+        )
         if critic is not None or not networks.returns_pair(actor, shape):
-            self.critic = networks.network_or_default(critic, build_critic, shape)
+            self.critic = networks.network_or_default(critic, hidden, build_critic, shape)
+
+    def _shares(self, actor: Any, critic: Any) -> bool:
+        """Return whether actor and critic share layers by default: for images, or if a description says so."""
+        parts = [part for part in (actor, critic) if isinstance(part, networks.HiddenLayers)]
+        if not parts:
+            return self.is_image and actor is None
+        if len({id(part.description) for part in parts}) > 1 or len(parts) == 1 or not parts[0].is_shareable:
+            return False
+        described = parts[0].description.shared
+        return self.is_image if described is None else described
 
     def _default_head(self, actor: Any) -> heads.Head:
         """Return the head for the action space and the outputs of the actor, which is None if the agent builds it."""

@@ -66,8 +66,9 @@ class AlphaZero(Agent):
             be changed during training.
         l2: the weight of the sum of all squared weights in the loss. Can be changed during training.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own network `[B, observation] -> [B, actions + 1]`: logits, then the value. For two players, the
-            value is the tanh of this output. For one, it is this output divided by `1 - gamma`.
+        network: the path of a network file, or your own network `[B, observation] -> [B, actions + 1]`: logits, then
+            the value. For two players, the value is the tanh of this output. For one, it is this output divided by `1 -
+            gamma`.
         normalize_observation: see `noterl.Agent`.
         seed: see `noterl.Agent`.
 
@@ -114,9 +115,11 @@ class AlphaZero(Agent):
         self.longest = 32 if game is None else game.max_length  # moves until a value is bootstrapped
         self.extra_spec = {"visit_shares": ((size,), np.float32)}
         self.info_spec = {"action_mask": ((size,), np.bool_, True), "to_play": ((), np.int8, 0)}
+        (network,) = networks.split_networks(network, "network")
         self.network = networks.network_or_default(
             network,
-            lambda: networks.default_network(self._network_space, hidden, size + 1),
+            hidden,
+            lambda layers: networks.default_network(self._network_space, layers, size + 1),
             self.observation_shape,
         )
 

@@ -34,8 +34,8 @@ class DDPG(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critic; with images, of the critic only.
-        network: your own actor `[B, observation] -> [B, A]`, without the final tanh; or (actor, critic). The critic is
-            `[B, observation + A] -> [B, 1]`. The agent builds a network that is None.
+        network: the path of a network file, or your own actor `[B, observation] -> [B, A]`, without the final tanh; or
+            (actor, critic). The critic is `[B, observation + A] -> [B, 1]`. The agent builds a network that is None.
         gamma: discount factor, 0 to 1. Can be changed during training.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
@@ -70,9 +70,11 @@ class DDPG(Agent):
         space, outputs = self._network_space, self.action_size
         actor, critic = networks.split_networks(network, "actor", "critic")
         shape, joint = self.observation_shape, (self.observation_size + outputs,)
-        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs), shape)
+        self.actor = networks.network_or_default(
+            actor, hidden, lambda layers: networks.default_network(space, layers, outputs), shape
+        )
         self.critic = networks.network_or_default(
-            critic, lambda: networks.default_critic(space, hidden, outputs), joint
+            critic, hidden, lambda layers: networks.default_critic(space, layers, outputs), joint
         )
         self.target_actor = networks.clone(self.actor)
         self.target_critic = networks.clone(self.critic)

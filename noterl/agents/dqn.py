@@ -37,7 +37,7 @@ class DQN(Agent):
             overestimation; False gives the targets of the Nature paper.
         dueling: whether the network has a value and an advantage stream.
         hidden: units of each hidden layer for vector observations; images use the network of the Nature paper.
-        network: your own network `[B, observation] -> [B, actions]`.
+        network: the path of a network file, or your own network `[B, observation] -> [B, actions]`.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
         loss: "huber", or "squared" for 0.5 e^2.
         normalize_observation: see `noterl.Agent`.
@@ -74,9 +74,11 @@ class DQN(Agent):
         check_word("loss", loss, tuple(_LOSSES))
         self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
         self.error_loss = _LOSSES[loss]
+        (network,) = networks.split_networks(network, "q")
         self.q = networks.network_or_default(
             network,
-            lambda: networks.default_network(self._network_space, hidden, self.action_size, dueling=dueling),
+            hidden,
+            lambda layers: networks.default_network(self._network_space, layers, self.action_size, dueling=dueling),
             self.observation_shape,
         )
         self.target_q = networks.clone(self.q)

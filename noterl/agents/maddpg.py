@@ -91,14 +91,17 @@ class MADDPG(MultiAgent):
         check_bool("independent", independent)
         self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]
         chosen = self.groups if check_bool("shared", shared) else list(range(len(self.names)))
-        actors, critics = networks.split_networks(network, "actors", "critics")
+        actors, critics = networks.split_networks(network, "actor", "critic")
+        sizes = self.action_size
         # Default critics scale pixels themselves.
         scales = [networks.column_scales(space) for space in self._network_space]
-        self.scales = [factors if critics and (factors != 1).any() else 1.0 for factors in scales]
+        self.scales = [
+            factors if isinstance(critics, list | tuple) and (factors != 1).any() else 1.0 for factors in scales
+        ]
         self.actors, self.actor_of = self._networks_of(
-            actors, chosen, lambda i: networks.default_network(self._network_space[i], hidden, self.action_size[i])
+            actors, chosen, hidden, lambda i, layers: networks.default_network(self._network_space[i], layers, sizes[i])
         )
-        self.critics, self.critic_of = self._networks_of(critics, chosen, lambda i: self._build_critic(i, hidden))
+        self.critics, self.critic_of = self._networks_of(critics, chosen, hidden, self._build_critic)
         self.target_actors = [networks.clone(actor) for actor in self.actors]
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
@@ -112,13 +115,15 @@ class MADDPG(MultiAgent):
         others = [] if independent else [other for other in range(len(self.names)) if other != agent]
         return [agent, *sorted(others, key=self.groups.__getitem__)]
 
-    def _build_critic(self, agent: int, hidden: Sequence[int]) -> Any:
+    def _build_critic(self, agent: int, hidden: Any) -> Any:
         inputs = self.inputs[agent]
         actions = sum(self.action_size[other] for other in inputs)
         return networks.default_critic([self._network_space[other] for other in inputs], hidden, actions)
 
-    def _networks_of(self, own: Sequence[Any] | None, chosen: list[int], build: Any) -> tuple[list[Any], list[int]]:
+    def _networks_of(self, own: Any, chosen: list[int], hidden: Any, build: Any) -> tuple[list[Any], list[int]]:
         """Return the distinct networks, and the index of each agent's network."""
+        if isinstance(own, networks.HiddenLayers):
+            own, hidden = None, own
         if own is not None:
             if not isinstance(own, list | tuple) or len(own) != len(self.names):
                 raise ValueError(
@@ -127,7 +132,7 @@ class MADDPG(MultiAgent):
                 )
             chosen = [[id(network) for network in own].index(id(network)) for network in own]
         first = sorted(set(chosen))
-        return [build(i) if own is None else networks.check_network("network", own[i]) for i in first], [
+        return [build(i, hidden) if own is None else networks.check_network("network", own[i]) for i in first], [
             first.index(i) for i in chosen
         ]
 

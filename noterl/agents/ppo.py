@@ -54,9 +54,10 @@ class PPO(ActorCritic):
             number can be changed during training.
         optimizers: 1, or 2 for separate optimizers "actor" and "critic"; `compile(optimizer=[...])` then takes two.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own actor `[B, observation] -> [B, outputs of the head]`; or (actor, critic), with a critic
-            `[B, observation] -> [B, 1]`; or one network that returns both. The agent builds a network that is None. For
-            Discrete actions, the actor returns logits, or probabilities if its last layer is a softmax.
+        network: the path of a network file, or your own actor `[B, observation] -> [B, outputs of the head]`; or
+            (actor, critic), with a critic `[B, observation] -> [B, 1]`; or one network that returns both. The agent
+            builds a network that is None. For Discrete actions, the actor returns logits, or probabilities if its last
+            layer is a softmax.
         shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
             an actor.
         activation: of the hidden layers.

@@ -36,8 +36,8 @@ class SAC(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics; with images, of the critics only.
-        network: your own actor `[B, observation] -> [B, 2 A]`, mean and log standard deviation before the tanh, or
-            logits `[B, A]` for Discrete actions; or (actor, critic, critic). Critics are
+        network: the path of a network file, or your own actor `[B, observation] -> [B, 2 A]`, mean and log standard
+            deviation before the tanh, or logits `[B, A]` for Discrete actions; or (actor, critic, critic). Critics are
             `[B, observation + A] -> [B, 1]`, or `[B, observation] -> [B, A]` for Discrete actions. Their initial
             weights must differ. The agent builds a network that is None.
         gamma: discount factor, 0 to 1. Can be changed during training.
@@ -87,10 +87,12 @@ class SAC(Agent):
         space, outputs = self._network_space, size if self.discrete else 2 * size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
         shape = self.observation_shape
-        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs), shape)
+        self.actor = networks.network_or_default(
+            actor, hidden, lambda layers: networks.default_network(space, layers, outputs), shape
+        )
         build_critic = networks.default_network if self.discrete else networks.default_critic
         inputs = shape if self.discrete else (self.observation_size + size,)
-        self.critics = critic_pair(critics, lambda: build_critic(space, hidden, size), inputs)
+        self.critics = critic_pair(critics, hidden, lambda layers: build_critic(space, layers, size), inputs)
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         log_initial = math.log(check_number("initial_temperature", initial_temperature, low=0, above=True))

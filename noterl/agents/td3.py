@@ -34,9 +34,9 @@ class TD3(Agent):
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics; with images, of the critics only.
-        network: your own actor `[B, observation] -> [B, A]`, without the final tanh; or (actor, critic, critic).
-            Critics are `[B, observation + A] -> [B, 1]`; their initial weights must differ. The agent builds a network
-            that is None.
+        network: the path of a network file, or your own actor `[B, observation] -> [B, A]`, without the final tanh; or
+            (actor, critic, critic). Critics are `[B, observation + A] -> [B, 1]`; their initial weights must differ.
+            The agent builds a network that is None.
         gamma: discount factor, 0 to 1. Can be changed during training.
         policy_delay: number of critic updates for each update of the actor.
         target_noise: standard deviation of the noise on the target's scaled action. Can be changed during training.
@@ -77,8 +77,12 @@ class TD3(Agent):
         space, outputs = self._network_space, self.action_size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
         shape, joint = self.observation_shape, (self.observation_size + outputs,)
-        self.actor = networks.network_or_default(actor, lambda: networks.default_network(space, hidden, outputs), shape)
-        self.critics = critic_pair(critics, lambda: networks.default_critic(space, hidden, outputs), joint)
+        self.actor = networks.network_or_default(
+            actor, hidden, lambda layers: networks.default_network(space, layers, outputs), shape
+        )
+        self.critics = critic_pair(
+            critics, hidden, lambda layers: networks.default_critic(space, layers, outputs), joint
+        )
         self.target_actor = networks.clone(self.actor)
         self.target_critics = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -60,9 +60,9 @@ class TRPO(ActorCritic):
             training.
         normalize_advantage: whether advantages are shifted and scaled within the rollout.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
-        network: your own actor `[B, observation] -> [B, outputs of the head]`; or (actor, critic), with a critic
-            `[B, observation] -> [B, 1]`. The agent builds a network that is None. For Discrete actions, the actor
-            returns logits, or probabilities if its last layer is a softmax.
+        network: the path of a network file, or your own actor `[B, observation] -> [B, outputs of the head]`; or
+            (actor, critic), with a critic `[B, observation] -> [B, 1]`. The agent builds a network that is None. For
+            Discrete actions, the actor returns logits, or probabilities if its last layer is a softmax.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
         seed: see `noterl.Agent`.

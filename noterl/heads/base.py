@@ -40,6 +40,7 @@ class Head:
         acts_on: the kinds of output that a policy for this head may use (`Policy.acts_on`); empty if it takes none.
         takes_noise: whether a noise of `noterl.noise` can explore.
         samples: whether the head can explore with its own distribution, without policy and noise.
+        output_activation: the activation that the head applies to the outputs; networks have linear outputs.
         action_space: the space that the head is bound to.
     """
 
@@ -49,6 +50,7 @@ class Head:
     acts_on: tuple[str, ...] = ()
     takes_noise: bool = False
     samples: bool = False
+    output_activation: ClassVar[str] = "linear"
     action_space: spaces.Space[Any]
 
     @property

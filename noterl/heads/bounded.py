@@ -33,6 +33,7 @@ class Bounded(Head):
     """
 
     kinds = (spaces.Box,)
+    output_activation = "tanh"
     center: np.ndarray
     half: np.ndarray
     divisor: np.ndarray

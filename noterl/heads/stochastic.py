@@ -31,6 +31,7 @@ class Categorical(Head):
     outputs = "a logit for each choice"
     acts_on: tuple[str, ...] = ("logits",)
     samples = True
+    output_activation = "softmax"
     counts: tuple[int, ...]
 
     def bind(self, action_space: spaces.Space[Any]) -> Head:

@@ -12,6 +12,7 @@ import numpy as np
 from noterl import backends
 from noterl.backends import keras
 from noterl.hyperparameters import Hyperparameter
+from noterl.networks.description import HiddenLayers, NetworkDescription
 from noterl.networks.keras_layers import keras_network
 from noterl.utils.checks import probability
 
@@ -68,16 +69,21 @@ def is_network(value: Any) -> bool:
     return isinstance(value, keras.layers.Layer | keras.Variable | keras.random.SeedGenerator) or is_module(value)
 
 
-def split_networks(network: Any, *roles: str) -> list[Any]:
+def split_networks(network: Any, *roles: str, shareable: bool = False) -> list[Any]:
     """Split an agent's argument `network` into one entry for each role; None if the agent builds that network.
 
+    A description of layers becomes the `HiddenLayers` of each role, which `network_or_default` builds.
+
     Args:
-        network: the network of the first role, or a list or tuple with all of them.
+        network: the network of the first role, or a list or tuple with all of them, or a description for all.
         roles: the roles of the agent's networks, such as "actor" and "critic".
+        shareable: whether networks may share layers.
 
     Raises:
-        ValueError: if a list does not have one entry for each role.
+        ValueError: if a list does not have one entry for each role, or a description has networks of other roles.
     """
+    if isinstance(network, NetworkDescription):
+        return [_part(network, role, roles, shareable) for role in roles]
     if not isinstance(network, list | tuple):
         return [network, *[None for _ in roles[1:]]]
     if len(network) != len(roles):
@@ -85,23 +91,33 @@ def split_networks(network: Any, *roles: str) -> list[Any]:
             f"network must be the {roles[0]}, or ({', '.join(roles)}) with None for networks to be built, "
             f"got {network!r}"
         )
-    return list(network)
+    return [
+        _part(each, role, roles, False) if isinstance(each, NetworkDescription) else each
+        for each, role in zip(network, roles, strict=True)
+    ]
 
 
-def network_or_default(network: Any, build: Callable[[], Network], shape: tuple[int, ...]) -> Network:
-    """Return the argument `network`, or the result of `build` if it is None.
+def _part(description: NetworkDescription, role: str, roles: Sequence[str], shareable: bool) -> HiddenLayers | None:
+    if description.shared and not shareable:
+        raise description.error(("shared",), "the networks of this agent cannot share layers")
+    return description.part(role, roles)
+
+
+def network_or_default(network: Any, hidden: Any, build: Callable[[Any], Network], shape: tuple[int, ...]) -> Network:
+    """Return the argument `network`, or the result of `build` if it is None or describes layers.
 
     Args:
-        network: a network, or None.
-        build: returns the default network.
+        network: a network, the `HiddenLayers` of a description, or None.
+        hidden: the units of the default network's hidden layers.
+        build: returns a network with such hidden layers: `hidden`, or those of the description.
         shape: the shape of the network's inputs. A network that has no weights yet, such as one with
             `torch.nn.LazyLinear`, is called on zeros.
 
     Raises:
         ValueError: if `network` is not a network, or takes a dict of inputs.
     """
-    if network is None:
-        return build()
+    if network is None or isinstance(network, HiddenLayers):
+        return build(hidden if network is None else network)
     check_network("network", network)
     if isinstance(getattr(network, "input", None), dict):
         raise ValueError(
@@ -121,7 +137,10 @@ def check_network(name: str, network: Any) -> Network:
             `name`.
     """
     if not is_network(network):
-        raise ValueError(f"{name} must be a Keras model or, with the torch backend, a torch.nn.Module, got {network!r}")
+        raise ValueError(
+            f"{name} must be a Keras model, the path of a network file or, with the torch backend, a torch.nn.Module, "
+            f"got {network!r}"
+        )
     if any(base.__module__.startswith("torch._dynamo") for base in type(network).__mro__):
         raise ValueError(
             f"{name} must be the module itself, not what torch.compile returned: noterl traces the updates of modules, "

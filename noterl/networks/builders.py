@@ -19,6 +19,7 @@ from noterl import backends
 from noterl.backends import keras
 from noterl.envs.observation import ObservationEncoder, Part
 from noterl.networks.access import Network, get_weights, is_module, set_weights, stacked_layers
+from noterl.networks.description import ACTIVATIONS, HiddenLayers
 from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
 from noterl.networks.size_limit import claim, plan_sizes
@@ -35,14 +36,12 @@ from noterl.utils.checks import check_word, finite, non_negative
 # - scale, with a factor;
 # - log_std, with the initial value;
 # - flatten.
-# The gain is absent from the streams of a dueling network, whose weights are uniform.
+# The gain is that of orthogonal weights, "glorot_uniform", or None for uniform weights, which is also the default.
 
 _DENSE = ("Dense", "Linear")
 
 # The smallest height and width from which the convolutions of `nature_cnn` leave one pixel.
 LEAST_PIXELS = 36
-
-ACTIVATIONS = ("relu", "tanh", "sigmoid", "elu", "silu", "gelu", "linear")
 
 
 def mlp(
@@ -120,7 +119,7 @@ def nature_cnn(
     _check_sizes(shape=shape, outputs=(outputs,))
     if not is_image_shape(shape):
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
-    trunk = _convolutions(tuple(shape), scale, _hidden_gain(gain))
+    trunk = _convolutions(tuple(shape), scale, None if dueling else _hidden_gain(gain))
     if dueling:
         return _build(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
     layers = [*trunk, ("dense", 512, "relu", _hidden_gain(gain)), *_last_layers(outputs, gain, log_std)]
@@ -141,7 +140,7 @@ def is_image_shape(shape: tuple[int, ...]) -> bool:
 
 def default_network(
     space: spaces.Space[Any],
-    hidden: Sequence[int],
+    hidden: Sequence[int] | HiddenLayers,
     outputs: int,
     *,
     activation: str = "relu",
@@ -156,9 +155,10 @@ def default_network(
 
     Args:
         space: the space of observations. Networks receive a Box unchanged, and any other space as a vector.
-        hidden: the units of each hidden layer, unless the observations are images.
+        hidden: the units of each hidden layer, unless the observations are images; or layers of a description, whose
+            convolutions receive the images and whose other layers follow.
         outputs: the number of outputs.
-        activation: of the hidden layers, unless the observations are images.
+        activation: of the hidden layers, unless the observations are images or layers are described.
         dueling: whether the network has a value and an advantage stream.
         gain: as in `mlp`; a dueling network ignores it.
         log_std: as in `mlp`; a dueling network ignores it.
@@ -171,6 +171,8 @@ def default_network(
     """
     encoder = ObservationEncoder(space)
     shape = tuple(encoder.space.shape)
+    if isinstance(hidden, HiddenLayers):
+        return _described(hidden, encoder, outputs, dueling, gain, log_std)
     if is_image_shape(shape):
         scale = pixel_scale(encoder.space)
         return nature_cnn(shape, outputs, dueling=dueling, gain=gain, log_std=log_std, scale=scale)
@@ -181,14 +183,42 @@ def default_network(
         scale = pixel_scale(encoder.space)
         first = [] if scale is None else [("scale", scale)]
     else:
-        first = _encoders(parts, 256, _hidden_gain(gain))
+        first = _encoders(parts, 256, None if dueling else _hidden_gain(gain))
     if dueling:
         return _dueling_mlp(first, shape, hidden, outputs, activation)
     return _mlp(first, shape, hidden, outputs, activation, gain, log_std)
 
 
+def _described(
+    layers: HiddenLayers,
+    encoder: ObservationEncoder,
+    outputs: int,
+    dueling: bool,
+    gain: float | None,
+    log_std: float | None,
+) -> Network:
+    """Build the network of a description; arguments as in `default_network`."""
+    _check_sizes(outputs=(outputs,))
+    shape, hidden_gain = tuple(encoder.space.shape), None if dueling else _hidden_gain(gain)
+    convolutions, dense = layers.convolutions(hidden_gain), layers.dense(hidden_gain)
+    if not encoder.is_identity:
+        first = _encoders(_parts(encoder), 256, hidden_gain, layers)
+    else:
+        scale = pixel_scale(encoder.space)
+        first = [] if scale is None else [("scale", scale)]
+        if convolutions:
+            layers.check_images(_sides(shape))
+            first += [*_channels_last(shape), *convolutions]
+        first += [("flatten",)] if len(shape) > 1 else []
+    last = layers.last(outputs, gain)
+    if dueling:
+        return _build(("dueling", [*first, *dense[:-1]], dense[-1:], int(outputs)), shape)
+    tail = [] if log_std is None else [("log_std", finite("log_std", log_std))]
+    return _build(("sequential", [*first, *dense, last, *tail]), shape)
+
+
 def default_critic(
-    space: spaces.Space[Any] | Sequence[spaces.Space[Any]], hidden: Sequence[int], actions: int
+    space: spaces.Space[Any] | Sequence[spaces.Space[Any]], hidden: Sequence[int] | HiddenLayers, actions: int
 ) -> Network:
     """Build the default critic `[B, D + A] -> [B, 1]` for observations with D values and A values of actions.
 
@@ -197,7 +227,7 @@ def default_critic(
 
     Args:
         space: of the observations, or the spaces of several agents, whose observations are one after another.
-        hidden: the units of each hidden layer.
+        hidden: the units of each hidden layer; or layers of a description, as in `default_network`.
         actions: A, of all agents together.
     """
     encoders = list(map(ObservationEncoder, [space] if isinstance(space, spaces.Space) else space))
@@ -208,7 +238,11 @@ def default_critic(
         parts += [part._replace(columns=each) for part, each in zip(_parts(encoder), columns, strict=True)]
         size += int(np.prod(encoder.space.shape))
     units = 512 if len(encoders) == 1 and encoders[0].is_identity else 256
-    first = _encoders([*parts, Part((), None, slice(size, size + actions))], units, None)
+    parts.append(Part((), None, slice(size, size + actions)))
+    if isinstance(hidden, HiddenLayers):
+        layers = [*_encoders(parts, units, None, hidden), *hidden.dense(None), hidden.last(1, None)]
+        return _build(("sequential", layers), (size + actions,))
+    first = _encoders(parts, units, None)
     return _mlp(first, size + actions, hidden, 1, "relu", None, None)
 
 
@@ -241,13 +275,26 @@ def _parts(encoder: ObservationEncoder) -> tuple[Part, ...]:
     return encoder.parts or (Part((), encoder.space, slice(0, int(np.prod(encoder.space.shape)))),)
 
 
-def _encoders(parts: Sequence[Part], units: int, gain: float | None) -> list[tuple]:
-    """Return the layers of a plan that encode images and bytes among the parts of a vector; [] if there are none."""
+def _encoders(
+    parts: Sequence[Part], units: int, gain: float | None, described: HiddenLayers | None = None
+) -> list[tuple]:
+    """Return the layers of a plan that encode images and bytes among the parts of a vector; [] if there are none.
+
+    Images go through the convolutions of a description, if it has any.
+    """
+    convolutions = [] if described is None else described.convolutions(gain)
+    images = [space for _, space, _ in parts if _sides(() if space is None else space.shape or ()) is not None]
+    if described is not None and not images:
+        described.check_images(None)
     plans: list[tuple[int, int, list[tuple]]] = []
     for _, space, columns in parts:
         scale = pixel_scale(space)
         layers: list[tuple] = [] if scale is None else [("scale", scale)]
-        if isinstance(space, spaces.Box) and is_image_shape(space.shape):
+        if described is not None and convolutions and any(space is image for image in images):
+            shape = tuple(space.shape)
+            described.check_images(_sides(shape))
+            layers = [("rearrange", (0,), shape), *layers, *_channels_last(shape), *convolutions, ("flatten",)]
+        elif isinstance(space, spaces.Box) and is_image_shape(space.shape):
             layers = [("rearrange", (0,), tuple(space.shape)), *_convolutions(tuple(space.shape), scale, gain)]
             layers += [("dense", units, "relu", gain)]
         plans.append((columns.start, columns.stop, layers))
@@ -268,36 +315,64 @@ def _warn_if_flattened(space: spaces.Space[Any]) -> None:
 def _convolutions(shape: tuple[int, ...], scale: float | None, gain: float | None) -> list[tuple]:
     """Return the layers of a plan for the convolutions of `nature_cnn`."""
     layers: list[tuple] = [] if scale is None else [("scale", scale)]
-    if len(shape) == 2:
-        layers += [("rearrange", (0, 1), (*shape, 1))]
-    elif len(shape) == 4:
-        frames, height, width, channels = shape
-        layers += [("rearrange", (1, 2, 0, 3), (height, width, frames * channels))]
-    elif min(shape[:2]) < LEAST_PIXELS:
-        layers += [("rearrange", (1, 2, 0), (*shape[1:], shape[0]))]
+    layers += _channels_last(shape)
     layers += [("convolution", *sizes, "relu", gain) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
     return [*layers, ("flatten",)]
 
 
-def share_trunk(network: Network, outputs: int, *, gain: float | None = None) -> Network:
+def _channels_last(shape: tuple[int, ...]) -> list[tuple]:
+    """Return the layers of a plan that rearrange images to (height, width, channels)."""
+    if len(shape) == 2:
+        return [("rearrange", (0, 1), (*shape, 1))]
+    if len(shape) == 4:
+        frames, height, width, channels = shape
+        return [("rearrange", (1, 2, 0, 3), (height, width, frames * channels))]
+    is_channels_first = min(shape[:2]) < LEAST_PIXELS <= min(shape[1:])
+    return [("rearrange", (1, 2, 0), (*shape[1:], shape[0]))] if is_channels_first else []
+
+
+def _sides(shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the height and the width of images of a shape, also of small ones; None for other observations."""
+    if len(shape) not in (2, 3, 4):
+        return None
+    rearranged = _channels_last(shape)
+    height, width = (rearranged[0][2] if rearranged else shape)[:2]
+    return height, width
+
+
+def share_trunk(
+    network: Network,
+    outputs: int,
+    *,
+    gain: float | None = None,
+    hidden: HiddenLayers | None = None,
+    own_layers: int = 0,
+) -> Network:
     """Build a network that shares all layers of another one except the last, such as a critic for an actor.
 
     Args:
         network: a network of `mlp` or `nature_cnn`.
         outputs: the number of outputs.
         gain: of the last layer, as in `mlp`.
+        hidden: a description of the new network, whose own layers follow the shared ones; None for none.
+        own_layers: the number of dense layers before the last that are not shared either.
 
     Raises:
         ValueError: if `network` is not a stack of layers.
     """
     layers = stacked_layers(network)
-    while layers and type(layers[-1]).__name__ not in _DENSE:
-        layers.pop()
-    if not layers:
-        raise ValueError(f"network must be a Sequential stack with a dense last layer, got {network!r}")
-    kernel = get_weights(layers.pop())[0]
-    last = mlp(kernel.shape[0], [], outputs, gain=gain)
-    layers += [layer for layer in stacked_layers(last) if type(layer).__name__ in _DENSE]
+    for _ in range(own_layers + 1):
+        while layers and type(layers[-1]).__name__ not in _DENSE:
+            layers.pop()
+        if not layers:
+            raise ValueError(f"network must be a Sequential stack with a dense last layer, got {network!r}")
+        kernel = get_weights(layers.pop())[0]
+    if hidden is None:
+        last = mlp(kernel.shape[0], [], outputs, gain=gain)
+    else:
+        plan = [*hidden.dense(_hidden_gain(gain), own=True), hidden.last(outputs, gain)]
+        last = _build(("sequential", plan), kernel.shape[:1])
+    layers += [layer for layer in stacked_layers(last) if type(layer).__name__ != "Float"]
     if is_module(last):
         return type(last)(*layers)
     return keras.Sequential([keras.Input(network.input_shape[1:]), *layers])

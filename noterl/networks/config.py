@@ -7,7 +7,7 @@ read from their attributes instead, and built by calling their constructors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ _POOLING = ("pool_size", "strides", "padding", "data_format")
 
 # For each layer, the arguments that are stored. None of them is a file, a function or another layer, except for an
 # activation, which is stored by its name.
-_LAYERS: dict[str, tuple[str, ...]] = {
+LAYERS: dict[str, tuple[str, ...]] = {
     "Activation": (),
     "Add": (),
     "Average": (),
@@ -55,7 +55,7 @@ _LAYERS: dict[str, tuple[str, ...]] = {
     "Softmax": ("axis",),
     "Subtract": (),
 }
-_WITH_ACTIVATION = ("Activation", "Conv1D", "Conv2D", "Dense")
+WITH_ACTIVATION = ("Activation", "Conv1D", "Conv2D", "Dense")
 _MERGING = ("Add", "Average", "Concatenate", "Maximum", "Minimum", "Multiply", "Subtract")
 _ACTIVATION_NAMES = (
     *ACTIVATIONS,
@@ -96,7 +96,7 @@ class StoredNetwork(Configurable):
         stored = cls(**config)
         if not all(type(length) is int and length > 0 for length in stored.shape):
             raise ValueError(f"shape must hold positive ints, got {stored.shape!r:.80}")
-        return build_plan(stored.layers, stored.shape) if stored.kind == "plan" else _build(stored)
+        return build_plan(stored.layers, stored.shape) if stored.kind == "plan" else build_model(stored)
 
 
 def stored(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _stored(value: Any) -> Any:
     plan, shape = getattr(value, "noterl_recipe", (None, ()))
     if plan is not None and sorted(plan_sizes(plan, shape)) == sorted(map(np.size, get_weights(value))):
         return StoredNetwork("plan", [int(length) for length in shape], _untracked(plan))
-    return (None if is_module(value) else _describe(value)) or value
+    return (None if is_module(value) else describe(value)) or value
 
 
 def _untracked(value: Any) -> Any:
@@ -139,19 +139,26 @@ def _untracked(value: Any) -> Any:
     return value
 
 
-def _describe(network: Any) -> StoredNetwork | None:
+def operations_of(network: Any) -> list[Any]:
+    """Return the layers of a Sequential or Functional model without its inputs, in the order of `describe`."""
+    if type(network) is keras.Sequential:
+        return list(network.layers)
+    return [each for each in network.operations if type(each) is not keras.layers.InputLayer]
+
+
+def describe(network: Any) -> StoredNetwork | None:
     """Return the configuration of a Keras model; None if it cannot be stored."""
     is_sequential = type(network) is keras.Sequential
     if not is_sequential and (not isinstance(network, keras.Model) or type(network).__name__ != "Functional"):
         return None
     if not network.built or len(network.inputs) != 1:
         return None
+    operations = operations_of(network)
     if is_sequential:
-        found = [_arguments(layer) for layer in network.layers]
+        found = [_arguments(layer) for layer in operations]
         places = [[index - 1] for index in range(len(found))]
         outputs: list[int] = []
     else:
-        operations = [each for each in network.operations if type(each) is not keras.layers.InputLayer]
         found = [_arguments(operation) for operation in operations]
         index = {id(each): position for position, each in enumerate(operations)}
         places = []
@@ -167,7 +174,7 @@ def _describe(network: Any) -> StoredNetwork | None:
         return None
     layers = [
         [type(layer).__name__, arguments, inputs]
-        for layer, arguments, inputs in zip(network.layers if is_sequential else operations, found, places, strict=True)
+        for layer, arguments, inputs in zip(operations, found, places, strict=True)
     ]
     return StoredNetwork(type(network).__name__, tuple(network.inputs[0].shape[1:]), layers, outputs)
 
@@ -175,14 +182,14 @@ def _describe(network: Any) -> StoredNetwork | None:
 def _arguments(layer: Any) -> dict[str, Any] | None:
     """Return the arguments of a layer; None if it cannot be stored."""
     name = type(layer).__name__
-    if name not in _LAYERS or type(layer) is not getattr(keras.layers, name):
+    if name not in LAYERS or type(layer) is not getattr(keras.layers, name):
         return None
     if any(value is not None for key, value in vars(layer).items() if key.endswith(("_regularizer", "_constraint"))):
         return None
     if layer.dtype_policy.name != "float32":
         return None
-    found = {key: _plain(getattr(layer, key)) for key in _LAYERS[name]}
-    if name in _WITH_ACTIVATION:
+    found = {key: _plain(getattr(layer, key)) for key in LAYERS[name]}
+    if name in WITH_ACTIVATION:
         activation = getattr(layer.activation, "__name__", "linear" if layer.activation is None else "")
         if activation not in _ACTIVATION_NAMES or layer.activation not in (
             None,
@@ -205,14 +212,26 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def _build(stored: StoredNetwork) -> Any:
+def build_model(stored: StoredNetwork, initializers: Mapping[int, Mapping[str, Any]] | None = None) -> Any:
+    """Build a Keras model.
+
+    Args:
+        stored: its configuration.
+        initializers: the initializers of some layers, as attributes by the positions of the layers.
+
+    Raises:
+        ValueError: if the configuration is not one that `stored` returns.
+        FileError: as `StoredNetwork.from_config`.
+    """
     if stored.kind not in ("Sequential", "Functional"):
         raise ValueError(f"there is no network of the kind {stored.kind!r:.40}")
     start = keras.Input(stored.shape)
     layers: list[Any] = []
     tensors: list[Any] = []
-    for name, arguments, places in stored.layers:
+    for position, (name, arguments, places) in enumerate(stored.layers):
         layer = _make_layer(name, arguments)
+        for attribute, initializer in (initializers or {}).get(position, {}).items():
+            setattr(layer, attribute, initializer)
         if not places or not all(type(place) is int and -1 <= place < len(tensors) for place in places):
             raise ValueError(f"{name!r:.40} has the inputs {places!r:.80}, which do not precede it")
         inputs = [start if place == -1 else tensors[place] for place in places]
@@ -227,10 +246,10 @@ def _build(stored: StoredNetwork) -> Any:
 
 def _make_layer(name: Any, arguments: Any) -> Any:
     """Return a layer of the allow-list, not built yet."""
-    if name not in _LAYERS:
+    if name not in LAYERS:
         raise ValueError(f"a file cannot hold the layer {name!r:.40}")
-    activation = ("activation",) if name in _WITH_ACTIVATION else ()
-    allowed = {*_LAYERS[name], *activation, "trainable"}
+    activation = ("activation",) if name in WITH_ACTIVATION else ()
+    allowed = {*LAYERS[name], *activation, "trainable"}
     if (
         not isinstance(arguments, dict)
         or not arguments.keys() <= allowed

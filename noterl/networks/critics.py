@@ -25,7 +25,7 @@ def q_values(critics: Sequence[networks.Network], observation: Tensor, action: T
     >>> import numpy as np
     >>> from noterl import networks
     >>> from noterl.networks.critics import critic_pair, q_values
-    >>> critics = critic_pair([None, None], lambda: networks.mlp(3 + 2, [8], 1), (3 + 2,))
+    >>> critics = critic_pair([None, None], [8], lambda hidden: networks.mlp(3 + 2, hidden, 1), (3 + 2,))
     >>> first, second = q_values(critics, np.zeros((4, 3), "float32"), np.ones((4, 2), "float32"))
     >>> first.shape == second.shape == (4,)
     True
@@ -57,14 +57,14 @@ def action_values(values: Tensor, actions: int) -> Tensor:
 
 
 def critic_pair(
-    critics: Sequence[Any], build: Callable[[], networks.Network], shape: tuple[int, ...]
+    critics: Sequence[Any], hidden: Any, build: Callable[[Any], networks.Network], shape: tuple[int, ...]
 ) -> list[networks.Network]:
-    """Return two critics with different weights; `build` builds those that are None. Their inputs have this shape.
+    """Return two critics with different weights; arguments as in `network_or_default`.
 
     Raises:
         ValueError: if their weights are equal, because their minimum would then equal each of them.
     """
-    pair = [networks.network_or_default(critic, build, shape) for critic in critics]
+    pair = [networks.network_or_default(critic, hidden, build, shape) for critic in critics]
     first, second = map(networks.get_weights, pair)
     if len(first) == len(second) and all(map(np.array_equal, first, second)):
         raise ValueError("network must have critics with different initial weights, but the two are equal")

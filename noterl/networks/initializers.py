@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,34 +11,46 @@ import numpy as np
 def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
     """Return initial weights for the network of a plan, with the shapes of `weights`.
 
-    A kernel with a gain is orthogonal, and its bias is zero. Other kernels and biases are uniform. Log standard
-    deviations have the value in the plan.
+    A kernel with a gain is orthogonal, and its bias is zero. The gain "glorot_uniform" names Keras's default. Other
+    kernels and biases are uniform. Log standard deviations have the value in the plan.
     """
     layers = plan[1] if plan[0] == "sequential" else []
-    gains = iter(_gains(layers))
+    gains = iter(_dueling_gains(*plan[1:3]) if plan[0] == "dueling" else _gains(layers))
     initial: list[np.ndarray] = []
-    gain, fan_in = None, 1
+    gain: Any = None
+    fan_in = 1
     for weight in weights:
         if weight.ndim > 1:  # a kernel; the bias of its layer follows
             gain, fan_in = next(gains, None), int(np.prod(weight.shape[:-1]))
         if gain is None:
             initial.append(fan_in_uniform(weight.shape, fan_in, generator))
+        elif weight.ndim == 1:
+            initial.append(np.zeros_like(weight))
         else:
-            initial.append(orthogonal(weight.shape, gain, generator) if weight.ndim > 1 else np.zeros_like(weight))
+            is_glorot = gain == "glorot_uniform"
+            initial.append(
+                glorot_uniform(weight.shape, generator) if is_glorot else orthogonal(weight.shape, gain, generator)
+            )
     if layers and layers[-1][0] == "log_std":
         initial[-1] = np.full_like(initial[-1], layers[-1][1])
     return initial
 
 
-def _gains(layers: Sequence[tuple]) -> list[float | None]:
+def _gains(layers: Sequence[tuple]) -> list[Any]:
     """Return the gain of each kernel in the layers of a plan; None for uniform kernels."""
-    found: list[float | None] = []
+    found: list[Any] = []
     for kind, *rest in layers:
         if kind == "encoders":
             found += [gain for _, _, inner in rest[0] for gain in _gains(inner)]
         elif kind in ("dense", "convolution"):
-            found.append(rest[-1])
+            position = 2 if kind == "dense" else 4
+            found.append(rest[position] if len(rest) > position else None)
     return found
+
+
+def _dueling_gains(trunk: Sequence[tuple], stream: Sequence[tuple]) -> list[Any]:
+    """Return the gain of each kernel of a dueling network; the last layers of both streams are uniform."""
+    return [*_gains(trunk), *_gains(stream), None, *_gains(stream), None]
 
 
 def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> np.ndarray:
@@ -46,6 +59,13 @@ def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generat
     basis, triangle = np.linalg.qr(generator.standard_normal((max(rows, columns), min(rows, columns))))
     basis = basis * np.sign(np.diag(triangle))  # otherwise the distribution over orthogonal matrices is not uniform
     return (gain * (basis if rows >= columns else basis.T)).reshape(shape).astype("float32")
+
+
+def glorot_uniform(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    """Sample a kernel uniformly from ±sqrt(6 / (inputs + outputs)) (Glorot and Bengio, 2010, equation 16)."""
+    window = int(np.prod(shape[:-2]))
+    limit = np.sqrt(6.0 / (window * (shape[-2] + shape[-1])))
+    return generator.uniform(-limit, limit, shape).astype("float32")
 
 
 def fan_in_uniform(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:

@@ -1,0 +1,101 @@
+"""A callback that exports the best policy during training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from noterl.callback import CHECKPOINT, Callback, Every
+from noterl.export.names import FORMAT_NAMES
+from noterl.types import Logs
+from noterl.utils.checks import check_word
+from noterl.utils.files import check_writable, checked_path
+
+from .support.monitor import Monitor
+
+
+class Export(Callback):
+    """Export the policy whenever its score is better than all before; see `noterl.Agent.export`.
+
+    The score is compared every `save_freq` episodes and when training ends. A new export replaces the last one. If
+    training ends before there are `window` episodes, the policy at its end is exported.
+
+    Args:
+        path: of the file; the ending of the format is added if it is missing.
+        format: "keras", "saved_model", "onnx", "torch" or "numpy".
+        save_freq: number of finished episodes between comparisons.
+        monitor: the metric whose mean is the score, a name in an episode's logs.
+        window: number of finished episodes in the mean.
+        mode: "max" if a higher score is better, "min" if a lower one is better.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values; during training, if the logs of an episode do not
+            hold `monitor`, or the agent cannot be exported.
+        OSError: if the files cannot be written; before training starts, where possible.
+
+    Attributes:
+        best: the best score so far; None before the first export.
+
+    Example:
+    >>> import tempfile, noterl
+    >>> from pathlib import Path
+    >>> from noterl.callbacks import Export
+    >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     history = agent.fit(episodes=4, callbacks=[Export(f"{folder}/policy", "numpy", window=2)], verbose=0)
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['policy.npz', 'policy.py']
+    """
+
+    order = CHECKPOINT
+    every: Every
+
+    def __init__(
+        self,
+        path: str | Path,
+        format: str = "keras",
+        *,
+        save_freq: int = 1,
+        monitor: str = "reward",
+        window: int = 10,
+        mode: str = "max",
+    ) -> None:
+        self.path = Path(checked_path(path))
+        self.format = check_word("format", format, FORMAT_NAMES)
+        self.every = Every(save_freq, "episodes", name="save_freq")
+        self._monitor = Monitor(monitor, window, mode)
+        self.best: float | None = None
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Check that files can be written beside `path`."""
+        check_writable(self.path.with_name(f"{self.path.name}.part"))
+
+    def on_episode_end(self, episode: int, logs: Logs) -> None:
+        """Update the score."""
+        if logs.get("complete", True):
+            self._monitor.update(logs, self.agent)
+
+    def on_due(self, logs: Logs) -> None:
+        """Export if the score is the best so far."""
+        if self._monitor.is_full and self._monitor.is_better(self._monitor.mean, self.best):
+            self._export()
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Export if the score is the best so far, or if there is no export."""
+        if self._monitor.recent and self.best is None:
+            self._export()
+        else:
+            self.on_due(logs)
+
+    def _export(self) -> None:
+        self.agent.export(self.path, self.format)
+        self.best = self._monitor.mean
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the recent values and the best score."""
+        return {"recent": list(self._monitor.recent), "best": self.best}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+        self._monitor.set_recent(state["recent"])
+        self.best = state["best"]

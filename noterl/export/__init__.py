@@ -1,0 +1,1 @@
+"""Exporting the acting function of an agent to files that do not need noterl."""

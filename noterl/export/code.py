@@ -1,0 +1,43 @@
+"""Python code for the operations of a graph, which the formats numpy and torch share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from noterl.export.graph import Graph, Node
+
+# Writes the right side of an assignment: of the node, its position, and the variables of its inputs.
+Writer = Callable[[Node, int, list[str]], str]
+
+
+def statements(graph: Graph, writers: Mapping[str, Writer]) -> list[str]:
+    """Return an assignment for each operation, such as "x3 = x2 + 1"; `writers` has one for each kind."""
+    lines = []
+    for position, node in enumerate(graph.nodes):
+        value = writers[node.kind](node, position, [f"x{each}" for each in node.inputs])
+        lines.append(f"x{position} = {value}")
+    return lines
+
+
+def described_inputs(graph: Graph) -> list[str]:
+    """Return a line about each input, for the docstring of a file."""
+    return [
+        f"    {plain_text(name)}: {node.settings['dtype']} {_lengths(node.settings['shape'])}"
+        for name, node in graph.inputs().items()
+    ]
+
+
+def identifier(name: str) -> str:
+    """Return a name of an input as a Python identifier."""
+    return re.sub(r"\W", "_", name)
+
+
+def plain_text(text: str) -> str:
+    """Return a text that cannot end a docstring."""
+    return re.sub(r"[^\w .,:()=+-]", "_", text)
+
+
+def _lengths(shape: Any) -> str:
+    return f"[{', '.join(['N', *map(str, shape)])}]"

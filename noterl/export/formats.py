@@ -1,0 +1,227 @@
+"""Writing a policy in a format: into a temporary folder, comparing it with the agent, and then moving the files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import secrets
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from noterl import backends
+from noterl.backends import keras
+from noterl.export.graph import Array, Graph
+from noterl.export.keras_model import keras_model
+from noterl.export.names import FORMAT_NAMES
+from noterl.export.numpy_file import numpy_source, numpy_weights
+from noterl.export.policy import Policy, paths_of
+from noterl.export.torch_file import torch_source, torch_weights
+from noterl.utils.checks import check_word
+from noterl.utils.files import checked_path, replacing
+from noterl.utils.optional import require
+
+# Computes the results, by name, for inputs by name.
+Function = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+class _Format(NamedTuple):
+    """One format.
+
+    Attributes:
+        ending: of the file; empty for a folder.
+        write: writes a policy to a path, and returns the function that runs what was written.
+        backends: the backends that can write it.
+        others: the endings of further files beside the file.
+    """
+
+    ending: str
+    write: Callable[[Policy, Path], Function]
+    backends: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+
+def export_policy(policy: Policy, path: str | os.PathLike[str], format: str) -> Path:
+    """Write a policy to files, which replace older ones, and return the path of the first.
+
+    Args:
+        policy: the policy.
+        path: of the file. The ending of the format is added if it is missing; a SavedModel is a folder.
+        format: one of `FORMAT_NAMES`.
+
+    Raises:
+        ValueError: if the format is unknown or this backend cannot write it, or if the result differs from the agent.
+        ImportError: if an extra is missing.
+        OSError: if a file cannot be written; older files are then unchanged.
+    """
+    chosen = FORMATS[check_word("format", format, FORMAT_NAMES)]
+    if backends.name() not in chosen.backends:
+        raise ValueError(
+            f"format {format!r} cannot be written on {backends.name()}, only on {' and '.join(chosen.backends)}: use "
+            "'keras', 'torch' or 'numpy', or load the agent's file on another backend"
+        )
+    target = Path(checked_path(path))
+    if chosen.ending and target.suffix != chosen.ending:
+        target = target.with_name(target.name + chosen.ending)
+    with tempfile.TemporaryDirectory(prefix="noterl-export-") as folder:
+        made = Path(folder, target.name)
+        function = chosen.write(policy, made)
+        policy.check(function(policy.inputs), format)
+        if not chosen.ending:
+            _replace_folder(made, target)
+            return target
+        for ending in (*chosen.others, chosen.ending):
+            with replacing(target.with_suffix(ending)) as file:
+                file.write(made.with_suffix(ending).read_bytes())
+    return target
+
+
+def _replace_folder(made: Path, target: Path) -> None:
+    """Move a folder to `target`; an older folder there is removed when the new one is in place."""
+    if target.exists() and not (target / "saved_model.pb").exists():
+        raise ValueError(f"path must be a new folder or one of a SavedModel, got {str(target)!r}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+    try:
+        shutil.copytree(made, beside / "new")
+        if target.exists():
+            os.replace(target, beside / "old")
+        try:
+            os.replace(beside / "new", target)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(beside / "old", target)
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _identity(graph: Graph, source: str) -> str:
+    """Return a text that identifies a policy, by which the files of one policy are recognized."""
+    digest = hashlib.sha256(source.encode())
+    for name, array in graph.arrays().items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _write_numpy(policy: Policy, path: Path) -> Function:
+    keys = dict(paths_of(policy.encoder))
+    identity = _identity(policy.graph, numpy_source(policy.graph, policy.name, "", keys))
+    path.write_text(numpy_source(policy.graph, policy.name, identity, keys), encoding="utf-8")
+    path.with_suffix(".npz").write_bytes(numpy_weights(policy.graph, identity))
+    run: Function = _import_file(path).run
+    return run
+
+
+def _write_torch(policy: Policy, path: Path) -> Function:
+    torch = require("torch", "torch", "the format 'torch'")
+    identity = _identity(policy.graph, torch_source(policy.graph, policy.name, ""))
+    path.write_text(torch_source(policy.graph, policy.name, identity), encoding="utf-8")
+    path.with_suffix(".pt").write_bytes(torch_weights(policy.graph, identity))
+    # On a device of Keras, its default device would receive the weights.
+    with torch.device("cpu"):
+        module = _import_file(path).load()
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        with torch.no_grad(), torch.device("cpu"):
+            results = module(*(torch.from_numpy(array) for array in inputs.values()))
+        return {name: np.asarray(tensor) for name, tensor in results.items()}
+
+    return run
+
+
+def _write_keras(policy: Policy, path: Path) -> Function:
+    keras_model(policy.graph, "policy").save(path)
+    model = keras.models.load_model(path)
+    return lambda inputs: _run_keras(model, inputs)
+
+
+def _run_keras(model: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    fetch = keras.ops.convert_to_numpy
+    results = model(next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs))
+    return {name: fetch(backends.ops.stop_gradient(tensor)) for name, tensor in results.items()}
+
+
+def _called_model(policy: Policy) -> Any:
+    """Return the Keras model of a policy; Keras exports only models that were called."""
+    model = keras_model(policy.graph, "policy")
+    _run_keras(model, policy.inputs)
+    return model
+
+
+def _write_saved_model(policy: Policy, path: Path) -> Function:
+    tensorflow = require("tensorflow", "tensorflow", "the format 'saved_model'")
+    _called_model(policy).export(path, format="tf_saved_model", verbose=False)
+    loaded = tensorflow.saved_model.load(str(path))
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        results = loaded.serve(next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs))
+        return {name: np.asarray(tensor) for name, tensor in results.items()}
+
+    return run
+
+
+def _write_onnx(policy: Policy, path: Path) -> Function:
+    onnx = require("onnx", "onnx", "the format 'onnx'")
+    runtime = require("onnxruntime", "onnx", "the format 'onnx'")
+    if backends.name() == "tensorflow":
+        require("tf2onnx", "onnx", "the format 'onnx' on TensorFlow")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporters trace Keras's code, about which they warn
+        _called_model(policy).export(path, format="onnx", verbose=False)
+    _rename(onnx, path, list(policy.graph.inputs()), sorted(policy.graph.outputs))
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def _rename(onnx: Any, path: Path, inputs: list[str], outputs: list[str]) -> None:
+    """Give the inputs and outputs of an ONNX file their names; exporters number them or add a suffix."""
+    model = onnx.load(str(path))
+    graph = model.graph
+    held = {node.name for node in graph.initializer}
+    found = [value for value in graph.input if value.name not in held]
+    inputs = sorted(inputs) if len(inputs) > 1 else inputs
+    for value, name in [*zip(found, inputs, strict=True), *zip(graph.output, outputs, strict=True)]:
+        _rename_value(graph, value.name, name)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
+
+
+def _rename_value(graph: Any, old: str, new: str) -> None:
+    for values in [[*graph.input, *graph.output, *graph.value_info]]:
+        for value in values:
+            if value.name == old:
+                value.name = new
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                if name == old:
+                    names[index] = new
+
+
+def _import_file(path: Path) -> Any:
+    """Return the module in a file that was just written."""
+    spec = importlib.util.spec_from_file_location("exported_policy", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_ALL = ("tensorflow", "jax", "torch")
+FORMATS: dict[str, _Format] = {
+    "keras": _Format(".keras", _write_keras, _ALL),
+    "saved_model": _Format("", _write_saved_model, ("tensorflow", "jax")),
+    "onnx": _Format(".onnx", _write_onnx, ("tensorflow", "torch")),
+    "torch": _Format(".py", _write_torch, _ALL, (".pt",)),
+    "numpy": _Format(".py", _write_numpy, _ALL, (".npz",)),
+}

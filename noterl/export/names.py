@@ -1,0 +1,3 @@
+"""The names of the formats; this module imports no backend."""
+
+FORMAT_NAMES = ("keras", "saved_model", "onnx", "torch", "numpy")

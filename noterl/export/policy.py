@@ -1,0 +1,239 @@
+"""The graph of a policy: observation encoding, normalization, network and head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from noterl.envs.observation import ObservationEncoder, Part
+from noterl.export.graph import Graph
+from noterl.export.networks import UnsupportedNetworkError, add_network
+from noterl.export.numpy_file import graph_function
+from noterl.heads import Bernoulli, Categorical, Deterministic, Gaussian, Head, PolicyValue, Q, SquashedGaussian
+from noterl.normalization import CLIP, EPSILON, Normalizers
+
+# The outputs of a policy.
+ACTION, OUTPUTS = "action", "outputs"
+
+# Number of random observations for which an export is compared with the agent; images are larger.
+_PROBES, _IMAGE_PROBES = 256, 32
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What an export needs of an agent.
+
+    Attributes:
+        name: of the agent, for the texts in files.
+        graph: the operations.
+        encoder: encodes observations.
+        head: converts outputs into actions.
+        observations: encoded observations, before normalization, `[N, ...]`.
+        inputs: the same observations as inputs of the graph, by name.
+        outputs: the outputs of the agent's network for them, `[N, W]`.
+        actions: the agent's actions for them, `[N, ...]`.
+    """
+
+    name: str
+    graph: Graph
+    encoder: ObservationEncoder
+    head: Head
+    inputs: dict[str, np.ndarray]
+    outputs: np.ndarray
+    actions: np.ndarray
+
+    def check(self, results: dict[str, np.ndarray], format: str) -> None:
+        """Compare the results of an export with the agent.
+
+        Numbers must be equal up to `1e-6 + 1e-5 |number|`. Choices must be equal where the margin between the best two
+        exceeds that; outputs of a row may also differ by 1e-6 of the largest.
+
+        Raises:
+            ValueError: if they differ.
+        """
+        largest = np.maximum(np.abs(self.outputs).max(axis=-1, keepdims=True), 1.0)
+        tolerance = 1e-6 * largest + 1e-5 * np.abs(self.outputs)
+        if results[OUTPUTS].shape != self.outputs.shape:
+            raise ValueError(f"format {format!r}: the outputs have the shape {results[OUTPUTS].shape[1:]}")
+        difference = np.abs(results[OUTPUTS] - self.outputs)
+        agrees = bool((difference <= tolerance).all())
+        action = np.asarray(results[ACTION])
+        if self.actions.dtype.kind == "f":
+            agrees &= bool(np.allclose(action, self.actions, rtol=1e-5, atol=1e-6))
+        else:
+            clear = _is_clear(self.head, self.outputs, tolerance).reshape(self.actions.shape)
+            agrees &= bool((action == self.actions)[clear].all())
+        if not agrees:
+            raise ValueError(
+                f"format {format!r}: the exported policy and the agent differ by up to {difference.max():.3g} in the "
+                "network's outputs, which is more than float32 explains; nothing was written"
+            )
+
+
+def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: ObservationEncoder) -> Policy:
+    """Return the policy of an agent.
+
+    Args:
+        name: of the agent.
+        networks: the agent's networks, one of which `forward` calls.
+        actor: the agent's `Actor`.
+        encoder: encodes the observations.
+
+    Raises:
+        ValueError: if the policy is not one network of supported layers with a head that can be exported.
+    """
+    head, shape = actor.head, tuple(encoder.space.shape)
+    probes = _probes(encoder, actor.normalizers)
+    encoded = encoder(_nested(encoder, probes))
+    outputs = np.asarray(actor.outputs(encoded))
+    reasons = []
+    for network in networks:
+        graph = Graph()
+        start = _add_inputs(graph, encoder)
+        start = _add_normalization(graph, actor.normalizers, start)
+        try:
+            end = add_network(graph, network, start, shape)
+        except UnsupportedNetworkError as error:
+            reasons.append(str(error))
+            continue
+        graph.outputs[OUTPUTS] = end
+        try:
+            results = graph_function(graph)(probes)
+        except (ValueError, IndexError):  # a network with other inputs, such as a critic
+            continue
+        if results[OUTPUTS].shape == outputs.shape and np.allclose(results[OUTPUTS], outputs, rtol=1e-3, atol=1e-3):
+            graph.outputs[ACTION] = _add_head(graph, head, end)
+            return Policy(name, graph, encoder, head, probes, outputs, actor.head.executed(head.deterministic(outputs)))
+    reason = f": {'; '.join(dict.fromkeys(reasons))}" if reasons else ""
+    raise ValueError(f"forward of {name} is not a network that can be exported{reason}")
+
+
+def input_names(encoder: ObservationEncoder) -> list[tuple[str, Any]]:
+    """Return the names of the inputs and their spaces: the keys of a Dict, joined by dots, or "observation"."""
+    parts = encoder.parts or (Part((), encoder.space, slice(0)),)
+    return [(".".join(part.path) or "observation", part.space) for part in parts]
+
+
+def _nested(encoder: ObservationEncoder, inputs: dict[str, np.ndarray]) -> Any:
+    """Return inputs by name as a batch of observations of the space."""
+    if not encoder.parts or encoder.parts[0].path == ():
+        return inputs["observation"]
+    nested: dict[str, Any] = {}
+    for part in encoder.parts:
+        table = nested
+        for key in part.path[:-1]:
+            table = table.setdefault(key, {})
+        table[part.path[-1]] = inputs[".".join(part.path)]
+    return nested
+
+
+def _add_inputs(graph: Graph, encoder: ObservationEncoder) -> int:
+    """Add the inputs and the encoding of observations."""
+    encoded = []
+    for name, space in input_names(encoder):
+        shape = tuple(space.shape or ())
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            sizes = (int(space.n),) if isinstance(space, spaces.Discrete) else tuple(map(int, space.nvec.ravel()))
+            start = graph.add("input", name=name, shape=shape, dtype="int32")
+            encoded.append(graph.add("one_hot", start, sizes=sizes))
+            continue
+        dtype = str(space.dtype) if space.dtype in (np.uint8, np.int8) else "float32"
+        start = graph.add("input", name=name, shape=shape, dtype=dtype)
+        start = start if dtype == "float32" else graph.add("float", start)
+        encoded.append(start if encoder.is_identity else graph.add("flatten", start))
+    return encoded[0] if len(encoded) == 1 else graph.add("concatenate", encoded)
+
+
+def _add_normalization(graph: Graph, normalizers: Any, x: int) -> int:
+    statistics = normalizers.observation if isinstance(normalizers, Normalizers) else None
+    if statistics is None:
+        return x
+    # The agent subtracts in float64. The difference to the first float32 is exact near the mean.
+    mean = statistics.mean.astype(np.float32)
+    rest = (statistics.mean - mean).astype(np.float32)
+    deviation = np.sqrt(statistics.variance + EPSILON).astype(np.float32)
+    return graph.add("normalize", x, mean=mean, mean_rest=rest, deviation=deviation, bound=CLIP)
+
+
+def _add_head(graph: Graph, head: Head, x: int) -> int:
+    """Add the operations that convert outputs into actions.
+
+    Raises:
+        ValueError: if the head cannot be exported.
+    """
+    space: Any = head.action_space
+    shape = tuple(space.shape or ())
+    if isinstance(head, Q | Categorical):
+        sizes = _choices(head)
+        if isinstance(head, PolicyValue):
+            x = graph.add("columns", x, start=0, stop=sum(sizes))
+        return graph.add("argmax", x, sizes=sizes, shape=shape)
+    if isinstance(head, Bernoulli):
+        return graph.add("positive", x, shape=shape)
+    if not isinstance(head, Gaussian | Deterministic | SquashedGaussian):
+        raise ValueError(f"policies with the head {type(head).__name__} cannot be exported")
+    low, high = (np.asarray(side, np.float32) for side in (space.low, space.high))
+    size = int(np.prod(shape))
+    if head.width == 2:
+        x = graph.add("columns", x, start=0, stop=size)
+    if isinstance(head, Gaussian):
+        return graph.add("clip", graph.add("reshape", x, shape=shape), low=low, high=high)
+    x = graph.add("activation", x, name="tanh")
+    x = graph.add("affine", x, factor=head.half, offset=head.center)
+    return graph.add("clip", graph.add("reshape", x, shape=shape), low=low, high=high)
+
+
+def _choices(head: Any) -> tuple[int, ...]:
+    return head.counts if isinstance(head, Categorical) else (int(head.action_space.n),)
+
+
+def _is_clear(head: Head, outputs: np.ndarray, tolerance: np.ndarray) -> np.ndarray:
+    """Return for each choice of each row whether its margin exceeds twice the tolerance, `[N, choices]`."""
+    if isinstance(head, Bernoulli):
+        return np.abs(outputs) > tolerance
+    columns, start = [], 0
+    for size in _choices(head):
+        part, limit = outputs[:, start : start + size], tolerance[:, start : start + size].max(axis=-1)
+        ordered = np.sort(part, axis=-1)
+        columns.append(ordered[:, -1] - ordered[:, -2] > 2 * limit if size > 1 else np.ones(len(part), bool))
+        start += size
+    return np.stack(columns, axis=-1)
+
+
+def _probes(encoder: ObservationEncoder, normalizers: Any) -> dict[str, np.ndarray]:
+    """Return random observations as inputs of the graph, by name."""
+    rng = np.random.default_rng(0)
+    count = _IMAGE_PROBES if int(np.prod(encoder.space.shape)) > 1_000 else _PROBES
+    probes = {name: random_values(space, count, rng) for name, space in input_names(encoder)}
+    statistics = normalizers.observation if isinstance(normalizers, Normalizers) else None
+    if statistics is not None and encoder.is_identity:
+        values = statistics.mean + np.sqrt(statistics.variance) * rng.normal(size=(count, *statistics.mean.shape))
+        probes["observation"] = values.astype(probes["observation"].dtype)
+    return probes
+
+
+def random_values(space: Any, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return random values `[count, ...]` of a space; those of an unbounded Box are standard normal."""
+    shape = (count, *(space.shape or ()))
+    if isinstance(space, spaces.Discrete):
+        return rng.integers(space.n, size=shape).astype(np.int32)
+    if isinstance(space, spaces.MultiDiscrete):
+        return rng.integers(space.nvec, size=shape).astype(np.int32)
+    if isinstance(space, spaces.MultiBinary):
+        return rng.integers(2, size=shape).astype(np.int8)
+    if space.dtype == np.uint8:
+        return rng.integers(256, size=shape).astype(np.uint8)
+    width = space.high.astype(np.float64) - space.low
+    uniform = np.isfinite(width) & (width < 1e3)
+    bounded = rng.uniform(np.where(uniform, space.low, 0.0), np.where(uniform, space.high, 1.0), shape)
+    free = np.clip(rng.normal(size=shape), space.low, space.high)
+    return np.where(uniform, bounded, free).astype(np.float32)
+
+
+def paths_of(encoder: ObservationEncoder) -> Sequence[tuple[str, tuple[str, ...]]]:
+    """Return the name of each input and its keys in an observation."""
+    return [(".".join(part.path), part.path) for part in encoder.parts if part.path]

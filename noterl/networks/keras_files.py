@@ -1,0 +1,190 @@
+"""Reading Keras models from `.json` and `.keras` files, without Keras's deserialization, which may run their code.
+
+The configuration is read here. Only layers of the allow-list of `noterl.networks.config` are built.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from noterl.backends import keras
+from noterl.networks.config import LAYERS, WITH_ACTIVATION, StoredNetwork, build_model
+from noterl.utils.words import explain_name
+
+# The initializers that a file may name. Their arguments are numbers, strings, bools or None.
+_INITIALIZERS = (
+    *("Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "LecunNormal", "LecunUniform", "Ones"),
+    *("Orthogonal", "RandomNormal", "RandomUniform", "TruncatedNormal", "VarianceScaling", "Zeros"),
+)
+
+# Arguments of layers that do not change what an agent computes.
+_IGNORED = ("name", "dtype", "batch_shape", "seed")
+
+_CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
+
+
+def read_keras_json(path: Path) -> Any:
+    """Return the model in a file that holds `model.to_json()`, with new weights.
+
+    Raises:
+        ValueError: if the file does not hold such a model, or it has layers that are not on the allow-list.
+    """
+    return _Reader(str(path), _text(path.read_bytes(), str(path))).model()
+
+
+def read_keras_archive(path: Path) -> Any:
+    """Return the model in a `.keras` file, with its weights.
+
+    Raises:
+        ValueError: if the file does not hold such a model, its weights do not fit, or it has layers that are not on the
+            allow-list.
+    """
+    place = f"{path}: {_CONFIG}"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            model = _Reader(place, _text(archive.read(_CONFIG), place)).model()
+            with tempfile.TemporaryDirectory() as folder:
+                weights = Path(folder, _WEIGHTS)
+                weights.write_bytes(archive.read(_WEIGHTS))
+                model.load_weights(weights)
+    except (zipfile.BadZipFile, KeyError, OSError) as error:
+        raise ValueError(f"network: {path} is not a file of keras.Model.save: {error}") from error
+    return model
+
+
+def _text(content: bytes, place: str) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"network: {place} is not a text file: {error}") from None
+
+
+class _Reader:
+    """Reads one configuration.
+
+    Args:
+        place: the name of the file, for error messages.
+        text: the configuration.
+    """
+
+    def __init__(self, place: str, text: str) -> None:
+        self.place, self.text = place, text
+        self.initializers: dict[int, dict[str, Any]] = {}
+
+    def model(self) -> Any:
+        """Return the model."""
+        try:
+            document = json.loads(self.text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"network: {self.place}, line {error.lineno}: {error.msg}") from None
+        except RecursionError:
+            raise ValueError(f"network: {self.place} is nested too deeply") from None
+        try:
+            stored = self._stored(document)
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(f"network: {self.place} is not a configuration of a Keras model: {error!r}") from error
+        try:
+            return build_model(stored, self.initializers)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"network: {self.place}: {error}") from error
+
+    def _stored(self, document: Any) -> StoredNetwork:
+        kind = document["class_name"]
+        if kind not in ("Sequential", "Functional", "Model"):
+            self._fail(kind, f"the model must be Sequential or Functional, got {kind!r:.80}")
+        config = document["config"]
+        return self._sequential(config) if kind == "Sequential" else self._functional(config)
+
+    def _sequential(self, config: Mapping[str, Any]) -> StoredNetwork:
+        layers = config["layers"]
+        shape = config.get("build_input_shape")
+        if layers and layers[0]["class_name"] == "InputLayer":
+            shape, layers = _shape_of(layers[0]), layers[1:]
+        if not shape:
+            self._fail("layers", "the model has no shape of inputs: add keras.Input before you write the file")
+        stored = [[*self._layer(layer, index), [index - 1]] for index, layer in enumerate(layers)]
+        return StoredNetwork("Sequential", tuple(shape[1:]), stored)
+
+    def _functional(self, config: Mapping[str, Any]) -> StoredNetwork:
+        starts = [layer for layer in config["layers"] if layer["class_name"] == "InputLayer"]
+        if len(starts) != 1:
+            self._fail("InputLayer", f"the model must have one input, got {len(starts)}")
+        layers = [layer for layer in config["layers"] if layer is not starts[0]]
+        places = {layer["name"]: index for index, layer in enumerate(layers)} | {starts[0]["name"]: -1}
+        stored = [
+            [*self._layer(layer, index), [places[name] for name in self._inputs(layer)]]
+            for index, layer in enumerate(layers)
+        ]
+        outputs = config["output_layers"]
+        outputs = [outputs] if isinstance(outputs[0], str) else outputs
+        return StoredNetwork(
+            "Functional", tuple(_shape_of(starts[0])[1:]), stored, [places[each[0]] for each in outputs]
+        )
+
+    def _inputs(self, layer: Mapping[str, Any]) -> list[str]:
+        """Return the names of the layers whose outputs a layer receives."""
+        nodes = layer["inbound_nodes"]
+        if len(nodes) != 1:
+            self._fail(
+                layer["name"], f"the layer {layer['name']!r} is called {len(nodes)} times; a file may call it once"
+            )
+        options = {name: value for name, value in nodes[0]["kwargs"].items() if value is not None}
+        arguments = nodes[0]["args"]
+        if options or len(arguments) != 1:
+            self._fail(layer["name"], f"the layer {layer['name']!r} is called with further arguments")
+        tensors = arguments[0] if isinstance(arguments[0], list) else [arguments[0]]
+        found = [tensor["config"]["keras_history"] for tensor in tensors]
+        if any(history[1:] != [0, 0] for history in found):
+            self._fail(layer["name"], f"the layer {layer['name']!r} receives one of several outputs of a layer")
+        return [history[0] for history in found]
+
+    def _layer(self, layer: Mapping[str, Any], index: int) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments of a layer, and keep its initializers."""
+        name, config = layer["class_name"], layer["config"]
+        own = layer.get("module", "keras.layers") in ("keras.layers", "keras.src.layers")
+        if layer.get("registered_name") not in (None, name) or not own or name not in LAYERS:
+            self._fail(name, f"a file cannot hold the layer {name!r:.80}: {explain_name(str(name), LAYERS)}")
+        activation = ("activation",) if name in WITH_ACTIVATION else ()
+        known = (*LAYERS[name], *activation, "trainable")
+        self._check_dtype(config.get("dtype"), name)
+        arguments: dict[str, Any] = {}
+        for key, value in config.items():
+            if key in known:
+                arguments[key] = value
+            elif key.endswith("_initializer") and value is not None:
+                self.initializers.setdefault(index, {})[key] = self._initializer(value)
+            elif key not in _IGNORED and value not in (None, False):
+                self._fail(key, f"{name} has the argument {key!r}, which a file cannot hold: {value!r:.80}")
+        return name, arguments
+
+    def _initializer(self, value: Any) -> Any:
+        value = {"class_name": value, "config": {}} if isinstance(value, str) else value
+        name, config = value["class_name"], value["config"]
+        if value.get("registered_name") not in (None, name) or name not in _INITIALIZERS:
+            self._fail(name, f"unknown initializer {name!r:.80}: {explain_name(str(name), _INITIALIZERS)}")
+        if not all(each is None or type(each) in (bool, int, float, str) for each in config.values()):
+            self._fail(name, f"the initializer {name} has the arguments {config!r:.120}")
+        return getattr(keras.initializers, name)(**config)
+
+    def _check_dtype(self, dtype: Any, name: str) -> None:
+        found = dtype["config"].get("name") if isinstance(dtype, dict) else dtype
+        if found not in (None, "float32"):
+            self._fail(name, f"{name} must compute in float32, got {found!r:.80}")
+
+    def _fail(self, word: Any, text: str) -> NoReturn:
+        """Raise an error with the first line that holds a word in quotes."""
+        found = re.search(re.escape(json.dumps(word)), self.text)
+        line = "" if found is None else f", line {self.text.count(chr(10), 0, found.start()) + 1}"
+        raise ValueError(f"network: {self.place}{line}: {text}")
+
+
+def _shape_of(layer: Mapping[str, Any]) -> list[Any]:
+    """Return the shape of an `InputLayer`, with the axis of the batch."""
+    config = layer["config"]
+    return list(config.get("batch_shape") or config["batch_input_shape"])

@@ -1,0 +1,133 @@
+"""Exports of normalized PPO and SAC and of DQN: every format, read as a user would, acts like the agent."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import noterl
+from noterl import backends
+
+FORMATS = {
+    "tensorflow": ("keras", "saved_model", "onnx", "torch", "numpy"),
+    "jax": ("keras", "saved_model", "torch", "numpy"),
+    "torch": ("keras", "onnx", "torch", "numpy"),
+}
+ENDINGS = {"keras": ".keras", "saved_model": "", "onnx": ".onnx", "torch": ".py", "numpy": ".py"}
+
+Inputs = Mapping[str, np.ndarray]
+Function = Callable[[Inputs], dict[str, np.ndarray]]
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+@cache
+def agent(name: str) -> Any:
+    """Return an agent whose normalizer has seen observations."""
+    if name == "DQN":
+        made = noterl.DQN("CartPole-v1", dueling=True, hidden=(16, 16), seed=3)
+        made.build()
+        return made
+    made = getattr(noterl, name)("Pendulum-v1", normalize_observation=True, hidden=(16, 16), seed=3)
+    if name == "SAC":
+        made.compile(learning_starts=40, batch_size=16)
+    else:
+        made.compile(batch_size=32)
+        made.rollout_steps = 32
+    made.fit(steps=64, verbose=0)
+    return made
+
+
+def module_of(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("policy", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def read(path: Path, format: str) -> Function:
+    """Return the function in an exported file, with the framework that it is for."""
+    if format == "numpy":
+        run: Function = module_of(path).run
+        return run
+    if format == "torch":
+        import torch
+
+        policy = module_of(path).load()
+
+        def run_torch(inputs: Inputs) -> dict[str, np.ndarray]:
+            with torch.no_grad():
+                return {name: value.numpy() for name, value in policy(*map(torch.as_tensor, inputs.values())).items()}
+
+        return run_torch
+    if format == "keras":
+        model = keras.models.load_model(path)
+        return lambda inputs: dict(model.predict(inputs if len(inputs) > 1 else inputs["observation"], verbose=0))
+    if format == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path))
+        assert {each.name for each in session.get_inputs()} == {"observation"}
+        return lambda inputs: dict(zip(("action", "outputs"), session.run(["action", "outputs"], inputs), strict=True))
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(path))
+    return lambda inputs: {name: value.numpy() for name, value in loaded.serve(inputs["observation"]).items()}
+
+
+@pytest.mark.parametrize("format", ["keras", "saved_model", "onnx", "torch", "numpy"])
+@pytest.mark.parametrize("name", ["PPO", "SAC", "DQN"])
+def test_exported_policy_acts_like_the_agent(name: str, format: str, tmp_path: Path) -> None:
+    if format == "onnx":
+        pytest.importorskip("onnxruntime")
+    exported = agent(name)
+    if format not in FORMATS[backends.name()]:
+        with pytest.raises(ValueError, match=r"format.*'numpy'"):
+            exported.export(tmp_path / "policy", format)
+        assert not list(tmp_path.iterdir())
+        return
+    path = exported.export(tmp_path / "policy", format)
+    assert path == tmp_path / f"policy{ENDINGS[format]}"
+    observations = np.random.default_rng(5).normal(size=(1_000, exported.observation_size)).astype("float32")
+    results = read(path, format)({"observation": observations})
+    assert set(results) == {"action", "outputs"}
+    expected = exported.act(observations)
+    if name == "DQN":
+        ordered = np.sort(results["outputs"], axis=-1)
+        clear = ordered[:, -1] - ordered[:, -2] > 2 * (1e-6 + 1e-5 * np.abs(ordered[:, -1]))
+        assert clear.mean() > 0.99
+        np.testing.assert_array_equal(results["action"][clear], expected[clear])
+    else:
+        np.testing.assert_allclose(results["action"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.backends("torch")
+def test_numpy_file_needs_numpy_only(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    exported = agent("PPO")
+    path = exported.export(tmp_path / "policy.py", "numpy")
+    observations = np.random.default_rng(6).normal(size=(1_000, 3)).astype("float32")
+    np.save(tmp_path / "observations.npy", observations)
+    script = """
+import sys, numpy as np
+sys.path.insert(0, ".")
+import policy
+observations = np.load("observations.npy")
+actions = policy.act(observations)
+np.testing.assert_allclose(policy.act(observations[3]), actions[3], rtol=1e-5, atol=1e-6)
+np.save("actions.npy", actions)
+found = {name.partition(".")[0] for name in sys.modules}
+assert not found & {"noterl", "keras", "torch", "jax", "tensorflow", "gymnasium", "safetensors"}, found
+"""
+    subprocess.run([sys.executable, "-I", "-c", script], cwd=path.parent, check=True, timeout=60)
+    np.testing.assert_allclose(np.load(tmp_path / "actions.npy"), exported.act(observations), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,417 @@
+"""Networks in files of TOML, xagents and Keras: what is built, and the errors about mistakes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from gymnasium import spaces
+from keras import layers
+
+import noterl
+from noterl import networks
+
+torch_only = pytest.mark.backends("torch")
+
+VECTOR, IMAGE = spaces.Box(-1.0, 1.0, (4,)), spaces.Box(0, 255, (84, 84, 1), np.uint8)
+DISCRETE, BOX = spaces.Discrete(6), spaces.Box(-2.0, 2.0, (3,))
+
+DENSE = """
+[[layers]]
+layer = "dense"
+units = 16
+activation = "tanh"
+initializer = "orthogonal"
+gain = 2.0
+"""
+
+CRITIC = """
+[[critic.layers]]
+layer = "dense"
+units = 8
+activation = "relu"
+"""
+
+# The architectures of xagents (reference/xagents.md 1.4), as its sections and keys.
+ANN = """
+[dense-0]
+units=64
+activation=tanh
+initializer=orthogonal
+gain=1.4142135
+
+[dense-1]
+units=64
+activation=tanh
+initializer=orthogonal
+gain=1.4142135
+common=1
+
+[dense-2]
+initializer=orthogonal
+gain=0.01
+output=1
+
+[dense-3]
+initializer=orthogonal
+gain=1.0
+output=1
+"""
+CONVOLUTIONS = """
+[convolutional-0]
+filters=32
+size=8
+stride=4
+activation=relu
+
+[convolutional-1]
+filters=64
+size=4
+stride=2
+activation=relu
+
+[convolutional-2]
+filters=64
+size=3
+stride=1
+activation=relu
+
+[flatten-0]
+
+[dense-0]
+units=512
+activation=relu
+"""
+CNN = CONVOLUTIONS + "common=1\n\n[dense-1]\noutput=1\n\n[dense-2]\noutput=1\n"
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, text: str) -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def shapes(network: Any) -> list[tuple[int, ...]]:
+    return [weight.shape for weight in networks.get_weights(network)]
+
+
+def dense(*units: int) -> list[tuple[int, ...]]:
+    pairs = itertools.pairwise(units)
+    return [shape for inputs, outputs in pairs for shape in ((inputs, outputs), (outputs,))]
+
+
+def test_loaded_agent_does_not_need_the_file() -> None:
+    path = write("model.toml", DENSE + CRITIC)
+    agent = noterl.PPO((VECTOR, BOX), network=path, seed=3)
+    assert shapes(agent.actor) == [*dense(4, 16, 3), (3,)] and shapes(agent.critic) == dense(4, 16, 8, 1)
+    agent.build()
+    agent.save("agent.noterl")
+    os.remove(path)
+    loaded = noterl.load("agent.noterl")
+    observations = np.random.default_rng(1).normal(size=(5, 4)).astype("float32")
+    np.testing.assert_array_equal(loaded.act(observations), agent.act(observations))
+    kernel = networks.get_weights(agent.actor)[0]
+    np.testing.assert_allclose(kernel @ kernel.T, 4.0 * np.eye(4), atol=1e-5)  # orthogonal rows of length 2
+
+
+@torch_only
+class TestToml:
+    @pytest.mark.parametrize(
+        ("kind", "action", "expected"),
+        [
+            ("DQN", DISCRETE, {"q": dense(4, 16, 6)}),
+            ("A2C", DISCRETE, {"actor": dense(4, 16, 6), "critic": dense(4, 16, 1)}),
+            ("TRPO", BOX, {"actor": [*dense(4, 16, 3), (3,)], "critic": dense(4, 16, 1)}),
+            ("ACER", DISCRETE, {"actor": dense(4, 16, 6), "critic": dense(4, 16, 6)}),
+            ("DDPG", BOX, {"actor": dense(4, 16, 3), "critic": dense(7, 16, 1)}),
+            ("TD3", BOX, {"actor": dense(4, 16, 3), "critics/1": dense(7, 16, 1)}),
+            ("SAC", BOX, {"actor": dense(4, 16, 6), "critics/1": dense(7, 16, 1)}),
+            ("SAC", DISCRETE, {"actor": dense(4, 16, 6), "critics/0": dense(4, 16, 6)}),
+            ("AlphaZero", DISCRETE, {"network": dense(4, 16, 7)}),
+        ],
+    )
+    def test_outputs_follow_the_spaces(self, kind: str, action: Any, expected: dict[str, Any]) -> None:
+        env: Any = (VECTOR, action)
+        if kind == "AlphaZero":
+            env = "CartPole-v1"
+            expected = {"network": dense(4, 16, 3)}
+        agent = getattr(noterl, kind)(env, network=write("model.toml", DENSE))
+        found = agent.networks()
+        assert {name: shapes(found[name]) for name in expected} == expected
+
+    def test_several_agents(self) -> None:
+        from noterl.envs import Signals
+
+        agent = noterl.MADDPG(Signals, network=write("model.toml", DENSE + CRITIC))
+        assert [shapes(actor)[1] for actor in agent.actors] == [(16,), (16,)]
+        assert [shapes(critic)[1::2] for critic in agent.critics] == [[(16,), (8,), (1,)]] * 2
+
+    def test_images_and_shared_layers(self) -> None:
+        text = """
+        shared = true
+        layers = [
+            { layer = "convolution", filters = 4, size = 8, stride = 4, activation = "relu" },
+            { layer = "dense", units = 12 },
+        ]
+        [[actor.layers]]
+        layer = "dense"
+        units = 10
+        [critic.output]
+        initializer = "orthogonal"
+        """
+        agent = noterl.PPO((IMAGE, DISCRETE), network=write("model.toml", text))
+        trunk = [(8, 8, 1, 4), (4,), *dense(1600, 12)]
+        assert shapes(agent.actor) == [*trunk, *dense(12, 10, 6)] and shapes(agent.critic) == [*trunk, *dense(12, 1)]
+        variables = [set(map(id, networks.variables(network))) for network in (agent.actor, agent.critic)]
+        assert len(variables[0] & variables[1]) == 4
+        agent.build()
+        agent.save("agent.noterl")
+        assert shapes(noterl.load("agent.noterl").critic) == shapes(agent.critic)
+
+    def test_convolutions_encode_images_beside_other_values(self) -> None:
+        text = '[[layers]]\nlayer = "convolution"\nfilters = 2\nsize = 4\nstride = 4\n' + DENSE
+        space = spaces.Dict({"camera": spaces.Box(0, 255, (8, 8, 3), np.uint8), "speed": spaces.Box(-1, 1, (2,))})
+        agent = noterl.DDPG((space, BOX), network=write("model.toml", text))
+        assert shapes(agent.actor) == [(4, 4, 3, 2), (2,), *dense(2 * 2 * 2 + 2, 16, 3)]
+        assert shapes(agent.critic) == [(4, 4, 3, 2), (2,), *dense(2 * 2 * 2 + 2 + 3, 16, 1)]
+        agent.build()
+
+    def test_dueling_network_and_initializers(self) -> None:
+        text = DENSE + DENSE.replace("orthogonal", "glorot_uniform").replace("gain = 2.0", "")
+        agent = noterl.DQN((VECTOR, DISCRETE), dueling=True, network=write("model.toml", text), seed=1)
+        weights = networks.get_weights(agent.q)
+        assert [weight.shape for weight in weights] == [*dense(4, 16), *dense(16, 16, 1), *dense(16, 16, 6)]
+        np.testing.assert_allclose(weights[0] @ weights[0].T, 4.0 * np.eye(4), atol=1e-5)
+        limit = (6 / 32) ** 0.5
+        assert 0.9 * limit < np.abs(weights[2]).max() <= limit and not weights[3].any()
+
+    def test_one_file_for_each_network(self) -> None:
+        first, second = write("a.toml", DENSE), write("b.toml", DENSE.replace("16", "5"))
+        agent = noterl.PPO((VECTOR, DISCRETE), network=(first, Path(second)))
+        assert shapes(agent.actor) == dense(4, 16, 6) and shapes(agent.critic) == dense(4, 5, 1)
+
+    def test_only_the_critic(self) -> None:
+        agent = noterl.PPO((VECTOR, DISCRETE), network=write("model.toml", CRITIC), hidden=(7,))
+        assert shapes(agent.actor) == dense(4, 7, 6) and shapes(agent.critic) == dense(4, 8, 1)
+
+    @pytest.mark.parametrize(
+        ("text", "line", "words"),
+        [
+            (DENSE.replace("units", "unit"), 4, "units"),
+            (DENSE.replace("dense", "dens"), 3, "dense"),
+            (DENSE.replace('"tanh"', '"tan"'), 5, "tanh"),
+            (DENSE.replace("orthogonal", "ortogonal"), 6, "orthogonal"),
+            (DENSE.replace("16", "0"), 4, "positive"),
+            (DENSE.replace("orthogonal", "fan_in_uniform"), 7, "gain"),
+            (DENSE.replace("units = 16", ""), 2, "units"),
+            (DENSE.replace("layers", "layer"), 2, "layers"),
+            (DENSE + CRITIC.replace("critic", "critics"), 9, "critic"),
+            (DENSE + "[output]\nunits = 5\n", 9, "6 outputs"),
+            (DENSE + '[output]\nactivation = "softmax"\n', 9, "linear"),
+            (DENSE + '[[layers]]\nlayer = "convolution"\nfilters = 1\nsize = 2\nstride = 1\n', 8, "convolution"),
+            ('[[layers]]\nlayer = "convolution"\nfilters = 1\nsize = 2\nstride = 1\n', 1, "images"),
+            ("shared = true\n" + DENSE, 1, "share"),
+            (DENSE + CRITIC, 9, "critic"),
+            (DENSE + "units = 3\n", 8, "overwrite"),
+        ],
+    )
+    def test_errors_name_file_line_and_nearest_key(self, text: str, line: int, words: str) -> None:
+        with pytest.raises(ValueError, match=rf"network: model.toml.*line {line}\D.*{words}|line {line}"):
+            noterl.DQN((VECTOR, DISCRETE), network=write("model.toml", text))
+
+    def test_convolution_larger_than_images(self) -> None:
+        text = '[[layers]]\nlayer = "convolution"\nfilters = 1\nsize = 90\nstride = 1\n'
+        with pytest.raises(ValueError, match=r"model.toml, line 1: .*90.*84x84"):
+            noterl.DQN((IMAGE, DISCRETE), network=write("model.toml", text))
+
+    def test_agents_whose_networks_cannot_share(self) -> None:
+        path = write("model.cfg", ANN)
+        for kind, action in (("TRPO", DISCRETE), ("DDPG", BOX)):
+            with pytest.raises(ValueError, match=r"network: model.cfg.*share"):
+                getattr(noterl, kind)((VECTOR, action), network=path)
+
+    def test_hostile_description_is_refused(self) -> None:
+        for document in ({"layers": [{"layer": "eval"}]}, {"layers": "os"}, {"lambda": 1}, {}, []):
+            with pytest.raises(ValueError, match="network"):
+                networks.NetworkDescription(document)
+
+
+@torch_only
+class TestCfg:
+    def test_two_outputs_share_the_common_layers(self) -> None:
+        agent = noterl.A2C((VECTOR, DISCRETE), network=write("ann-actor-critic.cfg", ANN))
+        assert shapes(agent.actor) == dense(4, 64, 64, 6) and shapes(agent.critic) == dense(4, 64, 64, 1)
+        shared = set(map(id, networks.variables(agent.actor))) & set(map(id, networks.variables(agent.critic)))
+        assert len(shared) == 4
+        last = networks.get_weights(agent.actor)[-2]
+        np.testing.assert_allclose(last.T @ last, 1e-4 * np.eye(6), atol=1e-8)
+
+    def test_parameters_of_the_convolutional_actor_critic(self) -> None:
+        agent = noterl.PPO((IMAGE, DISCRETE), network=write("cnn-actor-critic.cfg", CNN))
+        held = networks.unique(v for network in (agent.actor, agent.critic) for v in networks.variables(network))
+        assert sum(int(np.prod(variable.shape)) for variable in held) == 1_681_575
+
+    def test_softmax_of_acer(self) -> None:
+        text = CNN.replace("[dense-1]\n", "[dense-1]\nactivation=softmax\n")
+        agent = noterl.ACER((IMAGE, DISCRETE), network=write("cnn-actor-critic.cfg", text))
+        assert shapes(agent.actor)[-1] == shapes(agent.critic)[-1] == (6,)
+        with pytest.raises(ValueError, match=r"critic.*softmax"):
+            noterl.PPO(
+                (IMAGE, DISCRETE), network=write("x.cfg", CNN.replace("[dense-2]", "[dense-2]\nactivation=softmax"))
+            )
+
+    def test_single_output(self) -> None:
+        agent = noterl.DQN((IMAGE, DISCRETE), network=write("cnn.cfg", CONVOLUTIONS + "\n[dense-1]\noutput=1\n"))
+        assert shapes(agent.q)[-4:] == dense(7 * 7 * 64, 512, 6)
+
+    def test_actor_and_critic_files(self) -> None:
+        actor = write("ann-actor.cfg", "[dense-0]\nunits=40\nactivation=relu\n[dense-1]\nactivation=tanh\noutput=1\n")
+        critic = write("ann-critic.cfg", "[dense-0]\nunits=30\nactivation=relu\n[dense-1]\noutput=1\n")
+        agent = noterl.DDPG((VECTOR, BOX), network=(actor, critic))
+        assert shapes(agent.actor) == dense(4, 40, 3) and shapes(agent.critic) == dense(7, 30, 1)
+
+    def test_heads_may_have_several_layers(self) -> None:
+        text = ANN.replace("[dense-2]\n", "[dense-5]\nunits=20\n\n[dense-2]\n")
+        agent = noterl.PPO((VECTOR, DISCRETE), network=write("model.cfg", text))
+        assert shapes(agent.actor) == dense(4, 64, 64, 20, 6) and shapes(agent.critic) == dense(4, 64, 64, 1)
+
+    def test_flags_count_by_their_value(self) -> None:
+        text = ANN.replace("[dense-0]\n", "[dense-0]\noutput=0\ncommon=0\n")
+        agent = noterl.PPO((VECTOR, DISCRETE), network=write("model.cfg", text))
+        assert shapes(agent.actor) == dense(4, 64, 64, 6)
+
+    @pytest.mark.parametrize(
+        ("text", "line", "words"),
+        [
+            (ANN.replace("units=64", "unit=64", 1), 3, "units"),
+            (ANN.replace("[dense-0]", "[dens-0]"), 2, "dense"),
+            (ANN.replace("tanh", "tahn", 1), 4, "tanh"),
+            (ANN.replace("orthogonal", "ortho", 1), 5, "orthogonal"),
+            (ANN.replace("64", "many", 1), 3, "units"),
+            (ANN.replace("common=1", "common=2"), 13, "common"),
+            (ANN.replace("common=1", ""), 15, "common"),
+            (ANN + "[dense-9]\nunits=3\n", 24, "last output"),
+            (ANN + "[dense-2]\nunits=3\n", 24, "already exists"),
+            (ANN + "[dense-9]\noutput=1\n", 25, "two outputs"),
+            ("units=3\n" + ANN, 1, "section"),
+        ],
+    )
+    def test_errors_name_file_line_and_nearest_key(self, text: str, line: int, words: str) -> None:
+        with pytest.raises(ValueError, match=rf"network: model.cfg, line {line}\D.*{words}"):
+            noterl.PPO((VECTOR, DISCRETE), network=write("model.cfg", text))
+
+    def test_empty_file(self) -> None:
+        with pytest.raises(ValueError, match=r"model.cfg has no sections"):
+            noterl.DQN((VECTOR, DISCRETE), network=write("model.cfg", ""))
+
+
+def sequential(last: Any = None) -> keras.Model:
+    stack = [keras.Input((4,)), layers.Dense(8, "tanh", kernel_initializer="orthogonal"), layers.Dropout(0.1)]
+    return keras.Sequential([*stack, *([] if last is None else [last]), layers.Dense(6)])
+
+
+def functional() -> keras.Model:
+    inputs = keras.Input((4,))
+    first, second = layers.Dense(5, "relu")(inputs), layers.Dense(5)(inputs)
+    return keras.Model(inputs, layers.Dense(6)(layers.Concatenate()([layers.Add()([first, second]), inputs])))
+
+
+@torch_only
+class TestKeras:
+    @pytest.mark.parametrize("build", [sequential, functional])
+    def test_archive_has_the_weights_and_json_new_ones(self, build: Any) -> None:
+        model = build()
+        model.save("model.keras")
+        Path("model.json").write_text(model.to_json(indent=1))
+        probe = np.ones((2, 4), "float32")
+        expected = keras.ops.convert_to_numpy(model(probe))
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(networks.read_network("model.keras")(probe)), expected)
+        agents = [noterl.DQN((VECTOR, DISCRETE), network="model.json", seed=2) for _ in range(2)]
+        first, second = (networks.get_weights(agent.q) for agent in agents)
+        assert [weight.shape for weight in first if weight.ndim == 2] == [w.shape for w in model.get_weights()[::2]]
+        for one, other in zip(first, second, strict=True):
+            np.testing.assert_array_equal(one, other)
+        agents[0].build()
+        agents[0].save("agent.noterl")
+        os.remove("model.json")
+        np.testing.assert_array_equal(noterl.load("agent.noterl").act(probe), agents[0].act(probe))
+
+    def test_initializers_of_json(self) -> None:
+        Path("model.json").write_text(sequential().to_json())
+        kernel = networks.get_weights(networks.read_network("model.json"))[0]
+        np.testing.assert_allclose(kernel @ kernel.T, np.eye(4), atol=1e-5)
+
+    @pytest.mark.parametrize("ending", ["json", "keras"])
+    def test_lambda_and_custom_objects_are_refused(self, ending: str) -> None:
+        @keras.saving.register_keras_serializable("tests")
+        class Mine(layers.Layer):
+            pass
+
+        for layer, name in ((layers.Lambda(lambda x: x), "Lambda"), (Mine(), "Mine")):
+            model = sequential(layer)
+            if ending == "keras":
+                model.save("model.keras")
+            else:
+                Path("model.json").write_text(model.to_json(indent=1))
+            with pytest.raises(ValueError, match=rf"network: model.{ending}.*line \d+: .*{name}"):
+                noterl.DQN((VECTOR, DISCRETE), network=f"model.{ending}")
+
+    @pytest.mark.parametrize(
+        ("before", "after", "words"),
+        [
+            ('"Dense"', '"Dens"', "Dense"),
+            ('"keras.layers"', '"os"', "cannot hold"),
+            ('"Orthogonal"', '"Ortogonal"', "Orthogonal"),
+            ('"tanh"', '"tahn"', "activation"),
+            ('"kernel_regularizer": null', '"kernel_regularizer": "l2"', "kernel_regularizer"),
+            ('"Sequential"', '"Mine"', "Sequential or Functional"),
+            ('"layers"', '"layer"', "configuration"),
+        ],
+    )
+    def test_changed_configurations_are_refused(self, before: str, after: str, words: str) -> None:
+        text = sequential().to_json(indent=1)
+        assert before in text
+        Path("model.json").write_text(text.replace(before, after))
+        with pytest.raises(ValueError, match=rf"network: model.json.*{words}"):
+            noterl.DQN((VECTOR, DISCRETE), network="model.json")
+
+    def test_syntax_errors_have_a_line(self) -> None:
+        with pytest.raises(ValueError, match=r"model.json, line 2"):
+            noterl.DQN((VECTOR, DISCRETE), network=write("model.json", "{\n,}"))
+
+    def test_file_of_another_kind(self) -> None:
+        with pytest.raises(ValueError, match=r"model.keras"):
+            noterl.DQN((VECTOR, DISCRETE), network=write("model.keras", "text"))
+
+    def test_network_that_does_not_fit_the_spaces(self) -> None:
+        sequential().save("model.keras")
+        with pytest.raises(ValueError, match="network does not fit DQN"):
+            noterl.DQN((VECTOR, spaces.Discrete(2)), network="model.keras")
+
+
+@torch_only
+def test_paths_that_are_not_networks() -> None:
+    for path in ("missing.toml", "model.py", write("weights.pkl", "")):
+        with pytest.raises(ValueError, match="network"):
+            noterl.DQN((VECTOR, DISCRETE), network=path)
+
+
+@torch_only
+def test_command_line_reads_network_files() -> None:
+    from noterl.cli import main
+
+    write("model.toml", DENSE)
+    command = ["train", "dqn", "--env", "CartPole-v1", "--steps", "30", "--quiet", "--network", "model.toml"]
+    with pytest.warns(UserWarning, match="without a gradient update"):
+        assert main([*command, "--out", "run"]) == 0
+    os.remove("model.toml")
+    assert shapes(noterl.load("run/agent.noterl").q) == dense(4, 16, 2)

@@ -42,6 +42,7 @@ from noterl.training.fit_arguments import (
     budget_of,
     check_fit_arguments,
     check_info_of_fit,
+    check_vectorize,
     check_verbose,
     progress_callbacks,
 )
@@ -254,6 +255,7 @@ class Agent(Algorithm):
         steps: float | None = None,
         callbacks: Iterable[Any] = (),
         num_envs: int | None = None,
+        vectorize: bool = False,
         workers: int | Workers = 0,
         verbose: int | str = "auto",
         log_every: int | None = None,
@@ -271,6 +273,9 @@ class Agent(Algorithm):
                 last.
             num_envs: number of environments; by default that of the previous `fit`, or one for each worker, or 1.
                 Without workers they are stepped in turn in this process, which does not speed up slow environments.
+            vectorize: whether gymnasium's native vector environment of the id steps them together, which is faster for
+                many environments. Such ids are "CartPole-v1" and those of Atari games with raw frames; a
+                `noterl.envs.Atari` needs no `vectorize`.
             workers: number of processes that step the environments, or a `noterl.collect.Workers` with more settings; 0
                 for none. The workers also choose actions if the network runs in NumPy. They end with this `fit`.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds, and at
@@ -305,7 +310,7 @@ class Agent(Algorithm):
         pool = check_workers(workers)
         session = self._session
         session.verbose = verbose
-        source = session.find_source(env)
+        source = session.find_source(env, check_vectorize(vectorize, pool))
         session.info = check_info_of_fit(info, self._build()[0], user_callbacks)
         if pool is not None and (self.info_spec or session.info):
             which = "info" if session.info else type(self).__name__

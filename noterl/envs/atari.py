@@ -155,8 +155,10 @@ class AtariVector(VectorEnv[Any, Any, Any]):
     def __init__(self, settings: Atari, num_envs: int) -> None:
         from ale_py.vector_env import AtariVectorEnv
 
+        # ale-py writes the autoreset mode into a dict that all vector environments share, unless the class has its own.
+        kind: Any = type("GameVectorEnv", (AtariVectorEnv,), {"metadata": {}})
         self._settings, self.num_envs = settings, num_envs
-        self._env: Any = AtariVectorEnv(
+        self._env: Any = kind(
             settings.rom,
             num_envs,
             num_threads=settings.threads,

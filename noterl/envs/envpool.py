@@ -68,10 +68,8 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
     def __init__(self, task: str, num_envs: int, options: dict[str, Any]) -> None:
         self._task, self.num_envs, self._options = task, num_envs, options
         self._pool = self._make(0)
-        with warnings.catch_warnings():  # bounds of EnvPool's spaces are rounded to float32
-            warnings.simplefilter("ignore", UserWarning)
-            self.single_observation_space = self._pool.observation_space
-            self.single_action_space = self._pool.action_space
+        self.single_observation_space = self._pool.observation_space
+        self.single_action_space = self._pool.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._action_dtype = np.int32 if isinstance(self.single_action_space, gymnasium.spaces.Discrete) else None
@@ -79,8 +77,13 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
     def _make(self, seed: int) -> Any:
         import envpool
 
+        options = {"env_type": "gymnasium", "num_envs": self.num_envs, "seed": seed, **self._options}
         try:
-            return envpool.make(self._task, env_type="gymnasium", num_envs=self.num_envs, seed=seed, **self._options)
+            with warnings.catch_warnings():  # the bounds of its spaces, which it makes once, are rounded to float32
+                warnings.simplefilter("ignore", UserWarning)
+                pool = envpool.make(self._task, **options)
+                _ = pool.observation_space, pool.action_space
+            return pool
         except TypeError as error:
             raise ValueError(
                 f"env: the task {self._task} of EnvPool does not accept {self._options}: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -191,12 +192,16 @@ class EnvSource:
         if self.maker is not None or self.num_envs is not None:
             return self
         if self._vectorized is None:
-            if self.spec is None:
+            spec = self.spec
+            if spec is None and self._env is None and self._build is not None:  # a source from a file
+                with contextlib.closing(self.make_evaluation()) as env:
+                    spec = env.spec
+            if spec is None:
                 raise ValueError(
                     "vectorize must be False unless env is an id of gymnasium with a vector environment, such as "
                     f"'CartPole-v1'; got {name_of(self._env)}"
                 )
-            maker = RegisteredVector(self.spec)
+            maker = RegisteredVector(spec)
             self._vectorized = EnvSource(
                 self.observation_space, self.action_space, build=self._build or maker.make_single, maker=maker
             )

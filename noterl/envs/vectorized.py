@@ -72,7 +72,10 @@ class RegisteredVector(VectorMaker):
             ImportError: if it needs a package that is not installed.
         """
         try:
-            return gymnasium.make_vec(self._spec, num_envs, vectorization_mode="vector_entry_point")
+            vector = gymnasium.make_vec(self._spec, num_envs, vectorization_mode="vector_entry_point")
+            # ale-py writes the autoreset mode into a dict that all vector environments share.
+            vector.metadata = dict(vector.metadata)
+            return vector
         except gymnasium.error.DependencyNotInstalled as error:
             raise ImportError(f"env: {show(self._spec.id)} cannot be made: {error}") from error
 

@@ -132,15 +132,26 @@ class TestLanes:
     @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
     def test_transitions_are_those_of_ale_py_in_each_mode(self, mode: AutoresetMode) -> None:
         options = {"noop_max": 0, "repeat_action_probability": 0.0}
+        ours = collect(Atari("Breakout", stack=1, **options), 2, 300, 4)
         raw = AtariVectorEnv("breakout", 2, stack_num=1, autoreset_mode=mode, **options)
-        ours, theirs = collect(Atari("Breakout", stack=1, **options), 2, 300, 4), collect(raw, 2, 300, 4)
+        theirs = collect(raw, 2, 300, 4)
         assert [len(lane) for lane in ours] == [300, 300]
         for lane in range(2):
             assert sum(each.terminated for each in theirs[lane]) > 0
             for mine, other in zip(ours[lane], theirs[lane], strict=False):
                 assert np.array_equal(mine.observation, other.observation)
                 assert np.array_equal(mine.next_observation, other.next_observation)
-                assert (mine.reward, mine.terminated, mine.truncated) == (other.reward, other.terminated, other.truncated)
+                assert (mine.reward, mine.terminated, mine.truncated) == (
+                    other.reward,
+                    other.terminated,
+                    other.truncated,
+                )
+
+    def test_autoreset_mode_of_other_vector_environments_stays(self) -> None:
+        other = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+        before = dict(gymnasium.vector.VectorEnv.metadata), dict(other.metadata)
+        Atari("Pong").make_vector(1)
+        assert (gymnasium.vector.VectorEnv.metadata, other.metadata) == before
 
     def test_memory_rebuilds_the_stacks_that_lanes_return(self) -> None:
         settings = Atari("Breakout", episodic_life=True)

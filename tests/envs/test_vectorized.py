@@ -63,7 +63,7 @@ class TestFit:
     def test_resumed_run_equals_an_uninterrupted_one(self, tmp_path: Any) -> None:
         whole, half = small(), small()
         for agent in (whole, half):
-            fit(agent, steps=96, num_envs=8, vectorize=True)
+            fit(agent, steps=64, num_envs=8, vectorize=True)  # no episode of CartPole is that short
         fit(whole, steps=96, vectorize=True)
         half.save(tmp_path / "half.noterl")
         loaded = noterl.load(tmp_path / "half.noterl")
@@ -82,7 +82,7 @@ class TestFit:
     )
     def test_environment_without_a_vector_environment_raises(self, env: Any, arguments: dict[str, Any]) -> None:
         agent = small(env)
-        with pytest.raises(ValueError, match="^vectorize must"):
+        with pytest.raises(ValueError, match=r"^vectorize must"):
             agent.fit(steps=10, **{"num_envs": 2, "vectorize": True, **arguments})
         assert agent.steps == 0
         agent.close()
@@ -90,8 +90,9 @@ class TestFit:
 
 class TestMakers:
     def test_uncompiled_vector_environments_of_gymnasium_are_refused(self) -> None:
-        ids = [name for name in gymnasium.registry if name.startswith(("phys2d/", "tabular/"))]
-        assert len(ids) >= 4
+        functional = [each for name, each in gymnasium.registry.items() if name.startswith(("phys2d/", "tabular/"))]
+        ids = [each.id for each in functional if each.vector_entry_point is not None]
+        assert "phys2d/CartPole-v1" in ids
         for name in ids:
             with pytest.raises(ValueError, match="without compilation"):
                 RegisteredVector(name)

@@ -21,7 +21,16 @@ pytestmark = [
 def small(game: noterl.envs.Atari | str, **arguments: Any) -> noterl.DQN:
     agent = noterl.DQN(game, hidden=(8,), seed=3)
     replay = noterl.Replay(1_000, frame_stack=4)
-    agent.compile(**{"replay": replay, "learning_starts": 60, "update_every": 20, "batch_size": 4, "jit_compile": False, **arguments})
+    agent.compile(
+        **{
+            "replay": replay,
+            "learning_starts": 60,
+            "update_every": 20,
+            "batch_size": 4,
+            "jit_compile": False,
+            **arguments,
+        }
+    )
     return agent
 
 

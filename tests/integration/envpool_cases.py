@@ -71,17 +71,20 @@ def test_clipped_rewards_are_logged_unclipped() -> None:
     vector.reset(seed=0)
     actions = np.random.default_rng(0).integers(6, size=(200, 2))
     steps = [vector.step(action) for action in actions]
-    clipped, rewards = (np.array(each) for each in zip(*((step[1], step[4]["unclipped_reward"]) for step in steps)))
+    clipped, rewards = (
+        np.array([step[1] for step in steps]),
+        np.array([step[4]["unclipped_reward"] for step in steps]),
+    )
     assert rewards.max() >= 5 and np.array_equal(clipped, np.sign(rewards))
     vector.close()
 
 
 @pytest.mark.parametrize("task", ["CartPoll-v1", 3])
 def test_unknown_task_raises(task: Any) -> None:
-    with pytest.raises(ValueError, match="^task must"):
+    with pytest.raises(ValueError, match=r"^task must"):
         noterl.envs.EnvPool(task)
 
 
 def test_unknown_option_raises() -> None:
-    with pytest.raises(ValueError, match="CartPole-v1.*colour"):
+    with pytest.raises(ValueError, match=r"CartPole-v1.*colour"):
         noterl.envs.EnvPool("CartPole-v1", colour="red").make_vector(1)

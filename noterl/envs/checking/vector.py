@@ -27,8 +27,7 @@ def autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> str:
     Raises:
         ValueError: if its metadata do not name a mode. Without a mode, transitions and resets cannot be distinguished.
     """
-    # ale-py's metadata are those of its newest vector environment.
-    mode = getattr(vector.unwrapped, "autoreset_mode", None) or (vector.metadata or {}).get("autoreset_mode")
+    mode = (vector.metadata or {}).get("autoreset_mode")
     name = getattr(mode, "value", mode)
     if name not in MODES:
         raise ValueError(f"env: metadata['autoreset_mode'] must be one of {MODES}, got {mode!r}")

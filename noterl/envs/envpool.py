@@ -39,16 +39,16 @@ class EnvPool(VectorMaker):
             nearest = explain_name(str(task), known) if isinstance(task, str) else ""
             advice = nearest if len(nearest) < 200 else "envpool.list_all_envs() returns its tasks"
             raise ValueError(f"task must be the id of an environment of EnvPool, got {show(repr(task))}: {advice}")
-        self.task, self.options = task, options
+        self.task, self._arguments = task, options
 
     def make_vector(self, num_envs: int) -> EnvPoolVector:
         """Return a vector environment in the autoreset mode NEXT_STEP."""
-        return EnvPoolVector(self.task, num_envs, self.options)
+        return EnvPoolVector(self.task, num_envs, self._arguments)
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
         """Return one environment. It does not render."""
-        training = {name: False for name in ("reward_clip", "episodic_life") if name in self.options}
-        return SingleLane(EnvPoolVector(self.task, 1, {**self.options, **training}))
+        training = {name: False for name in ("reward_clip", "episodic_life") if name in self._arguments}
+        return SingleLane(EnvPoolVector(self.task, 1, {**self._arguments, **training}))
 
 
 class EnvPoolVector(VectorEnv[Any, Any, Any]):

@@ -36,7 +36,7 @@ from noterl.envs.vectorized import RegisteredVector, VectorMaker
 from noterl.envs.wrappers.classic import layers
 
 # The makers by the prefix of a name.
-MAKERS: dict[str, Callable[[str], VectorMaker]] = {"atari": Atari, "envpool": EnvPool}
+MAKERS: dict[str, Callable[..., VectorMaker]] = {"atari": Atari, "envpool": EnvPool}
 
 
 class EnvSource:

@@ -28,6 +28,7 @@ from noterl.history import History
 from noterl.learning import optimizers
 from noterl.learning.dry_run import check_networks, naming_network
 from noterl.learning.gradient_noise import GradientNoise
+from noterl.learning.gradient_values import GradientValues
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
 from noterl.noise import NoiseProcess
@@ -708,6 +709,10 @@ class Agent(Algorithm):
             ValueError: if the agent learns from rollouts of a single transition.
         """
         return GradientNoise(self._build()[0], samples)
+
+    def gradient_values(self) -> GradientValues:
+        """Return a function that returns gradients by name, on a batch sampled as for updates."""
+        return GradientValues(self._build()[0])
 
     def largest_batch(self, size: int) -> int:
         """Return the size of the largest batch, of at most `size` transitions, that updates can sample now."""

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from noterl.callback import LOGGER, Callback
+import numpy as np
+
+from noterl.callback import LOGGER, Callback, Every
 from noterl.types import Logs
-from noterl.utils.checks import check_positive
+from noterl.utils.checks import check_positive, check_word
 from noterl.utils.optional import require
 from noterl.utils.tables import plain_row
+
+_EVALUATION = "evaluation_"  # the prefix of what the callback `Evaluate` logs
+_BINS = 30
 
 
 class TensorBoard(Callback):
     """Write the numeric metrics of each finished episode for TensorBoard; the step is the number of environment steps.
 
-    The agent's `configuration` is a table in the tab "Text".
+    The agent's `configuration` is a table in the tab "Text" and a row in the tab "HParams", with the rewards. The
+    results of `Agent.evaluate` during training are curves under "evaluation/"; so are those of the callback `Evaluate`.
 
     To see the charts, `pip install tensorboard` and run `tensorboard --logdir` with the folder. A resumed run writes
     another file. The charts then hide what the interrupted run wrote after its last checkpoint.
@@ -25,9 +32,12 @@ class TensorBoard(Callback):
     Args:
         folder: the folder of the run, which is created if necessary.
         flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
+        histograms: when to write histograms of the weights, and of the gradients on a batch: "episodes" for the end of
+            each episode, "updates", or an `Every`, such as `Every(100, "updates")`. None for no histograms. Agents that
+            learn from rollouts have gradients only after updates, so they need "updates". Training is not affected.
 
     Raises:
-        ValueError: if `flush_every` is not a positive int.
+        ValueError: if an argument is not one of the allowed values.
         OSError: when training begins, if the folder cannot be written.
         ImportError: if the extra `tensorboard` is not installed.
 
@@ -42,11 +52,19 @@ class TensorBoard(Callback):
 
     order = LOGGER
 
-    def __init__(self, folder: str | Path = "runs", flush_every: int = 10) -> None:
+    def __init__(
+        self, folder: str | Path = "runs", flush_every: int = 10, *, histograms: str | Every | None = None
+    ) -> None:
         self.folder, self.flush_every = Path(folder), check_positive("flush_every", flush_every)
+        if isinstance(histograms, Every):
+            self.every = histograms
+        elif histograms is not None:
+            self.every = Every(1, check_word("histograms", histograms, ("episodes", "updates")))
         require("tensorboardX", "tensorboard", "TensorBoard")
         self._file: Any = None
         self._unwritten = 0
+        self._evaluated = -1  # environment steps at the last evaluation
+        self._gradients: Any = None
 
     @property
     def state_key(self) -> str:
@@ -57,7 +75,7 @@ class TensorBoard(Callback):
         """Open a file. Its first event makes TensorBoard hide later steps in older files, which are played again."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
-        from tensorboardX.summary import text
+        from tensorboardX.summary import hparams, text
 
         self.folder.mkdir(parents=True, exist_ok=True)
         # EventsWriter instead of SummaryWriter: its flush writes every event, and it accepts a suffix. TensorBoard
@@ -65,33 +83,78 @@ class TensorBoard(Callback):
         self._file = EventsWriter(str(self.folder / "events"), f".{time.time_ns():020d}.{secrets.token_hex(4)}")
         self._file.write_event(Event(step=self.agent.steps + 1, session_log=SessionLog(status=SessionLog.START)))
         table = "\n".join(f"| {name} | {value} |" for name, value in self.agent.configuration.items())
-        summary = text("configuration", f"| name | value |\n| --- | --- |\n{table}")
-        self._file.write_event(Event(step=self.agent.steps + 1, wall_time=time.time(), summary=summary))
+        self._write(self.agent.steps + 1, text("configuration", f"| name | value |\n| --- | --- |\n{table}"))
+        experiment, start, self._session_end = hparams(dict(self.agent.configuration), {"reward": 0.0})
+        for summary in (experiment, start):
+            self._write(self.agent.steps + 1, summary)
+        self._gradients = None
         self._flush()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Write the numeric metrics of a complete episode."""
         if self._file is None or not logs.get("complete", True):
             return
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
-
-        values = [
-            Summary.Value(tag=name, simple_value=value)
-            for name, value in plain_row(logs).items()
-            if isinstance(value, int | float) and name != "complete"
-        ]
-        self._file.write_event(Event(step=logs["steps"], wall_time=time.time(), summary=Summary(value=values)))
+        row = {name: value for name, value in plain_row(logs).items() if name != "complete"}
+        evaluated = {name: row.pop(name) for name in list(row) if name.startswith(_EVALUATION)}
+        self._write_scalars(logs["steps"], row)
+        if self._evaluated != logs["steps"]:  # an evaluation in another process
+            names = {f"evaluation/{name.removeprefix(_EVALUATION)}": value for name, value in evaluated.items()}
+            self._write_scalars(logs["steps"], names)
         self._unwritten += 1
         if self._unwritten >= self.flush_every:
             self._flush()
 
+    def on_evaluate_end(self, logs: Logs) -> None:
+        """Write the numbers of an evaluation."""
+        if self._file is not None:
+            self._evaluated = self.agent.steps
+            row = {f"evaluation/{name}": value for name, value in plain_row(logs).items()}
+            self._write_scalars(self.agent.steps, row)
+
+    def on_due(self, logs: Logs) -> None:
+        """Write histograms of the weights and the gradients."""
+        if self._file is None:
+            return
+        if self._gradients is None:
+            self._gradients = self.agent.gradient_values()
+        found = {f"weights/{name}": values for name, values in self.agent.get_weights().items()}
+        found |= {f"gradients/{name}": values for name, values in (self._gradients() or {}).items()}
+        for name, values in found.items():
+            flat = np.asarray(values, np.float64).ravel()
+            if flat.size and np.isfinite(flat).all():
+                self._write(self.agent.steps, _histogram(name, flat))
+
     def on_train_end(self, logs: Logs) -> None:
         """Write everything and close the file."""
         if self._file is not None:
+            self._write(self.agent.steps, self._session_end)
             self._file.close()
             self._file = None
+
+    def _write_scalars(self, step: int, row: Mapping[str, Any]) -> None:
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        if values:
+            self._write(step, Summary(value=values))
+
+    def _write(self, step: int, summary: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._file.write_event(Event(step=step, wall_time=time.time(), summary=summary))
 
     def _flush(self) -> None:
         self._file.flush()
         self._unwritten = 0
+
+
+def _histogram(name: str, values: np.ndarray[Any, Any]) -> Any:
+    """Return the histogram of some finite numbers."""
+    from tensorboardX.summary import histogram_raw
+
+    counts, edges = np.histogram(values, _BINS)
+    moments = float(values.sum()), float(np.square(values).sum())
+    return histogram_raw(
+        name, float(values.min()), float(values.max()), values.size, *moments, edges[1:].tolist(), counts.tolist()
+    )

@@ -31,6 +31,7 @@ from noterl.history import History
 from noterl.learning import optimizers
 from noterl.learning.dry_run import check_networks, naming_network
 from noterl.learning.gradient_noise import GradientNoise
+from noterl.learning.gradient_values import GradientValues
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
 from noterl.noise import NoiseProcess
@@ -45,6 +46,7 @@ from noterl.training.fit_arguments import (
     budget_of,
     check_fit_arguments,
     check_info_of_fit,
+    check_vectorize,
     check_verbose,
     progress_callbacks,
 )
@@ -268,6 +270,7 @@ class Agent(Algorithm):
         steps: float | None = None,
         callbacks: Iterable[Any] = (),
         num_envs: int | None = None,
+        vectorize: bool = False,
         workers: int | Workers = 0,
         verbose: int | str = "auto",
         log_every: int | None = None,
@@ -285,6 +288,9 @@ class Agent(Algorithm):
                 last.
             num_envs: number of environments; by default that of the previous `fit`, or one for each worker, or 1.
                 Without workers they are stepped in turn in this process, which does not speed up slow environments.
+            vectorize: whether gymnasium's native vector environment of the id steps them together, which is faster for
+                many environments. Such ids are "CartPole-v1" and those of Atari games with raw frames; a
+                `noterl.envs.Atari` needs no `vectorize`.
             workers: number of processes that step the environments, or a `noterl.collect.Workers` with more settings; 0
                 for none. The workers also choose actions if the network runs in NumPy. They end with this `fit`.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds, and at
@@ -319,7 +325,7 @@ class Agent(Algorithm):
         pool = check_workers(workers)
         session = self._session
         session.verbose = verbose
-        source = session.find_source(env)
+        source = session.find_source(env, check_vectorize(vectorize, pool))
         session.info = check_info_of_fit(info, self._build()[0], user_callbacks)
         if pool is not None and (self.info_spec or session.info):
             which = "info" if session.info else type(self).__name__
@@ -747,6 +753,10 @@ class Agent(Algorithm):
             ValueError: if the agent learns from rollouts of a single transition.
         """
         return GradientNoise(self._build()[0], samples)
+
+    def gradient_values(self) -> GradientValues:
+        """Return a function that returns gradients by name, on a batch sampled as for updates."""
+        return GradientValues(self._build()[0])
 
     def largest_batch(self, size: int) -> int:
         """Return the size of the largest batch, of at most `size` transitions, that updates can sample now."""

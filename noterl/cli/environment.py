@@ -11,7 +11,9 @@ from typing import Any
 
 from noterl.cli.errors import UsageError
 from noterl.cli.values import parse_call
+from noterl.envs import ClipRewards, FrameStack, VectorMaker, preprocess
 from noterl.envs.making import make_registered
+from noterl.envs.source import MAKERS
 from noterl.utils.words import explain_name
 
 _WITH_ARGUMENTS = re.compile(r"(?P<name>[^()]+)\((?P<arguments>.*)\)", re.DOTALL)
@@ -25,7 +27,7 @@ class EnvFactory:
         name: a gymnasium id, or `module:function` for a function or class that returns an environment.
         arguments: positional arguments of the function.
         keywords: keyword arguments of `gymnasium.make`, or of the function.
-        wrappers: calls of `gymnasium.wrappers`, innermost first, such as "FrameStackObservation(4)".
+        wrappers: calls of wrappers, innermost first, such as "FrameStackObservation(4)".
         text: the option `--env`.
     """
 
@@ -60,15 +62,17 @@ class EnvFactory:
         return function(*self.arguments, **keywords)
 
 
-def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory:
+def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory | VectorMaker:
     """Return the argument `env` of an agent, from the options `--env` and `--wrap`.
 
     Args:
-        text: an id, perhaps with arguments, such as `FrozenLake-v1(is_slippery=False)`; or `module:function(...)`.
-        wrappers: calls of `gymnasium.wrappers`, innermost first.
+        text: an id, perhaps with arguments, such as `FrozenLake-v1(is_slippery=False)`; `module:function(...)`; or
+            `atari:Pong` or `envpool:Pong-v5`, perhaps with arguments of `noterl.envs.Atari` or `EnvPool`.
+        wrappers: calls of `gymnasium.wrappers`, or of `preprocess`, `FrameStack` or `ClipRewards` of `noterl.envs`,
+            innermost first.
 
     Raises:
-        UsageError: if the arguments are not literals.
+        UsageError: if the arguments are not literals, or wrappers are given for a maker of vector environments.
 
     Example:
     >>> from noterl.cli.environment import environment_of
@@ -78,12 +82,27 @@ def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory:
     {'is_slippery': False}
     """
     match = _WITH_ARGUMENTS.fullmatch(text)
+    prefix, _, name = (text if match is None else match["name"]).partition(":")
+    if prefix in MAKERS:
+        if wrappers:
+            raise UsageError(f"--wrap is not possible for {text}, because it makes vector environments")
+        return text if match is None else _maker(prefix, name, match["arguments"])
     if match is None:
         return EnvFactory(text, wrappers=tuple(wrappers), text=text) if wrappers or _is_function(text) else text
     arguments, keywords = parse_call(f"env({match['arguments']})", _find_env)
     if arguments and not _is_function(match["name"]):
         raise UsageError(f"--env: the arguments of {match['name']} must be keywords, such as name=value")
     return EnvFactory(match["name"], arguments, keywords, tuple(wrappers), text)
+
+
+def _maker(prefix: str, name: str, arguments: str) -> VectorMaker:
+    positional, keywords = parse_call(f"env({arguments})", _find_env)
+    if positional:
+        raise UsageError(f"--env: the arguments of {prefix}:{name} must be keywords, such as name=value")
+    try:
+        return MAKERS[prefix](name, **keywords)
+    except TypeError as error:
+        raise UsageError(f"--env: {prefix}:{name}: {error}") from error
 
 
 def _arguments(*arguments: Any, **keywords: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -105,8 +124,9 @@ def _bound_wrapper(name: str, *, env: Any) -> Any:
     """Return the wrapper of a name, which wraps `env`."""
     import gymnasium.wrappers
 
+    ours = {each.__name__: each for each in (ClipRewards, FrameStack, preprocess)}
     known = [each for each in gymnasium.wrappers.__all__ if each[0].isupper()]
-    if name not in known:
-        raise UsageError(f"--wrap: unknown wrapper {name!r}: {explain_name(name, known)}")
-    kind = getattr(gymnasium.wrappers, name)
+    if name not in known and name not in ours:
+        raise UsageError(f"--wrap: unknown wrapper {name!r}: {explain_name(name, [*known, *ours])}")
+    kind = ours.get(name) or getattr(gymnasium.wrappers, name)
     return lambda *arguments, **keywords: kind(env, *arguments, **keywords)

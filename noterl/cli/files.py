@@ -21,7 +21,9 @@ from noterl.saving.codec import Description
 from noterl.utils.tables import plain_row
 
 _OWN = [
-    Option("wrap", "Sequence[str]", (), "Wrappers of gymnasium around --env, innermost first", "run"),
+    Option(
+        "wrap", "Sequence[str]", (), "Wrappers of gymnasium, or preprocess(...), around --env, innermost first", "run"
+    ),
     Option("json", "bool", False, "Whether to print JSON", "run", switch=True),
     Option("quiet", "bool", False, "Whether to print errors only", "run", switch=True),
 ]

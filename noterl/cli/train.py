@@ -64,9 +64,10 @@ class RunOptions:
     """The options of a run that are not arguments of an agent, `compile`, `fit` or a callback.
 
     Attributes:
-        env: the environment: a gymnasium id, perhaps with arguments, such as "FrozenLake-v1(is_slippery=False)"; or
-            module:function.
-        wrap: wrappers of gymnasium around the environment, innermost first, such as "FrameStackObservation(4)".
+        env: the environment: a gymnasium id, perhaps with arguments, such as "FrozenLake-v1(is_slippery=False)";
+            atari:Pong; envpool:Pong-v5; or module:function.
+        wrap: wrappers of gymnasium, or preprocess(...), around the environment, innermost first, such as
+            "FrameStackObservation(4)".
         seed: the seed of all random numbers; by default a random one, which run.toml records.
         backend: tensorflow, jax or torch; by default that of Keras.
         out: folder for run.toml, the trained agent and the log; by default runs/AGENT-ENV-NUMBER.

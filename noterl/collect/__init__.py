@@ -29,7 +29,7 @@ def open_lanes(
 
     Args:
         source: makes the environments.
-        num_envs: the number of lanes; ignored for a vector environment, which has its own number.
+        num_envs: the number of lanes; ignored for a vector environment of the user, which has its own number.
         generators: the seeds of resets come from those named "environment/...".
         team_reward: for environments with several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
         info_spec: fields of `info` that the transitions of scalar environments hold; see `Algorithm.info_spec`.
@@ -37,13 +37,13 @@ def open_lanes(
     Raises:
         ValueError: if there is an `info_spec`, and the environment is a vector environment or has several agents.
     """
-    if info_spec and (source.vector is not None or source.team is not None):
+    if info_spec and (source.steps_together or source.team is not None):
         raise ValueError(
             f"env: the agent stores {', '.join(info_spec)} of each step, which needs environments of one agent that "
             "step one by one; pass one of them and num_envs="
         )
-    if source.vector is not None:
-        return VectorLanes(source, generators)
+    if source.steps_together:
+        return VectorLanes(source, generators, num_envs)
     if source.team is None:
         return Lanes(source, num_envs, generators, info_spec=info_spec)
     return TeamLanes(source, num_envs, generators, team_reward)

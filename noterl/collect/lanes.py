@@ -17,6 +17,7 @@ from noterl.collect.action_log import ActionLog
 from noterl.collect.ledger import Ledger, is_ahead, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
+from noterl.envs.rewards import unclipped
 from noterl.heads import one_of
 from noterl.types import Transition
 
@@ -162,7 +163,7 @@ class Lanes:
             self._has_warned = True
             warn_too_long(f"the episode of environment {self.first + lane}")
         gained = float(reward)
-        ledger.returns[lane] += gained
+        ledger.returns[lane] += unclipped(gained, info)
         ledger.lengths[lane] += 1
         before = self._observations[lane]
         self._set_observation(lane, observation)

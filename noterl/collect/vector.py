@@ -23,6 +23,7 @@ from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, w
 from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.vector import check_step
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
+from noterl.envs.rewards import UNCLIPPED_REWARD
 from noterl.types import Transition
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class VectorLanes:
     Args:
         source: holds the vector environment.
         generators: the seed of the reset comes from the generator "environment/vector".
+        num_envs: the number of lanes, if the source's maker makes the vector environment.
 
     Attributes:
         ledger: the episodes in flight.
@@ -53,8 +55,8 @@ class VectorLanes:
     interrupted: Sequence[int] = ()
     acts = False
 
-    def __init__(self, source: EnvSource, generators: Generators) -> None:
-        self.source, self._env = source, source.open_vector()
+    def __init__(self, source: EnvSource, generators: Generators, num_envs: int | None = None) -> None:
+        self.source, self._env = source, source.open_vector(num_envs)
         self.num_envs = int(self._env.num_envs)
         self._mode = AutoresetMode(envs.autoreset_mode(self._env))
         self.ledger = Ledger(self.num_envs)
@@ -165,6 +167,7 @@ class VectorLanes:
     def _record(self, transitions: list[Transition], info: dict[str, Any]) -> None:
         """Add the transitions of a step to the ledger."""
         ledger, same_step = self.ledger, self._mode is AutoresetMode.SAME_STEP
+        rewards = info.get(UNCLIPPED_REWARD)
         info_before = [each.copy() for each in ledger.info] if ledger.reductions else ledger.info
         self._before = ledger.returns.copy(), ledger.lengths.copy(), info_before
         for transition in transitions:
@@ -172,7 +175,7 @@ class VectorLanes:
             if ledger.reductions:
                 over = same_step and (transition.terminated or transition.truncated)
                 ledger.info[lane].add(info_of_lane(info, lane, over))
-            ledger.returns[lane] += transition.reward
+            ledger.returns[lane] += transition.reward if rewards is None else float(rewards[lane])
             ledger.lengths[lane] += 1
 
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -237,6 +240,8 @@ class VectorLanes:
         """Restore the state of `get_state`; if that fails, all episodes restart, with a warning."""
         if len(state["lanes"]) == self.num_envs:
             self.ledger.set_state(state["ledger"])
+        elif self.source.maker is not None:
+            return  # the user has chosen another number
         reason = self._restore(state)
         if reason is not None:
             self._forget()

@@ -4,9 +4,11 @@
 `get_state`, `set_state` and `replay` restore an episode in flight.
 """
 
+from noterl.envs.atari import Atari
 from noterl.envs.checking.check import check
 from noterl.envs.checking.report import Report
 from noterl.envs.checking.vector import autoreset_mode
+from noterl.envs.envpool import EnvPool
 from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.snapshots import equal, get_state, replay, set_state
 from noterl.envs.source import EnvSource, resolve
@@ -14,13 +16,18 @@ from noterl.envs.spaces import check_spaces
 from noterl.envs.tasks.cliffwalk import BlindCliffwalk
 from noterl.envs.tasks.goals import BitFlip, Reach2D
 from noterl.envs.tasks.signals import Signals
+from noterl.envs.vectorized import VectorMaker
 from noterl.envs.wrappers.classic import ClassicEnv
 from noterl.envs.wrappers.frame_stack import FrameStack
+from noterl.envs.wrappers.images import ClipRewards, preprocess
 
 __all__ = [
+    "Atari",
     "BitFlip",
     "BlindCliffwalk",
     "ClassicEnv",
+    "ClipRewards",
+    "EnvPool",
     "EnvSource",
     "FrameStack",
     "Game",
@@ -28,11 +35,13 @@ __all__ = [
     "Reach2D",
     "Report",
     "Signals",
+    "VectorMaker",
     "autoreset_mode",
     "check",
     "check_spaces",
     "equal",
     "get_state",
+    "preprocess",
     "replay",
     "resolve",
     "set_state",

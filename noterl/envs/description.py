@@ -16,6 +16,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from noterl import registry
 from noterl.envs.games.game import Game
 from noterl.envs.spaces import kind, show
+from noterl.envs.vectorized import VectorMaker
+from noterl.registry import Configurable
 from noterl.utils.files import FileError
 
 # Networks receive this many numbers at most. Discrete values are one-hot, so each choice counts.
@@ -36,6 +38,7 @@ class Described(NamedTuple):
         absent: the reason why the environment cannot be made; empty if it can.
         agents: the names of several agents; None for one agent.
         game: the game that the environment plays; None if it is not a game.
+        maker: makes the environments; None if no maker does.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -45,12 +48,13 @@ class Described(NamedTuple):
     absent: str
     agents: list[str] | None = None
     game: Game | None = None
+    maker: VectorMaker | None = None
 
 
-def describe_game(game: Game) -> dict[str, Any]:
-    """Return the entry of a description that names a game; empty if its arguments cannot be stored."""
-    config = game.get_config()
-    return {"game": {"class": type(game).__name__, "arguments": config}} if _survives_json(config) else {}
+def describe_object(key: str, described: Configurable) -> dict[str, Any]:
+    """Return the entry `key` of a description, a game or a maker; empty if its arguments cannot be stored."""
+    config = described.get_config()
+    return {key: {"class": type(described).__name__, "arguments": config}} if _survives_json(config) else {}
 
 
 def describe(
@@ -94,7 +98,11 @@ def read(description: Any) -> Described:
     for space in spaces:
         _check_space(space)
     if "game" in description:
-        return _read_game(spaces, description["game"])
+        game, absent = _read_object("game", description["game"], Game)
+        return Described(*spaces, None, {}, absent, None, game)
+    if "maker" in description:
+        maker, absent = _read_object("maker", description["maker"], VectorMaker)
+        return Described(*spaces, None, {}, absent, maker=maker)
     agents = description.get("agents")
     named = isinstance(agents, list) and all(isinstance(name, str) for name in agents)
     if agents is not None and not (named and all(kind(space) == "Tuple" for space in spaces)):
@@ -122,25 +130,29 @@ def _read_registered(spaces: tuple[Any, Any], description: dict[str, Any]) -> De
     return Described(*spaces, env_id, {**kwargs, "max_episode_steps": -1 if limit is None else limit}, "", agents)
 
 
-def _read_game(spaces: tuple[Any, Any], entry: Any) -> Described:
-    """Return the description of a game, which is looked up among the registered classes and never imported."""
+def _read_object(key: str, entry: Any, base: type) -> tuple[Any, str]:
+    """Return a game or a maker and "", or None and the reason why it is absent.
+
+    Its class is looked up among the registered ones and never imported.
+    """
     if not isinstance(entry, dict) or {*map(type, entry)} != {str} or set(entry) != {"class", "arguments"}:
-        raise ValueError(f"description: game must hold a class and its arguments, got {show(entry)}")
+        raise ValueError(f"description: {key} must hold a class and its arguments, got {show(entry)}")
     name, arguments = entry["class"], entry["arguments"]
     if not isinstance(name, str) or not isinstance(arguments, dict) or not _survives_json(arguments):
-        raise ValueError(f"description: game must hold a class and its arguments, got {show(entry)}")
+        raise ValueError(f"description: {key} must hold a class and its arguments, got {show(entry)}")
     try:
         found = registry.lookup(name)
     except ValueError:
-        absent = f"the file's game {show(name)} is not registered here (decorate its class with noterl.register)"
-        return Described(*spaces, None, {}, absent)
-    if not (isinstance(found, type) and issubclass(found, Game)):
-        raise ValueError(f"description: {show(name)} is not a noterl.envs.games.Game")
+        return None, f"the file's {key} {show(name)} is not registered here (decorate its class with noterl.register)"
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ValueError(f"description: {show(name)} is not a {base.__module__.rpartition('.')[0]}.{base.__name__}")
+    kind: Any = found
     try:
-        game = found.from_config(arguments)
+        return kind.from_config(arguments), ""
     except (TypeError, AttributeError) as error:
-        raise ValueError(f"description: arguments do not fit the game {show(name)}: {error}") from error
-    return Described(*spaces, None, {}, "", None, game)
+        raise ValueError(f"description: arguments do not fit the {key} {show(name)}: {error}") from error
+    except ImportError as error:
+        return None, str(error)
 
 
 def _check_space(space: Any) -> None:

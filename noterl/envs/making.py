@@ -21,7 +21,8 @@ Env = gymnasium.Env[Any, Any]
 Builder = Callable[[str | None], Any]
 
 MAY_BE = (
-    "a gymnasium id, an environment, a game, a factory without arguments, a vector environment, or a pair "
+    "a gymnasium id, an environment, a game, a factory without arguments, a vector environment, a maker of one such as "
+    "noterl.envs.Atari, or a pair "
     "(observation_space, action_space)"
 )
 

@@ -38,7 +38,15 @@ _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
     "TimeAwareObservation": ("timesteps",),
     "TimeLimit": ("_elapsed_steps",),
 }
-_STATELESS = {"ClassicEnv", "HumanRendering", "MaxAndSkipObservation", "PassiveEnvChecker", "RecordVideo"}
+_STATELESS = {
+    "ClassicEnv",
+    "ClipRewards",
+    "FireOnReset",
+    "HumanRendering",
+    "MaxAndSkipObservation",
+    "PassiveEnvChecker",
+    "RecordVideo",
+}
 _STATELESS |= {"RenderCollection", "RepeatAction"}
 _STATELESS_MODULES = ("transform_observation", "transform_action", "transform_reward", "array_conversion")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -10,6 +12,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from noterl.envs import description
+from noterl.envs.atari import Atari
+from noterl.envs.envpool import EnvPool
 from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.making import (
     MAY_BE,
@@ -28,7 +32,11 @@ from noterl.envs.making import (
 from noterl.envs.multi_agent.parallel import TeamEnv
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.spaces import convert, is_space, kind, same_layout, show
+from noterl.envs.vectorized import RegisteredVector, VectorMaker
 from noterl.envs.wrappers.classic import layers
+
+# The makers by the prefix of a name.
+MAKERS: dict[str, Callable[..., VectorMaker]] = {"atari": Atari, "envpool": EnvPool}
 
 
 class EnvSource:
@@ -43,6 +51,7 @@ class EnvSource:
         spec: gymnasium's description of one environment, or None.
         team: the agents of an environment with several; None for one agent.
         game: the game that the environments play; None for other environments.
+        maker: makes a vector environment of any number of lanes; None for other environments.
     """
 
     def __init__(
@@ -55,6 +64,7 @@ class EnvSource:
         owned: bool = False,
         absent: str = "there is no environment, only its spaces",
         team: Team | None = None,
+        maker: VectorMaker | None = None,
     ) -> None:
         """Check the spaces; users call `resolve` instead.
 
@@ -66,6 +76,7 @@ class EnvSource:
             owned: whether `env` was made by noterl, so that `close` closes it.
             absent: the reason why there is no environment, for error messages.
             team: the agents if there are several. If None, two Tuple spaces without an `env` also mean several agents.
+            maker: makes the vector environment of the lanes; `build` makes environments for evaluation.
         """
         if isinstance(env, TeamEnv):
             team = env.team
@@ -84,6 +95,9 @@ class EnvSource:
         self._description: dict[str, Any] | None = None
         self._game: Game | None = env.game if isinstance(env, GameEnv) else None
         self._lanes: list[Env] = []  # those made here
+        self.maker = maker
+        self._made_vector: VectorEnv[Any, Any, Any] | None = None  # by `maker`
+        self._vectorized: EnvSource | None = None
 
     @classmethod
     def from_description(cls, described: Any) -> EnvSource:
@@ -100,11 +114,13 @@ class EnvSource:
         build: Builder | None = None
         if read.game is not None:
             build = functools.partial(GameEnv, read.game)
+        elif read.maker is not None:
+            build = read.maker.make_single
         elif read.env_id is not None:
             build = functools.partial(make_registered, read.env_id, **read.keywords)
         pair: tuple[Any, Any] = read.observation_space, read.action_space
         team = None if read.agents is None else Team(read.agents, *map(list, pair))
-        source = cls(*pair, build=build, absent=read.absent, team=team)
+        source = cls(*pair, build=build, absent=read.absent, team=team, maker=read.maker)
         source._description, source._game = described, read.game
         return source
 
@@ -123,11 +139,15 @@ class EnvSource:
             return self._description
         if self.team is None:
             described = description.describe(self.spec, self.observation_space, self.action_space)
-            return described if self._game is None else {**described, **description.describe_game(self._game)}
+            if self.maker is not None:
+                return {**described, **description.describe_object("maker", self.maker)}
+            return described if self._game is None else {**described, **description.describe_object("game", self._game)}
         spaces = self.team.observation_space, self.team.action_space
         return {**description.describe(self.spec, *spaces), "agents": list(self.team.names)}
 
     def __repr__(self) -> str:
+        if self.maker is not None:
+            return repr(self.maker)
         described = self.describe()
         return repr(described["id"]) if "id" in described else super().__repr__()
 
@@ -157,6 +177,35 @@ class EnvSource:
     def vector(self) -> VectorEnv[Any, Any, Any] | None:
         """The vector environment that steps its lanes together, or None."""
         return None if self.num_envs is None or type(self._env) is SyncVectorEnv else self._env
+
+    @property
+    def steps_together(self) -> bool:
+        """Whether a vector environment steps the lanes together."""
+        return self.maker is not None or self.vector is not None
+
+    def vectorized(self) -> EnvSource:
+        """Return a source of the same environments whose lanes are stepped by gymnasium's native vector environment.
+
+        Raises:
+            ValueError: if the environment has no gymnasium id, or no vector environment is registered for it.
+        """
+        if self.maker is not None or self.num_envs is not None:
+            return self
+        if self._vectorized is None:
+            spec = self.spec
+            if spec is None and self._env is None and self._build is not None:  # a source from a file
+                with contextlib.closing(self.make_evaluation()) as env:
+                    spec = env.spec
+            if spec is None:
+                raise ValueError(
+                    "vectorize must be False unless env is an id of gymnasium with a vector environment, such as "
+                    f"'CartPole-v1'; got {name_of(self._env)}"
+                )
+            maker = RegisteredVector(spec)
+            self._vectorized = EnvSource(
+                self.observation_space, self.action_space, build=self._build or maker.make_single, maker=maker
+            )
+        return self._vectorized
 
     def layer_with(self, name: str) -> Any:
         """Return the outermost wrapper (or the environment) that has an attribute of this name; None if none has it.
@@ -192,11 +241,38 @@ class EnvSource:
         self._lanes.append(env)
         return env
 
-    def open_vector(self) -> Any:
-        """Return the vector environment; if it was made here and has been closed, make it again."""
+    def open_vector(self, num_envs: int | None = None) -> Any:
+        """Return the vector environment; if it was made here and has been closed, make it again.
+
+        Args:
+            num_envs: the number of lanes, for a `maker`.
+
+        Raises:
+            ValueError: if the vector environment has other spaces than single ones.
+        """
+        if self.maker is not None:
+            self._close_vector()
+            self._made_vector = self._checked_vector(self.maker.make_vector(1 if num_envs is None else num_envs))
+            return self._made_vector
         if not self._is_open and self._build is not None:
             self._env, self._is_open = self._build(None), True
         return self._env
+
+    def _checked_vector(self, vector: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
+        spaces = convert(vector.single_observation_space, "observation_space"), vector.single_action_space
+        if not same_layout(spaces[0], self.observation_space) or spaces[1] != self.action_space:
+            vector.close()
+            ours = self.observation_space, self.action_space
+            raise ValueError(
+                f"env: the vector environment has other spaces than a single one: {show(spaces)}, not {show(ours)}; "
+                "Atari games need noterl.envs.Atari"
+            )
+        return vector
+
+    def _close_vector(self) -> None:
+        if self._made_vector is not None:
+            self._made_vector.close()
+            self._made_vector = None
 
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
         """Return an environment like those of the lanes, but never one of them. The caller closes it.
@@ -241,6 +317,8 @@ class EnvSource:
             ValueError: if there is no environment, if `env` is a vector environment, or if it is an environment that
                 `gymnasium.make` cannot make again.
         """
+        if self.maker is not None:
+            raise ValueError(f"workers must be 0 for {self.maker}, whose lanes are stepped by its own threads")
         if self.num_envs is not None:
             raise ValueError(
                 f"workers: env must make single environments, but {name_of(self._env)} is a vector environment; pass "
@@ -280,6 +358,9 @@ class EnvSource:
         """Close the lanes that were made here; the user's own object stays open."""
         for env in {id(env): env for env in (*self._lanes, *[self._env] * self._owned)}.values():
             env.close()
+        self._close_vector()
+        if self._vectorized is not None:
+            self._vectorized.close()
         self._lanes.clear()
         self._is_open = self._is_free = False
 
@@ -296,6 +377,7 @@ def resolve(env: Any) -> EnvSource:
             - an environment with several agents, with PettingZoo's parallel API or with lists of observations, actions
               and rewards;
             - a `gymnasium.vector.VectorEnv`;
+            - a `VectorMaker`, such as `noterl.envs.Atari`; "atari:Pong" and "envpool:Pong-v5" are makers, too;
             - a callable without arguments that returns one of these;
             - a pair of spaces, for an agent that acts without an environment;
             - an `EnvSource`, which is returned unchanged.
@@ -324,18 +406,38 @@ def resolve(env: Any) -> EnvSource:
         if len(env) == 2 and all(is_space(space) for space in env):
             return EnvSource(*env)
         raise ValueError(f"env must be {MAY_BE}, got {show(env)}")
-    opened, build, owned = open_env(env)
+    maker = maker_of(env)
+    opened, build, owned = open_env(env) if maker is None else (maker.make_single(), maker.make_single, True)
     try:
-        return source_of(opened, build=build, owned=owned)
+        return source_of(opened, build=build, owned=owned, maker=maker)
     except ValueError:
         if owned:
             opened.close()
         raise
 
 
-def source_of(env: Env | VectorEnv[Any, Any, Any], *, build: Builder | None, owned: bool) -> EnvSource:
+def maker_of(env: Any) -> VectorMaker | None:
+    """Return the maker that `env` is or names, such as "atari:Pong" or "envpool:Pong-v5"; None for anything else.
+
+    Raises:
+        ValueError: if the maker has no such environment.
+        ImportError: if an extra is not installed.
+    """
+    if isinstance(env, VectorMaker):
+        return env
+    prefix, _, name = env.partition(":") if isinstance(env, str) else ("", "", "")
+    return MAKERS[prefix](name) if prefix in MAKERS and name else None
+
+
+def source_of(
+    env: Env | VectorEnv[Any, Any, Any],
+    *,
+    build: Builder | None,
+    owned: bool,
+    maker: VectorMaker | None = None,
+) -> EnvSource:
     """Return the source around an environment that `open_env` returned."""
     prefix = "single_" if isinstance(env, VectorEnv) else ""
     # An environment that does not define its spaces lacks these attributes; `EnvSource` then raises.
     spaces = (getattr(env, f"{prefix}{name}_space", None) for name in ("observation", "action"))
-    return EnvSource(*spaces, env=env, build=build, owned=owned)
+    return EnvSource(*spaces, env=env, build=build, owned=owned, maker=maker)

@@ -120,23 +120,35 @@ class GradientNoise:
 class Recorder:
     """Stands in for an optimizer: stores the gradients and does not apply them."""
 
-    def __init__(self) -> None:
-        self.gradients: list[Any] = []
+    def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
+        self._pairs = pairs
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Store the gradients; skip the None that stands for the gradient of an unused variable."""
-        self.gradients += [gradient for gradient in gradients if gradient is not None]
+        """Store gradients with variables; skip the None that stands for the gradient of an unused variable."""
+        self._pairs += [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
 
 
 def gradients_of(learner: Learner, batch: Batch) -> list[Any]:
     """Return the gradients of the last update of a period on tensors `[B, ...]`, in the order of `minimize` calls."""
-    recorder, optimizers = Recorder(), learner.optimizers
-    learner.optimizers = dict.fromkeys(optimizers, recorder)
+    pairs: list[tuple[Any, Any]] = []
+    _record(learner, batch, dict.fromkeys(learner.optimizers, Recorder(pairs)))
+    return [gradient for gradient, _ in pairs]
+
+
+def recorded(learner: Learner, batch: Batch) -> dict[str, list[tuple[Any, Any]]]:
+    """Return the gradients of the last update of a period with their variables, by optimizer."""
+    found: dict[str, list[tuple[Any, Any]]] = {name: [] for name in learner.optimizers}
+    _record(learner, batch, {name: Recorder(pairs) for name, pairs in found.items()})
+    return found
+
+
+def _record(learner: Learner, batch: Batch, recorders: dict[str, Recorder]) -> None:
+    optimizers = learner.optimizers
+    learner.optimizers = recorders
     try:
         call_update(learner.algorithm, learner.with_model_reward(batch), learner.algorithm.update_period - 1)
     finally:
         learner.optimizers = optimizers
-    return recorder.gradients
 
 
 def _spread(learner: Learner, batches: Batch) -> tuple[Any, Any, int]:

@@ -16,6 +16,7 @@ from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.observation import ObservationEncoder
+from noterl.envs.rewards import unclipped
 from noterl.explorer import Explorer
 from noterl.heads import one_of
 from noterl.random import Generators
@@ -68,7 +69,7 @@ class Player(NamedTuple):
         episode.length += 1
         self.checker.observation(episode.observation, episode.lane, episode.length)
         self.checker.reward(reward, episode.lane, episode.length)
-        episode.reward += float(reward)
+        episode.reward += unclipped(reward, info)
         if self.source.team is not None:
             episode.earned = episode.earned + environment.outcome.earned
         episode.info.add(info)

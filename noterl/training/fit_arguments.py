@@ -14,7 +14,7 @@ from noterl.training.dispatch import CallbackList
 from noterl.training.evaluation import STATISTICS
 from noterl.types import Counters
 from noterl.utils import words
-from noterl.utils.checks import check_positive
+from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.console import can_show_progress_bar
 
 
@@ -51,6 +51,17 @@ def check_verbose(verbose: Any) -> int:
     if not isinstance(verbose, numbers.Integral) or isinstance(verbose, bool) or verbose not in (0, 1, 2):
         raise ValueError(f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}")
     return int(verbose)
+
+
+def check_vectorize(vectorize: Any, workers: Any) -> bool:
+    """Return the argument `vectorize` of `fit`.
+
+    Raises:
+        ValueError: if it is not a bool, or there are workers, which step single environments.
+    """
+    if check_bool("vectorize", vectorize) and workers is not None:
+        raise ValueError(f"vectorize must be False with workers, which step single environments; got {workers!r}")
+    return bool(vectorize)
 
 
 def check_info_of_fit(info: Any, learner: Learner, callbacks: CallbackList) -> dict[str, str]:

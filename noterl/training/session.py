@@ -113,12 +113,17 @@ class Session:
         """Replace lanes by their state, which the next `fit` restores."""
         self.lanes, self._saved_lanes, self._saved_source = None, state, lanes.source
 
-    def find_source(self, env: Any) -> envs.EnvSource:
-        """Return the source of environments for `fit(env)`: the agent's, that of the last `fit`, or another.
+    def find_source(self, env: Any, vectorize: bool = False) -> envs.EnvSource:
+        """Return the source for `fit(env, vectorize=)`: the agent's, that of the last `fit`, or another one.
 
         Raises:
-            ValueError: if `env` is not an environment, or its spaces differ from the agent's.
+            ValueError: if `env` is not an environment, or its spaces differ from the agent's; if `vectorize` is set,
+                and there is no vector environment for it.
         """
+        source = self._find_source(env)
+        return source.vectorized() if vectorize else source
+
+    def _find_source(self, env: Any) -> envs.EnvSource:
         if env is None or _is_same(env, self._env):
             return self._source
         if self._other is not None and _is_same(env, self._other[0]):

@@ -202,9 +202,11 @@ def test_minimize_outside_a_program_updates_known_variables() -> None:
 def test_recording_gradients_changes_nothing() -> None:
     regression, before = Regression(), Regression().state()
     batch = Batch(*(value if isinstance(value, dict) else ops.convert_to_tensor(value[0]) for value in batches()))
-    recorder = Recorder()
+    pairs: list = []
+    recorder = Recorder(pairs)
     current().minimize(regression.loss, [regression.weights], recorder, (batch,), known=regression.variables)
-    (gradient,) = recorder.gradients
+    ((gradient, variable),) = pairs
+    assert variable is regression.weights
     observation, reward = (np.asarray(batches()[k][0], np.float64) for k in (0, 2))
     expected = 2 * observation.T @ (observation @ before[0] - reward) / ROWS
     np.testing.assert_allclose(current().fetch(gradient), expected, rtol=1e-4, atol=1e-6)

@@ -10,8 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from noterl.callback import Every
 from noterl.callbacks import TensorBoard
 
 pytest.importorskip("tensorboardX")
@@ -96,9 +98,9 @@ def test_file_names_sort_by_time_within_one_second(tmp_path: Path, monkeypatch: 
 def test_crash_loses_at_most_the_last_interval(tmp_path: Path) -> None:
     board = write(tmp_path, 0, [1, 2, 3, 4, 5, 6, 7, 8], flush_every=3)
     (path,) = tmp_path.iterdir()
-    assert len(records(path)) == 3 + 6
+    assert len(records(path)) == 5 + 6
     board.on_train_end({})
-    assert len(records(path)) == 3 + 8
+    assert len(records(path)) == 5 + 8 + 1
 
 
 def test_configuration_is_a_text(tmp_path: Path) -> None:
@@ -106,6 +108,61 @@ def test_configuration_is_a_text(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     (text,) = [record for record in records(path) if b"configuration/text_summary" in record]
     assert b"| agent | DQN |\n| batch_size | 32 |" in text
+
+
+def events(folder: Path) -> list[Any]:
+    from tensorboardX.proto.event_pb2 import Event
+
+    return [Event.FromString(record) for path in sorted(folder.iterdir()) for record in records(path)]
+
+
+def test_hyperparameters_are_a_row_of_a_table_with_rewards(tmp_path: Path) -> None:
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    write(tmp_path, 0, [1, 2]).on_train_end({})
+    values = [value for event in events(tmp_path) for value in event.summary.value if "_hparams_" in value.tag]
+    contents = [HParamsPluginData.FromString(value.metadata.plugin_data.content) for value in values]
+    assert [metric.name.tag for metric in contents[0].experiment.metric_infos] == ["reward"]
+    row = contents[1].session_start_info.hparams
+    assert (row["agent"].string_value, row["batch_size"].number_value) == ("DQN", 32.0)
+    assert contents[2].session_end_info.status == 1  # success
+
+
+def test_evaluations_are_curves(reader: Any, tmp_path: Path) -> None:
+    board = write(tmp_path, 0, [100])
+    board.agent.steps = 150
+    board.on_evaluate_end({"reward_mean": 3.0, "returns": np.array([2.0, 4.0])})
+    board.on_episode_end(1, {"steps": 150, "reward": 1.0, "evaluation_reward_mean": 3.0})
+    board.on_episode_end(2, {"steps": 200, "reward": 1.0, "evaluation_reward_mean": 5.0})  # of another process
+    board.on_train_end({})
+    read = reader(tmp_path)
+    assert read["evaluation/reward_mean"] == [(150, 3.0), (200, 5.0)]
+    assert "evaluation_reward_mean" not in read and "evaluation/returns" not in read
+
+
+def test_histograms_count_weights_and_gradients(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path, histograms="episodes")
+    weights = {"q/000": np.array([[1.0, 2.0], [2.0, 5.0]]), "q/001": np.array([np.nan])}
+    board.agent = agent(7)
+    board.agent.get_weights = lambda: weights
+    board.agent.gradient_values = lambda: lambda: {"q/000": np.array([-1.0, 1.0])}
+    board.on_train_begin({})
+    board.on_due({})
+    board.on_train_end({})
+    found = {value.tag: value.histo for event in events(tmp_path) for value in event.summary.value if value.histo.num}
+    assert set(found) == {"weights/q/000", "gradients/q/000"}  # TensorBoard refuses NaN
+    histogram = found["weights/q/000"]
+    assert (histogram.min, histogram.max, histogram.num, histogram.sum, histogram.sum_squares) == (1, 5, 4, 10, 34)
+    assert sum(histogram.bucket) == 4 and histogram.bucket_limit[-1] == 5.0
+
+
+def test_histograms_have_a_frequency() -> None:
+    assert TensorBoard().every is None
+    every = Every(3, "updates")
+    assert TensorBoard(histograms=every).every is every
+    assert TensorBoard(histograms="updates").every.unit == "updates"
+    with pytest.raises(ValueError, match="histograms"):
+        TensorBoard(histograms="steps")
 
 
 @pytest.mark.parametrize("flush_every", [0, 2.5, True])

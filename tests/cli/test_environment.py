@@ -9,7 +9,7 @@ from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError
-from noterl.envs import BitFlip
+from noterl.envs import BitFlip, ClipRewards, FrameStack
 
 pytestmark = pytest.mark.backend_free
 
@@ -38,12 +38,29 @@ def test_wrappers_are_applied_in_order() -> None:
     assert factory.options == {"env": "Pendulum-v1", "wrap": list(wrappers)}
 
 
+def test_wrappers_of_noterl_have_their_names() -> None:
+    env = environment_of("CartPole-v1", ("ClipRewards()", "FrameStack(3)"))()
+    assert isinstance(env, FrameStack) and isinstance(env.env, ClipRewards)
+    with pytest.raises(ValueError, match=r"^preprocess: env must have images"):
+        environment_of("CartPole-v1", ("preprocess(stack=2)",))()
+
+
+def test_atari_games_have_a_prefix() -> None:
+    assert environment_of("atari:Pong") == "atari:Pong"  # read later, when the extra is needed
+    with pytest.raises(UsageError, match="--wrap"):
+        environment_of("atari:Pong", ("ClipRewards()",))
+    with pytest.raises(UsageError, match="keywords"):
+        environment_of("atari:Pong(3)")
+    with pytest.raises(UsageError, match="stak"):
+        environment_of("atari:Pong(stak=3)")
+
+
 @pytest.mark.parametrize(
     ("text", "wrappers", "message"),
     [
         ("FrozenLake-v1(3)", (), "keywords"),
         ("FrozenLake-v1(x=y())", (), "literals"),
-        ("CartPole-v1", ("FrameStack(4)",), "FrameStackObservation"),
+        ("CartPole-v1", ("FrameStak(4)",), "FrameStack"),
         ("CartPole-v1", ("FrameStackObservation()",), "FrameStackObservation"),
         ("CartPoll-v1(x=1)", (), "CartPole"),
     ],

@@ -29,8 +29,8 @@ SHORT["tune"] = ["--steps", "20", "--trials", "1", "--jobs", "1", "--seeds-per-t
 SHORT["tune"] += ["--episodes", "1", "--verbose", "0"]
 # Packages that environments and other arguments need.
 NEEDS = {
-    "ale_py": "ale_py",
-    "AtariPreprocessing": "cv2",
+    "atari:": "ale_py",
+    "envpool:": "envpool",
     "BipedalWalker": "Box2D",
     "parquet": "pyarrow",
     ".mp4": "imageio_ffmpeg",
@@ -59,9 +59,7 @@ def shortened(arguments: list[str]) -> list[str]:
     arguments = list(arguments)
     if arguments[0] == "compare":  # the logs of the other runs may hold no complete episode
         arguments = [argument.replace("runs/*/", "runs/first*/") for argument in arguments]
-    if arguments[0] == "tune" and "--wrap" in arguments:  # an evaluation would play a whole game of Pong
-        position = arguments.index("--wrap")
-        del arguments[position : position + 2]
+    if arguments[0] == "tune" and "atari:" in str(arguments):  # an evaluation would play a whole game of Pong
         arguments[arguments.index("--env") + 1] = "CartPole-v1"
     return arguments if "--help" in arguments else [*arguments, *SHORT.get(arguments[0], [])]
 

@@ -27,7 +27,7 @@ from noterl.envs.checking.report import Report
 from noterl.envs.checking.vector import DIFFERS, check_vector, difference
 from noterl.envs.making import Env, name_of, open_env, vector_builder
 from noterl.envs.snapshots import get_state, has_state_methods, set_state
-from noterl.envs.source import EnvSource, source_of
+from noterl.envs.source import EnvSource, maker_of, source_of
 from noterl.envs.spaces import show
 from noterl.utils.checks import check_int
 
@@ -71,7 +71,8 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
         check_int(name, value, least=least)
     if isinstance(env, EnvSource):
         raise ValueError("env must be an environment, got an EnvSource")
-    opened, build, owned = open_env(env)
+    maker = maker_of(env)
+    opened, build, owned = open_env(env) if maker is None else (maker.make_single(), maker.make_single, True)
     report = Report(name_of(opened))
     try:
         if type(opened) is SyncVectorEnv:

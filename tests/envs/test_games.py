@@ -354,7 +354,7 @@ def test_pettingzoo_game_is_described_by_its_name() -> None:
 
 
 def test_pettingzoo_game_from_a_function_needs_its_length() -> None:
-    module = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+    module = pytest.importorskip("pettingzoo.classic.tictactoe.tictactoe")
     with pytest.raises(ValueError, match="max_length"):
         PettingZooGame(module.env)
     game = PettingZooGame(module.raw_env, max_length=9)

@@ -61,7 +61,8 @@ class PettingZooGame(Game):
         if isinstance(env, str):
             if env not in _LENGTHS:
                 raise ValueError(f"env must be one of {', '.join(_LENGTHS)}, or a function, got {env!r}")
-            module = require(f"pettingzoo.classic.{env}", "pettingzoo", "PettingZooGame")
+            name = env.rpartition("_")[0]  # the modules with a version in their names warn, from PettingZoo 1.27 on
+            module = require(f"pettingzoo.classic.{name}.{name}", "pettingzoo", "PettingZooGame")
             made, max_length = module.env(), _LENGTHS[env] if max_length is None else max_length
         elif callable(env):
             made = env()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noterl.collect.fields import InfoSpec
 from noterl.collect.lanes import Lanes
 from noterl.collect.pool import PoolLanes
 from noterl.collect.team import TeamLanes
 from noterl.collect.vector import VectorLanes
 from noterl.collect.workers import WorkerError, Workers
+from noterl.types import InfoSpec
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
     from noterl.envs.multi_agent.parallel import TeamReward
     from noterl.random import Generators
 
-__all__ = ["InfoSpec", "Lanes", "PoolLanes", "TeamLanes", "VectorLanes", "WorkerError", "Workers", "open_lanes"]
+__all__ = ["Lanes", "PoolLanes", "TeamLanes", "VectorLanes", "WorkerError", "Workers", "open_lanes"]
 
 
 def open_lanes(

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from noterl.types import InfoSpec
 from noterl.utils.masks import ACTION_MASK, mask_spec, read_mask
-
-# By name: the shape and dtype of a field of `info`, and its value where `info` lacks it.
-InfoSpec = Mapping[str, tuple[tuple[int, ...], Any, Any]]
 
 
 class InfoFields:

@@ -14,12 +14,12 @@ from gymnasium import spaces
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
-from noterl.collect.fields import InfoFields, InfoSpec
+from noterl.collect.fields import InfoFields
 from noterl.collect.ledger import Ledger, is_ahead, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.heads import one_of
-from noterl.types import Transition
+from noterl.types import InfoSpec, Transition
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource

@@ -18,13 +18,13 @@ from gymnasium.vector.utils import batch_space
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
-from noterl.collect.fields import InfoFields, InfoSpec
+from noterl.collect.fields import InfoFields
 from noterl.collect.info import info_of_lane
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.vector import check_step
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
-from noterl.types import Transition
+from noterl.types import InfoSpec, Transition
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource

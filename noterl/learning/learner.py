@@ -22,11 +22,10 @@ from noterl.hyperparameters import discount_factor
 from noterl.learning import dry_run, optimizers
 from noterl.learning.schedule import Due, UpdateSchedule
 from noterl.learning.update import Returned, call_update, fill_missing, log_names
-from noterl.types import Batch, Transition, map_arrays
+from noterl.types import Batch, InfoSpec, Transition, map_arrays
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
-    from noterl.collect import InfoSpec
     from noterl.envs import EnvSource
     from noterl.learning.reward_model import Discriminator
     from noterl.replay import Replay
@@ -82,7 +81,7 @@ class Learner(ABC):
         self.keras_networks: list[Any] = []
         self.dry_run_variables: dict[str, list[Any]] | None = None
         self.forward_fields: dict[str, tuple[int, ...]] = {}
-        self.info_spec: dict[str, tuple[tuple[int, ...], Any, Any]] = dict(algorithm.info_spec)
+        self.info_spec = dict(algorithm.info_spec)
         self.is_built = False
         self._returned: Sequence[Returned] = ()
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`

@@ -177,6 +177,7 @@ def _with_masks(parts: Parts, state: dict[str, Any]) -> dict[str, Any]:
         return state
     (shape, dtype, default), names = learner.info_spec[ACTION_MASK], (ACTION_MASK, f"next_{ACTION_MASK}")
     replay, rollout = state["replay"], state["rollout"]
+    added: dict[str, Any]
     if replay is not None:
         columns, rows = replay["columns"], sum(map(len, replay["columns"]["terminated"]))
         added = {name: [np.full((rows, *shape), default, dtype)] for name in names}

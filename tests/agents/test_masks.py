@@ -154,7 +154,7 @@ def test_training_and_evaluation_take_legal_actions_only(kind: Any) -> None:
 def test_batches_hold_the_masks_of_both_observations() -> None:
     agent = dqn()
     agent.fit(steps=100, num_envs=2, verbose=0)
-    batch = sample_batch(agent, 4)
+    batch = sample_batch(agent, 40)
     assert batch.extra["action_mask"].tolist() == legal_actions(batch.observation).tolist()
     goes_on = batch.discount > 0
     expected = legal_actions(batch.next_observation)[goes_on]
@@ -171,6 +171,7 @@ def test_policies_take_legal_actions_only(policy: str) -> None:
 
 
 @torch_only
+@pytest.mark.filterwarnings("ignore:the budget ended within a step")
 @pytest.mark.parametrize("kind", [noterl.DQN, noterl.PPO, noterl.ACER])
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_vector_environments_take_legal_actions_only(kind: Any, mode: str) -> None:
@@ -300,6 +301,7 @@ def test_workers_refuse_masks() -> None:
     agent = small(noterl.PPO)
     with pytest.raises(WorkerError, match="action_mask"):
         agent.fit(steps=20, workers=1, verbose=0)
+    agent = small(noterl.PPO)
     agent.fit(steps=20, verbose=0)
     with pytest.raises(ValueError, match="workers"):
         agent.fit(steps=20, workers=1, verbose=0)

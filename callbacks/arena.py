@@ -131,7 +131,7 @@ class Arena(Callback):
         """Return the agent's actions `[N]`."""
         agent: Any = self.agent
         if self.simulations is None:
-            return np.asarray(agent.act(game.observe(states)))
+            return np.asarray(agent.act(game.observe(states), action_mask=game.legal_actions(states)))
         shares: Array = agent.search(states, simulations=self.simulations).visit_shares
         return shares.argmax(axis=1)
 

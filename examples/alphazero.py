@@ -9,12 +9,12 @@ from noterl.envs.games import Minimax, RandomPlayer, TicTacToe, play_all_lines
 
 import matplotlib.pyplot as plt
 
-EPISODES = min(16_000, int(os.environ.get("NOTERL_MAX_EPISODES", "16000")))
+EPISODES = min(48_000, int(os.environ.get("NOTERL_MAX_EPISODES", "48000")))
 
 game = TicTacToe()
 agent = noterl.AlphaZero(game, seed=1)
-arena = Arena({"random": RandomPlayer(), "minimax": Minimax(depth=9)}, every=2_000, games=40)
-history = agent.fit(episodes=EPISODES, num_envs=128, callbacks=[arena], log_every=2_000)
+arena = Arena({"random": RandomPlayer(), "minimax": Minimax(depth=9)}, every=4_000, games=40)
+history = agent.fit(episodes=EPISODES, num_envs=128, callbacks=[arena], log_every=4_000)
 
 
 def choose(game, states, generator):

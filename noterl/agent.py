@@ -56,6 +56,7 @@ from noterl.training.pretraining import pretrain
 from noterl.training.session import Session, StopRequest, matching_source
 from noterl.utils import console
 from noterl.utils.checks import check_bool, check_positive, check_word, whole
+from noterl.utils.masks import read_masks
 from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "Defaults", "load"]
@@ -130,8 +131,9 @@ class Agent(Algorithm):
         extra_spec: name -> (shape, dtype) of the fields that `forward` returns beside its output, or `prepare` returns.
             Those of `prepare` need not be declared. Fields of `forward` are passed on as float32.
         info_spec: name -> (shape, dtype, default) of fields of the environment's `info` that the memory stores, such as
-            `action_mask`. `batch.extra` holds each field for the observation, and as `next_<name>` for the next
-            observation. The default is used where `info` lacks the field.
+            `to_play`. `batch.extra` holds each field for the observation, and as `next_<name>` for the next
+            observation. The default is used where `info` lacks the field. The field `action_mask` is added if an
+            environment reports it and the head takes masks.
         update_period: n if every n-th update differs from the others, for example because it also updates the actor.
             If n is above 1, `update` receives a second argument, the Python int `updates % n`.
         target_period: number of updates between two steps of Polyak averaging; a divisor of `update_period`.
@@ -450,19 +452,33 @@ class Agent(Algorithm):
         with self._player(env) as player:
             return evaluate(player, events, episodes, seed, deterministic, num_envs, reductions)
 
-    def act(self, observation: Any, *, deterministic: bool = True) -> Any:
+    def act(self, observation: Any, *, deterministic: bool = True, action_mask: Any = None) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
 
         For a Dict space, a batch is a dict with a batch of each part. If `deterministic` is False, the agent explores,
         with a separate generator, so calling `act` never changes training.
 
+        Args:
+            observation: one observation, or a batch.
+            deterministic: whether to act without exploration.
+            action_mask: the legal actions, such as `info["action_mask"]`: `[A]` for one observation, `[N, A]` for a
+                batch. None if all are legal.
+
         Raises:
-            ValueError: if the shape is neither that of one observation nor that of a batch.
+            ValueError: if the shape is neither that of one observation nor that of a batch, the mask does not fit it,
+                or the agent's head takes no masks.
         """
         check_bool("deterministic", deterministic)
         single = self._encoder.axes(observation) == 0
         encoded = self._encoder(observation)
-        actions = self._act(encoded[None] if single else encoded, deterministic)
+        encoded, mask = encoded[None] if single else encoded, None
+        if action_mask is not None:
+            if not self.head.takes_mask:
+                raise ValueError(
+                    f"action_mask must be None for the head {type(self.head).__name__}, got {action_mask!r}"
+                )
+            mask = read_masks([action_mask] if single else action_mask, self.action_space, len(encoded))
+        actions = self._act(encoded, deterministic, mask)
         return one_of(actions, 0, self.action_space) if single else actions
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:
@@ -927,12 +943,12 @@ class Agent(Algorithm):
                 variable.assign(np.array([self.generators("layers").integers(2**31), 0], variable.dtype))
         self._set(_act_generator=Generators(seed)("act"))
 
-    def _act(self, observations: np.ndarray, deterministic: bool) -> np.ndarray:
+    def _act(self, observations: np.ndarray, deterministic: bool, mask: np.ndarray | None = None) -> np.ndarray:
         """Return actions `[N, ...]` for encoded observations `[N, ...]`; training is not affected."""
         _, actor = self._build()
         actor.mark_stale()
         explorer = None if deterministic else actor.explorer.copy_with_generator(self._act_generator)
-        return actor.act(observations, self._counters.steps, explorer)
+        return actor.act(observations, self._counters.steps, explorer, mask)
 
     @contextlib.contextmanager
     def _player(self, env: Any) -> Iterator[Player]:

@@ -107,15 +107,18 @@ class MultiAgent(Agent):
         """Number of choices, or of values, in each agent's action."""
         return tuple(part.size for part in self.head.parts)
 
-    def act(self, observation: Any, *, deterministic: bool = True) -> tuple[Any, ...]:
+    def act(self, observation: Any, *, deterministic: bool = True, action_mask: Any = None) -> tuple[Any, ...]:
         """Return every agent's action, a tuple, for a tuple, a list or (by name) a dict of their observations.
 
         Batches of observations, `[N, ...]` of every agent, give batches of actions. See `Agent.act`.
 
         Raises:
-            ValueError: if there is not one observation of the right shape for each agent, or for a bad `deterministic`.
+            ValueError: if there is not one observation of the right shape for each agent, for a bad `deterministic`, or
+                if there is an `action_mask`, which several agents do not support.
         """
         check_bool("deterministic", deterministic)
+        if action_mask is not None:
+            raise ValueError(f"action_mask must be None for several agents, got {action_mask!r}")
         if isinstance(observation, Mapping):
             if set(observation) != set(self.names):
                 raise ValueError(

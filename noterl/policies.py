@@ -6,6 +6,8 @@ change the action of a row. Among equally good actions, the first is selected.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -17,6 +19,7 @@ from noterl.registry import register
 from noterl.schedules import Schedule, exponential, linear
 from noterl.utils import words
 from noterl.utils.checks import check_int, increasing_pair, non_negative, positive, probability
+from noterl.utils.masks import legal_choice
 
 
 def _action_counts(name: str, value: Any) -> NDArray[np.int64] | None:
@@ -30,6 +33,9 @@ def _action_counts(name: str, value: Any) -> NDArray[np.int64] | None:
 
 class Policy(Explorer):
     """Base of all policies; a subclass defines `choose` for a batch.
+
+    If an environment reports legal actions, `choose` receives -inf for the values of illegal ones, or 0 if the policy
+    acts on probabilities. A policy that also chooses at random takes a third argument `mask`, bool `[N, A]` or None.
 
     Attributes:
         acts_on: the kind of `values`: "q" (action values), "probabilities" (each row sums to 1) or "logits".
@@ -46,31 +52,59 @@ class Policy(Explorer):
 
     acts_on: ClassVar[Literal["q", "probabilities", "logits"]] = "q"
 
-    def select_action(self, values: ArrayLike, step: int = 0) -> NDArray[np.int64] | int:
+    def select_action(
+        self, values: ArrayLike, step: int = 0, action_mask: ArrayLike | None = None
+    ) -> NDArray[np.int64] | int:
         """Return the index of an action for each row of `values`.
 
         Args:
             values: `[N, A]`, or `[A]` for one row; finite, which is not checked.
             step: environment steps so far, for schedules.
+            action_mask: which actions are legal, bools in the shape of `values`; None if all are.
 
         Returns:
             `[N]`, int64; an int for one row.
 
         Raises:
-            ValueError: if `values` has another number of axes.
+            ValueError: if `values` has another number of axes, the mask has another shape or forbids all actions, or a
+                policy of your own selects an illegal action.
         """
         values = np.asarray(values)
         if self.schedules:
             self.update_schedules(step)
+        if values.ndim not in (1, 2):
+            raise ValueError(f"values must be [N, A] or [A], got the shape {values.shape}")
+        if action_mask is not None:
+            actions = self._choose_legal(np.atleast_2d(values), step, np.asarray(action_mask, np.bool_))
+            return int(actions[0]) if values.ndim == 1 else actions
         if values.ndim == 2:
             return self.choose(values, step)
-        if values.ndim == 1:
-            return int(self.choose(values[None], step)[0])
-        raise ValueError(f"values must be [N, A] or [A], got the shape {values.shape}")
+        return int(self.choose(values[None], step)[0])
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
         """Return the actions `[N]` for `values` `[N, A]`; a subclass overrides it."""
         raise NotImplementedError(f"{type(self).__name__} must define choose(values, step)")
+
+    def _choose_legal(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return legal actions `[N]` for `values` `[N, A]`."""
+        mask = np.atleast_2d(mask)
+        if mask.shape != values.shape or not mask.any(axis=1).all():
+            raise ValueError(f"action_mask must have the shape of values and a legal action in each row, got {mask!r}")
+        values = np.where(mask, values, 0.0 if self.acts_on == "probabilities" else -np.inf)
+        choose: Any = self.choose
+        actions: NDArray[np.int64] = choose(values, step, mask) if _takes_mask(type(self)) else choose(values, step)
+        if not mask[np.arange(len(mask)), actions].all():
+            raise ValueError(
+                f"policy: {type(self).__name__} selected an illegal action; its choose(values, step, mask) must select "
+                "only actions that the mask allows"
+            )
+        return actions
+
+
+@functools.cache
+def _takes_mask(kind: type[Policy]) -> bool:
+    """Return whether the method `choose` of a class takes a mask."""
+    return "mask" in inspect.signature(kind.choose).parameters
 
 
 def sample_indices(weights: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -87,10 +121,16 @@ def sample_indices(weights: NDArray[Any], uniform: NDArray[np.float64]) -> NDArr
 
 
 def _boltzmann(
-    values: NDArray[Any], tau: float, clip: tuple[float, float], uniform: NDArray[np.float64]
+    values: NDArray[Any],
+    tau: float,
+    clip: tuple[float, float],
+    uniform: NDArray[np.float64],
+    mask: NDArray[np.bool_] | None,
 ) -> NDArray[np.int64]:
-    """Return indices `[N]` sampled from softmax(clip(values / tau)), with one uniform number per row."""
+    """Return legal indices `[N]` sampled from softmax(clip(values / tau)), with one uniform number per row."""
     scaled = np.minimum(np.maximum(np.divide(values, tau, dtype=np.float64), clip[0]), clip[1])
+    if mask is not None:
+        scaled = np.where(mask, scaled, -np.inf)
     # The largest entry of a row becomes exp(0), so nothing overflows.
     return sample_indices(np.exp(scaled - scaled.max(axis=1, keepdims=True)), uniform)
 
@@ -100,11 +140,13 @@ class _EpsMixturePolicy(Policy):
 
     epsilon: Callable[..., float]
 
-    def explore(self, values: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    def explore(
+        self, values: NDArray[Any], uniform: NDArray[np.float64], mask: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
         """Return exploring actions `[n]` for `values` `[n, A]` from numbers `uniform` `[n]` in [0, 1)."""
-        return (uniform * values.shape[1]).astype(np.int64)
+        return (uniform * values.shape[1]).astype(np.int64) if mask is None else legal_choice(mask, uniform)
 
-    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
+    def choose(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return the actions `[N]` for `values` `[N, A]` at `step`."""
         actions: NDArray[np.int64] = values.argmax(1)
         epsilon = self.epsilon(step)
@@ -112,11 +154,13 @@ class _EpsMixturePolicy(Policy):
         if len(actions) == 1:
             # The same as below, but without arrays of length 1, in a third of the time.
             number = self.generator.random()
-            return self.explore(values, np.array([number / epsilon])) if number < epsilon else actions
+            legal = () if mask is None else (mask,)
+            return self.explore(values, np.array([number / epsilon]), *legal) if number < epsilon else actions
         uniform = self.generator.random(len(actions))
         exploring = uniform < epsilon
         if exploring.any():
-            actions[exploring] = self.explore(values[exploring], uniform[exploring] / epsilon)
+            legal = () if mask is None else (mask[exploring],)
+            actions[exploring] = self.explore(values[exploring], uniform[exploring] / epsilon, *legal)
         return actions
 
 
@@ -248,9 +292,9 @@ class BoltzmannQPolicy(Policy):
         self.tau = tau
         self.clip = clip
 
-    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
+    def choose(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return the actions `[N]` for `values` `[N, A]`."""
-        return _boltzmann(values, self.tau, self.clip, self.generator.random(len(values)))
+        return _boltzmann(values, self.tau, self.clip, self.generator.random(len(values)), mask)
 
 
 @register
@@ -273,9 +317,11 @@ class MaxBoltzmannQPolicy(EpsGreedyQPolicy):
         self.tau = tau
         self.clip = clip
 
-    def explore(self, values: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    def explore(
+        self, values: NDArray[Any], uniform: NDArray[np.float64], mask: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
         """Return exploring actions `[n]` for `values` `[n, A]` from numbers `uniform` `[n]` in [0, 1)."""
-        return _boltzmann(values, self.tau, self.clip, uniform)
+        return _boltzmann(values, self.tau, self.clip, uniform, mask)
 
 
 @register
@@ -326,8 +372,13 @@ class SoftmaxPolicy(Policy):
 
     acts_on = "probabilities"
 
-    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
-        """Return the actions `[N]` for the probabilities `values` `[N, A]`."""
+    def choose(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Return the actions `[N]` for the probabilities `values` `[N, A]`; with a mask, for those of legal actions."""
+        if mask is not None:
+            totals = values.sum(axis=1, keepdims=True, dtype=np.float64)
+            # If all legal actions have the probability 0, they are equally probable.
+            weights = np.where(totals > 0, values, mask)
+            return sample_indices(weights, self.generator.random(len(values)))
         totals = values.sum(axis=1, dtype=np.float64)
         # The comparison is False for NaN, so NaN is rejected too.
         valid = (np.abs(totals - 1.0) <= 1e-3) & (values >= 0).all(axis=1)
@@ -369,13 +420,17 @@ class GumbelSoftmaxPolicy(Policy):
         self.temperature = temperature
         self.eps = eps
 
-    def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
+    def choose(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return the actions `[N]` for the logits `values` `[N, A]`."""
         perturbed, uniform = self._perturb(values)
         actions: NDArray[np.int64] = perturbed.argmax(1)
         exploring = uniform < self.eps
         if exploring.any():
-            actions[exploring] = (uniform[exploring] / self.eps * values.shape[1]).astype(np.int64)
+            numbers = uniform[exploring] / self.eps
+            if mask is None:
+                actions[exploring] = (numbers * values.shape[1]).astype(np.int64)
+            else:
+                actions[exploring] = legal_choice(mask[exploring], numbers)
         return actions
 
     def relaxed_sample(self, logits: ArrayLike) -> NDArray[np.float32]:

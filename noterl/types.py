@@ -12,6 +12,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Logs = dict[str, Any]
 
+# By name: the shape and dtype of a field of `info`, and its value where `info` lacks it.
+InfoSpec = Mapping[str, tuple[tuple[int, ...], Any, Any]]
+
 
 class Batch(NamedTuple):
     """The argument of `Agent.loss` and `Agent.update`: arrays `[B, ...]`, or `[K, B, ...]` for a group of updates.

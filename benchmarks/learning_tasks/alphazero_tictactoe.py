@@ -20,7 +20,7 @@ SETTINGS = {"num_envs": 128}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--episodes", type=int, default=16_000, help="games of each run")
+    parser.add_argument("--episodes", type=int, default=48_000, help="games of each run")
 
 
 class Judge(Callback):

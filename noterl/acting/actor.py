@@ -49,7 +49,13 @@ class Actor:
     def attach(self, lanes: Any) -> None:
         """Called by `fit` with the lanes whose actions follow."""
 
-    def choose_actions(self, observations: np.ndarray, step: int, waiting: np.ndarray | None = None) -> np.ndarray:
+    def choose_actions(
+        self,
+        observations: np.ndarray,
+        step: int,
+        waiting: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Return the training actions `[N, ...]` of one step in N lanes, before `Head.executed`.
 
         Before `learning_starts`, they are uniformly random. If it is reached within this step, only the actions of the
@@ -59,10 +65,11 @@ class Actor:
             observations: the encoded observations of all lanes, `[N, ...]`.
             step: environment steps so far.
             waiting: bool `[N]`, True for lanes whose step does not count; None if all count.
+            mask: the legal actions of each lane, bool `[N, A]`; None if all are legal.
         """
         remaining = self.learning_starts - step - self.first_lane
         if remaining <= 0:
-            return self.select(observations, step, self.explorer)
+            return self.select(observations, step, self.explorer, mask)
         count = len(observations)
         num_random = min(remaining, count)
         if waiting is not None:
@@ -71,27 +78,36 @@ class Actor:
             self.explorer.skip(count)
             if self.forward_fields:
                 self.outputs(observations)
-            return self.random_actions(count)
-        actions = self.select(observations, step, self.explorer)
-        actions[:num_random] = self.random_actions(num_random)
+            return self.random_actions(count, mask)
+        actions = self.select(observations, step, self.explorer, mask)
+        actions[:num_random] = self.random_actions(num_random, None if mask is None else mask[:num_random])
         return actions
 
-    def act(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
+    def act(
+        self, observations: np.ndarray, step: int, explorer: Explorer | None, mask: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return the actions `[N, ...]` that environments receive.
 
         Args:
             observations: encoded observations, `[N, ...]`.
             step: environment steps so far; exploration may depend on it.
             explorer: the policy or the noise to explore with; None to act without exploration.
+            mask: the legal actions, bool `[N, A]`; None if all are legal.
         """
-        return self.head.executed(self.select(observations, step, explorer))
+        return self.head.executed(self.select(observations, step, explorer, mask))
 
-    def select(self, observations: np.ndarray, step: int, explorer: Explorer | None) -> np.ndarray:
+    def select(
+        self, observations: np.ndarray, step: int, explorer: Explorer | None, mask: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return the actions that the head chooses, before `Head.executed`; arguments as in `act`."""
-        values = self.outputs(observations)
+        head: Any = self.head
+        values, legal = self.outputs(observations), () if mask is None else (mask,)
+        actions: np.ndarray
         if explorer is None:
-            return self.head.deterministic(values)
-        return self.head.explore(values, explorer, step)
+            actions = head.deterministic(values, *legal)
+        else:
+            actions = head.explore(values, explorer, step, *legal)
+        return actions
 
     def outputs(self, observations: np.ndarray) -> np.ndarray:
         """Return the input of the head for encoded observations `[N, ...]`, and set `fields`."""
@@ -106,9 +122,12 @@ class Actor:
             observations = self.normalizers.normalize_observation(observations)
         return observations if observations.dtype == self.dtype else observations.astype(self.dtype)
 
-    def random_actions(self, count: int) -> np.ndarray:
-        """Return uniformly random actions `[count, ...]`, before `Head.executed`."""
-        return self.head.random(count, self.generators("random_actions"))
+    def random_actions(self, count: int, mask: np.ndarray | None = None) -> np.ndarray:
+        """Return uniformly random actions `[count, ...]`, before `Head.executed`; legal ones if there is a mask."""
+        head: Any = self.head
+        legal = () if mask is None else (mask,)
+        actions: np.ndarray = head.random(count, self.generators("random_actions"), *legal)
+        return actions
 
     def reset_noise(self, lane: int) -> None:
         """Reset the noise of a lane in which an episode starts."""

@@ -65,8 +65,10 @@ class SearchActor(Actor):
         """Search from the states of these lanes from now on.
 
         Raises:
-            ValueError: if the environment cannot be restored.
+            ValueError: if the environment cannot be restored, or is a vector environment.
         """
+        if lanes.source.steps_together:
+            raise ValueError("env: a search needs environments that step one by one; pass one of them and num_envs=")
         self._lanes = lanes
         self.game_of(lanes.source)
 
@@ -91,7 +93,13 @@ class SearchActor(Actor):
             self._game = None
             game.close()
 
-    def choose_actions(self, observations: np.ndarray, step: int, waiting: np.ndarray | None = None) -> np.ndarray:
+    def choose_actions(
+        self,
+        observations: np.ndarray,
+        step: int,
+        waiting: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Search from all lanes and return the training actions `[N]`; also before `learning_starts`."""
         settings, generator = self.settings, self.explorer.generator
         game, states = self.game_of(self._lanes.source), self._states()
@@ -137,13 +145,12 @@ class SearchActor(Actor):
         logits, value = outputs[:, :-1], outputs[:, -1].astype(np.float64)
         return logits, np.tanh(value) if game.players == 2 else value / (1.0 - float(self.settings.discount))
 
-    def select(self, observations: np.ndarray, step: int, explorer: Any) -> np.ndarray:
+    def select(self, observations: np.ndarray, step: int, explorer: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the most probable legal actions `[N]`, or samples of the network's policy if there is an explorer."""
-        values, game = self.outputs(observations), self.source.game
-        legal = None if game is None else game.legal_in(observations)
-        if legal is not None:
-            values = np.concatenate([np.where(legal, values[:, :-1], -np.inf), values[:, -1:]], axis=1)
-        return self.head.deterministic(values) if explorer is None else self.head.explore(values, explorer, step)
+        game = self.source.game
+        if mask is None and game is not None:
+            mask = game.legal_in(observations)
+        return super().select(observations, step, explorer, mask)
 
     def _states(self) -> np.ndarray:
         """Return the states of all lanes, `[N, ...]`."""

@@ -93,7 +93,8 @@ class A2C(ActorCritic):
 
     def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the combined loss of policy, values and entropy, and its metrics."""
-        values, advantage, weight = self.forward(batch.observation), batch.extra["advantage"], batch.weight
+        advantage, weight = batch.extra["advantage"], batch.weight
+        values = self.outputs(batch.observation, batch.extra.get("action_mask"))
         if self.normalize_advantage:
             advantage = losses.normalize(advantage, weight)
         policy = -losses.masked_mean(self.head.log_prob(values, batch.action) * advantage, weight)

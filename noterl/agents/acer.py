@@ -17,7 +17,7 @@ from typing import Any
 
 from noterl import losses, networks
 from noterl.agent import Defaults
-from noterl.agents.actor_critic import ActorCritic
+from noterl.agents.actor_critic import ActorCritic, masks
 from noterl.backends import keras, ops
 from noterl.networks.critics import action_values
 from noterl.registry import register
@@ -133,29 +133,33 @@ class ACER(ActorCritic):
         """The number of values that the critic returns for each observation: one for each action."""
         return self.action_size
 
-    def policy_and_values(self, observation: Any) -> tuple[Any, Any]:
-        """Return the log-probabilities and the values Q of all actions, `[B, A]` each."""
+    def policy_and_values(self, observation: Any, mask: Any = None) -> tuple[Any, Any]:
+        """Return the log-probabilities and the values Q of all actions, `[B, A]` each.
+
+        `mask` `[B, A]` is that of legal actions; None if all are.
+        """
         outputs = self.actor(observation)
         outputs, q = outputs if self.critic is None else (outputs, self.critic(observation))
-        return self.head.log_policy(outputs), action_values(q, self.action_size)
+        return self.head.log_policy(self.head.masked(outputs, mask)), action_values(q, self.action_size)
 
-    def value(self, observation: Any) -> Any:
+    def value(self, observation: Any, mask: Any = None) -> Any:
         """Return the values `[B]` of observations `[B, ...]`: the mean of Q under the policy."""
-        log_policy, q = self.policy_and_values(observation)
+        log_policy, q = self.policy_and_values(observation, mask)
         return ops.sum(ops.exp(log_policy) * q, axis=-1)
 
-    def average_policy(self, observation: Any) -> Any:
+    def average_policy(self, observation: Any, mask: Any = None) -> Any:
         """Return the probabilities `[B, A]` of the average policy."""
         outputs = self.average_actor(observation)
-        return ops.exp(self.head.log_policy(outputs[0] if self.critic is None else outputs))
+        outputs = self.head.masked(outputs[0] if self.critic is None else outputs, mask)
+        return ops.exp(self.head.log_policy(outputs))
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:
         """Return the probabilities `[T, N, A]` of all actions under the policy that collected the rollout."""
 
-        def policy(observation: Any) -> Any:
-            return ops.exp(self.head.log_policy(self.forward(observation)))
+        def policy(observation: Any, mask: Any = None) -> Any:
+            return ops.exp(self.head.log_policy(self.outputs(observation, mask)))
 
-        return {"behavior": losses.map_rows(policy, rollout.observation)}
+        return {"behavior": losses.map_rows(policy, rollout.observation, *masks(rollout))}
 
     def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return a loss for sequences `[T, N, ...]` whose gradient is that of algorithm 2, and its metrics.
@@ -164,9 +168,10 @@ class ACER(ActorCritic):
         `loss` is the value of the objective that the gradient belongs to where the trust region does not change it.
         """
         weight, stop = batch.weight, ops.stop_gradient
-        log_policy, q = losses.map_rows(self.policy_and_values, batch.observation)  # [T, N, A]
+        legal = masks(batch)
+        log_policy, q = losses.map_rows(self.policy_and_values, batch.observation, *legal)  # [T, N, A]
         policy, taken_q = ops.exp(log_policy), losses.take(q, batch.action)
-        average = losses.map_rows(self.average_policy, batch.observation)
+        average = losses.map_rows(self.average_policy, batch.observation, *legal)
         coefficients, target = self.coefficients_and_targets(batch, stop(policy), stop(q))
         gradient, limited = self.policy_gradient(stop(log_policy), coefficients, stop(average))
         surrogate = -losses.masked_mean(ops.sum(gradient * policy, axis=-1), weight)
@@ -193,7 +198,7 @@ class ACER(ActorCritic):
         """
         behavior, action = batch.extra["behavior"], batch.action
         value = ops.sum(policy * q, axis=-1)  # [T, N]
-        next_value = losses.map_rows(self.value, batch.next_observation)
+        next_value = losses.map_rows(self.value, batch.next_observation, *masks(batch, "next_action_mask"))
         ratio = losses.take(policy / (behavior + self.epsilon), action)
         taken_q, continues = losses.take(q, action), batch.extra["continues"]
         target = losses.retrace(batch.reward, batch.discount, taken_q, next_value, ratio, continues)

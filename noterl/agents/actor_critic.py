@@ -110,16 +110,28 @@ class ActorCritic(Agent):
     def _trained_networks(self) -> list[Any]:
         return [self.actor] if self.critic is None else [self.actor, self.critic]
 
-    def log_prob(self, observation: Any, action: Any) -> Any:
+    def outputs(self, observation: Any, mask: Any = None) -> Any:
+        """Return the input of the head, in which illegal actions are excluded.
+
+        `mask` is `batch.extra.get("action_mask")`, bool `[B, A]`; None if the environment reports no masks.
+        """
+        return self.head.masked(self.forward(observation), mask)
+
+    def log_prob(self, observation: Any, action: Any, mask: Any = None) -> Any:
         """Return the log-probabilities `[B]` of actions `[B, ...]` for observations `[B, ...]`."""
-        return self.head.log_prob(self.forward(observation), action)
+        return self.head.log_prob(self.outputs(observation, mask), action)
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:
         """Return values, log-probabilities, advantages and value targets of a rollout; all `[T, N]`."""
         value = losses.map_rows(self.value, rollout.observation)
         # The return of a truncated episode is bootstrapped from its true last observation.
         next_value = losses.map_rows(self.value, rollout.next_observation)
-        log_prob = losses.map_rows(self.log_prob, rollout.observation, rollout.action)
+        log_prob = losses.map_rows(self.log_prob, rollout.observation, rollout.action, *masks(rollout))
         decay = rollout.discount * rollout.extra["continues"] * self.gae_lambda
         advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
         return {"value": value, "log_prob": log_prob, "advantage": advantage, "target": advantage + value}
+
+
+def masks(batch: Batch, name: str = "action_mask") -> tuple[Any, ...]:
+    """Return the masks of a batch in a tuple, as a further argument of `losses.map_rows`; () if there are none."""
+    return (batch.extra[name],) if name in batch.extra else ()

@@ -31,9 +31,6 @@ from noterl.schedules import Schedule
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_positive
 
-# The logit of an illegal action: its probability underflows to 0, and the logarithm stays finite.
-_ILLEGAL = -1e9
-
 
 @register
 class AlphaZero(Agent):
@@ -175,8 +172,8 @@ class AlphaZero(Agent):
     def loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return `cross entropy + squared error of the value + l2 * squared weights`, and metrics."""
         outputs = self.network(batch.observation)
-        logits = ops.where(batch.extra["action_mask"], outputs[:, :-1], _ILLEGAL)
-        cross_entropy = -ops.sum(batch.extra["visit_shares"] * ops.log_softmax(logits, axis=-1), axis=-1)
+        log_policy = self.head.log_policy(self.head.masked(outputs, batch.extra["action_mask"]))
+        cross_entropy = -ops.sum(batch.extra["visit_shares"] * log_policy, axis=-1)
         error = self.value_target(batch) - self.values(outputs)
         policy_loss = losses.weighted_mean(cross_entropy, batch.weight)
         value_loss = losses.weighted_mean(ops.square(error), batch.weight)

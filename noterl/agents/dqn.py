@@ -120,9 +120,10 @@ class DQN(Agent):
     def loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the mean loss of the temporal-difference errors, and the errors `[B]`."""
         q = losses.take(self.q(batch.observation), batch.action)  # [B]
-        next_q = self.target_q(batch.next_observation)  # [B, A]
+        legal = batch.extra.get("next_action_mask")  # None if the environment reports no masks
+        next_q = self.head.masked(self.target_q(batch.next_observation), legal)  # [B, A]
         if self.double:
-            best = ops.argmax(self.q(batch.next_observation), axis=-1)
+            best = ops.argmax(self.head.masked(self.q(batch.next_observation), legal), axis=-1)
             next_value = losses.take(next_q, best)
         else:
             next_value = ops.max(next_q, axis=-1)

@@ -125,7 +125,7 @@ class PPO(ActorCritic):
 
     def policy_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the clipped surrogate minus the weighted entropy, and its metrics."""
-        values = self.forward(batch.observation)
+        values = self.outputs(batch.observation, batch.extra.get("action_mask"))
         log_prob, old = self.head.log_prob(values, batch.action), batch.extra["log_prob"]
         advantage = batch.extra["advantage"]
         if self.normalize_advantage:

@@ -17,7 +17,7 @@ from typing import Any
 
 from noterl import losses, networks
 from noterl.agent import Defaults
-from noterl.agents.actor_critic import ActorCritic
+from noterl.agents.actor_critic import ActorCritic, masks
 from noterl.backends import keras, ops
 from noterl.learning import natural_gradient
 from noterl.registry import register
@@ -145,7 +145,8 @@ class TRPO(ActorCritic):
         Args:
             rows: with the fields `outputs` (the head's input before the step), `log_prob` and `advantage` in `extra`.
         """
-        outputs, old, weight = self.forward(rows.observation), rows.extra, rows.weight
+        old, weight = rows.extra, rows.weight
+        outputs = self.outputs(rows.observation, old.get("action_mask"))
         ratio = ops.exp(self.head.log_prob(outputs, rows.action) - old["log_prob"])
         gain = losses.masked_mean(ratio * old["advantage"], weight)
         entropy = losses.masked_mean(self.head.entropy(outputs), weight)
@@ -155,8 +156,10 @@ class TRPO(ActorCritic):
     def prepare(self, rollout: Batch) -> dict[str, Any]:
         """Update the policy; return values, advantages, value targets and the step's metrics, all `[T, N]`."""
         fields = super().prepare(rollout)
-        outputs = ops.stop_gradient(losses.map_rows(self.forward, rollout.observation))
+        legal = masks(rollout)
+        outputs = ops.stop_gradient(losses.map_rows(self.outputs, rollout.observation, *legal))
         old = {"outputs": outputs, "log_prob": ops.stop_gradient(fields["log_prob"]), "advantage": fields["advantage"]}
+        old |= {"action_mask": legal[0]} if legal else {}
         metrics = self._update_policy(rollout._replace(extra=old))
         return {**fields, **{name: ops.broadcast_to(metrics[name], tuple(rollout.reward.shape)) for name in METRICS}}
 

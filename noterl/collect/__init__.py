@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noterl.collect.lanes import InfoSpec, Lanes
+from noterl.collect.lanes import Lanes
 from noterl.collect.pool import PoolLanes
 from noterl.collect.team import TeamLanes
 from noterl.collect.vector import VectorLanes
 from noterl.collect.workers import WorkerError, Workers
+from noterl.types import InfoSpec
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -32,18 +33,15 @@ def open_lanes(
         num_envs: the number of lanes; ignored for a vector environment of the user, which has its own number.
         generators: the seeds of resets come from those named "environment/...".
         team_reward: for environments with several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
-        info_spec: fields of `info` that the transitions of scalar environments hold; see `Algorithm.info_spec`.
+        info_spec: fields of `info` that the transitions hold; see `Algorithm.info_spec`.
 
     Raises:
-        ValueError: if there is an `info_spec`, and the environment is a vector environment or has several agents.
+        ValueError: if there is an `info_spec`, and the environment has several agents.
     """
-    if info_spec and (source.steps_together or source.team is not None):
-        raise ValueError(
-            f"env: the agent stores {', '.join(info_spec)} of each step, which needs environments of one agent that "
-            "step one by one; pass one of them and num_envs="
-        )
+    if info_spec and source.team is not None:
+        raise ValueError(f"env: the agent stores {', '.join(info_spec)} of each step, which needs one agent")
     if source.steps_together:
-        return VectorLanes(source, generators, num_envs)
+        return VectorLanes(source, generators, info_spec, num_envs)
     if source.team is None:
         return Lanes(source, num_envs, generators, info_spec=info_spec)
     return TeamLanes(source, num_envs, generators, team_reward)

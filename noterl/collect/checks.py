@@ -45,7 +45,8 @@ def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec
     if "vector" in state:
         actions = [state["vector"]["actions"]]
         unreset = Array(np.bool_, (count,))
-        vector = {"mode": str, "seed": _SEED, "actions": recorded, "unreset": unreset, "discarded": bool}
+        vector: dict[str, Any] = {"mode": str, "seed": _SEED, "actions": recorded, "unreset": unreset}
+        vector |= {"discarded": bool, "info": _fields(info_spec, count)}
         check(state, {**expected, "vector": vector}, "lanes")
     else:
         actions = [state["actions"], *(each["actions"] for each in state["lanes"])]

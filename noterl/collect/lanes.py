@@ -14,19 +14,16 @@ from gymnasium import spaces
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
+from noterl.collect.fields import InfoFields
 from noterl.collect.ledger import Ledger, is_ahead, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.envs.rewards import unclipped
 from noterl.heads import one_of
-from noterl.types import Transition
+from noterl.types import InfoSpec, Transition
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
-
-
-# By name: the shape and dtype of a field of `info`, and its value where `info` lacks it.
-InfoSpec = Mapping[str, tuple[tuple[int, ...], Any, Any]]
 
 
 class Lanes:
@@ -46,7 +43,8 @@ class Lanes:
         cursor: the lane that steps next in the round.
         waiting: lanes that reset themselves in the next step; always None, because scalar environments never do.
         environments: the environment of each lane.
-        info: the current value of each field of `info_spec`, `[N, ...]`.
+        fields: the fields of `info_spec`, and a mask that the environments offer.
+        info: their current values, `[N, ...]` by name.
         interrupted: lanes whose episode was cut because a worker process has failed; always empty here.
         acts: whether worker processes choose the actions.
     """
@@ -80,11 +78,8 @@ class Lanes:
         self._logs = [ActionLog(source.action_space) for _ in range(num_envs)]
         self._has_state: list[bool | None] = [None] * num_envs  # whether the environment restores itself; None: unknown
         self._has_warned = False
-        self._info_spec = dict(info_spec or {})
-        self.info = {
-            name: np.full((num_envs, *shape), default, dtype)
-            for name, (shape, dtype, default) in self._info_spec.items()
-        }
+        self.fields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
+        self.info = self.fields.values
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, [N, ...] by name
         self.claim()
 
@@ -118,8 +113,7 @@ class Lanes:
         observation, info = self.environments[lane].reset(seed=seed)
         self._checker.observation(observation, self.first + lane, step)
         self._set_observation(lane, observation)
-        if self._info_spec:
-            self._set_info(lane, info)
+        self.fields.reset(lane, info)
         self._seeds[lane] = seed
         self._logs[lane].restart()
         if self._has_state[lane] is None:
@@ -156,6 +150,7 @@ class Lanes:
         observation, reward, terminated, truncated, info = self._steps[lane](given)
         self._checker.observation(observation, self.first + lane, step)
         self._checker.reward(reward, self.first + lane, step)
+        self.fields.check_step(info)
         if ledger.reductions:
             ledger.info[lane].add(info)
         ledger.running[lane] = True
@@ -167,21 +162,13 @@ class Lanes:
         ledger.lengths[lane] += 1
         before = self._observations[lane]
         self._set_observation(lane, observation)
-        extra = self._fields(lane, info) if self._extra or self._info_spec else None
+        extra = self._further_fields(lane, info, bool(terminated)) if self._extra or self.info else None
         return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated), extra),)
 
-    def _fields(self, lane: int, info: Mapping[str, Any]) -> dict[str, Any]:
+    def _further_fields(self, lane: int, info: Mapping[str, Any], terminated: bool) -> dict[str, Any]:
         """Return the further fields of a lane's transition: those of its action, and of `info` before and after."""
-        fields = {name: values[lane].copy() for name, values in (*self._extra.items(), *self.info.items())}
-        self._set_info(lane, info)
-        return {**fields, **{f"next_{name}": values[lane].copy() for name, values in self.info.items()}}
-
-    def _set_info(self, lane: int, info: Mapping[str, Any]) -> None:
-        for name, (shape, _, default) in self._info_spec.items():
-            value = np.asarray(info.get(name, np.full(shape, default)))
-            if value.shape != shape:
-                raise ValueError(f"env: info[{name!r}] must have the shape {shape}, got {value.shape}")
-            self.info[name][lane] = value
+        fields = {name: values[lane].copy() for name, values in self._extra.items()}
+        return {**fields, **self.fields.step(lane, info, terminated)}
 
     def _set_observation(self, lane: int, observation: Any) -> None:
         if self._encoder.is_identity:
@@ -218,7 +205,7 @@ class Lanes:
             "actions": actions,
             "cursor": self.cursor,
             "extra": {} if actions is None else {name: values.copy() for name, values in self._extra.items()},
-            "info": {name: values.copy() for name, values in self.info.items()},
+            "info": self.fields.get_state(),
         }
 
     def _environment_state(self, lane: int) -> dict[str, Any] | None:
@@ -243,7 +230,7 @@ class Lanes:
             self.actions = None if state["actions"] is None else self._members(state["actions"])
             self.cursor = state["cursor"]
             self._extra = {name: values.copy() for name, values in state["extra"].items()}
-            self.info = {name: values.copy() for name, values in state["info"].items()}
+            self.fields.set_state(state["info"])
             for lane, saved in enumerate(lanes):
                 self._restore_lane(lane, saved)
 

@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.collect.crew import Crew
+from noterl.collect.fields import InfoFields
 from noterl.collect.ledger import Ledger, is_ahead, warn_restarted
 from noterl.collect.process import Inbox
 from noterl.collect.rows import NEXT_OBSERVATION, OBSERVATION, TEAM_FIELDS, observation_at, row_specs
@@ -98,6 +99,7 @@ class PoolLanes:
         self.cursor = 0
         self.interrupted: list[int] = []
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, if the learner has chosen them
+        self.fields = InfoFields(None, num_envs, None)  # workers do not return the steps' `info`
         self.acts = False
         self._space: Any = source.observation_space
         self._encoder = ObservationEncoder(self._space)

@@ -18,13 +18,14 @@ from gymnasium.vector.utils import batch_space
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
+from noterl.collect.fields import InfoFields
 from noterl.collect.info import info_of_lane
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.vector import check_step
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.envs.rewards import UNCLIPPED_REWARD
-from noterl.types import Transition
+from noterl.types import InfoSpec, Transition
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -41,9 +42,12 @@ class VectorLanes:
     Args:
         source: holds the vector environment.
         generators: the seed of the reset comes from the generator "environment/vector".
+        info_spec: see `Lanes`.
         num_envs: the number of lanes, if the source's maker makes the vector environment.
 
     Attributes:
+        fields: see `Lanes`.
+        info: see `Lanes`.
         ledger: the episodes in flight.
         actions: the actions of the next tick; None between ticks.
         waiting: lanes `[N]` that the environment resets in its next step.
@@ -55,9 +59,17 @@ class VectorLanes:
     interrupted: Sequence[int] = ()
     acts = False
 
-    def __init__(self, source: EnvSource, generators: Generators, num_envs: int | None = None) -> None:
+    def __init__(
+        self,
+        source: EnvSource,
+        generators: Generators,
+        info_spec: InfoSpec | None = None,
+        num_envs: int | None = None,
+    ) -> None:
         self.source, self._env = source, source.open_vector(num_envs)
         self.num_envs = int(self._env.num_envs)
+        self.fields = InfoFields(info_spec, self.num_envs, source.action_space)
+        self.info = self.fields.values
         self._mode = AutoresetMode(envs.autoreset_mode(self._env))
         self.ledger = Ledger(self.num_envs)
         self._before = (self.ledger.returns, self.ledger.lengths, self.ledger.info)  # before the last tick
@@ -117,15 +129,23 @@ class VectorLanes:
     def _reset_all(self, seed: int) -> None:
         self._seed = seed
         self._log.restart()
-        observations, _ = self._env.reset(seed=seed)
+        observations, info = self._env.reset(seed=seed)
         self._observations = copy_observation(self._batch_space, observations)
+        for lane in range(self.num_envs):
+            self._reset_fields(lane, info)
+
+    def _reset_fields(self, lane: int, info: Mapping[str, Any]) -> None:
+        """Set the fields of `info` of a lane that was reset."""
+        if self.info or self.fields.watched:
+            self.fields.reset(lane, info_of_lane(info, lane, False))
 
     def _reset_lanes(self, lanes: Iterable[int]) -> None:
         """In DISABLED, reset lanes one after another."""
         for lane in lanes:
-            observations, _ = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
+            observations, info = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
             self._observations = copy_observation(self._batch_space, observations)
             self._unreset[lane] = False
+            self._reset_fields(lane, info)
 
     def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
         """Set the next action of every lane; the environment ignores those of waiting lanes.
@@ -158,11 +178,27 @@ class VectorLanes:
             self._checker.observation(last, lane, step + len(transitions))
             self._checker.reward(rewards[lane], lane, step + len(transitions))
             ends = bool(terminated[lane]), bool(truncated[lane])
-            extra = {name: values[lane] for name, values in self._extra.items()} or None
+            extra = {name: values[lane] for name, values in self._extra.items()}
+            extra |= self._step_fields(lane, info, *ends)
             gained = float(rewards[lane])
-            transitions.append(Transition(lane, at(before, lane), actions[lane], gained, last, *ends, extra))
+            transitions.append(Transition(lane, at(before, lane), actions[lane], gained, last, *ends, extra or None))
+        for lane in np.flatnonzero(~alive).tolist():  # those that this step has reset
+            self._reset_fields(lane, info)
         self._record(transitions, info)
         return tuple(transitions)
+
+    def _step_fields(
+        self, lane: int, info: Mapping[str, Any], terminated: bool, truncated: bool
+    ) -> dict[str, np.ndarray]:
+        """Return the fields of `info` before and after a lane's step, and set those of its current observation."""
+        self.fields.check_step(info)
+        if not self.info:
+            return {}
+        was_reset = self._mode is AutoresetMode.SAME_STEP and (terminated or truncated)
+        found = self.fields.step(lane, info_of_lane(info, lane, was_reset), terminated)
+        if was_reset:
+            self._reset_fields(lane, info)
+        return found
 
     def _record(self, transitions: list[Transition], info: dict[str, Any]) -> None:
         """Add the transitions of a step to the ledger."""
@@ -233,6 +269,7 @@ class VectorLanes:
                 "actions": self._log.actions(),
                 "unreset": self._unreset.copy(),
                 "discarded": self._discarded,
+                "info": self.fields.get_state(),
             },
         }
 
@@ -270,6 +307,7 @@ class VectorLanes:
                 self._reset_lanes(np.flatnonzero(self._unreset))
                 self._advance(actions.astype(self.source.action_space.dtype))
             self._reset_lanes(np.flatnonzero(self._unreset & ~saved["unreset"]))
+            self.fields.set_state(saved["info"])
         except Exception as error:  # an environment that has changed since the state was saved may raise any error
             return f"{type(error).__name__}: {error}"
         self._discarded = saved["discarded"]

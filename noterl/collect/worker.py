@@ -35,6 +35,7 @@ from noterl.envs.multi_agent.parallel import own_rewards
 from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.random import Generators
+from noterl.utils.masks import ACTION_MASK
 
 # The entries of a worker's control array: the number of published rows at which it wakes the learner (0: never), the
 # time in ns since which it is inside the environment (0: it is not), and whether it ends the phase after its round.
@@ -238,6 +239,11 @@ class Worker:
     def _reset(self, lane: int, step: int) -> None:
         self._control[ENTERED] = time.monotonic_ns()
         self.lanes.reset(lane, 0, step)
+        if self.lanes.fields.offered:
+            raise ValueError(
+                f"workers do not return info[{ACTION_MASK!r}], which this environment reports; use num_envs= instead, "
+                "or a wrapper that removes it"
+            )
         self._control[ENTERED] = 0
         self._begun[lane] = True
 

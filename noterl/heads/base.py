@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.explorer import Explorer
+from noterl.utils.masks import legal_choice
 
 
 class _Ops:
@@ -25,6 +26,9 @@ class _Ops:
 ops: Any = _Ops()
 
 HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
+
+# The value or logit of an illegal action: its probability underflows to 0, and logarithms stay finite.
+ILLEGAL = -1e9
 
 
 class Head:
@@ -41,6 +45,8 @@ class Head:
         takes_noise: whether a noise of `noterl.noise` can explore.
         samples: whether the head can explore with its own distribution, without policy and noise.
         output_activation: the activation that the head applies to the outputs; networks have linear outputs.
+        takes_mask: whether `deterministic`, `explore` and `random` take a further argument `mask`, bool `[N, A]`, and
+            return legal actions only. See `noterl.utils.masks` for the layout of a mask.
         action_space: the space that the head is bound to.
     """
 
@@ -51,6 +57,7 @@ class Head:
     takes_noise: bool = False
     samples: bool = False
     output_activation: ClassVar[str] = "linear"
+    takes_mask: ClassVar[bool] = False
     action_space: spaces.Space[Any]
 
     @property
@@ -105,6 +112,17 @@ class Head:
         """Return the actions `[N, ...]` that the environment receives; the same actions by default."""
         return actions
 
+    def masked(self, values: Any, mask: Any) -> Any:
+        """Return outputs `[B, ...]` in which illegal actions are excluded, for losses.
+
+        Args:
+            values: the network's outputs, `[B, ...]`.
+            mask: bool `[B, A]`, such as `batch.extra.get("action_mask")`. None returns `values`.
+        """
+        if mask is None:
+            return values
+        raise NotImplementedError(f"{type(self).__name__} must define masked(values, mask)")
+
 
 class Q(Head):
     """Outputs are action values `[N, A]` of a Discrete action space; a policy explores."""
@@ -112,15 +130,24 @@ class Q(Head):
     kinds = (spaces.Discrete,)
     outputs = "a value for each action"
     acts_on = ("q",)
+    takes_mask = True
 
-    def deterministic(self, values: np.ndarray) -> np.ndarray:
+    def deterministic(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the actions `[N]` with the highest value; the first of equal ones."""
-        return np.argmax(values, axis=-1)
+        return np.argmax(values if mask is None else np.where(mask, values, -np.inf), axis=-1)
 
-    def explore(self, values: np.ndarray, explorer: Any, step: int) -> np.ndarray:
+    def explore(self, values: np.ndarray, explorer: Any, step: int, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the actions `[N]` that the policy selects."""
-        actions: Any = explorer.select_action(values, step)
+        actions: Any = select(explorer, values, step, mask)
         return actions
+
+    def random(self, count: int, generator: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
+        """Return uniformly random actions `[count]`."""
+        return super().random(count, generator) if mask is None else legal_choice(mask, generator.random(count))
+
+    def masked(self, values: Any, mask: Any) -> Any:
+        """Return the values `[B, A]`, with -1e9 for illegal actions."""
+        return values if mask is None else ops.where(mask, values, ILLEGAL)
 
     def cloning_loss(self, values: Any, action: Any) -> Any:
         """Return the large-margin loss `[B]` of Hester et al., "Deep Q-learning from demonstrations" (2018), section 4.
@@ -130,6 +157,12 @@ class Q(Head):
         from noterl import losses
 
         return losses.large_margin(values, action)
+
+
+def select(policy: Any, values: np.ndarray, step: int, mask: np.ndarray | None) -> Any:
+    """Return the actions `[N]` that a policy selects."""
+    # Without a mask, a policy whose `select_action` has no such argument works too.
+    return policy.select_action(values, step) if mask is None else policy.select_action(values, step, mask)
 
 
 def halves(values: Any) -> tuple[Any, Any]:

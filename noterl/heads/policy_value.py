@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from noterl.explorer import Explorer
+from noterl.heads.base import ops
 from noterl.heads.stochastic import Categorical
 
 Tensor = Any
@@ -26,13 +27,19 @@ class PolicyValue(Categorical):
         """The number of the network's outputs for each observation."""
         return super().size + 1
 
-    def deterministic(self, values: np.ndarray) -> np.ndarray:
+    def deterministic(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the most probable actions `[N]`; the first of equally probable ones."""
-        return super().deterministic(self._logits(values))
+        return super().deterministic(self._logits(values), mask)
 
-    def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
+    def explore(self, values: np.ndarray, explorer: Explorer, step: int, mask: np.ndarray | None = None) -> np.ndarray:
         """Return samples `[N]` of the softmax."""
-        return super().explore(self._logits(values), explorer, step)
+        return super().explore(self._logits(values), explorer, step, mask)
+
+    def masked(self, values: Tensor, mask: Tensor) -> Tensor:
+        """Return the outputs `[B, A + 1]` with -1e9 for the logits of illegal actions."""
+        if mask is None:
+            return values
+        return ops.concatenate([super().masked(self._logits(values), mask), values[:, -1:]], axis=-1)
 
     def check_values(self, values: np.ndarray) -> None:
         """Raise a ValueError if the first A outputs are probabilities."""

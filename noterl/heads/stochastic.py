@@ -9,13 +9,17 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.explorer import Explorer
-from noterl.heads.base import HALF_LOG_2_PI, Head, halves, ops, split
+from noterl.heads.base import HALF_LOG_2_PI, ILLEGAL, Head, halves, ops, select, split
 from noterl.policies import Policy, sample_indices
+from noterl.utils.masks import legal_choice
 
 Tensor = Any
 
 # Uniform numbers are kept this far from 0 and 1, so that -log(-log(u)) is finite in float32.
 _TINY = 1e-7
+
+# Probabilities of legal actions are multiplied by this, so that those of illegal ones, _TINY, vanish beside them.
+_LEGAL_SCALE = 1e20
 
 
 class Categorical(Head):
@@ -32,6 +36,7 @@ class Categorical(Head):
     acts_on: tuple[str, ...] = ("logits",)
     samples = True
     output_activation = "softmax"
+    takes_mask = True
     counts: tuple[int, ...]
 
     def bind(self, action_space: spaces.Space[Any]) -> Head:
@@ -48,18 +53,36 @@ class Categorical(Head):
             bound.counts, bound.acts_on = tuple(map(int, nvec.reshape(-1))), ()
         return bound
 
-    def deterministic(self, values: np.ndarray) -> np.ndarray:
+    def deterministic(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the most probable actions; the first of equally probable ones."""
+        if mask is not None:
+            values = np.where(mask, values, -np.inf)
         return self._join([part.argmax(axis=-1) for part in split(values, self.counts)])
 
-    def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
+    def explore(self, values: np.ndarray, explorer: Explorer, step: int, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the actions that the policy selects, or samples of the softmax."""
         if isinstance(explorer, Policy):
-            selected: Any = explorer.select_action(values, step)
+            selected: Any = select(explorer, values, step, mask)
             return selected
         uniform = explorer.generator.random((len(values), len(self.counts)))
-        parts = enumerate(split(values, self.counts))
-        return self._join([sample_indices(self._weights(part), uniform[:, column]) for column, part in parts])
+        if mask is None:
+            weights = [self._weights(part) for part in split(values, self.counts)]
+        else:
+            pairs = zip(split(values, self.counts), split(mask, self.counts), strict=True)
+            weights = [self._legal_weights(part, legal) for part, legal in pairs]
+        return self._join([sample_indices(part, uniform[:, column]) for column, part in enumerate(weights)])
+
+    def random(self, count: int, generator: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
+        """Return uniformly random actions `[count, ...]`."""
+        if mask is None:
+            return super().random(count, generator)
+        uniform = generator.random((count, len(self.counts)))
+        parts = enumerate(split(mask, self.counts))
+        return self._join([legal_choice(part, uniform[:, column]) for column, part in parts])
+
+    def masked(self, values: Tensor, mask: Tensor) -> Tensor:
+        """Return the outputs `[B, A]` in which choices outside of the mask have the probability 0."""
+        return values if mask is None else ops.where(mask, values, ILLEGAL)
 
     def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the log-probability `[B]` of actions `[B, ...]` under outputs `[B, A]`, summed over the parts."""
@@ -133,6 +156,10 @@ class Categorical(Head):
         """Return numbers `[N, choices]` that are proportional to the probabilities of one part's choices."""
         return np.exp(part - part.max(axis=-1, keepdims=True))
 
+    def _legal_weights(self, part: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Return numbers `[N, choices]` like `_weights`, with 0 for illegal choices."""
+        return self._weights(np.where(mask, part, -np.inf))
+
     def _choices(self, action: Tensor) -> Tensor:
         return ops.reshape(ops.cast(action, "int32"), (-1, len(self.counts)))
 
@@ -164,8 +191,17 @@ class Probabilities(Categorical):
     def _logits(self, values: Tensor) -> Tensor:
         return ops.log(ops.maximum(values, _TINY))
 
+    def masked(self, values: Tensor, mask: Tensor) -> Tensor:
+        """Return the outputs `[B, A]`, no longer normalized, for `log_prob`, `entropy` and the like."""
+        if mask is None:
+            return values
+        return ops.where(mask, ops.maximum(values, _TINY) * _LEGAL_SCALE, 0.0)
+
     def _weights(self, part: np.ndarray) -> np.ndarray:
         return part
+
+    def _legal_weights(self, part: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return np.where(mask, np.maximum(part, _TINY), 0.0)  # the same probabilities as in losses
 
 
 class Bernoulli(Head):

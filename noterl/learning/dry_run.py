@@ -138,11 +138,8 @@ def example_batch(algorithm: Algorithm) -> Batch:
     layout = action_layout(algorithm._source.action_space)
     action = zeros(layout.shape, layout.batch_dtype)
     extra = {name: zeros(shape, np.float32) for name, (shape, _) in algorithm.random_spec.items()}
-    if not is_rollout:
-        spec = stored_fields(algorithm, algorithm._learner.actor_fields)
-    else:
-        spec = {name: algorithm.extra_spec[name] for name in algorithm._learner.forward_fields}
-    fields = extra_layout(spec)
+    learner = algorithm._learner
+    fields = extra_layout(stored_fields(algorithm, learner.forward_fields if is_rollout else learner.actor_fields))
     extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in fields.items()})
     if algorithm._source.team is not None:
         each = zeros((len(algorithm._source.team),), np.float32)

@@ -22,7 +22,7 @@ from noterl.hyperparameters import discount_factor
 from noterl.learning import dry_run, optimizers
 from noterl.learning.schedule import Due, UpdateSchedule
 from noterl.learning.update import Returned, call_update, fill_missing, log_names
-from noterl.types import Batch, Transition, map_arrays
+from noterl.types import Batch, InfoSpec, Transition, map_arrays
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
@@ -54,6 +54,7 @@ class Learner(ABC):
         keras_networks: the agent's Keras networks; an update runs them in training mode.
         variables: every variable of networks, hyperparameters and optimizers, without duplicates.
         forward_fields: the shapes of the fields that `forward` returns beside its output, by name.
+        info_spec: the fields of `info` that the memory stores; see `Algorithm.info_spec`.
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
         dry_run_variables: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
     """
@@ -80,6 +81,7 @@ class Learner(ABC):
         self.keras_networks: list[Any] = []
         self.dry_run_variables: dict[str, list[Any]] | None = None
         self.forward_fields: dict[str, tuple[int, ...]] = {}
+        self.info_spec = dict(algorithm.info_spec)
         self.is_built = False
         self._returned: Sequence[Returned] = ()
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
@@ -123,6 +125,7 @@ class Learner(ABC):
         Args:
             report: variables whose weights each call returns, for acting.
         """
+        self._report = report
         self.compile_programs(report)
         self._scheduled: list[Callable[[int], None]] = [
             each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
@@ -130,6 +133,19 @@ class Learner(ABC):
         trained_by = [*self.optimizers.values(), *([self.reward_model.optimizer] if self.reward_model else [])]
         self._scheduled += [partial(optimizers.update_rules, one) for one in trained_by]
         self.is_built = True
+
+    def store_info(self, spec: InfoSpec) -> None:
+        """Store further fields of `info` from now on, and compile the updates again, which then receive them.
+
+        Transitions that are stored already get the defaults. See `Algorithm.info_spec`.
+        """
+        self.info_spec |= spec
+        self.algorithm.info_spec = dict(self.info_spec)
+        both = {**spec, **{f"next_{name}": entry for name, entry in spec.items()}}
+        for memory in (self.rollout, self.replay):
+            if memory is not None:
+                memory.add_fields(both)
+        self.compile(self._report)
 
     @abstractmethod
     def build_memory(self) -> None:

@@ -17,7 +17,7 @@ from noterl.learning.dry_run import example_batch
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
 from noterl.learning.replay_learner import describe_replay
 from noterl.learning.schedule import Due
-from noterl.learning.update import flatten_prepared
+from noterl.learning.update import flatten_prepared, stored_fields
 from noterl.replay import Replay, Sample
 from noterl.replay.rollout import Rollout
 from noterl.types import Batch, Transition, map_arrays
@@ -54,7 +54,8 @@ class RolloutLearner(Learner):
     def build_memory(self) -> None:
         """Set the spaces of the rollout; its arrays are allocated when the number of lanes is known."""
         spec = {name: self.algorithm.extra_spec[name] for name in self.forward_fields}
-        self.rollout.build(self.algorithm._source.observation_space, self.algorithm._source.action_space, spec)
+        source = self.algorithm._source
+        self.rollout.build(source.observation_space, source.action_space, spec, stored_fields(self.algorithm, ()))
 
     def compile_programs(self, report: Sequence[Any]) -> None:
         """Compile `prepare`, and the updates on minibatches of its rows."""

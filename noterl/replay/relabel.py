@@ -136,7 +136,7 @@ class Triplets(Relabel):
             "action": gather(storage.action, starts, storage.action_layout),
             "reward": storage.reward.take(starts),
             "discount": np.where(storage.terminated.take(starts), np.float32(0), np.float32(gamma)),
-            "extra": gather(storage.extra, starts, storage.extra_layout),
+            "extra": {name: self._extra(name, starts, middle, last) for name in storage.extra_layout},
         }
         return Batch(
             **{name: reshape(value, (len(indices), 2)) for name, value in fields.items()},
@@ -144,6 +144,17 @@ class Triplets(Relabel):
             weight=None,
             index=indices,
         )
+
+    def _extra(self, name: str, starts: Array, middle: Array, last: Array) -> Array:
+        """Return a further field `[2 n, ...]`; `next_...` is that of the next observations, middle and last."""
+        storage = self.storage
+        fields, layouts, own = storage.extra, storage.extra_layout, name.removeprefix("next_")
+        if own == name or own not in layouts:
+            found: Array = gather(fields[name], starts, layouts[name])
+            return found
+        pair = gather(fields[own], middle, layouts[own]), gather(fields[name], last, layouts[name])
+        joined: Array = np.stack(pair, axis=1).reshape(-1, *pair[0].shape[1:])
+        return joined
 
 
 def _stacked(first: Any, second: Any) -> Any:

@@ -202,6 +202,19 @@ class Replay(Configurable):
         # Callers get the storage's own `add` from now on: one call less in every step.
         self.add = storage.add  # type: ignore[method-assign]
 
+    def add_fields(self, spec: Mapping[str, tuple[tuple[int, ...], Any, Any]]) -> None:
+        """Add further fields, name -> (shape, dtype, default), to a memory that is built.
+
+        Transitions that are stored already get the defaults; fields that the memory has are kept.
+        """
+        storage = self._built()
+        assert self._layouts is not None
+        observation, action, extra = self._layouts
+        added = {name: entry for name, entry in spec.items() if name not in extra}
+        layouts = extra_layout({name: entry[:2] for name, entry in added.items()})
+        storage.add_fields(layouts, {name: entry[2] for name, entry in added.items()})
+        self._layouts = observation, action, storage.extra_layout
+
     def add(
         self,
         lane: int,

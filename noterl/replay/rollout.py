@@ -67,7 +67,9 @@ class Rollout:
         self.num_envs = 0
         self._begun = False  # whether a round is in progress
         self._fields: dict[str, tuple[tuple[int, ...], Any]] = {}  # name -> shape and dtype of a lane's step
-        self._extra: tuple[str, ...] = ()  # the names of further fields, without the prefix "extra_" of their arrays
+        # The names of further fields, without the prefix "extra_" of their arrays: of actions, and of steps.
+        self._extra: tuple[str, ...] = ()
+        self._step_extra: tuple[str, ...] = ()
 
     @property
     def is_full(self) -> bool:
@@ -79,11 +81,19 @@ class Rollout:
         return int(self.valid[: self.round + 1].sum()) if self.num_envs else 0
 
     def build(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], extra_spec: ExtraSpec | None = None
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        extra_spec: ExtraSpec | None = None,
+        step_spec: ExtraSpec | None = None,
     ) -> None:
         """Set the spaces, which determine the shapes and dtypes of the fields.
 
-        `extra_spec` maps the names of further fields of each step to (shape, dtype).
+        Args:
+            observation_space: of the environment.
+            action_space: of the environment.
+            extra_spec: name -> (shape, dtype) of further fields that `begin_round` receives with the actions.
+            step_spec: name -> (shape, dtype) of further fields that transitions hold.
         """
         self._encoder, action = ObservationEncoder(observation_space), action_layout(action_space)
         observation = self._encoder.space.shape, self._encoder.dtype
@@ -94,9 +104,23 @@ class Rollout:
             "next_observation": observation,
             **dict.fromkeys(("terminated", "ended", "valid"), ((), np.bool_)),
         }
-        extra = extra_layout(extra_spec)
-        self._extra = tuple(extra)
-        self._fields |= {f"extra_{name}": (leaf.shape, leaf.batch_dtype) for name, leaf in extra.items()}
+        extra, step_extra = extra_layout(extra_spec), extra_layout(step_spec)
+        self._extra, self._step_extra = tuple(extra), tuple(step_extra)
+        for name, leaf in {**extra, **step_extra}.items():
+            self._fields[f"extra_{name}"] = leaf.shape, leaf.batch_dtype
+
+    def add_fields(self, spec: Mapping[str, tuple[tuple[int, ...], Any, Any]]) -> None:
+        """Add fields of transitions, name -> (shape, dtype, default), to a rollout that is built.
+
+        Steps that are stored already get the defaults.
+        """
+        for name, leaf in extra_layout({name: entry[:2] for name, entry in spec.items()}).items():
+            key = f"extra_{name}"
+            if key not in self._fields:
+                self._step_extra = (*self._step_extra, name)
+                self._fields[key] = leaf.shape, leaf.batch_dtype
+                shape = (self.length, self.num_envs, *leaf.shape)
+                setattr(self, key, np.full(shape, spec[name][2], leaf.batch_dtype))
 
     def open(self, num_envs: int) -> None:
         """Allocate arrays for this many lanes; a rollout with another number of lanes is discarded."""
@@ -129,6 +153,9 @@ class Rollout:
         self.reward[place] = transition.reward
         self.terminated[place] = transition.terminated
         self.ended[place] = transition.terminated or transition.truncated
+        for name in self._step_extra:
+            assert transition.extra is not None, f"the transition has no {name}"
+            getattr(self, f"extra_{name}")[place] = transition.extra[name]
         self.valid[place] = True
 
     def end_round(self) -> None:
@@ -170,7 +197,7 @@ class Rollout:
             extra={
                 "continues": continues,
                 "ended": self.ended.astype(np.float32),
-                **{name: getattr(self, f"extra_{name}") for name in self._extra},
+                **{name: getattr(self, f"extra_{name}") for name in (*self._extra, *self._step_extra)},
             },
         )
 
@@ -178,7 +205,7 @@ class Rollout:
         """Return the rounds so far, including the one in progress; the arrays of a complete rollout are omitted."""
         rows = 0 if self.is_full else self.round + self._begun
         arrays = {name: getattr(self, name)[:rows].copy() for name in self._fields} if self.num_envs and rows else {}
-        for name in _STEP_FIELDS if arrays else ():
+        for name in (*_STEP_FIELDS, *(f"extra_{name}" for name in self._step_extra)) if arrays else ():
             arrays[name][~arrays["valid"]] = 0
         return {"length": self.length, "num_envs": self.num_envs, "round": self.round, "arrays": arrays}
 

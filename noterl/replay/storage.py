@@ -177,6 +177,14 @@ class Storage:
         columns += [getattr(self, name) for name in self.BOOKKEEPING]
         return sum(column.nbytes for column in columns) + (self._episodes.nbytes if self._episodes else 0)
 
+    def add_fields(self, layouts: Mapping[str, Leaf], defaults: Mapping[str, Any]) -> None:
+        """Add extra fields; all rows get the defaults."""
+        for name, leaf in layouts.items():
+            self.extra[name] = self._empty((self.capacity, *leaf.shape), leaf.dtype)
+            self.extra[name][:] = defaults[name]
+        self.extra_layout = {**self.extra_layout, **layouts}
+        self.layouts |= {"extra": self.extra_layout} if self.extra_layout else {}
+
     def add(
         self,
         lane: int,

@@ -22,6 +22,7 @@ from noterl.heads import one_of
 from noterl.random import Generators
 from noterl.training.dispatch import call_handlers, run_all
 from noterl.utils.checks import check_bool, check_positive
+from noterl.utils.masks import ACTION_MASK, mask_spec, read_mask
 
 # The names in the result of `evaluate`, besides those of `info`.
 STATISTICS = ("returns", "lengths", "reward_mean", "reward_std", "reward_iqm", "length_mean", "success_rate")
@@ -53,15 +54,31 @@ class Player(NamedTuple):
             environment.team_reward = self.team_reward
         return environment
 
-    def act(self, observations: list[Any], explorer: Explorer | None = None) -> list[Any]:
-        """Return an action for each observation, without exploration if `explorer` is None."""
-        actions = self.actor.act(self.encoder.stack(observations), self.step, explorer)
-        return [one_of(actions, row, self.source.action_space) for row in range(len(observations))]
+    def act(self, episodes: list[Episode], explorer: Explorer | None = None) -> list[Any]:
+        """Return an action for the newest observation of each episode, without exploration if `explorer` is None."""
+        observations = self.encoder.stack([episode.observation for episode in episodes])
+        actions = self.actor.act(observations, self.step, explorer, self._masks(episodes))
+        return [one_of(actions, row, self.source.action_space) for row in range(len(episodes))]
+
+    def _masks(self, episodes: list[Episode]) -> np.ndarray | None:
+        """Return the legal actions in each episode, `[N, A]`; None if no environment reports them."""
+        if all(episode.mask is None for episode in episodes):
+            return None
+        ((shape, dtype, default),) = mask_spec(self.source.action_space).values()
+        everything = np.full(shape, default, dtype)
+        return np.stack([everything if episode.mask is None else episode.mask for episode in episodes])
+
+    def _mask(self, info: Mapping[str, Any], terminated: bool = False) -> np.ndarray | None:
+        """Return the legal actions; None if the environment does not report them, or the head takes no masks."""
+        if ACTION_MASK not in info or not self.actor.head.takes_mask:
+            return None
+        return read_mask(info[ACTION_MASK], self.source.action_space, terminated=terminated)
 
     def begin(self, episode: Episode, environment: Any) -> None:
         """Reset the environment and store the first observation in `episode`."""
-        episode.observation, _ = environment.reset(seed=episode.seed)
+        episode.observation, info = environment.reset(seed=episode.seed)
         self.checker.observation(episode.observation, episode.lane, 0)
+        episode.mask = self._mask(info)
 
     def play_step(self, episode: Episode, environment: Any, action: Any) -> bool:
         """Step the environment, record the step in `episode` and return whether the episode is over."""
@@ -73,6 +90,7 @@ class Player(NamedTuple):
         if self.source.team is not None:
             episode.earned = episode.earned + environment.outcome.earned
         episode.info.add(info)
+        episode.mask = self._mask(info, bool(terminated))
         if not (terminated or truncated):
             return False
         episode.success = float(info["is_success"]) if "is_success" in info else None
@@ -90,6 +108,7 @@ class Episode:
         reward: the return.
         length: number of steps so far.
         observation: the newest observation.
+        mask: the legal actions, bool `[A]`; None if the environment does not report them.
         earned: the return of each of several agents, `[agents]`; 0 for one agent.
         success: `is_success` at the end; None if the environment does not report it.
         info: the values of chosen keys of the steps' `info`.
@@ -101,6 +120,7 @@ class Episode:
     reward: float = 0.0
     length: int = 0
     observation: Any = None
+    mask: np.ndarray | None = None
     earned: Any = 0.0
     success: float | None = None
     info: EpisodeInfo = field(default_factory=EpisodeInfo)
@@ -179,7 +199,7 @@ def _play(player: Player, episodes: list[Episode], num_envs: int, explorer: Expl
         for lane in range(num_envs):
             begin_next(lane)
         while playing:
-            actions = player.act([episode.observation for episode in playing.values()], explorer)
+            actions = player.act(list(playing.values()), explorer)
             for (lane, episode), action in zip(list(playing.items()), actions, strict=True):
                 if player.play_step(episode, environments[lane], action):
                     begin_next(lane)

@@ -25,6 +25,7 @@ from noterl.training.dispatch import add_source, call_handlers, keep_first_error
 from noterl.training.interrupts import InterruptGuard
 from noterl.training.session import Session
 from noterl.types import Counters, Logs, Transition
+from noterl.utils.masks import ACTION_MASK
 
 CLOCK = ("environment", "act", "store", "sample", "learn", "callbacks")
 WORKERS = "workers"  # in the time split, the time in which the loop waits for worker processes
@@ -65,6 +66,7 @@ class Loop:
         self.clock = self.history.time_split = dict.fromkeys(names, 0.0)
         self._open: list[int] = []  # lanes whose episode has fired its begin event, but not its end event
         self._over = lanes.ledger.over  # those of them whose episode is over
+        self._takes_mask = self.actor.head.takes_mask
         self._failed = False
         self._started = perf_counter()
 
@@ -145,7 +147,8 @@ class Loop:
             if rounds is not None and self.budget.last_step < math.inf:
                 rounds = min(rounds, math.ceil((self.budget.last_step - steps) / lanes.num_envs))
             return lanes.collect_round(self.actor, steps, rounds)
-        actions = self.actor.choose_actions(lanes.observations(), steps, lanes.waiting)
+        mask = lanes.fields.values.get(ACTION_MASK) if self._takes_mask else None
+        actions = self.actor.choose_actions(lanes.observations(), steps, lanes.waiting, mask)
         lanes.begin_round(self.actor.head.executed(actions), self.actor.fields)
         return actions
 
@@ -287,12 +290,26 @@ class Loop:
         started = perf_counter()
         self.learner.interrupt(lane)
         self.lanes.reset(lane, number, counters.steps)
+        if self.lanes.fields.offered:
+            self._accept_masks()
         if not self.lanes.acts:
             self.actor.reset_noise(lane)
         counters.episodes_begun += 1
         self.clock[self._stepping] += perf_counter() - started
         self._open.append(lane)
         self._fire(self.events.on_episode_begin, number, {})
+
+    def _accept_masks(self) -> None:
+        """Store and use the action masks that the environment has reported for the first time, unless the head cannot.
+
+        Memory and updates change only now, so that nothing changes for environments without masks.
+        """
+        fields = self.lanes.fields
+        if not self._takes_mask:
+            fields.decline()
+            return
+        self.learner.store_info(fields.offered)
+        fields.accept()
 
     def _begin_continued_episodes(self) -> None:
         """Fire `on_episode_begin` for the episodes that continue from the last fit."""

@@ -160,7 +160,7 @@ class Show:
             over, before = False, 0.0
             yield self._frame(environment, episode)
             while not over and episode.length != self.max_steps:
-                (action,) = player.act([episode.observation], self.explorer)
+                (action,) = player.act([episode], self.explorer)
                 over = player.play_step(episode, environment, action)
                 if self.trajectories is not None:
                     observations.append(copy_observation(space, episode.observation))

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from noterl import envs
 from noterl.callback import Events
-from noterl.collect import InfoSpec, Lanes, PoolLanes, TeamLanes, VectorLanes, Workers, open_lanes
+from noterl.collect import Lanes, PoolLanes, TeamLanes, VectorLanes, Workers, open_lanes
 from noterl.history import History
 from noterl.learning.metrics import MetricMeans
 from noterl.random import Generators
 from noterl.training.dispatch import CallbackList
+from noterl.types import InfoSpec
 
 if TYPE_CHECKING:
     from noterl.acting.actor import Actor

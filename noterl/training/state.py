@@ -22,6 +22,7 @@ from noterl.networks.config import stored
 from noterl.training.session import Session
 from noterl.types import Counters
 from noterl.utils.checks import check_bool
+from noterl.utils.masks import ACTION_MASK, mask_spec
 from noterl.utils.schema import Array, DictOf, Int, check
 
 _NORMALIZERS = "normalizers/"
@@ -50,6 +51,7 @@ def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
     lanes = parts.session.lanes_state()  # first, because worker processes return the state of generators with it
     return {
         **_core_state(parts),
+        "masked": ACTION_MASK in learner.info_spec,
         "replay": learner.replay.get_state() if replay and learner.replay is not None else None,
         "rollout": None if learner.rollout is None else learner.rollout.get_state(),
         "lanes": lanes,
@@ -85,7 +87,7 @@ def set_state(parts: Parts, state: Any) -> None:
     try:
         _check(parts, state)
         _set_core_state(parts, state)
-        _set_memory_state(parts.learner, state)
+        _set_memory_state(parts.learner, _with_masks(parts, state))
     except BaseException as error:
         _set_core_state(parts, before)
         if isinstance(error, ValueError) or not isinstance(error, Exception):
@@ -112,6 +114,7 @@ def _check(parts: Parts, state: Any) -> None:
         "normalizers": None if algorithm._normalizers is None else dict,
         "polyak": bool,
         "reward_model": _model_schema(learner),
+        "masked": bool,
         "replay": (dict, None),
         "rollout": None if learner.rollout is None else dict,
         "lanes": (dict, None),
@@ -125,7 +128,9 @@ def _check(parts: Parts, state: Any) -> None:
         learner.reward_model.check_state(state["reward_model"])
     if state["lanes"] is not None:
         extra = {name: (shape, np.float32) for name, shape in learner.actor_fields.items()}
-        check_lanes(state["lanes"], algorithm._source, extra, algorithm.info_spec)
+        masks = mask_spec(algorithm.action_space) if state["masked"] else {}
+        spec = {name: entry for name, entry in learner.info_spec.items() if name != ACTION_MASK}
+        check_lanes(state["lanes"], algorithm._source, extra, {**spec, **masks})
 
 
 def _model_schema(learner: Learner) -> Any:
@@ -157,6 +162,31 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
         algorithm._normalizers.set_state(state["normalizers"])
     algorithm.generators.set_state(state["generators"])
     parts.actor.explorer.generator = algorithm.generators("exploration")
+
+
+def _with_masks(parts: Parts, state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state in which the memory has masks if the agent stores them; an agent stores those of the state.
+
+    A state from before the first episode has none. Its transitions then allow all actions.
+    """
+    algorithm, learner = parts.algorithm, parts.learner
+    if state["masked"] and ACTION_MASK not in learner.info_spec:
+        learner.store_info(mask_spec(algorithm.action_space))
+    algorithm.info_spec = dict(learner.info_spec)
+    if state["masked"] or ACTION_MASK not in learner.info_spec:
+        return state
+    (shape, dtype, default), names = learner.info_spec[ACTION_MASK], (ACTION_MASK, f"next_{ACTION_MASK}")
+    replay, rollout = state["replay"], state["rollout"]
+    added: dict[str, Any]
+    if replay is not None:
+        columns, rows = replay["columns"], sum(map(len, replay["columns"]["terminated"]))
+        added = {name: [np.full((rows, *shape), default, dtype)] for name in names}
+        replay = {**replay, "columns": {**columns, "extra": {**columns.get("extra", {}), **added}}}
+    if rollout is not None and rollout["arrays"]:
+        arrays = rollout["arrays"]
+        added = {f"extra_{name}": np.full((*arrays["valid"].shape, *shape), default, dtype) for name in names}
+        rollout = {**rollout, "arrays": {**arrays, **added}}
+    return {**state, "replay": replay, "rollout": rollout}
 
 
 def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:

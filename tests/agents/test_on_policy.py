@@ -130,9 +130,11 @@ def ppo(kind: str, **arguments: Any) -> noterl.PPO:
     return noterl.PPO((OBSERVATIONS, SPACES[kind]), **rules, **arguments)
 
 
-def assert_equals_reference(agent: Any, model: reference.ActorCritic, optimizers: list[Any]) -> None:
+def assert_equals_reference(
+    agent: Any, model: reference.ActorCritic, optimizers: list[Any], masked: bool = False
+) -> None:
     """Update the agent and the reference on the same rollout; compare prepared fields, logs and weights."""
-    rollout, learner = filled(agent), learner_of(agent)
+    rollout, learner = filled(agent, masked), learner_of(agent)
     rows: Any = learner.sample(learner.due(0, 0, 0).updates)
     prepared = model.prepared(rollout)
     data = fetched(learner._data.extra)

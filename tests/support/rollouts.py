@@ -30,26 +30,46 @@ def enlarged(agent: Any) -> None:
     noterl.networks.set_weights(agent.actor, weights)
 
 
-def filled(agent: Any) -> dict[str, np.ndarray]:
-    """Fill the agent's rollout with random steps, ends of both kinds and a missing step; return its fields."""
+def filled(agent: Any, masked: bool = False) -> dict[str, np.ndarray]:
+    """Fill the agent's rollout with random steps, ends of both kinds and a missing step; return its fields.
+
+    If `masked`, the steps have random masks, and the actions are legal.
+    """
     rng, memory = np.random.default_rng(4), learner_of(agent).rollout
     memory.open(LANES)
+    extra: list[Any] = [None] * LANES
     for t in range(ROUNDS):
         observations = rng.normal(size=(LANES, 3)).astype(np.float32)
-        actions = heads.random_actions(agent.action_space, LANES, rng)
+        if masked:
+            masks = random_masks(agent, 2 * LANES, rng)
+            actions = agent.head.random(LANES, rng, masks[:LANES])
+            pairs = zip(masks[:LANES], masks[LANES:], strict=True)
+            extra = [{"action_mask": now, "next_action_mask": after} for now, after in pairs]
+        else:
+            actions = heads.random_actions(agent.action_space, LANES, rng)
         if isinstance(agent.action_space, spaces.Box):
             actions = rng.normal(size=actions.shape).astype(np.float32)  # also beyond the bounds
         memory.begin_round(observations, actions)
         for lane in range(LANES):
             if (t, lane) != (3, 1):
                 ends = ((t, lane) == (1, 0), (t, lane) in ((2, 1), (4, 0)))
-                memory.add(Transition(lane, None, None, rng.normal(), rng.normal(size=3), *ends))
+                memory.add(Transition(lane, None, None, rng.normal(), rng.normal(size=3), *ends, extra[lane]))
         memory.end_round()
     batch = memory.batch(gamma=0.9)
     names = ("observation", "action", "reward", "next_observation", "discount", "weight")
     found = {name: np.array(getattr(batch, name)) for name in names}
     found = {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in found.items()}
+    found |= {"action_mask": np.array(batch.extra["action_mask"])} if masked else {}
     return {**found, "continues": batch.extra["continues"] > 0}
+
+
+def random_masks(agent: Any, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return masks `[count, A]` with a legal choice in each part."""
+    masks = rng.random((count, agent.head.size)) < 0.5
+    ends = np.cumsum(agent.head.counts)
+    for end, size in zip(ends, agent.head.counts, strict=True):
+        masks[np.arange(count), rng.integers(end - size, end, count)] = True
+    return masks
 
 
 def flat(rollout: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.collect.crew import Crew
+from noterl.collect.env_calls import EnvCall
 from noterl.collect.ledger import Ledger, is_ahead, warn_restarted
 from noterl.collect.process import Inbox
 from noterl.collect.rows import NEXT_OBSERVATION, OBSERVATION, TEAM_FIELDS, observation_at, row_specs
@@ -32,7 +34,7 @@ from noterl.collect.worker import (
     exploration_name,
     ring_of,
 )
-from noterl.collect.workers import Workers
+from noterl.collect.workers import WorkerError, Workers
 from noterl.envs.multi_agent.parallel import rewards_to_learn_from
 from noterl.envs.observation import ObservationEncoder, zeros
 from noterl.types import Transition
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 
 # A worker waits when its ring is full. The rounds of a ring, and the bytes of a ring of large rows.
 RING_ROUNDS, RING_BYTES = 256, 2**24
+
+# The process that replaces a failed one repeats all calls of `env_call` in this `fit`, up to this number.
+MAX_CALLS = 100_000
 
 
 class PoolLanes:
@@ -105,6 +110,7 @@ class PoolLanes:
         agents = 0 if source.team is None else len(source.team)
         self._earned = np.zeros((num_envs, agents))
         self._saved: dict[str, Any] | None = None  # restored at the start
+        self._calls: list[EnvCall] = []  # all of this fit
         self._crew: Any = None  # the processes, between `start` and `close`
         self._memory: Any = None
 
@@ -139,6 +145,7 @@ class PoolLanes:
         self._inboxes = [Inbox(ring_of(arrays, index), count) for index, count in enumerate(counts)]
         self._targets = [0] * self.num_workers  # rows that each worker has published when its phase ends
         self._resets = np.zeros(self.num_envs, np.int64)  # of each lane, since its generator was synchronized
+        self._calls = []
         self._expected = np.zeros(self.num_envs, np.bool_)  # lanes whose next row starts an episode
         self._lost: set[int] = set()  # workers that were replaced in the round in progress
         self._is_over = False  # whether all transitions of the round were returned, and its rows are not released
@@ -377,6 +384,20 @@ class PoolLanes:
         returns = {f"reward/{name}": earned for name, earned in zip(names, self._earned[lane].tolist(), strict=True)}
         return {"worker": self._worker_of[lane], **returns}
 
+    def call(self, call: EnvCall) -> list[Any]:
+        """Call a method of every environment, or read an attribute; return the results of the lanes.
+
+        Workers do so after their phase. So the rounds that they have collected ahead of the loop come before the call.
+
+        Raises:
+            ValueError: if the environments do not have it, or the arguments cannot be sent to another process.
+            WorkerError: if the method raises.
+        """
+        results: list[Any] = self._crew.call(call, self._inboxes)
+        if call.args is not None and len(self._calls) <= MAX_CALLS:
+            self._calls.append(call)
+        return results
+
     def _members(self, actions: np.ndarray) -> Any:
         """Return actions `[N, ...]` as a sequence of members of the action space."""
         if self._discrete:
@@ -448,8 +469,10 @@ class PoolLanes:
 
     def _successor_job(self, index: int) -> Job:
         """Return the job of a process that replaces another one; its lanes start new episodes."""
+        if len(self._calls) > MAX_CALLS:
+            raise WorkerError(index, f"worker {index} cannot be replaced after {len(self._calls)} calls of env_call")
         self._skip_used_seeds(index)
-        return self._job(index, None)
+        return replace(self._job(index, None), calls=tuple(self._calls))
 
     def _resume_phase(self, index: int) -> None:
         """Let the successor of a worker collect the rest of the phase; if the learner acts, its round is lost."""

@@ -104,12 +104,14 @@ class WorkerProcess:
         pipe: sends commands and receives answers.
         running: which of its lanes have an episode in progress at the start; None until it is ready.
         state: its answer to "send_state"; None before.
+        answer: its answer to the last "call": the number of the call, and the results or the error.
     """
 
     def __init__(self, job: Job, memory: int) -> None:
         self.job = job
         self.running: list[bool] | None = None
         self.state: dict[str, Any] | None = None
+        self.answer: tuple[int, Any] = (0, None)
         pickled = dumps(job)
         self.pipe, theirs = Pipe()
         try:

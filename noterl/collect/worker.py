@@ -26,8 +26,10 @@ import numpy as np
 
 from noterl.acting.actor import Actor
 from noterl.acting.numpy_forward import Step, run_program
+from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.lanes import Lanes
 from noterl.collect.rows import RowWriter
+from noterl.collect.sending import dumps
 from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
 from noterl.collect.team import TeamLanes
 from noterl.envs import EnvSource
@@ -86,6 +88,7 @@ class Job:
         generators: the state of its `Generators`, with names as in the learner.
         lanes: the state of its lanes; None to start new episodes.
         specs: the arrays in shared memory.
+        calls: the calls of `env_call` that the process that this one replaces has executed.
     """
 
     index: int
@@ -97,6 +100,7 @@ class Job:
     generators: dict[str, Any]
     lanes: dict[str, Any] | None
     specs: list[ArraySpec]
+    calls: tuple[EnvCall, ...] = ()
 
 
 def ring_of(arrays: Mapping[str, Any], index: int) -> Ring:
@@ -136,6 +140,8 @@ class Worker:
         if job.acting is not None:
             self._weights = SharedWeights(arrays["weights"], arrays["version"], job.acting.shapes)
             self._actor = self._make_actor(job.acting)
+        for call in job.calls:
+            self.lanes.call(call)
         if job.lanes is not None:
             self.lanes.set_state(job.lanes)
         self._share_observations()
@@ -221,6 +227,26 @@ class Worker:
         """Step all lanes with the actions that the learner has chosen."""
         actions = self._arrays["actions"][self._own]
         self._step(actions, actions, step)
+
+    def call(self, number: int, pickled: bytes) -> None:
+        """Call a method of every environment, and send the results; an error of it does not end this process.
+
+        Args:
+            number: of the call, for the answer.
+            pickled: the `EnvCall`.
+        """
+        self._control[ENTERED] = time.monotonic_ns()
+        try:
+            call: EnvCall = pickle.loads(pickled)
+            results = self.lanes.call(call)
+            answer = dumps(results, f"{call}: its results")
+        except BadCallError as error:
+            answer = pickle.dumps(error)
+        except Exception as error:
+            summary = "; ".join((f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())))
+            answer = pickle.dumps((summary, traceback.format_exc()))
+        self._control[ENTERED] = 0
+        self.pipe.send(("called", number, answer))
 
     def _share_observations(self) -> None:
         if self._actor is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from noterl import envs
 from noterl.callback import Events
 from noterl.collect import InfoSpec, Lanes, PoolLanes, TeamLanes, VectorLanes, Workers, open_lanes
+from noterl.collect.env_calls import EnvCall
 from noterl.history import History
 from noterl.learning.metrics import MetricMeans
 from noterl.random import Generators
@@ -108,6 +109,18 @@ class Session:
                 lanes.kill()
                 raise
             lanes.close()
+
+    def call_envs(self, call: EnvCall) -> list[Any]:
+        """Return the results of a call of all training environments.
+
+        Raises:
+            RuntimeError: if no `fit` is running.
+            ValueError: if the call's name is not allowed, or the environments do not have it.
+        """
+        call.check()
+        if not self.is_training or self.lanes is None:
+            raise RuntimeError(f"{call} can only be called while fit is running, by a callback")
+        return self.lanes.call(call)
 
     def _keep(self, lanes: AnyLanes, state: Any) -> None:
         """Replace lanes by their state, which the next `fit` restores."""

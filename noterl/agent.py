@@ -310,9 +310,11 @@ class Agent(Algorithm):
         session.verbose = verbose
         source = session.find_source(env)
         session.info = check_info_of_fit(info, self._build()[0], user_callbacks)
-        if pool is not None and (self.info_spec or session.info):
-            which = "info" if session.info else type(self).__name__
-            raise ValueError(f"workers do not return the step's `info`, which {which} needs; got workers={workers!r}")
+        if pool is not None and self._build()[1].searches:
+            raise ValueError(
+                f"workers must be 0: {type(self).__name__} searches from the states of environments in this process; "
+                f"got workers={workers!r}"
+            )
         budget = budget_of(self._counters, episodes, steps)
         for callback in user_callbacks.callbacks:
             callback.before_fit(self, budget)

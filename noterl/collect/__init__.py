@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noterl.collect.lanes import InfoSpec, Lanes
+from noterl.collect.lanes import InfoSpec, Lanes, check_info_spec
 from noterl.collect.pool import PoolLanes
 from noterl.collect.team import TeamLanes
 from noterl.collect.vector import VectorLanes
@@ -37,11 +37,7 @@ def open_lanes(
     Raises:
         ValueError: if there is an `info_spec`, and the environment is a vector environment or has several agents.
     """
-    if info_spec and (source.vector is not None or source.team is not None):
-        raise ValueError(
-            f"env: the agent stores {', '.join(info_spec)} of each step, which needs environments of one agent that "
-            "step one by one; pass one of them and num_envs="
-        )
+    check_info_spec(source, info_spec)
     if source.vector is not None:
         return VectorLanes(source, generators)
     if source.team is None:

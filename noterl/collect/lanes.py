@@ -29,6 +29,19 @@ if TYPE_CHECKING:
 InfoSpec = Mapping[str, tuple[tuple[int, ...], Any, Any]]
 
 
+def check_info_spec(source: EnvSource, info_spec: InfoSpec | None) -> None:
+    """Check that the transitions of a source's environments can hold fields of `info`.
+
+    Raises:
+        ValueError: if there is an `info_spec`, and the environment is a vector environment or has several agents.
+    """
+    if info_spec and (source.vector is not None or source.team is not None):
+        raise ValueError(
+            f"env: the agent stores {', '.join(info_spec)} of each step, which needs environments of one agent that "
+            "step one by one; pass one of them and num_envs="
+        )
+
+
 class Lanes:
     """N environments under one interface; each episode is reset with a new seed.
 
@@ -49,6 +62,7 @@ class Lanes:
         info: the current value of each field of `info_spec`, `[N, ...]`.
         interrupted: lanes whose episode was cut because a worker process has failed; always empty here.
         acts: whether worker processes choose the actions.
+        step_info: the `info` of the last step.
     """
 
     waiting: np.ndarray | None = None
@@ -87,6 +101,7 @@ class Lanes:
             for name, (shape, dtype, default) in self._info_spec.items()
         }
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, [N, ...] by name
+        self.step_info: Mapping[str, Any] = {}
         self.claim()
 
     def claim(self) -> None:
@@ -159,6 +174,7 @@ class Lanes:
         self._checker.reward(reward, self.first + lane, step)
         if ledger.reductions:
             ledger.info[lane].add(info)
+        self.step_info = info
         ledger.running[lane] = True
         if not self._logs[lane].append(action) and not self._has_warned:
             self._has_warned = True

@@ -87,9 +87,12 @@ class Inbox:
         return {name: np.concatenate([empty[name], *(chunk[name] for chunk in chunks)]) for name in empty}
 
     def set_state(self, rows: Mapping[str, Array]) -> None:
-        """Put saved rows in front of those in the ring."""
-        if len(rows["reward"]):
-            self._chunks.appendleft(dict(rows))
+        """Put saved rows in front of those in the ring; fields that they lack are zeros."""
+        count = len(rows["reward"])
+        if count:
+            fields = self.ring.fields.items()
+            zeros = {name: np.zeros((count, *field.shape[1:]), field.dtype) for name, field in fields}
+            self._chunks.appendleft({name: rows.get(name, array) for name, array in zeros.items()})
 
 
 class WorkerProcess:

@@ -27,7 +27,7 @@ import numpy as np
 from noterl.acting.actor import Actor
 from noterl.acting.numpy_forward import Step, run_program
 from noterl.collect.env_calls import BadCallError, EnvCall
-from noterl.collect.lanes import Lanes
+from noterl.collect.lanes import InfoSpec, Lanes
 from noterl.collect.rows import RowWriter
 from noterl.collect.sending import dumps
 from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
@@ -88,6 +88,8 @@ class Job:
         generators: the state of its `Generators`, with names as in the learner.
         lanes: the state of its lanes; None to start new episodes.
         specs: the arrays in shared memory.
+        info_spec: the fields of `info` that the memory stores; see `Algorithm.info_spec`.
+        info_keys: the keys of `info` for the logs.
         calls: the calls of `env_call` that the process that this one replaces has executed.
     """
 
@@ -100,6 +102,8 @@ class Job:
     generators: dict[str, Any]
     lanes: dict[str, Any] | None
     specs: list[ArraySpec]
+    info_spec: InfoSpec
+    info_keys: tuple[str, ...]
     calls: tuple[EnvCall, ...] = ()
 
 
@@ -140,6 +144,7 @@ class Worker:
         if job.acting is not None:
             self._weights = SharedWeights(arrays["weights"], arrays["version"], job.acting.shapes)
             self._actor = self._make_actor(job.acting)
+            self._actor.attach(self.lanes)
         for call in job.calls:
             self.lanes.call(call)
         if job.lanes is not None:
@@ -149,7 +154,7 @@ class Worker:
     def _open_lanes(self) -> Lanes:
         job = self.job
         if job.source.team is None:
-            return Lanes(job.source, job.count, self._generators, job.first)
+            return Lanes(job.source, job.count, self._generators, job.first, job.info_spec)
         return TeamLanes(job.source, job.count, self._generators, own_rewards, job.first)
 
     def _make_actor(self, acting: Acting) -> Actor:
@@ -251,6 +256,8 @@ class Worker:
     def _share_observations(self) -> None:
         if self._actor is None:
             self._arrays["encoded"][self._own] = self.lanes.observations()
+            for name, values in self.lanes.info.items():
+                self._arrays[f"current/{name}"][self._own] = values
 
     def send_state(self) -> None:
         """Send the state of the lanes, of the generators, and of the policy or noise."""
@@ -282,7 +289,9 @@ class Worker:
             control[ENTERED] = 0
             self._writer.write(first + lane, transition)
             if transition.extra is not None:
-                self._writer.write_outcome(first + lane, transition.extra)
+                self._write_extra(first + lane, transition.extra)
+            if self.job.info_keys:
+                self._writer.write_info(first + lane, lanes.step_info, self.job.info_keys)
             if transition.terminated or transition.truncated:
                 lanes.ledger.finish(lane)
         self._share_observations()
@@ -291,6 +300,12 @@ class Worker:
         if wanted and ring.published >= wanted:
             control[WANTED] = 0
             self.pipe.send_bytes(WAKE)
+
+    def _write_extra(self, row: int, extra: Mapping[str, Any]) -> None:
+        if self.job.source.team is None:
+            self._writer.write_fields(row, extra, self.job.info_spec)
+        else:
+            self._writer.write_outcome(row, extra)
 
 
 def main(memory: int, pipe: int) -> None:

@@ -159,7 +159,7 @@ class Session:
         """
         if workers is not None:
             count = self.count(source, num_envs, workers)
-            pool = PoolLanes(source, count, self._generators, workers, self.team_reward)
+            pool = PoolLanes(source, count, self._generators, workers, self.team_reward, info_spec)
             self.suspend()
             self.lanes = pool
         elif self._keep_open(source, num_envs, restart):

@@ -139,3 +139,28 @@ class SavedLevelEnv(LevelEnv):
     def set_state(self, state) -> None:
         self.level, self.position = state["level"], state["position"]
         self.noise, self.steps = state["noise"], state["steps"]
+
+
+class MaskedEnv(DiscreteWalkEnv):
+    """Reports a mask, except in every third step, and numbers for the logs."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        observation, _ = super().reset(seed=seed)
+        return observation, self._info()
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, self._info()
+
+    def _info(self):
+        info = {"position": self.position, "text": "x"}
+        if self.steps % 3 != 2:
+            info |= {"mask": np.array([self.position > 0, True, self.steps % 2 == 0]), "late": self.steps}
+        return info
+
+
+class TextEnv(DiscreteWalkEnv):
+    """Reports a text under the key `position`."""
+
+    def step(self, action):
+        return *super().step(action)[:4], {"position": "left"}

@@ -18,6 +18,7 @@ from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
 from noterl.callback import Callback
 from noterl.collect import Workers
+from noterl.collect.env_calls import EnvCall
 from noterl.collect.info import EpisodeInfo, check_info
 from noterl.collect.workers import check_workers
 from noterl.envs import EnvSource
@@ -75,6 +76,8 @@ _NAMES_FOR_USERS = {
         "stop_training",
         "stop_reason",
         "close",
+        "env_call",
+        "env_get",
     ),
     *(
         "save",
@@ -329,9 +332,11 @@ class Agent(Algorithm):
         session.verbose = verbose
         source = session.find_source(env, check_vectorize(vectorize, pool))
         session.info = check_info_of_fit(info, self._build()[0], user_callbacks)
-        if pool is not None and (self.info_spec or session.info):
-            which = "info" if session.info else type(self).__name__
-            raise ValueError(f"workers do not return the step's `info`, which {which} needs; got workers={workers!r}")
+        if pool is not None and self._build()[1].searches:
+            raise ValueError(
+                f"workers must be 0: {type(self).__name__} searches from the states of environments in this process; "
+                f"got workers={workers!r}"
+            )
         budget = budget_of(self._counters, episodes, steps)
         for callback in user_callbacks.callbacks:
             callback.before_fit(self, budget)
@@ -368,6 +373,43 @@ class Agent(Algorithm):
         if not isinstance(reason, str):
             raise ValueError(f"reason must be a str, got {reason!r}")
         self._session.stop.is_set, self._session.stop.reason = True, reason
+
+    def env_call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of every training environment between two steps, such as for a curriculum.
+
+        Call it in a callback. The method may be one of a wrapped environment. It takes effect in the next step. If
+        workers choose the actions, it takes effect after the steps that they have already taken, up to a phase. It
+        should not change what the agent observes now, because the current observation is not read again.
+
+        A saved run restores what the method has changed only if the environment has `get_state` and `set_state`, and
+        they include it. All other environments restart their episodes after a call, with a warning; the callback should
+        then repeat the call in `on_train_begin`. Each `fit` with workers makes new environments, as a restored run
+        does. A worker that is replaced repeats the calls of this `fit`.
+
+        Args:
+            name: the method.
+            *args: its arguments.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            The results, in the order of the environments.
+
+        Raises:
+            RuntimeError: if no `fit` is running.
+            ValueError: if the environments have no such method, it is `reset`, `step` or `close`, or the arguments
+                cannot be sent to workers. No environment was then called.
+            noterl.collect.WorkerError: if the method raises in a worker. Without workers, its own exception is raised.
+        """
+        return self._session.call_envs(EnvCall(name, args, kwargs))
+
+    def env_get(self, name: str) -> list[Any]:
+        """Return an attribute of every training environment, in order; see `env_call`.
+
+        Raises:
+            RuntimeError: if no `fit` is running.
+            ValueError: if the environments have no such attribute, or it is a method.
+        """
+        return self._session.call_envs(EnvCall(name, None, {}))
 
     @explain_arguments
     def pretrain(

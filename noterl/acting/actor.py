@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,8 +28,11 @@ class Actor:
         forward_fields: the shapes of the fields that `forward` returns beside the output, by name.
         fields: further fields `[N, ...]` of the actions that `choose_actions` returned last, by name. The memory stores
             them with the transitions.
+        searches: whether it steps copies of the environments, which must then be in this process.
         first_lane: number of the first lane that this actor acts for; above 0 in some worker processes.
     """
+
+    searches: ClassVar[bool] = False
 
     forward: Any
     head: Head

@@ -53,6 +53,8 @@ class SearchActor(Actor):
         extra: the visit shares of the last `choose_actions`, as "visit_shares".
     """
 
+    searches = True
+
     settings: SearchSettings = field(kw_only=True)
     source: EnvSource = field(kw_only=True)
 

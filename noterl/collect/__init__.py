@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from noterl.collect.fields import check_info_spec
 from noterl.collect.lanes import Lanes
 from noterl.collect.pool import PoolLanes
 from noterl.collect.team import TeamLanes
@@ -38,8 +39,7 @@ def open_lanes(
     Raises:
         ValueError: if there is an `info_spec`, and the environment has several agents.
     """
-    if info_spec and source.team is not None:
-        raise ValueError(f"env: the agent stores {', '.join(info_spec)} of each step, which needs one agent")
+    check_info_spec(source, info_spec)
     if source.steps_together:
         return VectorLanes(source, generators, info_spec, num_envs)
     if source.team is None:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from noterl.collect.action_log import MAX_BYTES, ActionLog
 from noterl.collect.info import REDUCTIONS, STATE
-from noterl.collect.rows import row_specs
+from noterl.collect.rows import INFO, row_specs
 from noterl.utils.schema import Array, DictOf, Int, ListOf, check
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec
         extra = _fields(extra_spec, count) if state["actions"] is not None else {}
         expected |= {"actions": (chosen, None), "cursor": cursor, "extra": extra, "info": _fields(info_spec, count)}
         if "pool" in state:
-            expected["pool"] = _pool(source, count, state["pool"])
+            expected["pool"] = _pool(source, count, state["pool"], info_spec)
         check(state, expected, "lanes")
         if "pool" in state:
             if not _is_possible_pool(**state["pool"], actions=state["actions"], count=count):
@@ -79,9 +79,10 @@ def _fields(spec: Mapping[str, Any] | None, count: int) -> dict[str, Array]:
     return {name: Array(np.dtype(dtype), (count, *shape)) for name, (shape, dtype, *_) in (spec or {}).items()}
 
 
-def _pool(source: EnvSource, count: int, pool: Any) -> dict[str, Any]:
+def _pool(source: EnvSource, count: int, pool: Any, info_spec: Any) -> dict[str, Any]:
     """Return the schema of what workers add to the state: see `PoolLanes.get_state`."""
-    row = {spec.name: Array(spec.dtype, (None, *spec.shape)) for spec in row_specs(source)}
+    keys = [name.removeprefix(INFO) for name in pool["rows"][0] if name.startswith(INFO)]
+    row = {spec.name: Array(spec.dtype, (None, *spec.shape)) for spec in row_specs(source, info_spec, keys)}
     ledgers = [
         {
             "returns": [float] * lanes,

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.process import Inbox, WorkerProcess
+from noterl.collect.sending import dumps
 from noterl.collect.worker import ENTERED, STOP, WAKE, Job
 from noterl.collect.workers import WorkerError, Workers
 
@@ -52,6 +54,8 @@ class Crew:
         self._failures = 0
         self._failed: set[int] = set()  # workers whose process has ended and is not replaced
         self._wants_states = self._is_closing = False
+        self._call: tuple[Any, ...] | None = None
+        self._calls = 0  # `_call` waits for answers; `_calls` is their number
 
     def start(self, jobs: Sequence[Job]) -> list[list[bool]]:
         """Start a process for each job; return which lanes of each have an episode in progress.
@@ -131,6 +135,40 @@ class Crew:
             inbox.keep()
         return [process.state for process in self.processes]
 
+    def call(self, call: EnvCall, inboxes: Sequence[Inbox]) -> list[Any]:
+        """Call a method of every environment after its current phase; return the results of all lanes in order.
+
+        Args:
+            call: the method.
+            inboxes: of the workers; all rows are copied to them.
+
+        Raises:
+            BadCallError: if the environments do not have the method.
+            ValueError: if the arguments cannot be sent to another process.
+            WorkerError: if the method raises, or a worker has failed and is not replaced.
+        """
+        pickled = dumps(call, f"{call}: its arguments")
+        self._calls += 1
+        self._call = ("call", self._calls, pickled)
+        try:
+            for index in range(len(self.processes)):
+                self.send(index, *self._call)
+            while any(process.answer[0] != self._calls for process in self.processes):
+                for inbox in inboxes:  # a worker whose ring is full cannot end its phase
+                    inbox.keep()
+                self.check()
+                self._receive()
+        finally:
+            self._call = None
+        answers = [process.answer[1] for process in self.processes]
+        for index, answer in enumerate(answers):
+            if isinstance(answer, BadCallError):
+                raise answer
+            if isinstance(answer, tuple):
+                summary, text = answer
+                raise WorkerError(index, f"{self._describe(index)} raised {summary}\n\nIn the worker:\n{text}")
+        return [result for answer in answers for result in answer]
+
     def _receive(self) -> None:
         """Wait for messages of workers for a moment and handle them."""
         for descriptor, _ in self._poll.poll(_POLL_MILLISECONDS):
@@ -158,6 +196,9 @@ class Crew:
             (process.running,) = values
         elif kind == "state":
             (process.state,) = values
+        elif kind == "called":
+            number, answer = values
+            process.answer = number, pickle.loads(answer)
         elif kind == "warning":
             category = getattr(builtins, values[0], UserWarning)
             warnings.warn(f"{self._describe(index)}: {values[1]}", category, stacklevel=2)
@@ -186,6 +227,8 @@ class Crew:
         self.on_replaced(index)
         if self._wants_states:
             self.send(index, "send_state")
+        if self._call is not None:
+            self.send(index, *self._call)
 
     def _discard(self, process: WorkerProcess) -> None:
         """End a process that has failed."""

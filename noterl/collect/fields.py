@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
 from noterl.types import InfoSpec
 from noterl.utils.masks import ACTION_MASK, mask_spec, read_mask
+
+if TYPE_CHECKING:
+    from noterl.envs import EnvSource
+
+
+def check_info_spec(source: EnvSource, info_spec: InfoSpec | None) -> None:
+    """Check that the transitions of a source's environments can hold fields of `info`.
+
+    Raises:
+        ValueError: if there is an `info_spec`, and the environment has several agents.
+    """
+    if info_spec and source.team is not None:
+        raise ValueError(f"env: the agent stores {', '.join(info_spec)} of each step, which needs one agent")
 
 
 class InfoFields:

@@ -74,7 +74,7 @@ class EpisodeInfo:
         for key, reduction in self.reductions.items():
             if key not in info:
                 continue
-            number = _number(key, info[key])
+            number = number_of(key, info[key])
             value, count = self._values.get(key, (0.0, 0))
             if reduction == "last" or not count:
                 value = number
@@ -139,7 +139,12 @@ class _All:
 _ALL = _All()
 
 
-def _number(key: str, value: Any) -> float:
+def number_of(key: str, value: Any) -> float:
+    """Return the value of a key of `info` as a float.
+
+    Raises:
+        ValueError: if it is not a number.
+    """
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "biuf":
         raise ValueError(f"info: the environment's info must hold a number under {key!r}, got {value!r:.80}")

@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
+from noterl.collect.env_calls import EnvCall, call_all
 from noterl.collect.fields import InfoFields
 from noterl.collect.ledger import Ledger, is_ahead, is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
@@ -47,6 +48,7 @@ class Lanes:
         info: their current values, `[N, ...]` by name.
         interrupted: lanes whose episode was cut because a worker process has failed; always empty here.
         acts: whether worker processes choose the actions.
+        step_info: the `info` of the last step.
     """
 
     waiting: np.ndarray | None = None
@@ -77,10 +79,12 @@ class Lanes:
         self._seeds: list[int] = [0] * num_envs
         self._logs = [ActionLog(source.action_space) for _ in range(num_envs)]
         self._has_state: list[bool | None] = [None] * num_envs  # whether the environment restores itself; None: unknown
+        self._is_called = [False] * num_envs  # whether `call` may have changed the environment
         self._has_warned = False
         self.fields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
         self.info = self.fields.values
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, [N, ...] by name
+        self.step_info: Mapping[str, Any] = {}
         self.claim()
 
     def claim(self) -> None:
@@ -118,7 +122,7 @@ class Lanes:
         self._logs[lane].restart()
         if self._has_state[lane] is None:
             self._has_state[lane] = envs.get_state(self.environments[lane]) is not None
-        if self._has_state[lane]:
+        if self._has_state[lane] or self._is_called[lane]:
             self._logs[lane].stop()
         self.ledger.begin(lane, number)
 
@@ -153,6 +157,7 @@ class Lanes:
         self.fields.check_step(info)
         if ledger.reductions:
             ledger.info[lane].add(info)
+        self.step_info = info
         ledger.running[lane] = True
         if not self._logs[lane].append(action) and not self._has_warned:
             self._has_warned = True
@@ -169,6 +174,18 @@ class Lanes:
         """Return the further fields of a lane's transition: those of its action, and of `info` before and after."""
         fields = {name: values[lane].copy() for name, values in self._extra.items()}
         return {**fields, **self.fields.step(lane, info, terminated)}
+
+    def call(self, call: EnvCall) -> list[Any]:
+        """Call a method of every environment, or read an attribute; return the results of the lanes.
+
+        A method may change an environment for all its later episodes. The actions alone then do not repeat them, so
+        they are no longer recorded.
+        """
+        return call_all(call, self.environments, self.first, self._stop_log)
+
+    def _stop_log(self, lane: int) -> None:
+        self._is_called[lane] = True
+        self._logs[lane].stop()
 
     def _set_observation(self, lane: int, observation: Any) -> None:
         if self._encoder.is_identity:
@@ -258,7 +275,7 @@ class Lanes:
             envs.set_state(environment, saved["environment"])
             return None
         if saved["actions"] is None:
-            return "its state is not stored, and the actions since its reset exceed 64 MiB"
+            return "its state is not stored, and env_call may have changed it, or its actions exceed 64 MiB"
         actions = (one_of(saved["actions"], k, self.source.action_space) for k in range(len(saved["actions"])))
         observation = envs.replay(environment, saved["seed"], actions, over=not self.ledger.running[lane])
         return None if envs.equal(observation, saved["observation"]) else "observations differ"

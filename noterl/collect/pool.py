@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.collect.crew import Crew
-from noterl.collect.fields import InfoFields
+from noterl.collect.env_calls import EnvCall
+from noterl.collect.fields import InfoFields, check_info_spec
 from noterl.collect.ledger import Ledger, is_ahead, warn_restarted
 from noterl.collect.process import Inbox
-from noterl.collect.rows import NEXT_OBSERVATION, OBSERVATION, TEAM_FIELDS, observation_at, row_specs
+from noterl.collect.rows import FIELDS, NEXT_OBSERVATION, OBSERVATION, TEAM_FIELDS, info_at, observation_at, row_specs
 from noterl.collect.shared_memory import ArraySpec, SharedMemory, SharedWeights
 from noterl.collect.worker import (
     CONTROL_SIZE,
@@ -33,10 +35,10 @@ from noterl.collect.worker import (
     exploration_name,
     ring_of,
 )
-from noterl.collect.workers import Workers
+from noterl.collect.workers import WorkerError, Workers
 from noterl.envs.multi_agent.parallel import rewards_to_learn_from
 from noterl.envs.observation import ObservationEncoder, zeros
-from noterl.types import Transition
+from noterl.types import InfoSpec, Transition
 
 if TYPE_CHECKING:
     from noterl.acting.actor import Actor
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 
 # A worker waits when its ring is full. The rounds of a ring, and the bytes of a ring of large rows.
 RING_ROUNDS, RING_BYTES = 256, 2**24
+
+# The process that replaces a failed one repeats all calls of `env_call` in this `fit`, up to this number.
+MAX_CALLS = 100_000
 
 
 class PoolLanes:
@@ -63,6 +68,7 @@ class PoolLanes:
         generators: the agent's generators.
         workers: the number of processes and the policy for failures.
         team_reward: see `noterl.envs.multi_agent.parallel.TeamEnv`; None for one agent.
+        info_spec: fields of `info` that transitions hold; see `Algorithm.info_spec`.
 
     Attributes:
         ledger: the episodes in flight, as far as the loop has consumed them.
@@ -70,6 +76,7 @@ class PoolLanes:
         cursor: the lane whose transition is next in the round.
         interrupted: lanes whose episode was cut because their worker has failed.
         acts: whether workers choose the actions.
+        info: the current value of each field of `info_spec`, `[N, ...]`, if the learner chooses the actions.
 
     Raises:
         ValueError: if there are fewer lanes than workers, or workers cannot make the environments.
@@ -84,7 +91,9 @@ class PoolLanes:
         generators: Generators,
         workers: Workers,
         team_reward: TeamReward | None = None,
+        info_spec: InfoSpec | None = None,
     ) -> None:
+        check_info_spec(source, info_spec)
         if num_envs < workers.processes:
             raise ValueError(f"num_envs must be at least the number of workers, {workers.processes}, got {num_envs}")
         self.source, self.num_envs, self.settings = source, num_envs, workers
@@ -99,7 +108,8 @@ class PoolLanes:
         self.cursor = 0
         self.interrupted: list[int] = []
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, if the learner has chosen them
-        self.fields = InfoFields(None, num_envs, None)  # workers do not return the steps' `info`
+        self.fields = InfoFields(info_spec, num_envs, None)
+        self._info_spec, self.info = self.fields.spec, self.fields.values
         self.acts = False
         self._space: Any = source.observation_space
         self._encoder = ObservationEncoder(self._space)
@@ -107,6 +117,7 @@ class PoolLanes:
         agents = 0 if source.team is None else len(source.team)
         self._earned = np.zeros((num_envs, agents))
         self._saved: dict[str, Any] | None = None  # restored at the start
+        self._calls: list[EnvCall] = []  # all of this fit
         self._crew: Any = None  # the processes, between `start` and `close`
         self._memory: Any = None
 
@@ -141,6 +152,7 @@ class PoolLanes:
         self._inboxes = [Inbox(ring_of(arrays, index), count) for index, count in enumerate(counts)]
         self._targets = [0] * self.num_workers  # rows that each worker has published when its phase ends
         self._resets = np.zeros(self.num_envs, np.int64)  # of each lane, since its generator was synchronized
+        self._calls = []
         self._expected = np.zeros(self.num_envs, np.bool_)  # lanes whose next row starts an episode
         self._lost: set[int] = set()  # workers that were replaced in the round in progress
         self._is_over = False  # whether all transitions of the round were returned, and its rows are not released
@@ -181,7 +193,8 @@ class PoolLanes:
                 ArraySpec("actions", (self.num_envs, *(action.shape or ())), dtype),
                 ArraySpec("fresh", (self.num_envs,), np.bool_),
             ]
-        row = row_specs(self.source)
+            specs += [ArraySpec(f"current/{name}", values.shape, values.dtype) for name, values in self.info.items()]
+        row = row_specs(self.source, self._info_spec, self.ledger.reductions)
         row_bytes = sum(int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize for spec in row)
         for index, own in enumerate(self._own):
             count = own.stop - own.start
@@ -206,12 +219,14 @@ class PoolLanes:
                 "actions": None,
                 "cursor": 0,
                 "extra": {},
-                "info": {},
+                "info": {name: values[own] for name, values in saved["info"].items()},
             }
         states = {name: self._generators(name).bit_generator.state for name in names}
         generators = {"seed": self._generators.seed, "states": states}
         count = own.stop - own.start
-        return Job(index, own.start, count, self.num_envs, self._detached, acting, generators, lanes, self._specs)
+        lanes_of_worker = index, own.start, count, self.num_envs, self._detached
+        info = self._info_spec, tuple(self.ledger.reductions)
+        return Job(*lanes_of_worker, acting, generators, lanes, self._specs, *info)
 
     def _acting(self, explorer_state: Mapping[str, Any] | None) -> Acting:
         actor = self._actor
@@ -248,6 +263,8 @@ class PoolLanes:
         """Return the observations of the round, encoded for networks, `[N, ...]`."""
         if not self.acts and self.actions is None:  # during a round, workers write the next observations
             self._encoded[:] = self._memory.arrays["encoded"]
+            for name, values in self.info.items():
+                values[:] = self._memory.arrays[f"current/{name}"]
         return self._encoded
 
     def idle(self) -> list[int]:
@@ -355,6 +372,11 @@ class PoolLanes:
     def _transition(self, lane: int, fields: Mapping[str, Any], row: int) -> Transition:
         reward = float(fields["reward"][row])
         extra: dict[str, Any] | None = {name: values[lane] for name, values in self._extra.items()} or None
+        for name in self._info_spec:
+            extra = extra or {}
+            extra |= {each: fields[f"{FIELDS}{each}"][row] for each in (name, f"next_{name}")}
+        if self.ledger.reductions:
+            self.ledger.info[lane].add(info_at(fields, self.ledger.reductions, row))
         if self._team_reward is not None:
             extra = {name: fields[f"team/{name}"][row] for name in TEAM_FIELDS}
             self._earned[lane] += extra["reward"]
@@ -378,6 +400,20 @@ class PoolLanes:
         names = () if self.source.team is None else self.source.team.names
         returns = {f"reward/{name}": earned for name, earned in zip(names, self._earned[lane].tolist(), strict=True)}
         return {"worker": self._worker_of[lane], **returns}
+
+    def call(self, call: EnvCall) -> list[Any]:
+        """Call a method of every environment, or read an attribute; return the results of the lanes.
+
+        Workers do so after their phase. So the rounds that they have collected ahead of the loop come before the call.
+
+        Raises:
+            ValueError: if the environments do not have it, or the arguments cannot be sent to another process.
+            WorkerError: if the method raises.
+        """
+        results: list[Any] = self._crew.call(call, self._inboxes)
+        if call.args is not None and len(self._calls) <= MAX_CALLS:
+            self._calls.append(call)
+        return results
 
     def _members(self, actions: np.ndarray) -> Any:
         """Return actions `[N, ...]` as a sequence of members of the action space."""
@@ -450,8 +486,10 @@ class PoolLanes:
 
     def _successor_job(self, index: int) -> Job:
         """Return the job of a process that replaces another one; its lanes start new episodes."""
+        if len(self._calls) > MAX_CALLS:
+            raise WorkerError(index, f"worker {index} cannot be replaced after {len(self._calls)} calls of env_call")
         self._skip_used_seeds(index)
-        return self._job(index, None)
+        return replace(self._job(index, None), calls=tuple(self._calls))
 
     def _resume_phase(self, index: int) -> None:
         """Let the successor of a worker collect the rest of the phase; if the learner acts, its round is lost."""
@@ -513,7 +551,7 @@ class PoolLanes:
         self._end_round()
         states = self._crew.states(self._inboxes, hurry=hurry)
         lanes: list[dict[str, Any]] = []
-        ledgers = []
+        ledgers, infos = [], []
         for index, state in enumerate(states):
             if state is None:
                 state = self._lost_state(index)
@@ -522,6 +560,7 @@ class PoolLanes:
             self._resets[self._own[index]] = -self._pending_resets(index)
             lanes += state["lanes"]["lanes"]
             ledgers.append(state["lanes"]["ledger"])
+            infos.append(state["lanes"]["info"])
         if self.source.team is not None:
             for lane, earned in zip(lanes, self._earned, strict=True):
                 lane["earned"] = earned.copy()
@@ -541,7 +580,7 @@ class PoolLanes:
             "actions": None if self.actions is None else np.array(self.actions),
             "cursor": self.cursor,
             "extra": {} if self.actions is None else {name: values.copy() for name, values in self._extra.items()},
-            "info": {},
+            "info": {name: np.concatenate([each[name] for each in infos]) for name in self._info_spec},
             "pool": pool,
         }
 
@@ -549,10 +588,9 @@ class PoolLanes:
         """Return the state of a worker that has failed: its lanes start new episodes."""
         count = self._inboxes[index].count
         lane = {"seed": 0, "actions": None, "environment": None, "observation": zeros(self._space)}
-        return {
-            "lanes": {"lanes": [dict(lane) for _ in range(count)], "ledger": Ledger(count).get_state()},
-            "generators": {},
-        }
+        lanes = {"lanes": [dict(lane) for _ in range(count)], "ledger": Ledger(count).get_state()}
+        info = {name: values[self._own[index]] for name, values in self.info.items()}
+        return {"lanes": {**lanes, "info": info}, "generators": {}}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of `get_state` at the next `start`, or that of `Lanes`.
@@ -590,16 +628,19 @@ class PoolLanes:
         saved = self._saved
         if saved is None:
             return None
+        info = {"info": saved["info"]}
         if not self._is_own(saved):
             ledger = saved["ledger"]
             ledgers = [{name: values[own] for name, values in ledger.items()} | {"over": []} for own in self._own]
-            return {"lanes": saved["lanes"], "ledgers": ledgers, "explorers": [None] * self.num_workers}
+            for ledger in ledgers:
+                ledger["info"] = [{}] * len(ledger["running"])  # workers do not keep it
+            return {"lanes": saved["lanes"], "ledgers": ledgers, "explorers": [None] * self.num_workers, **info}
         pool = saved["pool"]
         for inbox, rows in zip(self._inboxes, pool["rows"], strict=True):
             inbox.set_state(rows)
         if not self.acts:
             self._memory.arrays["fresh"][pool["fresh"]] = True
-        return {"lanes": saved["lanes"], "ledgers": pool["ledgers"], "explorers": pool["explorers"]}
+        return {"lanes": saved["lanes"], "ledgers": pool["ledgers"], "explorers": pool["explorers"], **info}
 
 
 def _is_same(value: Any, other: Any) -> bool:

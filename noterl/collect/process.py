@@ -87,9 +87,12 @@ class Inbox:
         return {name: np.concatenate([empty[name], *(chunk[name] for chunk in chunks)]) for name in empty}
 
     def set_state(self, rows: Mapping[str, Array]) -> None:
-        """Put saved rows in front of those in the ring."""
-        if len(rows["reward"]):
-            self._chunks.appendleft(dict(rows))
+        """Put saved rows in front of those in the ring; fields that they lack are zeros."""
+        count = len(rows["reward"])
+        if count:
+            fields = self.ring.fields.items()
+            zeros = {name: np.zeros((count, *field.shape[1:]), field.dtype) for name, field in fields}
+            self._chunks.appendleft({name: rows.get(name, array) for name, array in zeros.items()})
 
 
 class WorkerProcess:
@@ -104,12 +107,14 @@ class WorkerProcess:
         pipe: sends commands and receives answers.
         running: which of its lanes have an episode in progress at the start; None until it is ready.
         state: its answer to "send_state"; None before.
+        answer: its answer to the last "call": the number of the call, and the results or the error.
     """
 
     def __init__(self, job: Job, memory: int) -> None:
         self.job = job
         self.running: list[bool] | None = None
         self.state: dict[str, Any] | None = None
+        self.answer: tuple[int, Any] = (0, None)
         pickled = dumps(job)
         self.pipe, theirs = Pipe()
         try:

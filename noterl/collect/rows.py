@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
+from noterl.collect.info import number_of
 from noterl.collect.shared_memory import ArraySpec
-from noterl.types import Transition
+from noterl.types import InfoSpec, Transition
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 OBSERVATION, NEXT_OBSERVATION = "observation", "next_observation"
+FIELDS, INFO, HAS_INFO = "fields/", "info/", "has_info/"
 
 # The fields of `TeamLanes`. "reward" holds the agents' own rewards: the learner computes those to learn from, because
 # `team_reward` is a method of the agent, which a worker does not have.
 TEAM_FIELDS = {"reward": np.float64, "terminated": np.bool_, "present": np.bool_, "remaining": np.bool_}
 
 
-def row_specs(source: EnvSource) -> list[ArraySpec]:
+def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: Iterable[str] = ()) -> list[ArraySpec]:
     """Return the fields of one row.
 
     - "observation", "next_observation": of the environment. The names of the parts of a Dict are appended with "/".
@@ -32,9 +34,13 @@ def row_specs(source: EnvSource) -> list[ArraySpec]:
     - "reward", "terminated", "truncated": the outcome.
     - "begun": whether the lane was reset before this step.
     - "team/...": the outcome of each agent, if there are several.
+    - "fields/...": the fields of `info` that the memory stores, before and after the step.
+    - "info/...", "has_info/...": the values of the step's `info` for the logs, and whether it has them.
 
     Args:
         source: has the spaces of the environments.
+        info_spec: the fields that the memory stores; see `Algorithm.info_spec`.
+        info_keys: the keys for the logs.
     """
     space: Any = source.action_space
     shape = space.shape or ()
@@ -52,6 +58,10 @@ def row_specs(source: EnvSource) -> list[ArraySpec]:
     specs += [ArraySpec(name, (), np.bool_) for name in ("terminated", "truncated", "begun")]
     if source.team is not None:
         specs += [ArraySpec(f"team/{name}", (len(source.team),), dtype) for name, dtype in TEAM_FIELDS.items()]
+    for name, (shape, dtype, _) in (info_spec or {}).items():
+        specs += [ArraySpec(f"{FIELDS}{each}", shape, dtype) for each in (name, f"next_{name}")]
+    for key in info_keys:
+        specs += [ArraySpec(f"{INFO}{key}", (), np.float64), ArraySpec(f"{HAS_INFO}{key}", (), np.bool_)]
     return specs
 
 
@@ -91,6 +101,25 @@ class RowWriter:
         """Write the outcome of each agent."""
         for name in TEAM_FIELDS:
             self._fields[f"team/{name}"][row] = extra[name]
+
+    def write_fields(self, row: int, extra: Mapping[str, Any], names: Iterable[str]) -> None:
+        """Write the fields of `info` that the memory stores."""
+        for name in names:
+            for each in (name, f"next_{name}"):
+                self._fields[f"{FIELDS}{each}"][row] = extra[each]
+
+    def write_info(self, row: int, info: Mapping[str, Any], keys: Iterable[str]) -> None:
+        """Write the values of `info` for the logs; raises a ValueError if one is not a number."""
+        for key in keys:
+            has = key in info
+            self._fields[f"{HAS_INFO}{key}"][row] = has
+            if has:
+                self._fields[f"{INFO}{key}"][row] = number_of(key, info[key])
+
+
+def info_at(fields: Mapping[str, Array], keys: Iterable[str], row: int) -> dict[str, float]:
+    """Return the values of `info` for the logs that a row has."""
+    return {key: float(fields[f"{INFO}{key}"][row]) for key in keys if fields[f"{HAS_INFO}{key}"][row]}
 
 
 def _writer(fields: Mapping[str, Array], name: str, space: spaces.Space[Any]) -> Callable[[int, Any], None]:

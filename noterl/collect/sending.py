@@ -1,4 +1,4 @@
-"""Pickling of what a worker process receives: environments, policies, noises and networks as NumPy functions."""
+"""Pickling of what processes send to each other: environments, policies, noises, and networks as NumPy functions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import pickle
 from typing import Any
 
 _WAYS_OUT = 'define it in a module that can be imported, or install cloudpickle: pip install "noterl[workers]"'
+_WHAT = "workers: the environment, policy or noise"
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, what: str = _WHAT) -> bytes:
     """Return a value as bytes for a process that does not run this script.
 
     If cloudpickle is installed, the value may hold lambdas, closures and classes of the script itself.
+
+    Args:
+        value: the value.
+        what: what it is, for the message.
 
     Raises:
         ValueError: if the value cannot be sent.
@@ -20,13 +25,13 @@ def dumps(value: Any) -> bytes:
     try:
         import cloudpickle
     except ImportError:
-        return _dumps_importable(value)
+        return _dumps_importable(value, what)
     try:
         pickled: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # objects may raise any error when they are pickled
+        way_out = "; pass an id or a factory that makes what cannot be sent, such as env=lambda: MyEnv()"
         raise ValueError(
-            f"workers: the environment, policy or noise cannot be sent to another process: {error}; pass an id or a "
-            "factory that makes what cannot be sent, such as env=lambda: MyEnv()"
+            f"{what} cannot be sent to another process: {error}{way_out if what is _WHAT else ''}"
         ) from error
     return pickled
 
@@ -41,12 +46,10 @@ class _ImportablePickler(pickle.Pickler):
         return NotImplemented
 
 
-def _dumps_importable(value: Any) -> bytes:
+def _dumps_importable(value: Any, what: str) -> bytes:
     buffer = io.BytesIO()
     try:
         _ImportablePickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
-        raise ValueError(
-            f"workers: the environment, policy or noise cannot be sent to another process ({error}); {_WAYS_OUT}"
-        ) from error
+        raise ValueError(f"{what} cannot be sent to another process ({error}); {_WAYS_OUT}") from error
     return buffer.getvalue()

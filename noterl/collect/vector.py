@@ -18,6 +18,7 @@ from gymnasium.vector.utils import batch_space
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
+from noterl.collect.env_calls import EnvCall
 from noterl.collect.fields import InfoFields
 from noterl.collect.info import info_of_lane
 from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, warn_too_long
@@ -78,6 +79,7 @@ class VectorLanes:
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
         self._log, self._has_warned = ActionLog(source.action_space, self.num_envs), False
+        self._is_called = False  # whether `call` may have changed the environments
         self._forget()
         set_owner(self._env, self)
 
@@ -129,6 +131,8 @@ class VectorLanes:
     def _reset_all(self, seed: int) -> None:
         self._seed = seed
         self._log.restart()
+        if self._is_called:
+            self._log.stop()
         observations, info = self._env.reset(seed=seed)
         self._observations = copy_observation(self._batch_space, observations)
         for lane in range(self.num_envs):
@@ -249,6 +253,23 @@ class VectorLanes:
             stacklevel=2,
         )
 
+    def call(self, call: EnvCall) -> list[Any]:
+        """Call a method of every environment, or read an attribute; see `Lanes.call`.
+
+        Raises:
+            ValueError: if the vector environment has no method `call`.
+        """
+        if not callable(getattr(self._env, "call", None)):
+            raise ValueError(f"{call}: the vector environment {self._env!r} has no method `call`")
+        if call.args is not None:
+            self._is_called = True
+            self._log.stop()
+        try:
+            return list(self._env.call(call.name, *(call.args or ()), **call.kwargs))
+        except Exception as error:
+            error.add_note(f"raised in {call} of the vector environment")
+            raise
+
     def logs(self, lane: int) -> dict[str, float]:
         """Return the logs of a lane's episode besides its return and length."""
         return {}
@@ -300,7 +321,7 @@ class VectorLanes:
         if (len(lanes), saved["mode"]) != (self.num_envs, self._mode.value):
             return f"the state is of {len(lanes)} environments in the mode {saved['mode']}"
         if saved["actions"] is None:
-            return "the actions since its reset exceed 64 MiB"
+            return "env_call may have changed it, or the actions since its reset exceed 64 MiB"
         try:
             self._reset_all(saved["seed"])
             for actions in saved["actions"]:

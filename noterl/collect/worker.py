@@ -26,8 +26,10 @@ import numpy as np
 
 from noterl.acting.actor import Actor
 from noterl.acting.numpy_forward import Step, run_program
+from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.lanes import Lanes
 from noterl.collect.rows import RowWriter
+from noterl.collect.sending import dumps
 from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
 from noterl.collect.team import TeamLanes
 from noterl.envs import EnvSource
@@ -35,6 +37,7 @@ from noterl.envs.multi_agent.parallel import own_rewards
 from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.random import Generators
+from noterl.types import InfoSpec
 from noterl.utils.masks import ACTION_MASK
 
 # The entries of a worker's control array: the number of published rows at which it wakes the learner (0: never), the
@@ -87,6 +90,9 @@ class Job:
         generators: the state of its `Generators`, with names as in the learner.
         lanes: the state of its lanes; None to start new episodes.
         specs: the arrays in shared memory.
+        info_spec: the fields of `info` that the memory stores; see `Algorithm.info_spec`.
+        info_keys: the keys of `info` for the logs.
+        calls: the calls of `env_call` that the process that this one replaces has executed.
     """
 
     index: int
@@ -98,6 +104,9 @@ class Job:
     generators: dict[str, Any]
     lanes: dict[str, Any] | None
     specs: list[ArraySpec]
+    info_spec: InfoSpec
+    info_keys: tuple[str, ...]
+    calls: tuple[EnvCall, ...] = ()
 
 
 def ring_of(arrays: Mapping[str, Any], index: int) -> Ring:
@@ -137,6 +146,9 @@ class Worker:
         if job.acting is not None:
             self._weights = SharedWeights(arrays["weights"], arrays["version"], job.acting.shapes)
             self._actor = self._make_actor(job.acting)
+            self._actor.attach(self.lanes)
+        for call in job.calls:
+            self.lanes.call(call)
         if job.lanes is not None:
             self.lanes.set_state(job.lanes)
         self._share_observations()
@@ -144,7 +156,7 @@ class Worker:
     def _open_lanes(self) -> Lanes:
         job = self.job
         if job.source.team is None:
-            return Lanes(job.source, job.count, self._generators, job.first)
+            return Lanes(job.source, job.count, self._generators, job.first, job.info_spec)
         return TeamLanes(job.source, job.count, self._generators, own_rewards, job.first)
 
     def _make_actor(self, acting: Acting) -> Actor:
@@ -206,7 +218,8 @@ class Worker:
         for lane in lanes.idle():
             self._reset(lane, step)
             actor.reset_noise(lane)
-        actions = actor.choose_actions(lanes.observations(), step)
+        mask = lanes.fields.values.get(ACTION_MASK) if actor.head.takes_mask else None
+        actions = actor.choose_actions(lanes.observations(), step, None, mask)
         actor.explorer.skip(self.job.num_envs - self.job.count)  # the steps of the other workers
         self._step(actions, actor.head.executed(actions), step)
 
@@ -223,9 +236,31 @@ class Worker:
         actions = self._arrays["actions"][self._own]
         self._step(actions, actions, step)
 
+    def call(self, number: int, pickled: bytes) -> None:
+        """Call a method of every environment, and send the results; an error of it does not end this process.
+
+        Args:
+            number: of the call, for the answer.
+            pickled: the `EnvCall`.
+        """
+        self._control[ENTERED] = time.monotonic_ns()
+        try:
+            call: EnvCall = pickle.loads(pickled)
+            results = self.lanes.call(call)
+            answer = dumps(results, f"{call}: its results")
+        except BadCallError as error:
+            answer = pickle.dumps(error)
+        except Exception as error:
+            summary = "; ".join((f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())))
+            answer = pickle.dumps((summary, traceback.format_exc()))
+        self._control[ENTERED] = 0
+        self.pipe.send(("called", number, answer))
+
     def _share_observations(self) -> None:
         if self._actor is None:
             self._arrays["encoded"][self._own] = self.lanes.observations()
+            for name, values in self.lanes.info.items():
+                self._arrays[f"current/{name}"][self._own] = values
 
     def send_state(self) -> None:
         """Send the state of the lanes, of the generators, and of the policy or noise."""
@@ -262,7 +297,9 @@ class Worker:
             control[ENTERED] = 0
             self._writer.write(first + lane, transition)
             if transition.extra is not None:
-                self._writer.write_outcome(first + lane, transition.extra)
+                self._write_extra(first + lane, transition.extra)
+            if self.job.info_keys:
+                self._writer.write_info(first + lane, lanes.step_info, self.job.info_keys)
             if transition.terminated or transition.truncated:
                 lanes.ledger.finish(lane)
         self._share_observations()
@@ -271,6 +308,12 @@ class Worker:
         if wanted and ring.published >= wanted:
             control[WANTED] = 0
             self.pipe.send_bytes(WAKE)
+
+    def _write_extra(self, row: int, extra: Mapping[str, Any]) -> None:
+        if self.job.source.team is None:
+            self._writer.write_fields(row, extra, self.job.info_spec)
+        else:
+            self._writer.write_outcome(row, extra)
 
 
 def main(memory: int, pipe: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from noterl import envs
 from noterl.callback import Events
 from noterl.collect import Lanes, PoolLanes, TeamLanes, VectorLanes, Workers, open_lanes
+from noterl.collect.env_calls import EnvCall
 from noterl.history import History
 from noterl.learning.metrics import MetricMeans
 from noterl.random import Generators
@@ -110,6 +111,18 @@ class Session:
                 raise
             lanes.close()
 
+    def call_envs(self, call: EnvCall) -> list[Any]:
+        """Return the results of a call of all training environments.
+
+        Raises:
+            RuntimeError: if no `fit` is running.
+            ValueError: if the call's name is not allowed, or the environments do not have it.
+        """
+        call.check()
+        if not self.is_training or self.lanes is None:
+            raise RuntimeError(f"{call} can only be called while fit is running, by a callback")
+        return self.lanes.call(call)
+
     def _keep(self, lanes: AnyLanes, state: Any) -> None:
         """Replace lanes by their state, which the next `fit` restores."""
         self.lanes, self._saved_lanes, self._saved_source = None, state, lanes.source
@@ -152,7 +165,7 @@ class Session:
         """
         if workers is not None:
             count = self.count(source, num_envs, workers)
-            pool = PoolLanes(source, count, self._generators, workers, self.team_reward)
+            pool = PoolLanes(source, count, self._generators, workers, self.team_reward, info_spec)
             self.suspend()
             self.lanes = pool
         elif self._keep_open(source, num_envs, restart):

@@ -12,7 +12,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,13 +21,14 @@ import noterl
 from noterl import Callback, policies
 from noterl.collect import WorkerError, Workers
 from noterl.envs import BitFlip
+from noterl.envs.games import TicTacToe
 from noterl.noise import OrnsteinUhlenbeckProcess
 from noterl.replay import Hindsight, Prioritized
 from tests.support.doubles import ListTeam, RandomWalkEnv
 from tests.support.pools import children, wait_until_gone
 from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences
-from tests.support.worker_envs import DiscreteWalkEnv, FaultyEnv, SlowEnv
+from tests.support.worker_envs import DiscreteWalkEnv, FaultyEnv, MaskedEnv, SlowEnv
 
 ROOT = Path(__file__).parents[2]
 
@@ -204,6 +205,30 @@ class TestFit:
     def test_too_few_environments_raise(self) -> None:
         with pytest.raises(ValueError, match="num_envs"):
             dqn().fit(steps=5, num_envs=1, workers=2)
+
+    @pytest.mark.backends("torch")
+    def test_info_is_logged_and_stored(self) -> None:
+        class Masking(noterl.DQN):
+            info_spec: ClassVar = {"mask": ((3,), np.bool_, True)}
+
+            def loss(self, batch: Any) -> Any:
+                assert {"mask", "next_mask"} <= set(batch.extra)
+                return super().loss(batch)
+
+        histories = []
+        for workers in (0, 2):
+            agent = Masking(MaskedEnv, hidden=(4,), seed=3)
+            agent.compile(replay=200, batch_size=8, learning_starts=10, update_every=4)
+            history = agent.fit(episodes=6, num_envs=2, workers=workers, info={"late": "max"}, verbose=0)
+            assert agent.updates > 0
+            histories.append(history.history["late"])
+        assert len(histories[0]) == len(histories[1]) == 6 and min(histories[1]) >= 1
+
+    @pytest.mark.backends("torch")
+    def test_agent_that_searches_raises(self) -> None:
+        agent = noterl.AlphaZero(TicTacToe(), simulations=2, hidden=(4,))
+        with pytest.raises(ValueError, match=r"workers.*AlphaZero"):
+            agent.fit(steps=5, workers=2, verbose=0)
 
 
 class TestFailures:

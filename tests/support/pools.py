@@ -50,14 +50,16 @@ def actor_for(source: envs.EnvSource, generators: Generators, in_numpy: bool = T
 class Pool:
     """Lanes, their actor, and a loop without a learner."""
 
-    def __init__(self, env: Any, num_envs: int, workers: Any = 0, *, seed: int = 3, in_numpy: bool = True) -> None:
+    def __init__(
+        self, env: Any, num_envs: int, workers: Any = 0, *, seed: int = 3, in_numpy: bool = True, **fields: Any
+    ) -> None:
         self.source, self.generators = envs.resolve(env), Generators(seed)
         self.actor = actor_for(self.source, self.generators, in_numpy)
         settings = Workers(workers) if isinstance(workers, int) and workers else workers
         self.lanes: Any = (
-            PoolLanes(self.source, num_envs, self.generators, settings)
+            PoolLanes(self.source, num_envs, self.generators, settings, **fields)
             if settings
-            else Lanes(self.source, num_envs, self.generators)
+            else Lanes(self.source, num_envs, self.generators, **fields)
         )
         self.steps = self.episodes = 0
         self.cut: list[int] = []

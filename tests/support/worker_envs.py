@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import gymnasium
@@ -99,3 +100,67 @@ class BrokenEnv(DiscreteWalkEnv):
         super().__init__()
         if os.getpid() != learner:
             raise RuntimeError("no display")
+
+
+class LevelEnv(DiscreteWalkEnv):
+    """Has a level, which `set_level` changes; the reward is the level."""
+
+    def __init__(self, length: int = 20) -> None:
+        super().__init__(length=length)
+        self.level, self.changes = 0, 0
+
+    def set_level(self, level: int, *, more: int = 0) -> tuple[int, int]:
+        self.level, self.changes = level + more, self.changes + 1
+        return self.level, os.getpid()
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float(self.level), terminated, truncated, info
+
+    def get_lambda(self):
+        return threading.Lock()
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hang(self) -> None:
+        time.sleep(60)
+
+    def divide(self, value: int) -> float:
+        return 1 / value
+
+
+class SavedLevelEnv(LevelEnv):
+    """A `LevelEnv` that restores itself."""
+
+    def get_state(self):
+        return {"level": self.level, "position": self.position, "noise": self.noise, "steps": self.steps}
+
+    def set_state(self, state) -> None:
+        self.level, self.position = state["level"], state["position"]
+        self.noise, self.steps = state["noise"], state["steps"]
+
+
+class MaskedEnv(DiscreteWalkEnv):
+    """Reports a mask, except in every third step, and numbers for the logs."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        observation, _ = super().reset(seed=seed)
+        return observation, self._info()
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, self._info()
+
+    def _info(self):
+        info = {"position": self.position, "text": "x"}
+        if self.steps % 3 != 2:
+            info |= {"mask": np.array([self.position > 0, True, self.steps % 2 == 0]), "late": self.steps}
+        return info
+
+
+class TextEnv(DiscreteWalkEnv):
+    """Reports a text under the key `position`."""
+
+    def step(self, action):
+        return *super().step(action)[:4], {"position": "left"}

@@ -1,0 +1,100 @@
+"""Calls of methods of the training environments between their steps, for `Agent.env_call` and `Agent.env_get`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from noterl.envs.wrappers.classic import layers
+
+# The training calls these itself; a call in between would break its episodes.
+_REFUSED = ("reset", "step", "close")
+
+_MISSING = object()
+
+
+class BadCallError(ValueError):
+    """Raised if an environment does not have the method or the attribute; nothing was called."""
+
+
+class EnvCall(NamedTuple):
+    """A method to call, or an attribute to read, of every environment.
+
+    Attributes:
+        name: of the method or attribute.
+        args: positional arguments; None to read an attribute.
+        kwargs: keyword arguments.
+    """
+
+    name: str
+    args: tuple[Any, ...] | None
+    kwargs: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{'env_get' if self.args is None else 'env_call'}({self.name!r})"
+
+    def check(self) -> None:
+        """Check the name.
+
+        Raises:
+            ValueError: if it is not a str, or names a method that only the training calls.
+        """
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"name must be the name of a method or an attribute, got {self.name!r}")
+        if self.args is not None and self.name in _REFUSED:
+            raise ValueError(f"name must not be one of {', '.join(_REFUSED)}, which the training calls: {self}")
+
+    def check_found(self, environment: Any) -> Any:
+        """Return the attribute of an environment, or of the first environment that it wraps and that has it.
+
+        Raises:
+            BadCallError: if there is none, or it is a method and the call reads an attribute, or the reverse.
+        """
+        stack = list(layers(environment))
+        values = (getattr(layer, self.name, _MISSING) for layer in stack)
+        found = next((value for value in values if value is not _MISSING), _MISSING)
+        if found is _MISSING:
+            names = {name for layer in stack for name in dir(layer) if not name.startswith("_")}
+            near = difflib.get_close_matches(self.name, names, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise BadCallError(f"{self}: the environment {stack[-1]!r} has no attribute {self.name!r}{hint}")
+        if self.args is not None and not callable(found):
+            raise BadCallError(f"{self}: {self.name!r} of the environment is not a method; use env_get to read it")
+        if self.args is None and callable(found):
+            raise BadCallError(f"{self}: {self.name!r} of the environment is a method; use env_call to call it")
+        return found
+
+    def run(self, environment: Any) -> Any:
+        """Return the result of one environment."""
+        found = self.check_found(environment)
+        return found if self.args is None else found(*self.args, **self.kwargs)
+
+
+def call_all(
+    call: EnvCall, environments: Sequence[Any], first: int, on_called: Callable[[int], None] = lambda lane: None
+) -> list[Any]:
+    """Call all environments in order, and return their results.
+
+    Args:
+        call: what to call; if one environment does not have it, none is called.
+        environments: of the lanes.
+        first: the number of the first lane, for messages.
+        on_called: called with the index of each environment before its method.
+
+    Raises:
+        BadCallError: if an environment has no such method or attribute.
+        Exception: of the environment, with a note that names the lane. Later environments are then not called.
+    """
+    for environment in environments:
+        call.check_found(environment)
+    results = []
+    for lane, environment in enumerate(environments):
+        if call.args is not None:
+            on_called(lane)
+        try:
+            results.append(call.run(environment))
+        except Exception as error:
+            error.add_note(f"raised in {call} of environment {first + lane}")
+            raise
+    return results

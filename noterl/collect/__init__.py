@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from noterl.collect.device import DeviceLanes
 from noterl.collect.lanes import InfoSpec, Lanes
 from noterl.collect.pool import PoolLanes
 from noterl.collect.team import TeamLanes
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from noterl.envs.multi_agent.parallel import TeamReward
     from noterl.random import Generators
 
-__all__ = ["Lanes", "PoolLanes", "TeamLanes", "VectorLanes", "WorkerError", "Workers", "open_lanes"]
+__all__ = ["DeviceLanes", "Lanes", "PoolLanes", "TeamLanes", "VectorLanes", "WorkerError", "Workers", "open_lanes"]
 
 
 def open_lanes(
@@ -24,7 +25,8 @@ def open_lanes(
     generators: Generators,
     team_reward: TeamReward | None = None,
     info_spec: InfoSpec | None = None,
-) -> Lanes | VectorLanes:
+    on_device: bool = False,
+) -> Lanes | VectorLanes | DeviceLanes:
     """Return lanes of the kind that the source's environments need.
 
     Args:
@@ -33,17 +35,20 @@ def open_lanes(
         generators: the seeds of resets come from those named "environment/...".
         team_reward: for environments with several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
         info_spec: fields of `info` that the transitions of scalar environments hold; see `Algorithm.info_spec`.
+        on_device: whether pure functions run on the device; otherwise they are stepped as a vector environment.
 
     Raises:
         ValueError: if there is an `info_spec`, and the environment is a vector environment or has several agents.
     """
+    if on_device:
+        return DeviceLanes(source, num_envs, generators)
     if info_spec and (source.vector is not None or source.team is not None):
         raise ValueError(
             f"env: the agent stores {', '.join(info_spec)} of each step, which needs environments of one agent that "
             "step one by one; pass one of them and num_envs="
         )
-    if source.vector is not None:
-        return VectorLanes(source, generators)
+    if source.vector is not None or (source.functions is not None and not info_spec):
+        return VectorLanes(source, generators, num_envs)
     if source.team is None:
         return Lanes(source, num_envs, generators, info_spec=info_spec)
     return TeamLanes(source, num_envs, generators, team_reward)

@@ -40,6 +40,7 @@ class VectorLanes:
     Args:
         source: holds the vector environment.
         generators: the seed of the reset comes from the generator "environment/vector".
+        num_envs: the number of lanes, for an environment of pure functions.
 
     Attributes:
         ledger: the episodes in flight.
@@ -53,8 +54,8 @@ class VectorLanes:
     interrupted: Sequence[int] = ()
     acts = False
 
-    def __init__(self, source: EnvSource, generators: Generators) -> None:
-        self.source, self._env = source, source.open_vector()
+    def __init__(self, source: EnvSource, generators: Generators, num_envs: int | None = None) -> None:
+        self.source, self._env = source, source.open_vector(num_envs)
         self.num_envs = int(self._env.num_envs)
         self._mode = AutoresetMode(envs.autoreset_mode(self._env))
         self.ledger = Ledger(self.num_envs)

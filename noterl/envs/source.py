@@ -10,6 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from noterl.envs import description
+from noterl.envs.functional import FunctionalEnv, FunctionalVectorEnv, Functions
 from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.making import (
     MAY_BE,
@@ -154,6 +155,11 @@ class EnvSource:
         return self._game
 
     @property
+    def functions(self) -> Functions | None:
+        """The pure functions of the environment; None for other environments, and if a wrapper is around them."""
+        return self._env.functions if isinstance(self._env, FunctionalEnv) else None
+
+    @property
     def vector(self) -> VectorEnv[Any, Any, Any] | None:
         """The vector environment that steps its lanes together, or None."""
         return None if self.num_envs is None or type(self._env) is SyncVectorEnv else self._env
@@ -192,8 +198,13 @@ class EnvSource:
         self._lanes.append(env)
         return env
 
-    def open_vector(self) -> Any:
-        """Return the vector environment; if it was made here and has been closed, make it again."""
+    def open_vector(self, num_envs: int | None = None) -> Any:
+        """Return the vector environment; if it was made here and has been closed, make it again.
+
+        For pure functions, return a new vector environment of `num_envs` environments.
+        """
+        if self.functions is not None:
+            return FunctionalVectorEnv(self.functions, num_envs or 1)
         if not self._is_open and self._build is not None:
             self._env, self._is_open = self._build(None), True
         return self._env
@@ -292,6 +303,8 @@ def resolve(env: Any) -> EnvSource:
 
             - a gymnasium id or `EnvSpec`;
             - a `noterl.envs.games.Game`;
+            - a functional environment: one of `noterl.envs.functional`, a `FuncEnv` of gymnasium, an environment of
+              gymnax, Brax, MuJoCo Playground or Jumanji, or an id such as "gymnax:CartPole-v1";
             - an environment of gymnasium or of classic gym (0.21 and 0.26);
             - an environment with several agents, with PettingZoo's parallel API or with lists of observations, actions
               and rewards;

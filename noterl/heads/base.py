@@ -40,6 +40,8 @@ class Head:
         acts_on: the kinds of output that a policy for this head may use (`Policy.acts_on`); empty if it takes none.
         takes_noise: whether a noise of `noterl.noise` can explore.
         samples: whether the head can explore with its own distribution, without policy and noise.
+        sampled_from: the distribution of the numbers that `sample_actions` needs, "uniform" (in [0, 1)) or "normal";
+            None if actions are sampled in NumPy only.
         action_space: the space that the head is bound to.
     """
 
@@ -49,12 +51,18 @@ class Head:
     acts_on: tuple[str, ...] = ()
     takes_noise: bool = False
     samples: bool = False
+    sampled_from: str | None = None
     action_space: spaces.Space[Any]
 
     @property
     def size(self) -> int:
         """The number of the network's outputs for each observation."""
         return self.width * spaces.flatdim(self.action_space)
+
+    @property
+    def num_sampled(self) -> int:
+        """The number of random numbers for one action of `sample_actions`."""
+        return self.size // self.width
 
     @property
     def noise_size(self) -> int:
@@ -90,6 +98,13 @@ class Head:
     def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
         """Return the training actions `[N, ...]` at environment step `step`."""
         raise NotImplementedError(f"{type(self).__name__} must define explore(values, explorer, step)")
+
+    def sample_actions(self, values: Any, numbers: Any) -> Any:
+        """Return actions `[B, ...]` for outputs `[B, ...]`, as tensors, from random numbers `[B, num_sampled]`.
+
+        Their distribution is that of `explore` with a plain `Explorer`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define sample_actions(values, numbers)")
 
     def cloning_loss(self, values: Any, action: Any) -> Any:
         """Return the loss `[B]` of outputs `[B, ...]` for an expert's actions `[B, ...]`, for `Agent.pretrain`."""

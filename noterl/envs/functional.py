@@ -331,13 +331,17 @@ def unflatten(like: Any, leaves: list[Any]) -> Any:
         ValueError: if their number, a shape or a dtype differs.
     """
     found = flatten(like)
-    ours, theirs = ([(np.shape(leaf), np.result_type(leaf)) for leaf in each] for each in (found, leaves))
+    ours, theirs = ([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in map(_array, each)] for each in (found, leaves))
     if ours != theirs:
         raise ValueError(f"the state must have the shapes and dtypes {ours}, got {theirs}")
     if not has_jax():
         return leaves[0]
     jax = import_jax()
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
 
 
 def to_numpy(observation: Any, space: spaces.Space[Any]) -> Any:

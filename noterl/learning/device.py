@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,11 +46,15 @@ def find_program(learner: RolloutLearner, source: EnvSource) -> Any:
     """Return the `DeviceProgram` of a learner that is open for a number of lanes; it is made once."""
     key = (source.functions, learner.rollout.num_envs, learner.batch_size, learner.algorithm.epochs)
     if learner.device is None or learner.device[0] != key:
-        learner.device = key, _make_program(learner, source)
+        learner.device = key, make_program(learner, source)
     return learner.device[1]
 
 
-def _make_program(learner: RolloutLearner, source: EnvSource) -> Any:
+def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -> Any:
+    """Return the `DeviceProgram` of a learner that is open for a number of lanes.
+
+    A call of `members` such programs together takes about `SECONDS`.
+    """
     algorithm, rollout = learner.algorithm, learner.rollout
     head, functions = algorithm.head, source.functions
     assert functions is not None
@@ -66,6 +70,7 @@ def _make_program(learner: RolloutLearner, source: EnvSource) -> Any:
     return backends.current().DeviceProgram(
         reset=functions.reset,
         step_environment=functions.step,
+        act_best=lambda observations: head.executed(head.deterministic(algorithm._joint_forward(observations))),
         encode=encoder(algorithm._encoder, algorithm.observation_dtype),
         act=act,
         sampled_from=head.sampled_from,
@@ -80,7 +85,7 @@ def _make_program(learner: RolloutLearner, source: EnvSource) -> Any:
         num_envs=rollout.num_envs,
         epochs=algorithm.epochs,
         batch_size=batch_size,
-        rollouts=rollouts_per_call(learner, updates),
+        rollouts=max(1, rollouts_per_call(learner, updates) // members),
         jit_compile=learner.jit_compile,
         on_trace=learner.trace_counter("device"),
     )
@@ -111,6 +116,16 @@ def scheduled(learner: RolloutLearner) -> list[tuple[Any, Schedule]]:
         if schedule is not None:
             found.append((optimizer._learning_rate, schedule))
     return found
+
+
+def check_learning_rate(by_name: Mapping[str, Any]) -> None:
+    """Check that the learning rates can be set.
+
+    Raises:
+        ValueError: if one has a schedule.
+    """
+    for optimizer in by_name.values():
+        optimizers.check_without_schedule(optimizer)
 
 
 def scheduled_values(schedules: list[tuple[Any, Schedule]], steps: list[int]) -> np.ndarray:

@@ -44,7 +44,7 @@ class Carry(NamedTuple):
         states: of the environments, a pytree of arrays `[N, ...]`.
         observations: as networks receive them, `[N, ...]`.
         returns: sums of rewards of the episodes in flight, `[N]`, float32.
-        rests: what rounding has lost of `returns`, `[N]` (Kahan, 1965).
+        rests: what rounding has lost of `returns`, `[N]`.
         lengths: steps of the episodes in flight, `[N]`.
         rollout: the rollout in progress.
     """
@@ -88,6 +88,7 @@ class DeviceProgram:
         reset: `key -> (observation, state)` of one environment.
         step_environment: `(key, state, action) -> (observation, state, reward, terminated, truncated)`.
         encode: observations of the environments `[N, ...]` -> those of networks `[N, ...]`.
+        act_best: observations of networks `[N, ...]` -> the actions for environments, without exploration.
         act: (observations of networks, random numbers `[N, num_sampled]`) -> (actions, those for environments).
         sampled_from: the distribution of these numbers, "uniform" or "normal".
         num_sampled: the number of these numbers for one action.
@@ -109,6 +110,7 @@ class DeviceProgram:
     reset: Callable[[Any], tuple[Any, Any]]
     step_environment: Callable[..., tuple[Any, ...]]
     encode: Callable[[Any], Any]
+    act_best: Callable[[Any], Any]
     act: Callable[[Any, Any], tuple[Any, Any]]
     sampled_from: str
     num_sampled: int
@@ -224,50 +226,75 @@ class DeviceProgram:
             {name: lanes((self.rollouts, *value.shape), value.dtype) for name, value in logs.items()},
         )
 
+    def play(self, state: list[Any], key: Any, episodes: int) -> tuple[Any, Any]:
+        """Play episodes without exploration; return their returns and lengths, `[episodes]`; pure."""
+        first, second = jax.random.split(key)
+        observations, states = jax.vmap(self.reset)(jax.random.split(first, episodes))
+        zeros = jnp.zeros(episodes, jnp.float32)
+        start = (self._encoded(observations), states, zeros, zeros.astype(jnp.int32), zeros == 0, jnp.int32(0))
+
+        def body(loop: tuple) -> tuple:
+            observations, states, returns, lengths, alive, t = loop
+            with Scope(self.variables, state):
+                actions = self.act_best(observations)
+            keys = jax.random.split(jax.random.fold_in(second, t), episodes)
+            now, new, reward, terminated, truncated = jax.vmap(self.step_environment)(keys, states, actions)
+            after = _like((self._encoded(now), new), (observations, states))
+            returns, lengths = returns + jnp.where(alive, reward, 0), lengths + alive
+            return *after, returns, lengths, alive & ~(terminated | truncated), t + 1
+
+        _, _, returns, lengths, *_ = jax.lax.while_loop(lambda loop: loop[4].any(), body, start)
+        return returns, lengths
+
     # Collecting
 
     def _collect(
         self, state: list[Any], carry: Carry, report: Report, number: Any, first: Any, last: Any
     ) -> tuple[Carry, Report]:
         """Take the steps of rollout `number` from position `first` to `last`."""
+        rounds = first // self.num_envs, -(-last // self.num_envs)
 
-        def body(t: Any, loop: tuple[Carry, Report]) -> tuple[Carry, Report]:
-            return self._round(state, *loop, number, t, (first, last))
+        def counted(t: Any) -> Any:
+            place = t * self.num_envs + jnp.arange(self.num_envs)
+            return (place >= first) & (place < last)
 
-        ends = first // self.num_envs, -(-last // self.num_envs)
-        found: tuple[Carry, Report] = jax.lax.fori_loop(*ends, body, (carry, report))
+        carry = jax.lax.fori_loop(*rounds, lambda t, carry: self._round(state, carry, t, counted(t)), carry)
+        # A loop of its own: fused with the products of an environment, sums would be rounded differently.
+        found: tuple[Carry, Report] = jax.lax.fori_loop(
+            *rounds, lambda t, loop: self._add_rewards(*loop, number, t, counted(t)), (carry, report)
+        )
         return found
 
-    def _round(
-        self, state: list[Any], carry: Carry, report: Report, number: Any, t: Any, positions: tuple[Any, Any]
-    ) -> tuple[Carry, Report]:
-        """Step the lanes whose positions in round t are between those given; the others do not change."""
+    def _round(self, state: list[Any], carry: Carry, t: Any, counted: Any) -> Carry:
+        """Step the `counted` lanes `[N]` in round t; the others do not change."""
         act_key, step_key, reset_key = jax.random.split(jax.random.fold_in(carry.key, t), 3)
         actions, executed = self._act(state, carry.observations, act_key)
         step_keys = jax.random.split(step_key, self.num_envs)
         observations, states, *outcome = jax.vmap(self.step_environment)(step_keys, carry.states, executed)
         reward, terminated, truncated = (
-            jnp.broadcast_to(jnp.asarray(value, dtype), (self.num_envs,))
+            jnp.broadcast_to(jnp.asarray(value).astype(dtype), (self.num_envs,))
             for value, dtype in zip(outcome, (jnp.float32, bool, bool), strict=True)
         )
         after = _like((self._encoded(observations), states), (carry.observations, carry.states))
         ended = terminated | truncated
         # A reset costs as much as a step, and most rounds of a few lanes need none.
         now = jax.lax.cond(ended.any(), self._reset_ended, lambda key, ended, after: after, reset_key, ended, after)
-        added = reward + carry.rests
-        returns = carry.returns + added
-        rests, lengths = added - (returns - carry.returns), carry.lengths + 1
-        place = t * self.num_envs + jnp.arange(self.num_envs)
-        counted = (place >= positions[0]) & (place < positions[1])
         rows = Rows(carry.observations, actions, reward, after[0], terminated, ended)
         rollout = jax.tree.map(lambda all_, new: all_.at[t].set(_select(counted, new, all_[t])), carry.rollout, rows)
-        sums = (jnp.where(ended, 0, value) for value in (returns, rests, lengths))
-        new = Carry((), now[1], now[0], *sums, ())
-        kept = jax.tree.map(partial(_select, counted), new, carry._replace(key=(), rollout=()))
+        kept = jax.tree.map(partial(_select, counted), now, (carry.observations, carry.states))
+        return carry._replace(observations=kept[0], states=kept[1], rollout=rollout)
+
+    def _add_rewards(self, carry: Carry, report: Report, number: Any, t: Any, counted: Any) -> tuple[Carry, Report]:
+        """Add the rewards of the `counted` lanes in round t to the returns of their episodes, and report ends."""
+        ended = carry.rollout.ended[t]
+        returns, lost = _two_sum(carry.returns, carry.rollout.reward[t])
+        sums = returns, carry.rests + lost, carry.lengths + 1
         row = number * self.length + t
-        reported = zip(report[:4], (ended & counted, returns, rests, lengths), strict=True)
+        reported = zip(report[:4], (ended & counted, *sums), strict=True)
         report = Report(*(all_.at[row].set(value) for all_, value in reported), *report[4:])
-        return kept._replace(key=carry.key, rollout=rollout), report
+        before = carry.returns, carry.rests, carry.lengths
+        kept = (jnp.where(counted, jnp.where(ended, 0, new), old) for new, old in zip(sums, before, strict=True))
+        return carry._replace(**dict(zip(("returns", "rests", "lengths"), kept, strict=True))), report
 
     def _act(self, state: list[Any], observations: Any, key: Any) -> tuple[Any, Any]:
         numbers = _SAMPLERS[self.sampled_from](key, (self.num_envs, self.num_sampled), jnp.float32)
@@ -378,6 +405,49 @@ def _select(mask: Any, first: Any, second: Any) -> Any:
     return jnp.where(mask.reshape(mask.shape + (1,) * (first.ndim - mask.ndim)), first, second)
 
 
+def _two_sum(first: Any, second: Any) -> tuple[Any, Any]:
+    """Return a sum and its rounding error (Knuth, 1969): their sum is exact, so float32 suffices for returns."""
+    total = first + second
+    part = total - first
+    return total, (first - (total - part)) + (second - part)
+
+
 def _like(new: Any, old: Any) -> Any:
     """Return the arrays of `new` with the dtypes of `old`, so that they fit into a loop."""
     return jax.tree.map(lambda one, other: jax.lax.convert_element_type(one, other.dtype), new, old)
+
+
+class PopulationProgram:
+    """A `DeviceProgram` of S members in one call; each array has a leading axis `[S, ...]`.
+
+    Args:
+        program: the program of one member.
+    """
+
+    def __init__(self, program: DeviceProgram) -> None:
+        self.program = program
+        compiled = compiler(program.jit_compile)
+        self.start = compiled(jax.vmap(program._start))
+        self._run = compiled(jax.vmap(partial(program.run, ends_early=False), in_axes=(0, 0, None, None, None)))
+        self._play = jax.jit(jax.vmap(program.play, in_axes=(0, None, None)), static_argnums=2)
+
+    def __call__(
+        self, state: list[Any], carry: Carry, begin: int, end: int, scheduled: np.ndarray
+    ) -> tuple[list[Any], Carry, Report]:
+        """Train all members from one position to another; return the state, the carry and the report on the host.
+
+        A member whose update is not finite keeps its state from before that rollout, and makes no further updates.
+        """
+        state, carry, report, _ = self._run(state, carry, np.int32(begin), np.int32(end), scheduled)
+        return state, carry, jax.tree.map(np.asarray, report)
+
+    @staticmethod
+    def carry_of(carry: Carry, member: int) -> Carry:
+        """Return the carry of one member."""
+        found: Carry = jax.tree.map(lambda array: array[member], carry)
+        return found
+
+    def play(self, state: list[Any], key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Play the same episodes with each member; return returns and lengths, `[S, episodes]`."""
+        returns, lengths = self._play(state, key, episodes)
+        return np.asarray(returns), np.asarray(lengths)

@@ -74,8 +74,10 @@ class PendingEvents:
             "next_learn": Int(0, rollouts),
         }
         check(state, expected, "the events of the lanes")
+        shapes = {value.shape[:2] for value in state["logs"].values()}
+        fits = "loss" in state["logs"] and len(shapes) == 1 and {each[:1] for each in shapes} == {(rollouts,)}
         in_order = bool((np.diff(state["ends"], prepend=-1, append=state["last"]) > 0).all())
-        if not in_order or any(value.shape[:1] != (rollouts,) for value in state["logs"].values()):
+        if not in_order or not fits:
             raise ValueError("the events of the lanes are malformed")
         return cls(**state)
 
@@ -129,6 +131,8 @@ class DeviceLanes:
             except ValueError as error:
                 self.restart()
                 warn_restarted("the environments on the device", str(error), "Their episodes restart")
+        if self.position >= program.size:
+            self.restart()
         if self.carry is None:
             self.carry = program.start(new_keys(self._generators("environment/device")))
         elif self.learner not in (None, learner):

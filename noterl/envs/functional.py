@@ -266,9 +266,9 @@ def functional(
     for argument, value in (("reset", reset), ("step", step)):
         if not callable(value):
             raise ValueError(f"{argument} must be a function, got {value!r}")
-    for argument, value in (("observation_space", observation_space), ("action_space", action_space)):
-        if not is_space(value):
-            raise ValueError(f"{argument} must be a space of gymnasium, got {show(value)}")
+    for argument, space in (("observation_space", observation_space), ("action_space", action_space)):
+        if not is_space(space):
+            raise ValueError(f"{argument} must be a space of gymnasium, got {show(space)}")
     if check_positive("max_episode_steps", max_episode_steps, none=True) is not None:
         reset, step = _limited(reset, step, int(max_episode_steps or 0))
     return FunctionalEnv(Functions(reset, step, observation_space, action_space, name))
@@ -440,7 +440,9 @@ def _from_brax(env: Any) -> FunctionalEnv:
 
     size = env.observation_size
     parts = size if isinstance(size, dict) else {"": size}
-    boxes = {key: spaces.Box(-np.inf, np.inf, tuple(np.atleast_1d(each).tolist())) for key, each in parts.items()}
+    boxes: dict[str, Any] = {
+        key: spaces.Box(-np.inf, np.inf, tuple(np.atleast_1d(each).tolist())) for key, each in parts.items()
+    }
     limit = getattr(getattr(env, "_config", None), "episode_length", None)
     actions = spaces.Box(-1.0, 1.0, (int(env.action_size),))
     observations: Any = spaces.Dict(boxes) if isinstance(size, dict) else boxes[""]

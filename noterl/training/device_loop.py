@@ -66,6 +66,8 @@ class DeviceLoop(Loop):
 
     def _tick(self) -> None:
         """Make one call on the device, and call the hooks of its events."""
+        # A callback may have changed the size of minibatches.
+        self.program = device.find_program(self.learner, self.lanes.source)
         lanes, program, counters = self.lanes, self.program, self.counters
         begin, size = lanes.position, self.program.size
         rollouts = 1 if self._is_single else program.rollouts
@@ -142,7 +144,7 @@ class DeviceLoop(Loop):
         logs = {name: values[number] for name, values in events.logs.items()}
         result = GroupResult(logs, {}, int(events.applied[number]), bool(events.stopped[number]))
         self.metrics.add(result.logs, result.applied)
-        self._report_updates(result, self.program.updates)
+        self._report_updates(result, len(result.logs["loss"]))
 
     def _end_on_device(self, events: PendingEvents, position: int) -> None:
         """Count an episode and fire its end; if training has ended before it, it is not complete and does not count."""

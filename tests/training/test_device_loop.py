@@ -305,6 +305,13 @@ class TestAgents:
         assert agent.updates == 4
         assert any(not np.array_equal(before[name], value) for name, value in agent.get_weights().items())
 
+    def test_trpo_learns_on_the_device(self) -> None:
+        agent = noterl.TRPO(line(), rollout_steps=ROUNDS, hidden=(4,), seed=1)
+        fit(agent, 2 * SIZE)
+        assert isinstance(agent._session.lanes, DeviceLanes)
+        assert agent.updates > 0
+        assert all(np.isfinite(value).all() for value in agent.get_weights().values())
+
     def test_box_actions_are_clipped_for_the_environment(self) -> None:
         agent = ppo(FakeBrax(), log_std=2.0)
         history = fit(agent, 48)

@@ -261,7 +261,7 @@ class DeviceProgram:
         carry = jax.lax.fori_loop(*rounds, lambda t, carry: self._round(state, carry, t, counted(t)), carry)
         # A loop of its own: fused with the products of an environment, sums would be rounded differently.
         found: tuple[Carry, Report] = jax.lax.fori_loop(
-            *rounds, lambda t, loop: self._add_rewards(*loop, number, t, counted(t)), (carry, report)
+            *rounds, lambda t, loop: self._add_rewards(loop, number, t, counted(t)), (carry, report)
         )
         return found
 
@@ -284,14 +284,15 @@ class DeviceProgram:
         kept = jax.tree.map(partial(_select, counted), now, (carry.observations, carry.states))
         return carry._replace(observations=kept[0], states=kept[1], rollout=rollout)
 
-    def _add_rewards(self, carry: Carry, report: Report, number: Any, t: Any, counted: Any) -> tuple[Carry, Report]:
+    def _add_rewards(self, loop: tuple[Carry, Report], number: Any, t: Any, counted: Any) -> tuple[Carry, Report]:
         """Add the rewards of the `counted` lanes in round t to the returns of their episodes, and report ends."""
+        carry, report = loop
         ended = carry.rollout.ended[t]
         returns, lost = _two_sum(carry.returns, carry.rollout.reward[t])
         sums = returns, carry.rests + lost, carry.lengths + 1
         row = number * self.length + t
-        reported = zip(report[:4], (ended & counted, *sums), strict=True)
-        report = Report(*(all_.at[row].set(value) for all_, value in reported), *report[4:])
+        fields = dict(zip(Report._fields, (ended & counted, *sums), strict=False))
+        report = report._replace(**{name: getattr(report, name).at[row].set(new) for name, new in fields.items()})
         before = carry.returns, carry.rests, carry.lengths
         kept = (jnp.where(counted, jnp.where(ended, 0, new), old) for new, old in zip(sums, before, strict=True))
         return carry._replace(**dict(zip(("returns", "rests", "lengths"), kept, strict=True))), report

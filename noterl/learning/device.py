@@ -27,9 +27,9 @@ SECONDS, PER_ROUND, PER_STEP, PER_UPDATE, PER_PRODUCT = 0.2, 1e-5, 7e-7, 5e-5, 5
 def runs_on_device(learner: Any, source: EnvSource) -> bool:
     """Return whether an agent collects and learns in one compiled call.
 
-    It needs the JAX backend, an environment of pure functions, rollouts that are discarded after their updates, and a
-    head that can sample tensors. Normalization, a replay memory, a reward model and fields of `forward` are computed on
-    the host; such agents step the environment as a vector environment.
+    It needs the JAX backend, an environment of pure functions, rollouts that are discarded after their updates, a head
+    that can sample tensors, and on the CPU a network without convolutions. Normalization, a replay memory, a reward
+    model and fields of `forward` are computed on the host; such agents step the environment as a vector environment.
     """
     return (
         source.functions is not None
@@ -39,6 +39,7 @@ def runs_on_device(learner: Any, source: EnvSource) -> bool:
         and not learner.forward_fields
         and learner.algorithm._normalizers is None
         and learner.algorithm.head.sampled_from is not None
+        and backends.current().loops_are_fast(learner.variables)
     )
 
 

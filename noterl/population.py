@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -224,8 +225,9 @@ class Population:
         """
         check_positive("episodes", episodes)
         check_seed(seed)
-        if self._program is None:
-            self._open(1)
+        if self._program is None:  # with as many environments as a minibatch needs
+            size = self._learner.schedule.batch_size
+            self._open(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
         key = new_keys(Generators(self.agent.generators.seed if seed is None else seed)("evaluation"))
         returns, lengths = self._program.play(self._state, key, int(episodes))
         return {"returns": returns, "lengths": lengths, "reward_mean": returns.mean(axis=1, dtype=np.float64)}

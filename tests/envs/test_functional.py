@@ -76,7 +76,7 @@ class TestNumpyInterface:
         assert rolled(env, [1, 1, 1, 1])[-1][2]
         vector = FunctionalVectorEnv(env.functions, 2)
         vector.reset(seed=0)
-        for _ in range(3):
+        for _ in range(2):
             vector.step(np.array([1, 0]))
         observations, reward, terminated, _, info = vector.step(np.array([1, 0]))
         assert terminated.tolist() == [True, False]

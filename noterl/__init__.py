@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from noterl.callback import Callback
     from noterl.history import History
     from noterl.multi_agent import MultiAgent
+    from noterl.population import Population
     from noterl.registry import register
     from noterl.replay import Replay
     from noterl.types import Batch

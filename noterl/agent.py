@@ -30,6 +30,7 @@ from noterl.export.policy import make_policy
 from noterl.heads import Q, one_of
 from noterl.history import History
 from noterl.learning import optimizers
+from noterl.learning.device import runs_on_device
 from noterl.learning.dry_run import check_networks, naming_network
 from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.gradient_values import GradientValues
@@ -41,6 +42,7 @@ from noterl.random import Generators, check_seed, construction
 from noterl.replay import Replay
 from noterl.training import state as agent_state
 from noterl.training.configuration import settled
+from noterl.training.device_loop import DeviceLoop
 from noterl.training.dispatch import CallbackList
 from noterl.training.evaluation import STATISTICS, Episode, Player, evaluate, seeds_and_explorer, statistics
 from noterl.training.fit_arguments import (
@@ -344,7 +346,10 @@ class Agent(Algorithm):
         session.fits += 1
         restart = seed is not None and not budget.resumed
         learner.attach(source, session.count(source, num_envs, pool))
-        lanes = session.open(source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec)
+        on_device = pool is None and not session.info and runs_on_device(learner, source)
+        lanes = session.open(
+            source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec, on_device=on_device
+        )
         lanes.ledger.record_info(session.info)
         learner.open(lanes.num_envs)
         actor.attach(lanes)
@@ -359,7 +364,8 @@ class Agent(Algorithm):
         session.events = session.callbacks.bind()
         with session.training():
             session.start_workers(actor)
-            Loop(learner, actor, session, self._counters, budget, history).run()
+            loop = DeviceLoop if on_device else Loop
+            loop(learner, actor, session, self._counters, budget, history).run()
         if not self.updates:
             warnings.warn(
                 f"fit ended without a gradient update, after {self.steps} environment steps: {learner.first_update}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from noterl.collect.device import DeviceLanes
 from noterl.collect.fields import check_info_spec
 from noterl.collect.lanes import Lanes
 from noterl.collect.pool import PoolLanes
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from noterl.envs.multi_agent.parallel import TeamReward
     from noterl.random import Generators
 
-__all__ = ["Lanes", "PoolLanes", "TeamLanes", "VectorLanes", "WorkerError", "Workers", "open_lanes"]
+__all__ = ["DeviceLanes", "Lanes", "PoolLanes", "TeamLanes", "VectorLanes", "WorkerError", "Workers", "open_lanes"]
 
 
 def open_lanes(
@@ -26,7 +27,8 @@ def open_lanes(
     generators: Generators,
     team_reward: TeamReward | None = None,
     info_spec: InfoSpec | None = None,
-) -> Lanes | VectorLanes:
+    on_device: bool = False,
+) -> Lanes | VectorLanes | DeviceLanes:
     """Return lanes of the kind that the source's environments need.
 
     Args:
@@ -35,11 +37,14 @@ def open_lanes(
         generators: the seeds of resets come from those named "environment/...".
         team_reward: for environments with several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
         info_spec: fields of `info` that the transitions hold; see `Algorithm.info_spec`.
+        on_device: whether pure functions run on the device; otherwise they are stepped as a vector environment.
 
     Raises:
         ValueError: if there is an `info_spec`, and the environment has several agents.
     """
     check_info_spec(source, info_spec)
+    if on_device:
+        return DeviceLanes(source, num_envs, generators)
     if source.steps_together:
         return VectorLanes(source, generators, info_spec, num_envs)
     if source.team is None:

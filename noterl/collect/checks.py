@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.collect.action_log import MAX_BYTES, ActionLog
+from noterl.collect.device import check_device_state
 from noterl.collect.info import REDUCTIONS, STATE
 from noterl.collect.rows import INFO, row_specs
 from noterl.utils.schema import Array, DictOf, Int, ListOf, check
@@ -42,7 +43,11 @@ def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec
     actions: list[Any]
     log = ActionLog(action_space, count if "vector" in state else None)
     recorded = (Array(log.dtype, (None, *log.shape[1:])), None)
-    if "vector" in state:
+    if "device" in state:
+        check(state, {"lanes": [{}] * count, "ledger": ledger, "device": dict}, "lanes")
+        check_device_state(state["device"], count)
+        actions = []
+    elif "vector" in state:
         actions = [state["vector"]["actions"]]
         unreset = Array(np.bool_, (count,))
         vector: dict[str, Any] = {"mode": str, "seed": _SEED, "actions": recorded, "unreset": unreset}

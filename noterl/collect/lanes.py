@@ -237,8 +237,9 @@ class Lanes:
         A state of another number of lanes is ignored. No warning is given if the user chose the number (`num_envs`).
         """
         lanes = state["lanes"]
-        if "vector" in state or (len(lanes) != self.num_envs and self.source.num_envs is not None):
-            kind = "a vector environment" if "vector" in state else f"{len(lanes)} environments"
+        if "vector" in state or "device" in state or (len(lanes) != self.num_envs and self.source.num_envs is not None):
+            kinds = {"vector": "a vector environment", "device": "environments on the device"}
+            kind = next((name for key, name in kinds.items() if key in state), f"{len(lanes)} environments")
             warn_restarted("the environments", f"the state is of {kind}", "Their episodes restart")
         elif len(lanes) == self.num_envs and is_ahead(state):
             warn_restarted("the environments", "their workers had collected further", "Their episodes restart")

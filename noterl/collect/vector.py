@@ -44,7 +44,7 @@ class VectorLanes:
         source: holds the vector environment.
         generators: the seed of the reset comes from the generator "environment/vector".
         info_spec: see `Lanes`.
-        num_envs: the number of lanes, if the source's maker makes the vector environment.
+        num_envs: the number of lanes, if the source makes a vector environment of any number.
 
     Attributes:
         fields: see `Lanes`.

@@ -9,10 +9,12 @@ from noterl.envs.checking.check import check
 from noterl.envs.checking.report import Report
 from noterl.envs.checking.vector import autoreset_mode
 from noterl.envs.envpool import EnvPool
+from noterl.envs.functional import FunctionalEnv, FunctionalVectorEnv, functional
 from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.snapshots import equal, get_state, replay, set_state
 from noterl.envs.source import EnvSource, resolve
 from noterl.envs.spaces import check_spaces
+from noterl.envs.tasks.cartpole import functional_cartpole
 from noterl.envs.tasks.cliffwalk import BlindCliffwalk
 from noterl.envs.tasks.goals import BitFlip, Reach2D
 from noterl.envs.tasks.signals import Signals
@@ -30,6 +32,8 @@ __all__ = [
     "EnvPool",
     "EnvSource",
     "FrameStack",
+    "FunctionalEnv",
+    "FunctionalVectorEnv",
     "Game",
     "GameEnv",
     "Reach2D",
@@ -40,6 +44,8 @@ __all__ = [
     "check",
     "check_spaces",
     "equal",
+    "functional",
+    "functional_cartpole",
     "get_state",
     "preprocess",
     "replay",

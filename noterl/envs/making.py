@@ -12,6 +12,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
+from noterl.envs.functional import FunctionalEnv, find_functional
 from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.multi_agent.parallel import as_team
 from noterl.envs.spaces import is_space, show
@@ -21,9 +22,8 @@ Env = gymnasium.Env[Any, Any]
 Builder = Callable[[str | None], Any]
 
 MAY_BE = (
-    "a gymnasium id, an environment, a game, a factory without arguments, a vector environment, a maker of one such as "
-    "noterl.envs.Atari, or a pair "
-    "(observation_space, action_space)"
+    "a gymnasium id, an environment, a functional environment, a game, a factory without arguments, a vector "
+    "environment, a maker of one such as noterl.envs.Atari, or a pair (observation_space, action_space)"
 )
 
 # gymnasium.make_vec adds these to the arguments of the environment.
@@ -43,6 +43,11 @@ def open_env(env: Any) -> tuple[Env | VectorEnv[Any, Any, Any], Builder | None, 
         ValueError: if `env` neither is nor makes an environment.
         ImportError: if it needs a package that is not installed.
     """
+    functional = find_functional(env)
+    if functional is not None:
+        return functional, functools.partial(_copy_functional, functional), True
+    if isinstance(env, FunctionalEnv):
+        return env.copy(), functools.partial(_copy_functional, env), True
     if isinstance(env, str | EnvSpec):
         build: Builder = functools.partial(make_registered, env)
         return build(None), build, True
@@ -71,6 +76,9 @@ def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
     """
     if isinstance(value, VectorEnv):
         return value
+    functional = find_functional(value)
+    if functional is not None:
+        return functional
     team = as_team(value)
     if team is not None or isinstance(value, gymnasium.Env):
         return team or value
@@ -100,6 +108,10 @@ def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: 
     except (gymnasium.error.Error, ValueError) as error:
         raise ValueError(f"env: {error}") from error
     return as_team(made) or made
+
+
+def _copy_functional(env: FunctionalEnv, render_mode: str | None) -> FunctionalEnv:
+    return env.copy()
 
 
 def _call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:

@@ -14,6 +14,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from noterl.envs import description
 from noterl.envs.atari import Atari
 from noterl.envs.envpool import EnvPool
+from noterl.envs.functional import FunctionalEnv, FunctionalVectorEnv, Functions
 from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.making import (
     MAY_BE,
@@ -174,6 +175,11 @@ class EnvSource:
         return self._game
 
     @property
+    def functions(self) -> Functions | None:
+        """The pure functions of the environment; None for other environments, and if a wrapper is around them."""
+        return self._env.functions if isinstance(self._env, FunctionalEnv) else None
+
+    @property
     def vector(self) -> VectorEnv[Any, Any, Any] | None:
         """The vector environment that steps its lanes together, or None."""
         return None if self.num_envs is None or type(self._env) is SyncVectorEnv else self._env
@@ -181,7 +187,7 @@ class EnvSource:
     @property
     def steps_together(self) -> bool:
         """Whether a vector environment steps the lanes together."""
-        return self.maker is not None or self.vector is not None
+        return self.maker is not None or self.vector is not None or self.functions is not None
 
     def vectorized(self) -> EnvSource:
         """Return a source of the same environments whose lanes are stepped by gymnasium's native vector environment.
@@ -245,11 +251,13 @@ class EnvSource:
         """Return the vector environment; if it was made here and has been closed, make it again.
 
         Args:
-            num_envs: the number of lanes, for a `maker`.
+            num_envs: the number of lanes, for pure functions or a `maker`.
 
         Raises:
             ValueError: if the vector environment has other spaces than single ones.
         """
+        if self.functions is not None:
+            return FunctionalVectorEnv(self.functions, num_envs or 1)
         if self.maker is not None:
             self._close_vector()
             self._made_vector = self._checked_vector(self.maker.make_vector(1 if num_envs is None else num_envs))
@@ -373,6 +381,8 @@ def resolve(env: Any) -> EnvSource:
 
             - a gymnasium id or `EnvSpec`;
             - a `noterl.envs.games.Game`;
+            - a functional environment: one of `noterl.envs.functional`, a `FuncEnv` of gymnasium, an environment of
+              gymnax, Brax, MuJoCo Playground or Jumanji, or an id such as "gymnax:CartPole-v1";
             - an environment of gymnasium or of classic gym (0.21 and 0.26);
             - an environment with several agents, with PettingZoo's parallel API or with lists of observations, actions
               and rewards;

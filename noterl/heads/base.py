@@ -45,6 +45,8 @@ class Head:
         takes_noise: whether a noise of `noterl.noise` can explore.
         samples: whether the head can explore with its own distribution, without policy and noise.
         output_activation: the activation that the head applies to the outputs; networks have linear outputs.
+        sampled_from: the distribution of the numbers that `sample_actions` needs, "uniform" (in [0, 1)) or "normal";
+            None if actions are sampled in NumPy only.
         takes_mask: whether `deterministic`, `explore` and `random` take a further argument `mask`, bool `[N, A]`, and
             return legal actions only. See `noterl.utils.masks` for the layout of a mask.
         action_space: the space that the head is bound to.
@@ -57,6 +59,7 @@ class Head:
     takes_noise: bool = False
     samples: bool = False
     output_activation: ClassVar[str] = "linear"
+    sampled_from: str | None = None
     takes_mask: ClassVar[bool] = False
     action_space: spaces.Space[Any]
 
@@ -64,6 +67,11 @@ class Head:
     def size(self) -> int:
         """The number of the network's outputs for each observation."""
         return self.width * spaces.flatdim(self.action_space)
+
+    @property
+    def num_sampled(self) -> int:
+        """The number of random numbers for one action of `sample_actions`."""
+        return self.size // self.width
 
     @property
     def noise_size(self) -> int:
@@ -99,6 +107,13 @@ class Head:
     def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
         """Return the training actions `[N, ...]` at environment step `step`."""
         raise NotImplementedError(f"{type(self).__name__} must define explore(values, explorer, step)")
+
+    def sample_actions(self, values: Any, numbers: Any) -> Any:
+        """Return actions `[B, ...]` for outputs `[B, ...]`, as tensors, from random numbers `[B, num_sampled]`.
+
+        Their distribution is that of `explore` with a plain `Explorer`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define sample_actions(values, numbers)")
 
     def cloning_loss(self, values: Any, action: Any) -> Any:
         """Return the loss `[B]` of outputs `[B, ...]` for an expert's actions `[B, ...]`, for `Agent.pretrain`."""

@@ -36,6 +36,7 @@ class Categorical(Head):
     acts_on: tuple[str, ...] = ("logits",)
     samples = True
     output_activation = "softmax"
+    sampled_from = "uniform"
     takes_mask = True
     counts: tuple[int, ...]
 
@@ -84,6 +85,17 @@ class Categorical(Head):
         """Return the outputs `[B, A]` in which choices outside of the mask have the probability 0."""
         return values if mask is None else ops.where(mask, values, ILLEGAL)
 
+    def sample_actions(self, values: Tensor, numbers: Tensor) -> Tensor:
+        """Return samples `[B, ...]` of the softmax, int32, from uniform numbers `[B, A]`, by the Gumbel-max trick.
+
+        `argmax(logits + g)` with `g = -log(-log(u))` has the probabilities of the softmax (Gumbel, 1954).
+        """
+        perturbed = self._perturbed(values, numbers)
+        choices = [ops.cast(ops.argmax(part, axis=-1), "int32") for part in split(perturbed, self.counts)]
+        if isinstance(self.action_space, spaces.Discrete):
+            return choices[0]
+        return ops.reshape(ops.stack(choices, axis=-1), (-1, *(self.action_space.shape or ())))
+
     def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the log-probability `[B]` of actions `[B, ...]` under outputs `[B, A]`, summed over the parts."""
         from noterl import losses
@@ -127,7 +139,7 @@ class Categorical(Head):
             uniform: numbers in [0, 1), `[B, A]`.
             temperature: of the softmax, above 0.
         """
-        perturbed = self._logits(values) - ops.log(-ops.log(ops.clip(uniform, _TINY, 1.0 - _TINY)))
+        perturbed = self._perturbed(values, uniform)
         parts = split(perturbed, self.counts)
         soft = ops.concatenate([ops.softmax(part / temperature, axis=-1) for part in parts], axis=-1)
         return ops.stop_gradient(self.greedy(perturbed) - soft) + soft
@@ -144,6 +156,10 @@ class Categorical(Head):
                 "forward must return logits, but its outputs are probabilities: remove the softmax from the network, "
                 "or declare head = noterl.heads.Probabilities() in the agent's class"
             )
+
+    def _perturbed(self, values: Tensor, uniform: Tensor) -> Tensor:
+        """Return the logits plus Gumbel noise, from uniform numbers."""
+        return self._logits(values) - ops.log(-ops.log(ops.clip(uniform, _TINY, 1.0 - _TINY)))
 
     def _logits(self, values: Tensor) -> Tensor:
         return values
@@ -213,6 +229,7 @@ class Bernoulli(Head):
     kinds = (spaces.MultiBinary,)
     outputs = "a logit for each value of an action"
     samples = True
+    sampled_from = "uniform"
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the most probable actions; 0 where both values are equally probable."""
@@ -223,6 +240,11 @@ class Bernoulli(Head):
         # The sigmoid, without overflow for large negative logits.
         probabilities = 0.5 + 0.5 * np.tanh(0.5 * values)
         return self._reshape(explorer.generator.random(values.shape) < probabilities)
+
+    def sample_actions(self, values: Tensor, numbers: Tensor) -> Tensor:
+        """Return sampled actions `[B, ...]` of the space's dtype, from uniform numbers `[B, A]`."""
+        space: Any = self.action_space
+        return ops.reshape(ops.cast(numbers < ops.sigmoid(values), str(space.dtype)), (-1, *space.shape))
 
     def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the log-probability `[B]` of actions `[B, ...]` under outputs `[B, A]`, summed over the values."""
@@ -254,6 +276,7 @@ class Gaussian(Head):
     outputs = "the means and then the logarithms of the standard deviations"
     width = 2
     samples = True
+    sampled_from = "normal"
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the means as actions `[N, ...]`."""
@@ -263,6 +286,11 @@ class Gaussian(Head):
         """Return sampled actions `[N, ...]`, which may exceed the bounds."""
         mean, log_std = halves(values)
         return self._reshape(mean + np.exp(log_std) * explorer.generator.standard_normal(mean.shape, np.float32))
+
+    def sample_actions(self, values: Tensor, numbers: Tensor) -> Tensor:
+        """Return sampled actions `[B, ...]`, which may exceed the bounds, from standard normal numbers `[B, A]`."""
+        mean, log_std = halves(values)
+        return ops.reshape(mean + ops.exp(log_std) * numbers, (-1, *(self.action_space.shape or ())))
 
     def executed(self, actions: np.ndarray) -> np.ndarray:
         """Return the actions `[N, ...]` clipped to the bounds of the space."""

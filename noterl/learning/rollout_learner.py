@@ -49,6 +49,7 @@ class RolloutLearner(Learner):
         self._least_rows = least_rows
         self.rollout = self.memory = Rollout(algorithm.rollout_steps)
         check_positive("epochs", algorithm.epochs)
+        self.device: tuple[Any, Any] | None = None  # what the program for the device was made for, and the program
         self._data: Any = None  # the prepared rows [T N, ...] of the last rollout, on the device
 
     def build_memory(self) -> None:
@@ -62,8 +63,12 @@ class RolloutLearner(Learner):
         if self.algorithm.extra_spec:
             self._prepared_fields()
         self._compile_prepare()
-        may_stop = self.algorithm.stop_epochs(defaultdict(float)) is not None
-        self._update = self.program(report, self.algorithm.stop_epochs if may_stop else None)
+        self._update = self.program(report, self.algorithm.stop_epochs if self.may_stop else None)
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether the agent may end the updates on a rollout early."""
+        return self.algorithm.stop_epochs(defaultdict(float)) is not None
 
     def _compile_prepare(self) -> None:
         self._prepare = backends.current().compile_call(

@@ -64,7 +64,7 @@ class Loop:
             names, self._stepping = (*CLOCK, WORKERS), WORKERS
             lanes.set_check(self.guard.check)
         self.clock = self.history.time_split = dict.fromkeys(names, 0.0)
-        self._open: list[int] = []  # lanes whose episode has fired its begin event, but not its end event
+        self._open: dict[int, None] = {}  # lanes whose episode has fired its begin event, but no end event
         self._over = lanes.ledger.over  # those of them whose episode is over
         self._takes_mask = self.actor.head.takes_mask
         self._failed = False
@@ -296,7 +296,7 @@ class Loop:
             self.actor.reset_noise(lane)
         counters.episodes_begun += 1
         self.clock[self._stepping] += perf_counter() - started
-        self._open.append(lane)
+        self._open[lane] = None
         self._fire(self.events.on_episode_begin, number, {})
 
     def _accept_masks(self) -> None:
@@ -315,7 +315,7 @@ class Loop:
         """Fire `on_episode_begin` for the episodes that continue from the last fit."""
         for lane, running in enumerate(self.lanes.ledger.running):
             if running or lane in self._over:
-                self._open.append(lane)
+                self._open[lane] = None
                 self._fire(self.events.on_episode_begin, self.lanes.ledger.numbers[lane], {})
 
     def _end_episodes(self) -> None:
@@ -337,12 +337,12 @@ class Loop:
         complete, open_ = sum(lane in self._open for lane in self._over), len(self._open)
         run_all(
             *[self._end_episode] * complete,
-            *[lambda: self._fire_episode_end(self._open[0], False)] * (open_ - complete),
+            *[lambda: self._fire_episode_end(next(iter(self._open)), False)] * (open_ - complete),
             self.guard.check,
         )
 
     def _fire_episode_end(self, lane: int, complete: bool) -> None:
-        self._open.remove(lane)
+        del self._open[lane]
         self._fire(self.events.on_episode_end, self.lanes.ledger.numbers[lane], self._episode_logs(lane, complete))
 
     def _episode_logs(self, lane: int, complete: bool) -> Logs:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from noterl import envs
 from noterl.callback import Events
-from noterl.collect import Lanes, PoolLanes, TeamLanes, VectorLanes, Workers, open_lanes
+from noterl.collect import DeviceLanes, Lanes, PoolLanes, TeamLanes, VectorLanes, Workers, open_lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.history import History
 from noterl.learning.metrics import MetricMeans
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from noterl.acting.actor import Actor
 
 
-AnyLanes = Lanes | TeamLanes | VectorLanes | PoolLanes
+AnyLanes = Lanes | TeamLanes | VectorLanes | PoolLanes | DeviceLanes
 
 
 @dataclass(slots=True)
@@ -154,6 +154,7 @@ class Session:
         restart: bool,
         workers: Workers | None = None,
         info_spec: InfoSpec | None = None,
+        on_device: bool = False,
     ) -> AnyLanes:
         """Open the environments, or keep those that are open; unless `restart`, episodes in flight continue.
 
@@ -168,25 +169,30 @@ class Session:
             pool = PoolLanes(source, count, self._generators, workers, self.team_reward, info_spec)
             self.suspend()
             self.lanes = pool
-        elif self._keep_open(source, num_envs, restart):
+        elif self._keep_open(source, num_envs, restart, on_device):
             assert self.lanes is not None
             return self.lanes
         else:
             count = self.count(source, num_envs)
-            self.lanes = open_lanes(source, count, self._generators, self.team_reward, info_spec)
+            self.lanes = open_lanes(source, count, self._generators, self.team_reward, info_spec, on_device)
         saved, of_source = self._saved_lanes, self._saved_source
         self._saved_lanes = self._saved_source = None
         if saved and not restart and of_source in (None, source):
             self.lanes.set_state(saved)
         return self.lanes
 
-    def _keep_open(self, source: envs.EnvSource, num_envs: int | None, restart: bool) -> bool:
+    def _keep_open(self, source: envs.EnvSource, num_envs: int | None, restart: bool, on_device: bool) -> bool:
         """Return whether the open environments serve the next `fit`; if not, close them and keep their state."""
         count, lanes = self.count(source, num_envs), self.lanes
         assert not isinstance(lanes, PoolLanes), "workers end with each fit"
         if lanes is not None and lanes.source is source and restart and source.num_envs is not None:
             lanes.restart()  # a vector environment can be reset without making it again
-        elif lanes is not None and (restart or lanes.source is not source or count != lanes.num_envs):
+        elif lanes is not None and (
+            restart
+            or lanes.source is not source
+            or count != lanes.num_envs
+            or isinstance(lanes, DeviceLanes) != on_device
+        ):
             self.suspend()
         if self.lanes is None:
             return False

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, is_dense
+from noterl.backends.jax.device import DeviceProgram, PopulationProgram
 from noterl.backends.jax.scope import (
     Scope,
     compiler,
@@ -62,9 +63,14 @@ def _polyak(source: Any, target: Any, tau: Any) -> Any:
     return jnp.where(tau == 1.0, source, target + tau * (source - target))
 
 
+def loops_are_fast(variables: Sequence[Any]) -> bool:
+    """Return whether updates of these variables are fast inside of compiled loops; see `SeparateUpdates`."""
+    return is_dense(variables) or jax.default_backend() != "cpu"
+
+
 def compile_updates(step: Step, variables: Sequence[Any], *, period: int = 1, **options: Any) -> Program:
     """Compile gradient updates; the arguments are those of `UpdateProgram`."""
-    if options.get("jit_compile") is False or is_dense(variables) or jax.default_backend() != "cpu":
+    if options.get("jit_compile") is False or loops_are_fast(variables):
         return Updates(step, variables, period=period, **options)
     return SeparateUpdates(lambda single: Updates(single, variables, is_separate=True, **options), step, period)
 

@@ -45,7 +45,7 @@ class Updates(UpdateProgram):
         self._host_report = HostReport(jnp.concatenate)
         compiled = compiler(self.jit_compile)
         self._run_all, self._run_until_non_finite = compiled(self._all), compiled(self._until_non_finite)
-        self._run_until_stop = compiled(self._until_stop)
+        self._run_until_stop = compiled(self.until_stop)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
@@ -102,15 +102,15 @@ class Updates(UpdateProgram):
         positions = self._assigned or []
 
         def once(assigned: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
-            scope, result = self._once(_replaced(state, positions, assigned), batch, index)
+            scope, result = self._once(replaced(state, positions, assigned), batch, index)
             values = scope.values()
             return [values[k] for k in positions], jnp.asarray(scope.finite_losses), result
 
         assigned = [state[k] for k in positions]
         # Batches with random numbers use the loop also if K is 1; see `_separate_row`.
         _, assigned, finite, result = self._repeat(once, assigned, rows, count, start, until_false=False)
-        finite &= _all_finite(assigned)
-        after = _replaced(state, positions, assigned)
+        finite &= all_finite(assigned)
+        after = replaced(state, positions, assigned)
         weights = [after[k].ravel() for k in self._reported]
         vector, logs = self._host_report.write(finite.astype(jnp.float32)[None], result[0], weights)
         return vector, assigned, (logs, result[1])
@@ -125,16 +125,16 @@ class Updates(UpdateProgram):
         ran, _, finite, result = self._repeat(once, state, rows, count, start, until_false=True)
         return jnp.where(finite, ran, ran - 1), result
 
-    def _until_stop(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[list[Any], Any, Any, tuple]:
+    def until_stop(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[list[Any], Any, Any, tuple]:
         """Make updates until one fails; return the state, the number applied, whether `stop` was true, the results."""
         self.on_trace()
 
         def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple]:
             with Scope(self.variables, state) as scope:
                 result = self.step(batch, index)
-                stop = self.stop(result[0])  # type: ignore[misc]
+                stop = False if self.stop is None else self.stop(result[0])
             values = scope.values()
-            finite, stop = scope.finite & _all_finite(values), jnp.asarray(stop)
+            finite, stop = scope.finite & all_finite(values), jnp.asarray(stop)
             applied = finite & ~stop
             pairs = zip(values, state, strict=True)
             state = [old if new is old else jnp.where(applied, new, old) for new, old in pairs]
@@ -179,7 +179,7 @@ class Updates(UpdateProgram):
         return lambda state, batch, number: jax.lax.switch(number % period, branches, state, batch)
 
 
-def _all_finite(values: Sequence[Any]) -> Any:
+def all_finite(values: Sequence[Any]) -> Any:
     """Return whether all floating-point values are finite, by one reduction: each has a fixed cost."""
     return jnp.isfinite(jnp.concatenate([value.ravel() for value in finiteness_probes(values)])).all()
 
@@ -188,8 +188,14 @@ def _row(rows: Rows, k: Any) -> Batch:
     """Return batch `k`."""
     if isinstance(rows, GatheredRows):
         indices = jax.lax.dynamic_index_in_dim(rows.indices, k, keepdims=False)
-        return jax.tree.map(lambda array: jnp.take(array, indices, axis=0, mode="clip"), rows.data)
+        return row_of(rows.data, indices)
     return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, k, keepdims=False), rows)
+
+
+def row_of(data: Batch, indices: Any) -> Batch:
+    """Return the batch `[B, ...]` of rows `[T N, ...]` with these indices `[B]`."""
+    batch: Batch = jax.tree.map(lambda array: jnp.take(array, indices, axis=0, mode="clip"), data)
+    return batch
 
 
 def _separate_row(rows: Rows, k: Any) -> Batch:
@@ -205,7 +211,7 @@ def _separate_row(rows: Rows, k: Any) -> Batch:
     return jax.lax.cond(k >= 0, lambda: _row(rows, k), lambda: zeros)
 
 
-def _replaced(values: list[Any], positions: Sequence[int], others: Sequence[Any]) -> list[Any]:
+def replaced(values: list[Any], positions: Sequence[int], others: Sequence[Any]) -> list[Any]:
     """Return `values` with `others` at these positions."""
     values = list(values)
     for position, value in zip(positions, others, strict=True):

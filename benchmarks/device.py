@@ -1,0 +1,209 @@
+"""Measure training on the device: seconds to a solved CartPole, steps per second with 1,024 lanes, and populations.
+
+    KERAS_BACKEND=jax python -m benchmarks.device
+
+- `solve`: seconds of `fit` until the mean return of 20 episodes reaches 475, for 10 seeds, in processes of their own.
+  Each then plays 100 episodes. The compilation cache is warm: a first process fills it.
+- `lanes`: steps per second of PPO with 1,024 lanes and EarlyStopping, History and CSVLogger, after the first call.
+  With `--bare`, `prototypes/device_ppo_fast.py` runs in turn, and the ratio is shown.
+- `population`: seconds of a population against its single runs one after another, both with compiled programs.
+
+A bar is met if every seed meets it, or if the lower end of the 90 % interval over pairs meets it. The result is stored
+in benchmarks/results/speed/device.json if all parts run with at least five pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import stats
+from benchmarks.evaluation import versions
+from benchmarks.processes import RESULTS, machine, store, warn_if_busy
+
+RESULT = RESULTS / "speed" / "device.json"
+SOLVE_BAR, LANES_BAR, BARE_BAR, POPULATION_BAR = 2.0, 300_000.0, 0.8, 0.5
+PARTS = ("solve", "lanes", "population")
+
+
+def solving_agent(seed: int) -> Any:
+    """Return PPO with 64x64 units, 64 lanes of 32 steps and 4 epochs of 4 minibatches."""
+    import keras
+
+    import noterl
+    from noterl.schedules import Linear
+
+    agent = noterl.PPO(
+        noterl.envs.functional_cartpole(), rollout_steps=32, epochs=4, gamma=0.98, gae_lambda=0.8, seed=seed
+    )
+    optimizer = keras.optimizers.Adam(Linear(3e-3, 3e-4, 300_000), epsilon=1e-5, global_clipnorm=0.5)
+    agent.compile(optimizer=optimizer, batch_size=512)
+    return agent
+
+
+def solve(seed: int) -> dict[str, Any]:
+    """Train until 20 episodes have a mean return of 475; return the seconds and the evaluation."""
+    from noterl.callbacks import EarlyStopping
+
+    agent = solving_agent(seed)
+    begun = time.perf_counter()
+    stopping = EarlyStopping(trial_count=20, criterion=475)
+    history = agent.fit(steps=1_000_000, num_envs=64, callbacks=[stopping], verbose=0)
+    seconds = time.perf_counter() - begun
+    result = agent.evaluate(episodes=100, num_envs=20)
+    return {
+        "seed": seed,
+        "seconds": seconds,
+        "steps": agent.steps,
+        "episodes": len(history),
+        "evaluation": result["reward_mean"],
+    }
+
+
+def lanes_rate(steps: int, seed: int = 1) -> float:
+    """Return the steps per second with 1,024 lanes of 32 steps, networks of 32x32 and one epoch of 8 minibatches."""
+    import keras
+
+    import noterl
+    from noterl.callbacks import CSVLogger, EarlyStopping
+
+    agent = noterl.PPO(
+        noterl.envs.functional_cartpole(),
+        rollout_steps=32,
+        epochs=1,
+        gamma=0.98,
+        gae_lambda=0.8,
+        hidden=(32, 32),
+        seed=seed,
+    )
+    agent.compile(optimizer=keras.optimizers.Adam(3e-3, epsilon=1e-5, global_clipnorm=0.5), batch_size=4_096)
+    with tempfile.TemporaryDirectory() as folder:
+        callbacks = [EarlyStopping(trial_count=100, criterion=1e9), CSVLogger(Path(folder) / "log.csv")]
+        agent.fit(steps=1_024 * 32, num_envs=1_024, callbacks=callbacks, verbose=0)
+        begun = time.perf_counter()
+        agent.fit(steps=steps, callbacks=callbacks, verbose=0)
+        return steps / (time.perf_counter() - begun)
+
+
+def bare_rate(prototype: Path) -> float:
+    """Return the steps per second of the bare prototype with the same sizes on one device."""
+    source = prototype.read_text().replace("D=2;", "D=1;")
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "bare.py"
+        script.write_text(source)
+        words = [sys.executable, str(script), *["1024", "32", "1", "8", "32", "100", "3e-3"]]
+        output = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return float(re.search(r"= ([\d,]+) steps/s wall", output)[1].replace(",", ""))  # type: ignore[index]
+
+
+def population_seconds(members: int, steps: int) -> tuple[float, float]:
+    """Return the seconds of a population, and of its members one after another, without compilation."""
+    import noterl
+
+    population = noterl.Population(solving_agent(1), seeds=members)
+    population.fit(steps=2_048, num_envs=64)
+    begun = time.perf_counter()
+    population.fit(steps=steps)
+    together = time.perf_counter() - begun
+    single = solving_agent(1)
+    single.fit(steps=2_048, num_envs=64, verbose=0)
+    begun = time.perf_counter()
+    for _ in range(members):  # one agent, so that its program is compiled once
+        single.fit(steps=steps, verbose=0)
+    return together, time.perf_counter() - begun
+
+
+def run_separately(name: str, *words: str, cache: str) -> Any:
+    """Return the result of a part in a process of its own, with JAX's compilation cache in a folder."""
+    environment = {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": cache,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    command = [sys.executable, "-m", "benchmarks.device", "--one", name, *words]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def measure_solve(seeds: int, cache: str) -> dict[str, Any]:
+    cold = run_separately("solve", "0", cache=cache)
+    runs = [run_separately("solve", str(seed), cache=cache) for seed in range(seeds)]
+    met = sum(each["seconds"] <= SOLVE_BAR and each["evaluation"] >= 475 for each in runs)
+    slowest = max(each["seconds"] for each in runs)
+    print(f"solve: {met} of {seeds} seeds, the slowest in {slowest:.2f} s (cold {cold['seconds']:.2f} s)", flush=True)
+    return {"cold": cold, "runs": runs, "bar": SOLVE_BAR, "met": met}
+
+
+def measure_lanes(pairs: int, steps: int, prototype: Path | None, cache: str) -> dict[str, Any]:
+    ours, theirs = [], []
+    for _ in range(pairs):
+        ours.append(run_separately("lanes", str(steps), cache=cache))
+        if prototype is not None:
+            theirs.append(bare_rate(prototype))
+    result: dict[str, Any] = {"rates": ours, "median": float(np.median(ours)), "bar": LANES_BAR}
+    if theirs:
+        result |= {"bare": theirs, **stats.paired_ratio(ours, theirs), "bare_bar": BARE_BAR}
+    print(f"lanes: {result['median']:,.0f} steps/s, ratio to the bare program {result.get('ratio')}", flush=True)
+    return result
+
+
+def measure_population(pairs: int, members: int, steps: int, cache: str) -> dict[str, Any]:
+    runs = [run_separately("population", str(members), str(steps), cache=cache) for _ in range(pairs)]
+    together, apart = ([each[side] for each in runs] for side in (0, 1))
+    ratio = stats.paired_ratio(together, apart)
+    print(f"population of {members}: {np.median(together):.1f} s, single runs {np.median(apart):.1f} s, {ratio}")
+    return {"members": members, "together": together, "apart": apart, **ratio, "bar": POPULATION_BAR}
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], prog="device.py")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3_276_800, help="steps of `lanes`")
+    parser.add_argument("--members", type=int, default=64)
+    parser.add_argument("--member-steps", type=int, default=20_480, help="steps of each member of `population`")
+    parser.add_argument("--bare", type=Path, help="path of the bare program device_ppo_fast.py")
+    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(words)
+    if arguments.one:
+        name, *numbers = arguments.one
+        one = {"solve": solve, "lanes": lanes_rate, "population": population_seconds}[name]
+        print(json.dumps(one(*map(int, numbers))))  # type: ignore[operator]
+        return
+    start = machine()
+    warn_if_busy(start)
+    result: dict[str, Any] = {
+        "task": "device",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "pairs": arguments.pairs,
+        "machine": start,
+        "versions": versions(("noterl", "numpy", "jax", "keras")),
+    }
+    with tempfile.TemporaryDirectory() as cache:
+        if "solve" in arguments.parts:
+            result["solve"] = measure_solve(arguments.seeds, cache)
+        if "lanes" in arguments.parts:
+            result["lanes"] = measure_lanes(arguments.pairs, arguments.steps, arguments.bare, cache)
+        if "population" in arguments.parts:
+            pairs, members = arguments.pairs, arguments.members
+            result["population"] = measure_population(pairs, members, arguments.member_steps, cache)
+    if arguments.pairs >= stats.MIN_PAIRS and arguments.parts == list(PARTS):
+        store(result, RESULT)
+        print(f"stored in {RESULT}")
+
+
+if __name__ == "__main__":
+    main()

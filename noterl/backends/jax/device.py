@@ -1,0 +1,454 @@
+"""Rollouts in environments of JAX, and the updates on them, as one compiled call on the device.
+
+A position counts the steps of all lanes within a rollout: position `t N + lane` is the step of a lane in round t. A
+call goes from one position to another one, which may lie several rollouts ahead, or in the middle of a round. All
+positions share one compiled program, and the random numbers of a step depend on its rollout, round and lane only. So
+splitting training into calls does not change a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from noterl.backends.common import GatheredRows, Step
+from noterl.backends.jax.scope import Scope, compiler, read_values
+from noterl.backends.jax.updates import Updates, all_finite, replaced, row_of
+from noterl.types import Batch
+
+_SAMPLERS: dict[str, Callable[..., Any]] = {"uniform": jax.random.uniform, "normal": jax.random.normal}
+
+
+class Rows(NamedTuple):
+    """A rollout, `[T, N, ...]` each."""
+
+    observation: Any
+    action: Any
+    reward: Any
+    next_observation: Any
+    terminated: Any
+    ended: Any
+
+
+class Carry(NamedTuple):
+    """What a call receives from the last one.
+
+    Attributes:
+        key: of the rollout in progress.
+        states: of the environments, a pytree of arrays `[N, ...]`.
+        observations: as networks receive them, `[N, ...]`.
+        returns: sums of rewards of the episodes in flight, `[N]`, float32.
+        rests: what rounding has lost of `returns`, `[N]`.
+        lengths: steps of the episodes in flight, `[N]`.
+        rollout: the rollout in progress.
+    """
+
+    key: Any
+    states: Any
+    observations: Any
+    returns: Any
+    rests: Any
+    lengths: Any
+    rollout: Rows
+
+
+class Report(NamedTuple):
+    """What happened in a call of C rollouts.
+
+    Attributes:
+        ended: whether the step of a lane in a round ended its episode, `[C T, N]`.
+        returns: where an episode ended, its return, float32 `[C T, N]`.
+        rests: what rounding has lost of `returns`, `[C T, N]`.
+        lengths: where an episode ended, its number of steps, `[C T, N]`.
+        applied: the number of updates on each rollout that were applied, `[C]`.
+        stopped: whether `stop` ended the updates on the rollout, `[C]`.
+        logs: values by name, `[C, K, ...]`.
+    """
+
+    ended: Any
+    returns: Any
+    rests: Any
+    lengths: Any
+    applied: Any
+    stopped: Any
+    logs: dict[str, Any]
+
+
+@dataclass(eq=False, kw_only=True)
+class DeviceProgram:
+    """Collecting and learning on the device, called as `program(carry, begin, end, scheduled)`.
+
+    Args:
+        reset: `key -> (observation, state)` of one environment.
+        step_environment: `(key, state, action) -> (observation, state, reward, terminated, truncated)`.
+        encode: observations of the environments `[N, ...]` -> those of networks `[N, ...]`.
+        act_best: observations of networks `[N, ...]` -> the actions for environments, without exploration.
+        act: (observations of networks, random numbers `[N, num_sampled]`) -> (actions, those for environments).
+        sampled_from: the distribution of these numbers, "uniform" or "normal".
+        num_sampled: the number of these numbers for one action.
+        discount: returns the discount factor.
+        prepare: a rollout `[T, N, ...]` -> rows `[T N, ...]`.
+        step: one gradient update, as for `UpdateProgram`.
+        stop: as for `UpdateProgram`.
+        variables: all variables that these functions may read or assign.
+        scheduled: those of the variables that have a schedule.
+        length: T, the rounds of a rollout.
+        num_envs: N.
+        epochs: passes over each rollout.
+        batch_size: rows of a minibatch.
+        rollouts: C, the largest number of rollouts in one call.
+        jit_compile: False runs it operation by operation.
+        on_trace: called for each program that is traced.
+    """
+
+    reset: Callable[[Any], tuple[Any, Any]]
+    step_environment: Callable[..., tuple[Any, ...]]
+    encode: Callable[[Any], Any]
+    act_best: Callable[[Any], Any]
+    act: Callable[[Any, Any], tuple[Any, Any]]
+    sampled_from: str
+    num_sampled: int
+    discount: Callable[[], Any]
+    prepare: Callable[[Batch], Batch]
+    step: Step
+    stop: Callable[[dict[str, Any]], Any] | None
+    variables: Sequence[Any]
+    scheduled: Sequence[Any]
+    length: int
+    num_envs: int
+    epochs: int
+    batch_size: int
+    rollouts: int
+    jit_compile: bool | str = "auto"
+    on_trace: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.size = self.length * self.num_envs
+        self.updates = self.epochs * -(-self.size // self.batch_size)
+        positions = {id(variable): position for position, variable in enumerate(self.variables)}
+        self._scheduled = [positions[id(variable)] for variable in self.scheduled]
+        self._updates = Updates(self.step, self.variables, stop=self.stop, jit_compile=self.jit_compile)
+        compiled = compiler(self.jit_compile)
+        # Its shapes are needed before it is traced in the loop; a jitted function is traced once for both.
+        self._learn = compiled(self._learn_traced)
+        self._run, self._learn_carefully = compiled(self.run), compiled(self._carefully)
+        self.start = compiled(self._start)
+
+    def __call__(self, carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple[Carry, Report]:
+        """Train from position `begin` of the rollout in progress to `end`, and write the variables back.
+
+        If an update is not finite, the call ends with the rollout of this update, of which `applied` updates are kept.
+
+        Args:
+            carry: what `start` or the last call returned.
+            begin: below T N.
+            end: at most C T N.
+            scheduled: the values of the scheduled variables for each rollout, `[C, variables]`.
+        """
+        state, carry, report, finite = self._run(
+            read_values(self.variables), carry, np.int32(begin), np.int32(end), scheduled
+        )
+        report = jax.tree.map(np.asarray, report)
+        if not finite and self.stop is None:
+            number = int(np.flatnonzero(report.applied < self.updates)[0])
+            state, carry, applied, logs = self._learn_carefully(state, carry, scheduled[number])
+            report = report._replace(applied=report.applied.copy(), logs=jax.tree.map(np.array, report.logs))
+            report.applied[number] = min(int(applied), self.updates - 1)
+            for name, values in logs.items():
+                report.logs[name][number] = values
+        for variable, value in zip(self.variables, state, strict=True):
+            variable._value = value
+        return carry, report
+
+    def run(
+        self, state: list[Any], carry: Carry, begin: Any, end: Any, scheduled: Any, *, ends_early: bool = True
+    ) -> tuple[list[Any], Carry, Report, Any]:
+        """Return the state, the carry, the report, and whether all updates are finite; pure.
+
+        If `ends_early`, the call ends with an update that is not finite. Otherwise no updates follow it: members of a
+        population share one loop.
+        """
+        self.on_trace()
+        learned = jax.eval_shape(self._learn, state, carry, scheduled[0])
+        report = self._empty_report(learned[-1])
+
+        def unfinished(loop: tuple) -> Any:
+            number, _, _, _, finite = loop
+            more = number * self.size < end
+            return more & finite if ends_early else more
+
+        def body(loop: tuple) -> tuple:
+            number, state, carry, report, finite = loop
+            first = jnp.maximum(begin - number * self.size, 0)
+            last = jnp.minimum(end - number * self.size, self.size)
+            carry, report = self._collect(state, carry, report, number, first, last)
+            full = last == self.size
+            state, carry, report, finite = jax.lax.cond(
+                full, self._learn_and_report, self._skip, state, carry, report, finite, number, scheduled
+            )
+            return number + 1, state, carry, report, finite
+
+        start = jnp.zeros((), jnp.int32), state, carry, report, jnp.asarray(True)
+        _, state, carry, report, finite = jax.lax.while_loop(unfinished, body, start)
+        return state, carry, report, finite
+
+    def _start(self, key: Any) -> Carry:
+        """Return the carry of new episodes in all lanes, for a key of uint32 `[2]`."""
+        first, second = jax.random.split(key)
+        observations, states = self._reset_all(first)
+        states = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
+        lanes = jnp.zeros(self.num_envs, jnp.float32)
+        action = jax.eval_shape(self._act, read_values(self.variables), observations, first)[0]
+
+        def rows(like: Any) -> Any:
+            return jnp.zeros((self.length, *like.shape), like.dtype)
+
+        flags = jnp.zeros(self.num_envs, bool)
+        fields = Rows(observations, action, lanes, observations, flags, flags)
+        rollout = Rows(*map(rows, fields))
+        return Carry(second, states, observations, lanes, lanes, lanes.astype(jnp.int32), rollout)
+
+    def _empty_report(self, logs: dict[str, Any]) -> Report:
+        rounds, lanes = (self.rollouts * self.length, self.num_envs), jnp.zeros
+        return Report(
+            lanes(rounds, bool),
+            lanes(rounds, jnp.float32),
+            lanes(rounds, jnp.float32),
+            lanes(rounds, jnp.int32),
+            lanes(self.rollouts, jnp.int32),
+            lanes(self.rollouts, bool),
+            {name: lanes((self.rollouts, *value.shape), value.dtype) for name, value in logs.items()},
+        )
+
+    def play(self, state: list[Any], key: Any, episodes: int) -> tuple[Any, Any]:
+        """Play episodes without exploration; return their returns and lengths, `[episodes]`; pure."""
+        first, second = jax.random.split(key)
+        observations, states = jax.vmap(self.reset)(jax.random.split(first, episodes))
+        zeros = jnp.zeros(episodes, jnp.float32)
+        start = (self._encoded(observations), states, zeros, zeros.astype(jnp.int32), zeros == 0, jnp.int32(0))
+
+        def body(loop: tuple) -> tuple:
+            observations, states, returns, lengths, alive, t = loop
+            with Scope(self.variables, state):
+                actions = self.act_best(observations)
+            keys = jax.random.split(jax.random.fold_in(second, t), episodes)
+            now, new, reward, terminated, truncated = jax.vmap(self.step_environment)(keys, states, actions)
+            after = _like((self._encoded(now), new), (observations, states))
+            returns, lengths = returns + jnp.where(alive, reward, 0), lengths + alive
+            return *after, returns, lengths, alive & ~(terminated | truncated), t + 1
+
+        _, _, returns, lengths, *_ = jax.lax.while_loop(lambda loop: loop[4].any(), body, start)
+        return returns, lengths
+
+    # Collecting
+
+    def _collect(
+        self, state: list[Any], carry: Carry, report: Report, number: Any, first: Any, last: Any
+    ) -> tuple[Carry, Report]:
+        """Take the steps of rollout `number` from position `first` to `last`."""
+        rounds = first // self.num_envs, -(-last // self.num_envs)
+
+        def counted(t: Any) -> Any:
+            place = t * self.num_envs + jnp.arange(self.num_envs)
+            return (place >= first) & (place < last)
+
+        carry = jax.lax.fori_loop(*rounds, lambda t, carry: self._round(state, carry, t, counted(t)), carry)
+        # A loop of its own: fused with the products of an environment, sums would be rounded differently.
+        found: tuple[Carry, Report] = jax.lax.fori_loop(
+            *rounds, lambda t, loop: self._add_rewards(loop, number, t, counted(t)), (carry, report)
+        )
+        return found
+
+    def _round(self, state: list[Any], carry: Carry, t: Any, counted: Any) -> Carry:
+        """Step the `counted` lanes `[N]` in round t; the others do not change."""
+        act_key, step_key, reset_key = jax.random.split(jax.random.fold_in(carry.key, t), 3)
+        actions, executed = self._act(state, carry.observations, act_key)
+        step_keys = jax.random.split(step_key, self.num_envs)
+        observations, states, *outcome = jax.vmap(self.step_environment)(step_keys, carry.states, executed)
+        reward, terminated, truncated = (
+            jnp.broadcast_to(jnp.asarray(value).astype(dtype), (self.num_envs,))
+            for value, dtype in zip(outcome, (jnp.float32, bool, bool), strict=True)
+        )
+        after = _like((self._encoded(observations), states), (carry.observations, carry.states))
+        ended = terminated | truncated
+        # A reset costs as much as a step, and most rounds of a few lanes need none.
+        now = jax.lax.cond(ended.any(), self._reset_ended, lambda key, ended, after: after, reset_key, ended, after)
+        rows = Rows(carry.observations, actions, reward, after[0], terminated, ended)
+        rollout = jax.tree.map(lambda all_, new: all_.at[t].set(_select(counted, new, all_[t])), carry.rollout, rows)
+        kept = jax.tree.map(partial(_select, counted), now, (carry.observations, carry.states))
+        return carry._replace(observations=kept[0], states=kept[1], rollout=rollout)
+
+    def _add_rewards(self, loop: tuple[Carry, Report], number: Any, t: Any, counted: Any) -> tuple[Carry, Report]:
+        """Add the rewards of the `counted` lanes in round t to the returns of their episodes, and report ends."""
+        carry, report = loop
+        ended = carry.rollout.ended[t]
+        returns, lost = _two_sum(carry.returns, carry.rollout.reward[t])
+        sums = returns, carry.rests + lost, carry.lengths + 1
+        row = number * self.length + t
+        fields = dict(zip(Report._fields, (ended & counted, *sums), strict=False))
+        report = report._replace(**{name: getattr(report, name).at[row].set(new) for name, new in fields.items()})
+        before = carry.returns, carry.rests, carry.lengths
+        kept = (jnp.where(counted, jnp.where(ended, 0, new), old) for new, old in zip(sums, before, strict=True))
+        return carry._replace(**dict(zip(("returns", "rests", "lengths"), kept, strict=True))), report
+
+    def _act(self, state: list[Any], observations: Any, key: Any) -> tuple[Any, Any]:
+        numbers = _SAMPLERS[self.sampled_from](key, (self.num_envs, self.num_sampled), jnp.float32)
+        with Scope(self.variables, state):
+            return self.act(observations, numbers)
+
+    def _reset_all(self, key: Any) -> tuple[Any, Any]:
+        observations, states = jax.vmap(self.reset)(jax.random.split(key, self.num_envs))
+        return self._encoded(observations), states
+
+    def _reset_ended(self, key: Any, ended: Any, after: tuple[Any, Any]) -> tuple[Any, Any]:
+        fresh = _like(self._reset_all(key), after)
+        found: tuple[Any, Any] = jax.tree.map(partial(_select, ended), fresh, after)
+        return found
+
+    def _encoded(self, observations: Any) -> Any:
+        return jnp.asarray(self.encode(observations))
+
+    # Learning
+
+    def _learn_traced(self, state: list[Any], carry: Carry, scheduled: Any) -> tuple:
+        """Learn from a complete rollout; return state, carry, finite, applied, stopped and logs.
+
+        If an update is not finite and there is no `stop`, state and carry are those before the updates.
+        """
+        before, rows, following = self._prepared(state, carry, scheduled)
+        if self.stop is not None:
+            after, applied, stopped, (logs, _) = self._updates.until_stop(before, rows, self.updates, 0)
+            return after, following, (applied == self.updates) | stopped, applied, stopped, logs
+
+        def once(loop: tuple[list[Any], Any], indices: Any) -> tuple[tuple[list[Any], Any], dict[str, Any]]:
+            values, finite = loop
+            with Scope(self.variables, values) as scope:
+                logs, _ = self.step(row_of(rows.data, indices), 0)
+            return (scope.values(), finite & scope.finite_losses), logs
+
+        (after, finite), logs = jax.lax.scan(once, (before, jnp.asarray(True)), rows.indices)
+        finite &= all_finite(after)
+        after = [jnp.where(finite, new, old) for new, old in zip(after, state, strict=True)]
+        following = following._replace(key=jnp.where(finite, following.key, carry.key))
+        return after, following, finite, jnp.where(finite, self.updates, 0), jnp.asarray(False), logs
+
+    def _carefully(self, state: list[Any], carry: Carry, scheduled: Any) -> tuple[list[Any], Carry, Any, dict]:
+        """Learn until an update is not finite; return the state, the carry, the number applied and the logs."""
+        before, rows, following = self._prepared(state, carry, scheduled)
+        after, applied, _, (logs, _) = self._updates.until_stop(before, rows, self.updates, 0)
+        return after, following, applied, logs
+
+    def _prepared(self, state: list[Any], carry: Carry, scheduled: Any) -> tuple[list[Any], GatheredRows, Carry]:
+        """Return the state with scheduled values, the minibatches, and the carry for the next rollout."""
+        state = replaced(state, self._scheduled, [scheduled[k] for k in range(len(self._scheduled))])
+        with Scope(self.variables, state) as scope:
+            rows = self.prepare(self._batch(carry.rollout))
+        indices = self._indices(jax.random.fold_in(carry.key, self.length))
+        following = carry._replace(key=jax.random.fold_in(carry.key, self.length + 1))
+        return scope.values(), GatheredRows(rows, indices), following
+
+    def _batch(self, rows: Rows) -> Batch:
+        """Return the rollout in the layout of `noterl.replay.rollout.Rollout.batch`."""
+        ended = rows.ended.astype(jnp.float32)
+        gamma = jnp.asarray(self.discount(), jnp.float32)
+        return Batch(
+            observation=rows.observation,
+            action=rows.action,
+            reward=rows.reward,
+            next_observation=rows.next_observation,
+            discount=jnp.where(rows.terminated, 0, gamma),
+            weight=jnp.ones_like(rows.reward),
+            index=jnp.arange(self.size, dtype=jnp.int32).reshape(self.length, self.num_envs),
+            extra={"continues": (1 - ended).at[-1].set(0), "ended": ended},
+        )
+
+    def _indices(self, key: Any) -> Any:
+        """Return the rows `[K, B]` of all minibatches, in the layout of `RolloutLearner.sample`."""
+        if self.batch_size == self.size:
+            return jnp.tile(jnp.arange(self.size, dtype=jnp.int32), (self.epochs, 1))
+        missing = -self.size % self.batch_size
+
+        def epoch(key: Any) -> Any:
+            first, second = jax.random.split(key)
+            order = jax.random.permutation(first, self.size)
+            return jnp.concatenate([order, jax.random.permutation(second, self.size)[:missing]]) if missing else order
+
+        orders = jax.lax.map(epoch, jax.random.split(key, self.epochs))
+        return orders.astype(jnp.int32).reshape(self.updates, self.batch_size)
+
+    def _learn_and_report(
+        self, state: list[Any], carry: Carry, report: Report, finite: Any, number: Any, scheduled: Any
+    ) -> tuple[list[Any], Carry, Report, Any]:
+        after, following, learned, applied, stopped, logs = self._learn(state, carry, scheduled[number])
+        # A member of a population that has failed keeps its weights.
+        state = [jnp.where(finite, new, old) for new, old in zip(after, state, strict=True)]
+        report = report._replace(
+            applied=report.applied.at[number].set(jnp.where(finite, applied, 0)),
+            stopped=report.stopped.at[number].set(stopped),
+            logs={name: report.logs[name].at[number].set(values) for name, values in logs.items()},
+        )
+        return state, following, report, finite & learned
+
+    def _skip(
+        self, state: list[Any], carry: Carry, report: Report, finite: Any, number: Any, scheduled: Any
+    ) -> tuple[list[Any], Carry, Report, Any]:
+        return state, carry, report, finite
+
+
+def _select(mask: Any, first: Any, second: Any) -> Any:
+    """Return the rows `[N, ...]` of `first` where `mask` `[N]` is true, else those of `second`."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (first.ndim - mask.ndim)), first, second)
+
+
+def _two_sum(first: Any, second: Any) -> tuple[Any, Any]:
+    """Return a sum and its rounding error (Knuth, 1969): their sum is exact, so float32 suffices for returns."""
+    total = first + second
+    part = total - first
+    return total, (first - (total - part)) + (second - part)
+
+
+def _like(new: Any, old: Any) -> Any:
+    """Return the arrays of `new` with the dtypes of `old`, so that they fit into a loop."""
+    return jax.tree.map(lambda one, other: jax.lax.convert_element_type(one, other.dtype), new, old)
+
+
+class PopulationProgram:
+    """A `DeviceProgram` of S members in one call; each array has a leading axis `[S, ...]`.
+
+    Args:
+        program: the program of one member.
+    """
+
+    def __init__(self, program: DeviceProgram) -> None:
+        self.program = program
+        compiled = compiler(program.jit_compile)
+        self.start = compiled(jax.vmap(program._start))
+        self._run = compiled(jax.vmap(partial(program.run, ends_early=False), in_axes=(0, 0, None, None, None)))
+        self._play = jax.jit(jax.vmap(program.play, in_axes=(0, None, None)), static_argnums=2)
+
+    def __call__(
+        self, state: list[Any], carry: Carry, begin: int, end: int, scheduled: np.ndarray
+    ) -> tuple[list[Any], Carry, Report]:
+        """Train all members from one position to another; return the state, the carry and the report on the host.
+
+        A member whose update is not finite keeps its state from before that rollout, and makes no further updates.
+        """
+        state, carry, report, _ = self._run(state, carry, np.int32(begin), np.int32(end), scheduled)
+        return state, carry, jax.tree.map(np.asarray, report)
+
+    @staticmethod
+    def carry_of(carry: Carry, member: int) -> Carry:
+        """Return the carry of one member."""
+        found: Carry = jax.tree.map(lambda array: array[member], carry)
+        return found
+
+    def play(self, state: list[Any], key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Play the same episodes with each member; return returns and lengths, `[S, episodes]`."""
+        returns, lengths = self._play(state, key, episodes)
+        return np.asarray(returns), np.asarray(lengths)

@@ -1,0 +1,194 @@
+"""Device lanes: environments of JAX whose state stays on the device, and the events of the last compiled call."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl.collect.env_calls import EnvCall
+from noterl.collect.ledger import Ledger, warn_restarted
+from noterl.envs.functional import flatten, new_keys, unflatten
+from noterl.utils.schema import Array, DictOf, Int, ListOf, check
+
+if TYPE_CHECKING:
+    from noterl.envs import EnvSource
+    from noterl.random import Generators
+
+
+@dataclass
+class PendingEvents:
+    """The events of a compiled call, which its hooks are called for one by one.
+
+    Positions count the steps of all lanes since the begin of the rollout in which the call began.
+
+    Attributes:
+        first_step: environment steps before position 0.
+        last: the position at which the call ended.
+        ends: the positions of the steps that ended an episode, in order, `[E]`.
+        returns: the returns of these episodes, `[E]`.
+        lengths: their numbers of steps, `[E]`.
+        applied: the number of applied updates on each rollout, `[R]`.
+        stopped: whether `stop_epochs` ended the updates on each rollout, `[R]`.
+        logs: what the updates logged, by name, `[R, K, ...]`.
+        returns_after: the returns so far of the episodes in flight after the call, `[N]`.
+        lengths_after: their numbers of steps, `[N]`.
+        next_end: number of ends whose hooks were called.
+        next_learn: number of rollouts whose updates were reported.
+    """
+
+    first_step: int
+    last: int
+    ends: np.ndarray
+    returns: np.ndarray
+    lengths: np.ndarray
+    applied: np.ndarray
+    stopped: np.ndarray
+    logs: dict[str, np.ndarray]
+    returns_after: np.ndarray
+    lengths_after: np.ndarray
+    next_end: int = 0
+    next_learn: int = 0
+
+    @classmethod
+    def from_state(cls, state: Any, num_envs: int) -> PendingEvents:
+        """Return the events of a state, which may come from a hostile file.
+
+        Raises:
+            ValueError: if it is malformed.
+        """
+        ends, rollouts = len(state["ends"]), len(state["applied"])
+        last = Int(0, 2**40)
+        expected = {
+            "first_step": Int(-(2**40), 2**62),
+            "last": last,
+            "ends": Array(np.int64, (ends,)),
+            "returns": Array(np.float64, (ends,)),
+            "lengths": Array(np.int64, (ends,)),
+            "applied": Array(np.int64, (rollouts,)),
+            "stopped": Array(np.bool_, (rollouts,)),
+            "logs": DictOf(Array()),
+            "returns_after": Array(np.float64, (num_envs,)),
+            "lengths_after": Array(np.int64, (num_envs,)),
+            "next_end": Int(0, ends),
+            "next_learn": Int(0, rollouts),
+        }
+        check(state, expected, "the events of the lanes")
+        shapes = {value.shape[:2] for value in state["logs"].values()}
+        fits = "loss" in state["logs"] and len(shapes) == 1 and {each[:1] for each in shapes} == {(rollouts,)}
+        in_order = bool((np.diff(state["ends"], prepend=-1, append=state["last"]) > 0).all())
+        if not in_order or not fits:
+            raise ValueError("the events of the lanes are malformed")
+        return cls(**state)
+
+
+class DeviceLanes:
+    """N environments of JAX on the device; a compiled call steps all of them many times.
+
+    Args:
+        source: holds the functions of the environment.
+        num_envs: N.
+        generators: the key of all random numbers on the device comes from the generator "environment/device".
+
+    Attributes:
+        ledger: the episodes in flight.
+        carry: what the last compiled call returned; None before the first.
+        position: the position within the rollout in progress.
+        pending: the events of the last call whose hooks have not been called yet.
+        learner: the learner of the rollout in progress; None if it was restored from a file.
+    """
+
+    interrupted: tuple[int, ...] = ()
+    acts = False
+    actions = None
+    waiting = None
+
+    def __init__(self, source: EnvSource, num_envs: int, generators: Generators) -> None:
+        self.source, self.num_envs, self._generators = source, num_envs, generators
+        self.restart()
+
+    def claim(self) -> None:
+        """Take ownership of the environments: pure functions have none."""
+
+    def call(self, call: EnvCall) -> list[Any]:
+        """Refuse a call: pure functions have neither methods nor attributes.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"{call}: an environment of pure functions on the device has no methods and attributes")
+
+    def restart(self) -> None:
+        """Make all lanes idle."""
+        self.ledger = Ledger(self.num_envs)
+        self.carry: Any = None
+        self.position = 0
+        self.pending: PendingEvents | None = None
+        self.learner: Any = None
+        self._leaves: list[Any] | None = None
+
+    def open(self, program: Any, learner: Any) -> None:
+        """Start all environments, or continue those of the last `fit` or of a file.
+
+        Another learner starts a new rollout. If the saved arrays do not fit the program, all episodes restart.
+        """
+        if self._leaves is not None:
+            leaves, self._leaves = self._leaves, None
+            try:
+                self.carry = unflatten(program.start(np.zeros(2, np.uint32)), leaves)
+            except ValueError as error:
+                self.restart()
+                warn_restarted("the environments on the device", str(error), "Their episodes restart")
+        if self.position >= program.size:
+            self.restart()
+        if self.carry is None:
+            self.carry = program.start(new_keys(self._generators("environment/device")))
+        elif self.learner not in (None, learner):
+            self.position = 0
+            self.carry = self.carry._replace(rollout=program.start(np.zeros(2, np.uint32)).rollout)
+        self.learner = learner
+
+    def idle(self) -> list[int]:
+        """Return the lanes whose next episode can start; its environment is reset already."""
+        running = self.ledger.running
+        return [] if all(running) else [lane for lane, runs in enumerate(running) if not runs]
+
+    def logs(self, lane: int) -> dict[str, float]:
+        """Return the logs of a lane's episode besides its return and length."""
+        return {}
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Return the arrays on the device, the position, the ledger and the pending events; None before a start."""
+        leaves = self._leaves if self.carry is None else [np.array(leaf) for leaf in flatten(self.carry)]
+        if leaves is None:
+            return None
+        pending = None if self.pending is None else asdict(self.pending)
+        return {
+            "ledger": self.ledger.get_state(),
+            "lanes": [{}] * self.num_envs,
+            "device": {"leaves": leaves, "position": self.position, "pending": pending},
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore the state of `get_state`; if it is that of other lanes, all episodes restart, with a warning."""
+        saved = state.get("device")
+        if saved is None or len(state["lanes"]) != self.num_envs:
+            kind = "environments on the host" if saved is None else f"{len(state['lanes'])} environments"
+            warn_restarted("the environments on the device", f"the state is of {kind}", "Their episodes restart")
+            return
+        self.ledger.set_state(state["ledger"])
+        self._leaves, self.position = saved["leaves"], saved["position"]
+        if saved["pending"] is not None:
+            self.pending = PendingEvents(**saved["pending"])
+
+
+def check_device_state(state: dict[str, Any], count: int) -> None:
+    """Check the part "device" of a state of `count` lanes.
+
+    Raises:
+        ValueError: if `DeviceLanes.get_state` cannot have returned it.
+    """
+    check(state, {"leaves": ListOf(Array()), "position": Int(0, 2**40), "pending": (dict, None)}, "lanes['device']")
+    if state["pending"] is not None:
+        PendingEvents.from_state(state["pending"], count)

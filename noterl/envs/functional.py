@@ -1,0 +1,538 @@
+"""Environments that are pure functions of JAX: written for noterl, gymnasium's FuncEnv, gymnax, Brax and Jumanji.
+
+On the JAX backend, agents that learn from rollouts run such an environment on the device, together with their updates.
+Everywhere else it is stepped through the classes of this module, which have NumPy's interface. JAX is imported when
+such an environment is used. Without JAX, the functions are called as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from noterl.envs.spaces import is_space, kind, parts_of, show
+from noterl.utils.checks import check_positive
+from noterl.utils.optional import require
+
+# reset(key) -> (observation, state)
+Reset = Callable[[Any], tuple[Any, Any]]
+# step(key, state, action) -> (observation, state, reward, terminated, truncated); it does not reset the environment
+Step = Callable[[Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
+
+# Environments of other packages by id, such as "gymnax:CartPole-v1".
+PREFIXES = ("brax", "gymnax", "jumanji", "playground")
+
+
+class Functions:
+    """The two functions of an environment, its spaces, and the compiled functions for its NumPy interface.
+
+    Args:
+        reset: see `functional`.
+        step: see `functional`.
+        observation_space: see `functional`.
+        action_space: see `functional`.
+        name: the name of the environment in messages.
+
+    Raises:
+        ValueError: if a function does not return what `functional` documents.
+    """
+
+    def __init__(
+        self, reset: Reset, step: Step, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], name: str
+    ) -> None:
+        self.reset, self.step, self.name = reset, step, name
+        self.observation_space, self.action_space = observation_space, action_space
+        if has_jax():
+            self._check()
+
+    def _check(self) -> None:
+        jax = import_jax()
+        key = np.zeros(2, np.uint32)
+        observation, state = jax.eval_shape(self.reset, key)
+        action = jax.tree.map(np.asarray, self.action_space.sample())
+        results = jax.eval_shape(self.step, key, state, action)
+        if not isinstance(results, tuple) or len(results) != 5:
+            raise ValueError(
+                f"step of {self.name} must return (observation, state, reward, terminated, truncated), got {results!r}"
+            )
+        for source, found in (("reset", observation), ("step", results[0])):
+            if not _fits(found, self.observation_space):
+                raise ValueError(
+                    f"{source} of {self.name} must return observations of {show(self.observation_space)}, got {found}"
+                )
+        for name, found in zip(("reward", "terminated", "truncated"), results[2:], strict=True):
+            if found.shape != ():
+                raise ValueError(f"step of {self.name} must return a scalar {name}, got the shape {found.shape}")
+        ours, theirs = jax.tree.structure(state), jax.tree.structure(results[1])
+        if ours != theirs:
+            raise ValueError(f"step of {self.name} must return a state like that of reset, {ours}, got {theirs}")
+
+    @functools.cached_property
+    def reset_one(self) -> Reset:
+        """`reset`, compiled if JAX is installed."""
+        return import_jax().jit(self.reset) if has_jax() else self.reset
+
+    @functools.cached_property
+    def step_one(self) -> Step:
+        """`step`, compiled if JAX is installed."""
+        return import_jax().jit(self.step) if has_jax() else self.step
+
+    @functools.cached_property
+    def reset_all(self) -> Reset:
+        """`reset` of N environments, for keys `[N, 2]`."""
+        return import_jax().jit(import_jax().vmap(self.reset))
+
+    @functools.cached_property
+    def step_all(self) -> Callable[..., tuple[Any, ...]]:
+        """A step of N environments, those that end included: they are reset.
+
+        It maps keys `[2, N, 2]`, states and actions to (final observations, observations, states, reward, terminated,
+        truncated).
+        """
+        jax = import_jax()
+
+        def step(keys: Any, states: Any, actions: Any) -> tuple[Any, ...]:
+            final, states, reward, terminated, truncated = jax.vmap(self.step)(keys[0], states, actions)
+            observations, states = jax.tree.map(
+                functools.partial(select, terminated | truncated),
+                jax.vmap(self.reset)(keys[1]),
+                (final, states),
+            )
+            return final, observations, states, reward, terminated, truncated
+
+        return jax.jit(step)
+
+
+class FunctionalEnv(gymnasium.Env[Any, Any]):
+    """One environment of pure functions, with gymnasium's interface.
+
+    The keys come from `np_random`, so a seed determines the episode, on every backend.
+
+    Args:
+        functions: the functions, which environments share.
+
+    Attributes:
+        functions: the functions.
+    """
+
+    def __init__(self, functions: Functions) -> None:
+        self.functions = functions
+        self.observation_space, self.action_space = functions.observation_space, functions.action_space
+        self._state: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        observation, self._state = self.functions.reset_one(self._key())
+        return to_numpy(observation, self.observation_space), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take an action."""
+        observation, self._state, reward, *ends = self.functions.step_one(self._key(), self._state, action)
+        terminated, truncated = map(bool, ends)
+        return to_numpy(observation, self.observation_space), float(reward), terminated, truncated, {}
+
+    def copy(self) -> FunctionalEnv:
+        """Return another environment with the same functions."""
+        return FunctionalEnv(self.functions)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the arrays of the state, in the order of JAX's pytrees."""
+        return {"leaves": [np.array(leaf) for leaf in flatten(self._state)]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state of `get_state`; call `reset` first.
+
+        Raises:
+            ValueError: if it is the state of another environment.
+        """
+        self._state = unflatten(self._state, state["leaves"])
+
+    def _key(self) -> np.ndarray:
+        return new_keys(self.np_random)
+
+    def __str__(self) -> str:
+        return self.functions.name
+
+
+class FunctionalVectorEnv(VectorEnv):
+    """N environments of pure functions, stepped by one compiled call; an episode that ends is reset in the same step.
+
+    Args:
+        functions: the functions.
+        num_envs: N.
+    """
+
+    def __init__(self, functions: Functions, num_envs: int) -> None:
+        self.functions, self.num_envs = functions, num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space, self.single_action_space = functions.observation_space, functions.action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._states: Any = None
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode in every environment."""
+        super().reset(seed=seed)
+        keys = new_keys(self.np_random, self.num_envs)
+        if has_jax():
+            observations, self._states = self.functions.reset_all(keys)
+            return to_numpy(observations, self.single_observation_space), {}
+        single, self._states = map(list, zip(*map(self.functions.reset, keys), strict=True))
+        return self._stacked(single), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Take an action in every environment."""
+        keys = new_keys(self.np_random, 2, self.num_envs)
+        step = self.functions.step_all if has_jax() else self._step_each
+        final, observations, self._states, *results = step(keys, self._states, actions)
+        reward, terminated, truncated = map(np.asarray, results)
+        space = self.single_observation_space
+        final, observations = to_numpy(final, space), to_numpy(observations, space)
+        last = np.full(self.num_envs, None)
+        for lane in np.flatnonzero(terminated | truncated).tolist():
+            last[lane] = _at(final, lane)
+        return observations, reward.astype(np.float64), terminated, truncated, {"final_obs": last}
+
+    def _step_each(self, keys: Any, states: list[Any], actions: Any) -> tuple[Any, ...]:
+        """Step the environments one after another, without JAX."""
+        final, new, *results = map(list, zip(*map(self.functions.step, keys[0], states, actions), strict=True))
+        observations = list(final)
+        for lane, ends in enumerate(zip(*results[1:], strict=True)):
+            if any(ends):
+                observations[lane], new[lane] = self.functions.reset(keys[1][lane])
+        reward, terminated, truncated = results
+        return (
+            self._stacked(final),
+            self._stacked(observations),
+            new,
+            reward,
+            np.array(terminated, bool),
+            np.array(truncated, bool),
+        )
+
+    def _stacked(self, observations: list[Any]) -> Any:
+        return _stack([to_numpy(each, self.single_observation_space) for each in observations])
+
+
+def functional(
+    reset: Reset,
+    step: Step,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    *,
+    max_episode_steps: int | None = None,
+    name: str = "the functional environment",
+) -> FunctionalEnv:
+    """Return an environment of two pure functions of JAX, for the argument `env` of agents.
+
+    `step` neither resets the environment nor counts its steps, unless it wants to. A key is an array of two uint32
+    numbers, as of `jax.random.PRNGKey`, for all functions of `jax.random`.
+
+    Args:
+        reset: `reset(key) -> (observation, state)`. The state is any pytree of arrays.
+        step: `step(key, state, action) -> (observation, state, reward, terminated, truncated)`, all of one environment.
+            The observation is that after the action, also at the end of an episode.
+        observation_space: of one environment.
+        action_space: of one environment.
+        max_episode_steps: an episode is truncated after this number of steps; None for no limit beside that of `step`.
+        name: its name in messages.
+
+    Raises:
+        ValueError: if an argument is not one of these, or a function returns something else.
+
+    Example:
+    >>> import numpy as np
+    >>> from gymnasium.spaces import Box, Discrete
+    >>> from noterl.envs import functional
+    >>> def reset(key):
+    ...     return np.zeros(1, "float32"), np.zeros(1, "float32")
+    >>> def step(key, state, action):
+    ...     state = state + (action - 0.5)
+    ...     return state, state, -(state[0] ** 2), abs(state[0]) > 5, False
+    >>> env = functional(reset, step, Box(-9, 9, (1,)), Discrete(2), max_episode_steps=100)
+    >>> observation, info = env.reset(seed=0)
+    >>> env.step(1)[0]
+    array([0.5], dtype=float32)
+    """
+    for argument, value in (("reset", reset), ("step", step)):
+        if not callable(value):
+            raise ValueError(f"{argument} must be a function, got {value!r}")
+    for argument, space in (("observation_space", observation_space), ("action_space", action_space)):
+        if not is_space(space):
+            raise ValueError(f"{argument} must be a space of gymnasium, got {show(space)}")
+    if check_positive("max_episode_steps", max_episode_steps, none=True) is not None:
+        reset, step = _limited(reset, step, int(max_episode_steps or 0))
+    return FunctionalEnv(Functions(reset, step, observation_space, action_space, name))
+
+
+def find_functional(value: Any) -> FunctionalEnv | None:
+    """Return the environment of an object of gymnasium's FuncEnv, gymnax, Brax, Playground or Jumanji, or of their id.
+
+    None if it is something else. The objects are recognized by their methods.
+
+    Raises:
+        ValueError: if the environment cannot be used: gymnax before 1.0, or Brax with automatic resets.
+        ImportError: if the package of an id is not installed.
+    """
+    if isinstance(value, str):
+        package, colon, name = value.partition(":")
+        return find_functional(_MAKERS[package](name)) if colon and package in PREFIXES else None
+    if isinstance(value, type | gymnasium.Env | VectorEnv):
+        return None
+    for names, adapt in _ADAPTERS:
+        if all(hasattr(value, each) for each in names):
+            return adapt(value)
+    return None
+
+
+def select(mask: Any, first: Any, second: Any) -> Any:
+    """Return the rows `[N, ...]` of `first` where `mask` `[N]` is true, else those of `second`; arrays of JAX."""
+    return import_jax().numpy.where(mask.reshape(mask.shape + (1,) * (first.ndim - mask.ndim)), first, second)
+
+
+def new_keys(generator: np.random.Generator, *shape: int) -> np.ndarray:
+    """Return random keys of JAX, uint32 `[*shape, 2]`."""
+    return generator.integers(2**32, size=(*shape, 2), dtype=np.uint32)
+
+
+def has_jax() -> bool:
+    """Return whether JAX is installed."""
+    return importlib.util.find_spec("jax") is not None
+
+
+@functools.cache
+def import_jax() -> Any:
+    """Import and return JAX.
+
+    Raises:
+        ImportError: if it is not installed.
+    """
+    return require("jax", "jax", "an environment of JAX")
+
+
+def flatten(tree: Any) -> list[Any]:
+    """Return the arrays of a pytree."""
+    return list(import_jax().tree.leaves(tree)) if has_jax() else [tree]
+
+
+def unflatten(like: Any, leaves: list[Any]) -> Any:
+    """Return the pytree of the structure of `like` with these arrays.
+
+    Raises:
+        ValueError: if their number, a shape or a dtype differs.
+    """
+    found = flatten(like)
+    ours, theirs = ([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in map(_array, each)] for each in (found, leaves))
+    if ours != theirs:
+        raise ValueError(f"the state must have the shapes and dtypes {ours}, got {theirs}")
+    if not has_jax():
+        return leaves[0]
+    jax = import_jax()
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+
+
+def to_numpy(observation: Any, space: spaces.Space[Any]) -> Any:
+    """Return an observation, or a batch of them, as arrays of NumPy: one, or a dict of arrays."""
+    if isinstance(space, spaces.Dict):
+        return {name: to_numpy(observation[name], part) for name, part in space.spaces.items()}
+    return np.asarray(observation, space.dtype)
+
+
+def _at(observations: Any, lane: int) -> Any:
+    if isinstance(observations, dict):
+        return {name: _at(part, lane) for name, part in observations.items()}
+    return observations[lane]
+
+
+def _stack(observations: list[Any]) -> Any:
+    if isinstance(observations[0], dict):
+        return {name: _stack([each[name] for each in observations]) for name in observations[0]}
+    return np.stack(observations)
+
+
+def _fits(found: Any, space: spaces.Space[Any]) -> bool:
+    """Return whether the shapes of an observation are those of the space."""
+    if isinstance(space, spaces.Dict):
+        return isinstance(found, dict) and all(
+            name in found and _fits(found[name], part) for name, part in space.spaces.items()
+        )
+    return getattr(found, "shape", None) == (space.shape or ())
+
+
+def _limited(reset: Reset, step: Step, limit: int) -> tuple[Reset, Step]:
+    """Return the functions with a time limit; the state then counts the steps of the episode."""
+
+    def limited_reset(key: Any) -> tuple[Any, Any]:
+        observation, state = reset(key)
+        return observation, (state, np.int32(0))
+
+    def limited_step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        inner, steps = state
+        observation, inner, reward, terminated, truncated = step(key, inner, action)
+        return observation, (inner, steps + np.int32(1)), reward, terminated, truncated | (steps + 1 >= limit)
+
+    return limited_reset, limited_step
+
+
+def _from_func_env(env: Any) -> FunctionalEnv:
+    """Adapt a `FuncEnv` of gymnasium, which has no time limit; `functional` adds one."""
+    params = getattr(env, "default_params", None)
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        first, second = _split(key)
+        state = env.initial(first, params)
+        return env.observation(state, second, params), state
+
+    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        first, second = _split(key)
+        new = env.transition(state, action, first, params)
+        reward, terminated = env.reward(state, action, new, second, params), env.terminal(new, second, params)
+        return env.observation(new, second, params), new, reward, terminated, np.False_
+
+    return functional(reset, step, env.observation_space, env.action_space, name=type(env).__name__)
+
+
+def _from_gymnax(env: Any) -> FunctionalEnv:
+    """Adapt an environment of gymnax, with its default parameters."""
+    params, name = env.default_params, getattr(env, "name", type(env).__name__)
+    if not hasattr(env, "is_truncated"):
+        raise ValueError(f"env: {name} is of gymnax before 1.0, which does not tell truncation from termination")
+
+    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        # `env.step` would reset the environment as well.
+        observation, state, reward, terminated, _ = env.step_env(key, state, action, params)
+        return observation, state, reward, terminated, env.is_truncated(state, params)
+
+    found = _space(env.observation_space(params)), _space(env.action_space(params))
+    return functional(lambda key: env.reset_env(key, params), step, *found, name=name)
+
+
+def _from_brax(env: Any) -> FunctionalEnv:
+    """Adapt an environment of Brax or of MuJoCo Playground; a time limit of Playground is kept."""
+    name, layer = type(getattr(env, "unwrapped", env)).__name__, env
+    while layer is not None:
+        if "AutoReset" in type(layer).__name__:
+            raise ValueError(f"env: {name} resets itself and hides last observations; create it with auto_reset=False")
+        layer = vars(layer).get("env") if hasattr(layer, "__dict__") else None
+
+    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        state = env.step(state, action)
+        over = state.done > 0
+        cut = over & (state.info["truncation"] > 0) if "truncation" in state.info else over & False
+        return state.obs, state, state.reward, over & ~cut, cut
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        state = env.reset(key)
+        return state.obs, state
+
+    size = env.observation_size
+    parts = size if isinstance(size, dict) else {"": size}
+    boxes: dict[str, Any] = {
+        key: spaces.Box(-np.inf, np.inf, tuple(np.atleast_1d(each).tolist())) for key, each in parts.items()
+    }
+    limit = getattr(getattr(env, "_config", None), "episode_length", None)
+    actions = spaces.Box(-1.0, 1.0, (int(env.action_size),))
+    observations: Any = spaces.Dict(boxes) if isinstance(size, dict) else boxes[""]
+    return functional(reset, step, observations, actions, max_episode_steps=limit, name=name)
+
+
+def _from_jumanji(env: Any) -> FunctionalEnv:
+    """Adapt an environment of Jumanji; observations that are named tuples become dicts."""
+    last = 2  # `dm_env.StepType.LAST`
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        state, timestep = env.reset(key)
+        return _as_dict(timestep.observation), state
+
+    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        state, timestep = env.step(state, action)
+        over, ends = timestep.step_type == last, timestep.discount == 0
+        return _as_dict(timestep.observation), state, timestep.reward, over & ends, over & ~ends
+
+    found = (_space_of_spec(_attribute(env, f"{name}_spec")) for name in ("observation", "action"))
+    return functional(reset, step, *found, name=type(env).__name__)
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """Return an attribute that is a method in older versions."""
+    value = getattr(owner, name)
+    return value() if callable(value) else value
+
+
+def _as_dict(observation: Any) -> Any:
+    fields = getattr(observation, "_asdict", None)
+    if fields is None:
+        return observation
+    return {name: _as_dict(value) for name, value in fields().items()}
+
+
+def _space(space: Any) -> Any:
+    """Return a space of gymnax as one of gymnasium; bounds of one number hold for all values."""
+    if isinstance(space, spaces.Space):
+        return space
+    which = kind(space)
+    if which == "Discrete":
+        return spaces.Discrete(int(space.n))
+    if which == "Box":
+        low, high = (np.broadcast_to(np.asarray(bound), space.shape) for bound in (space.low, space.high))
+        dtype: Any = np.dtype(space.dtype).type
+        return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
+    return spaces.Dict({name: _space(part) for name, part in parts_of(space).items()}) if which == "Dict" else space
+
+
+def _space_of_spec(spec: Any) -> Any:
+    """Return the space of a specification of Jumanji."""
+    parts = getattr(spec, "_specs", None)
+    if parts:
+        return spaces.Dict({name: _space_of_spec(part) for name, part in parts.items()})
+    choices = getattr(spec, "num_values", None)
+    if choices is not None:
+        counts = np.asarray(choices)
+        return spaces.MultiDiscrete(counts) if counts.ndim else spaces.Discrete(int(counts))
+    dtype: Any = np.dtype(spec.dtype).type
+    if dtype is np.bool_:
+        return spaces.MultiBinary(list(spec.shape) or 1)
+    bounds = (getattr(spec, name, default) for name, default in (("minimum", -np.inf), ("maximum", np.inf)))
+    low, high = (np.broadcast_to(np.asarray(bound), spec.shape) for bound in bounds)
+    if np.issubdtype(dtype, np.integer):
+        info = np.iinfo(dtype)
+        low, high = np.clip(low, info.min, info.max), np.clip(high, info.min, info.max)
+    return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
+
+
+def _split(key: Any) -> tuple[Any, Any]:
+    if not has_jax():
+        return key, key
+    first, second = import_jax().random.split(key)
+    return first, second
+
+
+# The methods by which an environment is recognized, and the function that adapts it.
+_ADAPTERS: tuple[tuple[tuple[str, ...], Callable[[Any], FunctionalEnv]], ...] = (
+    (("initial", "transition", "observation", "reward", "terminal", "observation_space"), _from_func_env),
+    (("reset_env", "step_env", "default_params"), _from_gymnax),
+    (("observation_size", "action_size", "reset", "step"), _from_brax),
+    (("observation_spec", "action_spec", "reset", "step"), _from_jumanji),
+)
+
+_MAKERS: dict[str, Callable[[str], Any]] = {
+    "brax": lambda name: require("brax.envs", "brax", f"env 'brax:{name}'").create(name, auto_reset=False),
+    "gymnax": lambda name: require("gymnax", "gymnax", f"env 'gymnax:{name}'").make(name)[0],
+    "jumanji": lambda name: require("jumanji", "jumanji", f"env 'jumanji:{name}'").make(name),
+    "playground": lambda name: require("mujoco_playground", "playground", f"env 'playground:{name}'").registry.load(
+        name
+    ),
+}

@@ -1,0 +1,327 @@
+"""Population: many agents with different seeds or hyperparameters, trained in one compiled call."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl import backends, networks
+from noterl.agent import Agent
+from noterl.collect.device import DeviceLanes
+from noterl.envs.functional import new_keys
+from noterl.learning import device
+from noterl.random import Generators, check_seed
+from noterl.training.interrupts import InterruptGuard
+from noterl.utils.checks import check_number, check_positive, whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = ("reward", "length", "steps", "updates")
+
+
+class PopulationHistory:
+    """The episodes of all members: `history["reward"][3]` is the list of the returns of member 3.
+
+    Attributes:
+        members: for each member a dict of lists, with an entry for each finished episode: `reward` (the return),
+            `length`, and the member's `steps` and `updates` at its end.
+    """
+
+    def __init__(self, members: int) -> None:
+        self.members: list[dict[str, list[Any]]] = [{name: [] for name in COLUMNS} for _ in range(members)]
+
+    def __getitem__(self, name: str) -> list[list[Any]]:
+        if name not in COLUMNS:
+            raise KeyError(f"{name!r} is not one of {', '.join(COLUMNS)}")
+        return [member[name] for member in self.members]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def plot(self, what: str = "reward", *, window: int = 10, path: str | Path | None = None) -> Figure:
+        """Plot the median over members and the band between the quartiles; see `noterl.plotting.compare`."""
+        from noterl import plotting
+
+        return plotting.compare(self.members, what, window=window, path=path)
+
+
+class Population:
+    """S agents that train together on the device, with different seeds or different hyperparameters.
+
+    It needs the JAX backend, a functional environment, and an agent that trains on the device: PPO or A2C without
+    normalization. A member makes the same updates as a single agent with its seed.
+
+    Args:
+        agent: the agent that the members are copies of; it does not train itself.
+        seeds: the number of members, whose seeds count from that of the agent; or the list of their seeds.
+        hyperparameters: values that differ by member: a list of S numbers for the name of a hyperparameter, or for
+            "learning_rate".
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values, or the agent cannot train on the device.
+
+    Attributes:
+        agent: the agent of the constructor.
+        seeds: the seed of each member.
+        history: the record of all `fit` calls; None before the first.
+        steps: environment steps of each member so far.
+        failed: the members whose loss or gradient was not finite, with the number of updates that they keep.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        seeds: int | Sequence[int] = 8,
+        hyperparameters: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        if not isinstance(agent, Agent):
+            raise ValueError(f"agent must be a noterl.Agent, got {agent!r}")
+        learner, _ = agent._build()
+        if not device.runs_on_device(learner, agent._source):
+            raise ValueError(
+                f"agent must train on the device: a PPO or A2C without normalization, replay memory and reward model, "
+                f"with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"
+            )
+        if agent.get_config().get("network") is not None:
+            raise ValueError("agent: the members of a population build their own networks; pass hidden= to the agent")
+        self.agent, self.seeds = agent, _check_seeds(seeds, agent)
+        self.history: PopulationHistory | None = None
+        self.steps, self.failed = 0, dict[int, int]()
+        self._updates = np.zeros(len(self.seeds), np.int64)
+        self._learner: Any = learner
+        self._program: Any = None
+        self._position, self._num_envs = 0, 0
+        self._carry: Any = None
+        self._generators = [Generators(seed) for seed in self.seeds]
+        self._state = self._stacked(_check_hyperparameters(hyperparameters or {}, agent, len(self.seeds)))
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def _stacked(self, values: dict[int, np.ndarray]) -> list[np.ndarray]:
+        """Return the variables of all members, `[S, ...]` each; `values` holds those of hyperparameters by id."""
+        found: list[list[Any]] = [[] for _ in self._learner.variables]
+        for seed in self.seeds:
+            own = self._variables(self._copy(seed))
+            for position, variable in enumerate(self._learner.variables):
+                found[position].append(own.get(position, backends.current().fetch(variable)))
+        return [
+            values.get(id(variable), np.stack(each))
+            for variable, each in zip(self._learner.variables, found, strict=True)
+        ]
+
+    def _copy(self, seed: int) -> Agent:
+        config = {**self.agent.get_config(), "env": self.agent._source, "seed": seed}
+        agent: Agent = type(self.agent).from_config(config)
+        return agent
+
+    def _variables(self, agent: Agent) -> dict[int, np.ndarray]:
+        """Return the initial network variables of a copy, by their positions in the learner's list."""
+        positions = {id(variable): position for position, variable in enumerate(self._learner.variables)}
+        pairs = zip(self.agent.networks().values(), agent.networks().values(), strict=True)
+        fetch = backends.current().fetch
+        return {
+            positions[id(ours)]: fetch(theirs)
+            for one, other in pairs
+            for ours, theirs in zip(networks.variables(one), networks.variables(other), strict=True)
+        }
+
+    def fit(self, *, steps: float, num_envs: int | None = None) -> PopulationHistory:
+        """Train every member; a second call continues.
+
+        Args:
+            steps: environment steps of each member, an int or a float without a fraction.
+            num_envs: environments of each member; by default that of the last call, or 1. Another number restarts the
+                episodes.
+
+        Returns:
+            The record of all calls.
+
+        Raises:
+            ValueError: if an argument is not one of the allowed values.
+            KeyboardInterrupt: after Ctrl-C, when the call in progress has ended; a later `fit` continues.
+
+        Warns:
+            RuntimeWarning: if a loss or gradient of a member is not finite. It keeps its last finite weights, and the
+                others train on.
+        """
+        budget = check_positive("steps", whole(steps))
+        self._open(check_positive("num_envs", num_envs, none=True) or self._num_envs or 1)
+        if self.history is None:
+            self.history = PopulationHistory(len(self))
+        last, guard = self.steps + budget, InterruptGuard()
+        schedules = device.scheduled(self._learner)
+        with guard.installed():
+            while self.steps < last:
+                self._call(last, schedules, guard)
+                guard.check()
+        return self.history
+
+    def _open(self, num_envs: int) -> None:
+        """Make the program, and start the environments unless they continue."""
+        if num_envs == self._num_envs:
+            return
+        self._learner.attach(self.agent._source, num_envs)
+        self._learner.open(num_envs)
+        program = device.make_program(self._learner, self.agent._source, len(self))
+        self._program, self._num_envs, self._position = backends.current().PopulationProgram(program), num_envs, 0
+        keys = [new_keys(each("environment/device")) for each in self._generators]
+        self._carry = self._program.start(np.stack(keys))
+
+    def _call(self, last: int, schedules: list[Any], guard: InterruptGuard) -> None:
+        """Make one call on the device and record its episodes."""
+        program, begin = self._program.program, self._position
+        end = min(program.rollouts * program.size, begin + last - self.steps)
+        first = self.steps - begin
+        values = device.scheduled_values(schedules, [first + program.size * (k + 1) for k in range(program.rollouts)])
+        with guard.critical():
+            self._state, self._carry, report = self._program(self._state, self._carry, begin, end, values)
+            self.steps, self._position = first + end, end % program.size
+            self._record(report, first, end // program.size)
+
+    def _record(self, report: Any, first: int, learned: int) -> None:
+        """Add the episodes of a call to the history."""
+        assert self.history is not None
+        program = self._program.program
+        for member, lists in enumerate(self.history.members):
+            ends = np.flatnonzero(report.ended[member])
+            returns, rests = (np.asarray(each[member].reshape(-1)[ends], np.float64) for each in report[1:3])
+            applied = report.applied[member][:learned].astype(np.int64)
+            before = self._updates[member] + np.concatenate([[0], np.cumsum(applied)])
+            lists["reward"] += (returns + rests).tolist()
+            lists["length"] += report.lengths[member].reshape(-1)[ends].tolist()
+            lists["steps"] += (first + ends + 1).tolist()
+            lists["updates"] += before[(ends + 1) // program.size].tolist()
+            self._updates[member] = before[-1]
+            short = (applied < program.updates) & ~report.stopped[member][:learned]
+            if short.any() and member not in self.failed:
+                self.failed[member] = int(before[-1])
+                warnings.warn(
+                    f"a loss or gradient of member {member} (seed {self.seeds[member]}) is not finite: it keeps its "
+                    f"weights after {before[-1]} updates",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+
+    def evaluate(self, episodes: int = 10, *, seed: int | None = None) -> dict[str, np.ndarray]:
+        """Play whole episodes with every member, without exploration, on the device; training is not affected.
+
+        Args:
+            episodes: episodes of each member; they start alike for all members.
+            seed: seed of the episodes; by default that of the agent.
+
+        Returns:
+            `returns` and `lengths` `[S, episodes]`, and `reward_mean` `[S]`.
+
+        Raises:
+            ValueError: if an argument is not one of the allowed values.
+        """
+        check_positive("episodes", episodes)
+        check_seed(seed)
+        if self._program is None:  # with as many environments as a minibatch needs
+            size = self._learner.schedule.batch_size
+            self._open(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
+        key = new_keys(Generators(self.agent.generators.seed if seed is None else seed)("evaluation"))
+        returns, lengths = self._program.play(self._state, key, int(episodes))
+        return {"returns": returns, "lengths": lengths, "reward_mean": returns.mean(axis=1, dtype=np.float64)}
+
+    def best(self, episodes: int = 20, *, seed: int | None = None) -> Agent:
+        """Return the member with the highest mean return over these episodes as an agent; see `evaluate`."""
+        return self.member(int(np.argmax(self.evaluate(episodes, seed=seed)["reward_mean"])))
+
+    def member(self, number: int) -> Agent:
+        """Return a member as an agent of its own, which can be evaluated, saved and trained further.
+
+        Raises:
+            ValueError: if there is no member with this number.
+        """
+        if not 0 <= number < len(self):
+            raise ValueError(f"number must be from 0 to {len(self) - 1}, got {number!r}")
+        agent = self._copy(self.seeds[number])
+        agent.compile(**self.agent.compile_arguments)
+        learner, actor = agent._build()
+        hyperparameters = {id(each): each for each in agent.hyperparameters.values()}
+        for variable, values in zip(learner.variables, self._state, strict=True):
+            value = np.array(values[number])
+            if id(variable) in hyperparameters:
+                hyperparameters[id(variable)].restore(float(value))
+            else:
+                variable.assign(value)
+        actor.mark_stale()
+        episodes = 0 if self.history is None else len(self.history.members[number]["reward"])
+        counters = agent._counters
+        counters.steps, counters.updates = self.steps, int(self._updates[number])
+        counters.episodes = counters.episodes_begun = episodes
+        agent.generators.set_state(self._generators[number].get_state())
+        if self._carry is not None:
+            lanes = DeviceLanes(agent._source, self._num_envs, agent.generators)
+            lanes.carry, lanes.position = self._program.carry_of(self._carry, number), self._position
+            agent._session.restore(lanes.get_state(), {})
+        return agent
+
+    def save(self, path: str | Path) -> None:
+        """Write every member to a folder, as `member-000.noterl` and so on, which `noterl.load` reads.
+
+        Raises:
+            OSError: if a file cannot be written.
+        """
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(len(self)):
+            agent = self.member(number)
+            agent.save(folder / f"member-{number:03d}.noterl")
+            agent.close()
+
+
+def _check_seeds(seeds: Any, agent: Agent) -> list[int]:
+    """Return the seeds of the members.
+
+    Raises:
+        ValueError: if they are neither a positive int nor a list of different seeds.
+    """
+    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
+        return [agent.generators.seed + k for k in range(check_positive("seeds", seeds))]
+    if isinstance(seeds, str) or not isinstance(seeds, Sequence | np.ndarray) or len(seeds) == 0:
+        raise ValueError(f"seeds must be a number of members or a list of seeds, got {seeds!r}")
+    for seed in seeds:
+        check_seed(seed)
+    if any(seed is None for seed in seeds):
+        raise ValueError(f"seeds must be ints, got {seeds!r}")
+    return [int(seed) for seed in seeds]
+
+
+def _check_hyperparameters(values: Mapping[str, Any], agent: Agent, members: int) -> dict[int, np.ndarray]:
+    """Return the values `[S]` of variables that differ by member, by the id of the variable.
+
+    Raises:
+        ValueError: if a name is unknown or has a schedule, or a value is missing or out of bounds.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"hyperparameters must be a dict of names and lists of {members} numbers, got {values!r}")
+    found: dict[int, np.ndarray] = {}
+    for name, each in values.items():
+        numbers = np.asarray(each, np.float64)
+        if numbers.shape != (members,):
+            raise ValueError(f"hyperparameters[{name!r}] must be {members} numbers, one for each member, got {each!r}")
+        if name == "learning_rate":
+            device.check_learning_rate(agent.optimizers)
+            for number in numbers:
+                check_number("hyperparameters['learning_rate']", float(number), low=0.0)
+            for optimizer in agent.optimizers.values():
+                found[id(optimizer._learning_rate)] = numbers.astype(np.float32)
+            continue
+        if name not in agent.hyperparameters:
+            known = ", ".join(["learning_rate", *agent.hyperparameters])
+            raise ValueError(f"hyperparameters must be of {known}, got {name!r}")
+        variable = agent.hyperparameters[name]
+        if variable.schedule is not None:
+            raise ValueError(f"hyperparameters[{name!r}] has the schedule {variable.schedule!r} in the agent")
+        found[id(variable)] = np.array([variable._check(float(number), name) for number in numbers], np.float32)
+    return found

@@ -1,0 +1,134 @@
+"""Populations: parity with single runs, hyperparameters by member, evaluation and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+from noterl.schedules import Linear
+from tests.support.functional import line
+
+pytestmark = pytest.mark.backends("jax")
+
+SIZE = 12
+
+
+def make(seed: int = 3, **options: Any) -> Any:
+    arguments = {"rollout_steps": 4, "epochs": 2, "hidden": (4,), "seed": seed, **options}
+    agent = noterl.PPO(line(), **arguments)
+    agent.compile(batch_size=6)
+    return agent
+
+
+@pytest.fixture(scope="module")
+def trained() -> Any:
+    population = noterl.Population(make(), seeds=3)
+    population.fit(steps=30, num_envs=3)
+    population.fit(steps=33)
+    return population
+
+
+def test_members_equal_single_runs(trained: Any) -> None:
+    """63 steps are 5 rollouts: 20 updates."""
+    for number, seed in enumerate(trained.seeds):
+        single = make(seed)
+        history = single.fit(steps=63, num_envs=3, verbose=0)
+        member = trained.member(number)
+        assert (member.steps, member.updates) == (single.steps, single.updates) == (63, 20)
+        for name, value in single.get_weights().items():
+            np.testing.assert_allclose(member.get_weights()[name], value, rtol=1e-4, atol=2e-6)
+        record = trained.history.members[number]
+        assert record["length"] == history.history["length"]
+        assert record["steps"] == history.history["steps"]
+        assert record["updates"] == history.history["updates"]
+        np.testing.assert_allclose(record["reward"], history.history["reward"], rtol=1e-4)
+
+
+def test_history_has_a_list_for_each_member(trained: Any, tmp_path: Path) -> None:
+    rewards = trained.history["reward"]
+    assert len(rewards) == len(trained) == 3
+    assert rewards[0] != rewards[1]
+    trained.history.plot(window=2, path=tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 0
+    with pytest.raises(KeyError, match="loss"):
+        trained.history["loss"]
+
+
+def test_evaluation_equals_that_of_a_policy_on_the_host(trained: Any) -> None:
+    result = trained.evaluate(episodes=4, seed=5)
+    assert result["returns"].shape == result["lengths"].shape == (3, 4)
+    assert (result["lengths"] <= 7).all()
+    again = trained.evaluate(episodes=4, seed=5)
+    np.testing.assert_array_equal(result["returns"], again["returns"])
+    best = trained.best(episodes=4, seed=5)
+    number = int(np.argmax(result["reward_mean"]))
+    for name, value in trained.member(number).get_weights().items():
+        np.testing.assert_array_equal(value, best.get_weights()[name])
+
+
+def test_saved_member_trains_on(trained: Any, tmp_path: Path) -> None:
+    trained.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"member-{k:03d}.noterl" for k in range(3)]
+    restored = make(trained.seeds[1])
+    restored.restore(tmp_path / "member-001.noterl")
+    restored.fit(steps=9, num_envs=3, verbose=0)
+    single = make(trained.seeds[1])
+    single.fit(steps=72, num_envs=3, verbose=0)
+    assert restored.updates == single.updates == 24
+    for name, value in single.get_weights().items():
+        np.testing.assert_allclose(restored.get_weights()[name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_hyperparameters_differ_by_member() -> None:
+    agent = make()
+    values = {"learning_rate": [0.0, 1e-2], "clip": [0.1, 0.3]}
+    population = noterl.Population(agent, seeds=[3, 3], hyperparameters=values)
+    before = agent.get_weights()
+    population.fit(steps=2 * SIZE, num_envs=3)
+    still, moved = (population.member(number) for number in range(2))
+    assert (float(still.clip), float(moved.clip)) == pytest.approx((0.1, 0.3))
+    assert moved.learning_rate == pytest.approx(1e-2)
+    for name, value in before.items():
+        np.testing.assert_array_equal(still.get_weights()[name], value)
+        assert not np.array_equal(moved.get_weights()[name], value)
+
+
+def test_member_that_is_not_finite_keeps_its_weights_and_others_train_on() -> None:
+    population = noterl.Population(make(), seeds=[3, 4], hyperparameters={"value_coefficient": [0.5, 3e38]})
+    with pytest.warns(RuntimeWarning, match="member 1"):
+        population.fit(steps=4 * SIZE, num_envs=3)
+    assert set(population.failed) == {1}
+    assert all(np.isfinite(value).all() for value in population.member(1).get_weights().values())
+    assert population.member(0).updates == 16
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"seeds": 0},
+        {"seeds": "ab"},
+        {"seeds": [1, None]},
+        {"seeds": 2, "hyperparameters": {"clip": [0.1]}},
+        {"seeds": 2, "hyperparameters": {"clip": [0.1, -1.0]}},
+        {"seeds": 2, "hyperparameters": {"speed": [0.1, 0.2]}},
+        {"seeds": 2, "hyperparameters": {"learning_rate": [0.1, -0.2]}},
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any]) -> None:
+    name = "hyperparameters" if "hyperparameters" in arguments else "seeds"
+    if name == "hyperparameters" and "clip" in arguments[name] and len(arguments[name]["clip"]) == 2:
+        name = "clip"
+    with pytest.raises(ValueError, match="seed" if name == "seeds" else name):
+        noterl.Population(make(), **arguments)
+
+
+def test_agents_that_cannot_train_on_the_device_are_refused() -> None:
+    for agent in (noterl.DQN(line(), hidden=(4,)), noterl.PPO("CartPole-v1", hidden=(4,))):
+        with pytest.raises(ValueError, match="agent"):
+            noterl.Population(agent)
+    with pytest.raises(ValueError, match="clip"):
+        noterl.Population(make(clip=Linear(0.2, 0.1, 100)), seeds=2, hyperparameters={"clip": [0.1, 0.2]})

@@ -1,0 +1,385 @@
+"""Training on the device: positions, hooks, budgets, resume, schedules and faults."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+from noterl.backends.common import GatheredRows, NonFiniteError
+from noterl.callback import Callback
+from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from noterl.collect import DeviceLanes, VectorLanes
+from noterl.schedules import Linear
+from noterl.types import Batch
+from tests.support.functional import FakeBrax, FakeJumanji, line
+
+pytestmark = pytest.mark.backends("jax")
+
+LANES, ROUNDS = 3, 4
+SIZE = LANES * ROUNDS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Agents of equal shapes share compiled programs."""
+    jax = importlib.import_module("jax")
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [getattr(jax.config, name) for name in names]
+    for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0.0), strict=True):
+        jax.config.update(name, value)
+    yield
+    for name, value in zip(names, before, strict=True):
+        jax.config.update(name, value)
+
+
+def ppo(env: Any = None, *, spe: int | str = "auto", batch_size: Any = 5, **options: Any) -> Any:
+    arguments = {"rollout_steps": ROUNDS, "epochs": 2, "hidden": (4,), "seed": 3, **options}
+    agent = noterl.PPO(line() if env is None else env, **arguments)
+    agent.compile(batch_size=batch_size, steps_per_execution=spe)
+    return agent
+
+
+def fit(agent: Any, steps: int | None = None, **options: Any) -> Any:
+    return agent.fit(steps=steps, num_envs=LANES, verbose=0, **options)
+
+
+def same(first: Any, second: Any) -> bool:
+    ours, theirs = first.get_weights(), second.get_weights()
+    return all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+class Tape(Callback):
+    """Records every event with its values."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def on_episode_begin(self, episode: int, logs: Any) -> None:
+        self.events.append(("begin", episode))
+
+    def on_episode_end(self, episode: int, logs: Any) -> None:
+        kept = {name: value for name, value in logs.items() if name not in ("time", "time_of_day")}
+        self.events.append(("end", episode, kept))
+
+    def on_batch_end(self, batch: int, logs: Any) -> None:
+        self.events.append(("batch", batch, dict(logs)))
+
+
+@pytest.fixture(scope="module")
+def whole() -> Any:
+    """An uninterrupted run of 100 steps, its tape and its history."""
+    tape, agent = Tape(), ppo()
+    history = fit(agent, 100, callbacks=[tape])
+    return agent, tape, history
+
+
+class TestPositions:
+    def test_budget_of_steps_is_exact(self, whole: Any) -> None:
+        agent, _, history = whole
+        assert agent.steps == 100
+        assert agent.updates == 100 // SIZE * 2 * 3
+        assert history.stop_reason == "steps"
+
+    def test_splitting_at_any_step_changes_nothing(self, whole: Any) -> None:
+        agent, tape = ppo(), Tape()
+        for steps in (1, 30, 11, 12, 46):
+            fit(agent, steps, callbacks=[tape])
+        assert agent.steps == 100
+        assert same(agent, whole[0])
+        ended = [event for event in tape.events if event[0] == "end" and event[2]["complete"]]
+        assert ended == [event for event in whole[1].events if event[0] == "end" and event[2]["complete"]]
+
+    def test_updates_in_one_call_do_not_change_results(self, whole: Any) -> None:
+        agent, tape = ppo(spe=1), Tape()
+        fit(agent, 100, callbacks=[tape])
+        assert same(agent, whole[0])
+        assert tape.events == whole[1].events
+
+    def test_program_is_traced_once(self, whole: Any) -> None:
+        assert whole[0].trace_counts["device"] == 1
+        assert whole[0].trace_counts["update"] == 0
+
+    def test_same_seed_gives_same_run_and_another_seed_does_not(self, whole: Any) -> None:
+        other = ppo(seed=4)
+        fit(other, 24)
+        agent = ppo()
+        fit(agent, 24)
+        assert not same(agent, other)
+
+
+class TestParity:
+    def test_update_equals_that_of_the_host(self) -> None:
+        """A whole rollout is one batch, so the order of rows does not matter."""
+        agent = ppo(batch_size="rollout")
+        fit(agent, SIZE - 1)
+        before = agent.get_weights()
+        fit(agent, 1)
+        after = agent.get_weights()
+        rollout = agent._session.lanes.carry.rollout
+        host = ppo(batch_size="rollout")
+        host.set_weights(before)
+        learner, _ = host._build()
+        ended = np.array(rollout.ended, np.float32)
+        continues = 1 - ended
+        continues[-1] = 0
+        batch = Batch(
+            np.array(rollout.observation),
+            np.array(rollout.action),
+            np.array(rollout.reward),
+            np.array(rollout.next_observation),
+            np.where(rollout.terminated, 0, 0.99).astype(np.float32),
+            np.ones((ROUNDS, LANES), np.float32),
+            np.arange(SIZE, dtype=np.int32).reshape(ROUNDS, LANES),
+            {"continues": continues, "ended": ended},
+        )
+        rows = learner._prepare(batch)
+        learner.update(GatheredRows(rows, np.tile(np.arange(SIZE, dtype=np.int32), (2, 1))), 2)
+        for name, value in host.get_weights().items():
+            np.testing.assert_allclose(after[name], value, rtol=1e-4, atol=2e-6)
+            assert not np.array_equal(before[name], value)
+
+    def test_returns_and_lengths_are_those_of_the_steps(self) -> None:
+        """The rewards of the rollouts, added in float64, give the returns of the logs."""
+        agent, rewards, ends = ppo(), [], []
+
+        class Record(Callback):
+            needs_live_updates = True
+
+            def on_step_end(self) -> None:
+                rollout = agent._session.lanes.carry.rollout
+                rewards.append(np.array(rollout.reward))
+                ends.append(np.array(rollout.ended))
+
+        history = fit(agent, 20 * SIZE, callbacks=[Record()])
+        assert len(rewards) == 20
+        total, found = np.zeros(LANES), []
+        length = np.zeros(LANES, int)
+        for reward, ended in zip(np.concatenate(rewards), np.concatenate(ends), strict=True):
+            total, length = total + reward, length + 1
+            for lane in np.flatnonzero(ended):
+                found.append((total[lane], length[lane]))
+                total[lane], length[lane] = 0, 0
+        assert history.history["length"] == [each for _, each in found]
+        np.testing.assert_allclose(history.history["reward"], [each for each, _ in found], rtol=1e-12)
+
+    def test_minibatches_of_an_epoch_hold_every_row(self) -> None:
+        agent = ppo(batch_size=5)
+        fit(agent, 1)
+        program = agent._build()[0].device[1]
+        indices = np.array(program._indices(np.array([1, 2], np.uint32)))
+        assert indices.shape == (6, 5)
+        for epoch in indices.reshape(2, 15):
+            assert set(epoch[:12].tolist()) == set(range(12))
+            assert len(set(epoch[12:].tolist())) == 3
+
+
+class TestHooks:
+    def test_each_begin_has_its_end(self, whole: Any) -> None:
+        events = whole[1].events
+        begun = [event[1] for event in events if event[0] == "begin"]
+        ended = [event[1] for event in events if event[0] == "end"]
+        assert begun == list(range(len(begun)))
+        assert sorted(ended) == begun
+        for number in ended:
+            places = [k for k, event in enumerate(events) if event[:2] in (("begin", number), ("end", number))]
+            assert events[places[0]][0] == "begin"
+
+    def test_updates_and_episodes_are_in_order_of_steps(self, whole: Any) -> None:
+        steps = []
+        for event in whole[1].events:
+            if event[0] == "batch":
+                steps.append((event[1] // 6 + 1) * SIZE - 0.5)
+            elif event[0] == "end" and event[2]["complete"]:
+                steps.append(event[2]["steps"])
+                assert event[2]["updates"] == sum(each < event[2]["steps"] for each in range(SIZE - 1, 100, SIZE)) * 6
+        assert steps == sorted(steps)
+
+    def test_batches_have_their_own_losses(self, whole: Any) -> None:
+        batches = [event for event in whole[1].events if event[0] == "batch"]
+        assert [event[1] for event in batches] == list(range(48))
+        assert len({event[2]["loss"] for event in batches}) == 48
+
+    def test_loss_of_an_episode_is_the_mean_since_the_last_one(self, whole: Any) -> None:
+        losses: list[float] = []
+        for event in whole[1].events:
+            if event[0] == "batch":
+                losses.append(event[2]["loss"])
+            elif event[2:] and event[2]["complete"] and losses:
+                assert event[2]["loss"] == pytest.approx(np.mean(losses))
+                losses = []
+
+    def test_live_updates_make_a_call_one_rollout(self) -> None:
+        class Live(LambdaCallback):
+            needs_live_updates = True
+
+        steps: list[int] = []
+        agent = ppo()
+        fit(agent, 40, callbacks=[Live(on_step_end=lambda: steps.append(agent.steps))])
+        assert steps == [12, 24, 36, 40]
+
+    def test_hooks_do_not_change_the_run(self, whole: Any) -> None:
+        agent = ppo()
+        fit(agent, 100)
+        assert same(agent, whole[0])
+
+
+class TestBudgetsOfEpisodesAndStops:
+    def test_later_episodes_of_the_call_do_not_count(self) -> None:
+        agent, tape = ppo(), Tape()
+        history = fit(agent, episodes=5, callbacks=[tape])
+        ends = [event for event in tape.events if event[0] == "end"]
+        assert len(history) == agent.episodes == 5
+        assert [event[2]["complete"] for event in ends[:5]] == [True] * 5
+        assert not any(event[2]["complete"] for event in ends[5:])
+        assert len(ends) > 5 + LANES
+        assert history.stop_reason == f"episodes (at episode {ends[4][1]})"
+        assert agent.steps % SIZE == 0
+        history = fit(agent, episodes=2)
+        assert agent.episodes == 7
+
+    def test_stop_takes_effect_at_the_end_of_the_call(self, tmp_path: Path) -> None:
+        agent = ppo()
+        stopping = EarlyStopping(trial_count=2, criterion=-100.0)
+        history = fit(agent, callbacks=[stopping, Checkpoint(tmp_path)])
+        assert "(at episode" in str(history.stop_reason)
+        newest = max(tmp_path.glob("*.noterl"), key=lambda path: path.stat().st_mtime)
+        saved = noterl.load(newest)
+        assert saved.steps == agent.steps
+        assert same(saved, agent)
+
+
+class TestResume:
+    @pytest.mark.parametrize("episode", [0, 3, 9])
+    def test_run_saved_in_a_hook_continues_exactly(self, whole: Any, tmp_path: Path, episode: int) -> None:
+        agent, tape = ppo(), Tape()
+        path = tmp_path / "run.noterl"
+        count: list[int] = []
+
+        def save(number: int, logs: Any) -> None:
+            count.append(number)
+            if len(count) == episode + 1:
+                agent.save(path)
+
+        fit(agent, 80, callbacks=[LambdaCallback(on_episode_end=save)])
+        restored = ppo()
+        restored.restore(path)
+        fit(restored, 100 - restored.steps, callbacks=[tape])
+        assert restored.steps == 100
+        assert restored.updates == whole[0].updates
+        assert same(restored, whole[0])
+        ended = [event for event in tape.events if event[0] == "end" and event[2]["complete"]]
+        expected = [event for event in whole[1].events if event[0] == "end" and event[2]["complete"]]
+        assert ended == expected[episode + 1 :]
+
+    def test_state_of_host_environments_restarts_the_episodes(self, tmp_path: Path) -> None:
+        agent = ppo()
+        fit(agent, 30)
+        agent.save(tmp_path / "run.noterl")
+        other = ppo(spe=1)
+        other.restore(tmp_path / "run.noterl")
+        with pytest.warns(RuntimeWarning, match="environments"):
+            other.fit(steps=10, num_envs=LANES + 1, verbose=0)
+        assert other.steps == 40
+
+    def test_malformed_state_is_refused(self) -> None:
+        agent = ppo()
+        fit(agent, 30)
+        state = agent.get_state()
+        state["lanes"]["device"]["position"] = -1
+        with pytest.raises(ValueError, match="position"):
+            agent.set_state(state)
+
+
+class TestAgents:
+    def test_a2c_learns_on_the_device(self) -> None:
+        agent = noterl.A2C(line(), rollout_steps=ROUNDS, hidden=(4,), seed=1)
+        before = agent.get_weights()
+        fit(agent, 50)
+        assert isinstance(agent._session.lanes, DeviceLanes)
+        assert agent.updates == 4
+        assert any(not np.array_equal(before[name], value) for name, value in agent.get_weights().items())
+
+    def test_trpo_learns_on_the_device(self) -> None:
+        agent = noterl.TRPO(line(), rollout_steps=ROUNDS, hidden=(4,), seed=1)
+        fit(agent, 2 * SIZE)
+        assert isinstance(agent._session.lanes, DeviceLanes)
+        assert agent.updates > 0
+        assert all(np.isfinite(value).all() for value in agent.get_weights().values())
+
+    def test_box_actions_are_clipped_for_the_environment(self) -> None:
+        agent = ppo(FakeBrax(), log_std=2.0)
+        history = fit(agent, 48)
+        rollout = agent._session.lanes.carry.rollout
+        assert rollout.action.dtype == np.float32
+        assert np.abs(rollout.action).max() > 1.0
+        assert max(history.history["length"]) <= 4
+
+    def test_dict_observations_are_encoded_as_on_the_host(self) -> None:
+        agent = ppo(FakeJumanji())
+        fit(agent, 48)
+        carry = agent._session.lanes.carry
+        time = np.array(carry.states[0])
+        host = agent._encoder({"place": np.stack([time, -time], -1).astype(np.float32), "choice": time % 3})
+        np.testing.assert_array_equal(carry.observations, host)
+
+    def test_other_agents_step_a_vector_environment(self) -> None:
+        agent = noterl.DQN(line(), hidden=(4,), seed=1)
+        fit(agent, 30)
+        assert isinstance(agent._session.lanes, VectorLanes)
+        normalized = ppo(normalize_observation=True)
+        fit(normalized, 24)
+        assert isinstance(normalized._session.lanes, VectorLanes)
+
+    def test_evaluate_plays_on_the_host(self, whole: Any) -> None:
+        result = whole[0].evaluate(episodes=3)
+        assert result["lengths"].max() <= 7
+
+    def test_new_seed_restarts_the_episodes(self) -> None:
+        first, second = ppo(), ppo()
+        second.set_weights(first.get_weights())
+        fit(first, 30)
+        fit(first, 24, seed=8)
+        assert first.steps == 54
+        assert first._session.lanes.position == 0
+
+
+class TestSchedulesAndFaults:
+    def test_schedules_are_evaluated_before_each_rollout(self) -> None:
+        agents = [ppo(spe=spe, clip=Linear(0.5, 0.1, 100)) for spe in ("auto", 1)]
+        for agent in agents:
+            fit(agent, 60)
+        assert same(*agents)
+        assert float(agents[0].clip) == pytest.approx(0.5 - 0.4 * 60 / 100)
+
+    def test_target_kl_ends_the_updates_on_a_rollout(self) -> None:
+        agent = ppo(target_kl=1e-9)
+        tape = Tape()
+        fit(agent, 36, callbacks=[tape])
+        assert 0 < agent.updates < 18
+        assert sum(event[0] == "batch" for event in tape.events) == agent.updates
+
+    @pytest.mark.parametrize("batch_size", ["rollout", 5])
+    def test_loss_that_is_not_finite_is_named_and_undone(self, batch_size: Any) -> None:
+        agent = ppo(batch_size=batch_size)
+        fit(agent, SIZE + LANES)
+        weights, updates = agent.get_weights(), agent.updates
+        lanes = agent._session.lanes
+        rollout = lanes.carry.rollout
+        lanes.carry = lanes.carry._replace(rollout=rollout._replace(reward=rollout.reward.at[0, 0].set(np.nan)))
+        with pytest.raises(NonFiniteError) as error:
+            fit(agent, 60)
+        assert agent.steps == error.value.step == 2 * SIZE
+        # Minibatches without the row are learned from; the first one with it is undone.
+        assert error.value.update == agent.updates == (updates if batch_size == "rollout" else agent.updates)
+        changed = any(not np.array_equal(weights[name], value) for name, value in agent.get_weights().items())
+        assert changed == (agent.updates > updates)
+        assert all(np.isfinite(value).all() for value in agent.get_weights().values())
+        before = agent.updates
+        fit(agent, SIZE)
+        assert agent.updates == before + (2 if batch_size == "rollout" else 6)

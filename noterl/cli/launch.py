@@ -137,7 +137,11 @@ class Launch:
     """
 
     def __init__(
-        self, names: Sequence[str], variables: Sequence[Variables], command: Sequence[str], output: IO[str] | None = None
+        self,
+        names: Sequence[str],
+        variables: Sequence[Variables],
+        command: Sequence[str],
+        output: IO[str] | None = None,
     ) -> None:
         self._names, self._output = list(names), output or sys.stdout
         self._lock = threading.Lock()

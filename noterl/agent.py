@@ -21,6 +21,7 @@ from noterl.collect import Workers
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.info import EpisodeInfo, check_info
 from noterl.collect.workers import check_workers
+from noterl.distribute import SINGLE
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.explorer import Explorer
@@ -42,8 +43,8 @@ from noterl.random import Generators, check_seed, construction
 from noterl.replay import Replay
 from noterl.training import state as agent_state
 from noterl.training.configuration import settled
-from noterl.training.device_loop import DeviceLoop
 from noterl.training.dispatch import CallbackList
+from noterl.training.distribution import check_strategy, distributed, make_loop, resolve_strategy
 from noterl.training.evaluation import STATISTICS, Episode, Player, evaluate, seeds_and_explorer, statistics
 from noterl.training.fit_arguments import (
     budget_of,
@@ -53,7 +54,6 @@ from noterl.training.fit_arguments import (
     check_verbose,
     progress_callbacks,
 )
-from noterl.training.loop import Loop
 from noterl.training.play import Show, Trajectory, View, animation_path
 from noterl.training.pretraining import pretrain
 from noterl.training.session import Session, StopRequest, matching_source
@@ -275,6 +275,7 @@ class Agent(Algorithm):
         episodes: float | None = None,
         *,
         steps: float | None = None,
+        strategy: Any = None,
         callbacks: Iterable[Any] = (),
         num_envs: int | None = None,
         vectorize: bool = False,
@@ -291,6 +292,9 @@ class Agent(Algorithm):
             episodes: number of episodes to finish, an int, or a float without a fraction such as 1e3.
             steps: number of environment steps to take, summed over the environments; an int or such a float. Training
                 ends when `episodes` or `steps` is reached. Both may be None if a callback ends training.
+            strategy: how devices or processes share the updates: "data_parallel" on JAX, "ddp" on torch, or the
+                framework's own object; None for one device. `batch_size` counts the transitions of all of them. See
+                docs/scaling.md.
             callbacks: `noterl.callbacks` or `keras.callbacks`. They run in this order, but loggers and checkpoints run
                 last.
             num_envs: number of environments; by default that of the previous `fit`, or one for each worker, or 1.
@@ -330,10 +334,13 @@ class Agent(Algorithm):
         verbose = check_fit_arguments(env, episodes, steps, num_envs, verbose, log_every, user_callbacks)
         check_seed(seed)
         pool = check_workers(workers)
+        strategy = resolve_strategy(strategy)
+        user_callbacks, verbose = user_callbacks.of_rank(strategy.rank), verbose if strategy.is_chief else 0
         session = self._session
         session.verbose = verbose
         source = session.find_source(env, check_vectorize(vectorize, pool))
         session.info = check_info_of_fit(info, self._build()[0], user_callbacks)
+        check_strategy(strategy, self._build()[0])
         if pool is not None and self._build()[1].searches:
             raise ValueError(
                 f"workers must be 0: {type(self).__name__} searches from the states of environments in this process; "
@@ -346,7 +353,8 @@ class Agent(Algorithm):
         session.fits += 1
         restart = seed is not None and not budget.resumed
         learner.attach(source, session.count(source, num_envs, pool))
-        on_device = pool is None and not session.info and runs_on_device(learner, source)
+        plain = pool is None and strategy is SINGLE and not session.info
+        on_device = plain and runs_on_device(learner, source)
         lanes = session.open(
             source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec, on_device=on_device
         )
@@ -362,10 +370,10 @@ class Agent(Algorithm):
         session.callbacks.set_agent(self)
         session.restore_callbacks()
         session.events = session.callbacks.bind()
-        with session.training():
+        with session.training(), distributed(strategy, learner):
+            loop = make_loop(strategy, self._parts(), budget, history)
             session.start_workers(actor)
-            loop = DeviceLoop if on_device else Loop
-            loop(learner, actor, session, self._counters, budget, history).run()
+            loop.run()
         if not self.updates:
             warnings.warn(
                 f"fit ended without a gradient update, after {self.steps} environment steps: {learner.first_update}",

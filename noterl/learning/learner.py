@@ -18,6 +18,7 @@ import numpy as np
 
 from noterl import backends, networks
 from noterl.backends.common import GroupResult, split_loss
+from noterl.distribute import SINGLE, Strategy
 from noterl.hyperparameters import discount_factor
 from noterl.learning import dry_run, optimizers
 from noterl.learning.schedule import Due, UpdateSchedule
@@ -56,6 +57,8 @@ class Learner(ABC):
         forward_fields: the shapes of the fields that `forward` returns beside its output, by name.
         info_spec: the fields of `info` that the memory stores; see `Algorithm.info_spec`.
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
+        strategy: how devices or processes share updates; `use` sets it.
+        merge_statistics: merges the statistics of the normalizers with those of other processes, or None.
         dry_run_variables: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
     """
 
@@ -83,6 +86,9 @@ class Learner(ABC):
         self.forward_fields: dict[str, tuple[int, ...]] = {}
         self.info_spec = dict(algorithm.info_spec)
         self.is_built = False
+        self.strategy: Strategy = SINGLE
+        self._report: Sequence[Any] = ()
+        self.merge_statistics: Callable[[], None] | None = None
         self._returned: Sequence[Returned] = ()
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
         self._groups: dict[tuple[int, ...], tuple[Sequence[Any], list[Any]]] = {}
@@ -147,12 +153,22 @@ class Learner(ABC):
                 memory.add_fields(both)
         self.compile(self._report)
 
+    def use(self, strategy: Strategy) -> None:
+        """Compile the updates for another strategy; the state of the agent does not change."""
+        if strategy is not self.strategy:
+            self.strategy = strategy
+            self.compile_updates(self._report)
+
     @abstractmethod
     def build_memory(self) -> None:
         """Allocate the memory for the algorithm's spaces."""
 
     def compile_programs(self, report: Sequence[Any]) -> None:
-        """Compile what `update` runs."""
+        """Compile what `update` runs, and allocate memory whose fields are known only now."""
+        self.compile_updates(report)
+
+    def compile_updates(self, report: Sequence[Any]) -> None:
+        """Compile what `update` runs, for the current strategy."""
         self._update = self.program(report)
 
     def find_variables(self) -> list[Any]:
@@ -166,7 +182,7 @@ class Learner(ABC):
 
     def program(self, report: Sequence[Any], stop: Callable[..., Any] | None = None) -> Any:
         """Return the compiled program of `step`; see `backends.compile_updates`."""
-        return backends.current().compile_updates(
+        return self.strategy.compile_updates(
             self.step,
             self.variables,
             period=self.algorithm.update_period,
@@ -209,6 +225,16 @@ class Learner(ABC):
         return int(self.schedule.batch_size)
 
     @property
+    def share(self) -> int:
+        """Transitions of a gradient update that this process samples."""
+        return self.strategy.share(self.batch_size)
+
+    @property
+    def ready(self) -> float:
+        """Transitions that can be sampled for an update; those of a rollout, once it is complete."""
+        raise NotImplementedError
+
+    @property
     def actor_fields(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the further fields that the actor returns with actions, by name."""
         own = self.algorithm.actor_fields
@@ -236,13 +262,15 @@ class Learner(ABC):
         """End a lane's episode in the memory: its next transition does not follow from its last one."""
 
     @abstractmethod
-    def due(self, before: int, after: int, ended: int) -> Due:
+    def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return what is due.
 
         Args:
             before: environment steps before this tick of the loop.
             after: environment steps after it.
             ended: episodes that ended in it.
+            ready: the property `ready` that counts; by default that of this learner. If several processes learn
+                together, it is the sum over them.
         """
 
     @abstractmethod

@@ -62,6 +62,10 @@ class RolloutLearner(Learner):
         """Compile `prepare`, and the updates on minibatches of its rows."""
         if self.algorithm.extra_spec:
             self._prepared_fields()
+        self.compile_updates(report)
+
+    def compile_updates(self, report: Sequence[Any]) -> None:
+        """Compile `prepare` and the updates, for the current strategy."""
         self._compile_prepare()
         self._update = self.program(report, self.algorithm.stop_epochs if self.may_stop else None)
 
@@ -71,7 +75,7 @@ class RolloutLearner(Learner):
         return self.algorithm.stop_epochs(defaultdict(float)) is not None
 
     def _compile_prepare(self) -> None:
-        self._prepare = backends.current().compile_call(
+        self._prepare = self.strategy.compile_call(
             self._prepared_rows,
             self.variables,
             jit_compile=self.jit_compile,
@@ -116,7 +120,7 @@ class RolloutLearner(Learner):
     def attach(self, source: EnvSource, num_envs: int) -> None:
         """Check that a rollout in so many environments holds a batch of the size that `compile` received."""
         length = self.rollout.length
-        if self._least_rows > length * num_envs:
+        if self._least_rows > length * num_envs * self.strategy.processes:
             raise ValueError(
                 f"batch_size must be at most the transitions of a rollout, {length * num_envs} (rollout_steps={length} "
                 f'in {num_envs} environments), got {self._least_rows}; "rollout" is a whole rollout'
@@ -134,8 +138,18 @@ class RolloutLearner(Learner):
     @property
     def batch_size(self) -> int:
         """Transitions of a minibatch: the configured number, but at most those of a rollout."""
+        return self.share * self.strategy.processes
+
+    @property
+    def share(self) -> int:
+        """Transitions of a minibatch that this process samples, from its own rollout."""
         configured = self.schedule.batch_size
-        return self.num_rows if isinstance(configured, str) else min(configured, self.num_rows)
+        return self.num_rows if isinstance(configured, str) else min(self.strategy.share(configured), self.num_rows)
+
+    @property
+    def ready(self) -> float:
+        """The transitions of the rollout if it is complete, otherwise 0."""
+        return self.num_rows if self.rollout.is_full else 0
 
     @property
     def rounds_left(self) -> int:
@@ -167,11 +181,11 @@ class RolloutLearner(Learner):
         if self.algorithm._normalizers is not None:
             self.algorithm._normalizers.interrupt(lane)
 
-    def due(self, before: int, after: int, ended: int) -> Due:
+    def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return the updates of all epochs once the rollout is complete."""
-        if not self.rollout.is_full:
+        if not (self.ready if ready is None else ready):
             return Due(0, False)
-        return Due(self.algorithm.epochs * math.ceil(self.num_rows / self.batch_size), False)
+        return Due(self.algorithm.epochs * math.ceil(self.num_rows / self.share), False)
 
     def call_size(self, updates: int) -> int:
         """Return how many updates run in one compiled call: by default all of them."""
@@ -183,7 +197,9 @@ class RolloutLearner(Learner):
         if self.reward_model is not None and self.replay is None:
             # Before the statistics of the normalizers change, so that both sides are normalized alike.
             rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
-        return self._prepare(rollout if normalizers is None else normalizers.normalize_rollout(rollout, self.gamma))
+        if normalizers is not None:
+            rollout = normalizers.normalize_rollout(rollout, self.gamma, self.merge_statistics)
+        return self._prepare(rollout)
 
     def sample(self, updates: int) -> np.ndarray:
         """Prepare the rollout and return the row indices `[K, B]` of all minibatches.
@@ -192,7 +208,7 @@ class RolloutLearner(Learner):
         of another random order.
         """
         self._data = self.prepare()
-        count, size = self.num_rows, self.batch_size
+        count, size = self.num_rows, self.share
         if size == count:  # the order would change nothing but rounding
             return np.tile(np.arange(count, dtype=np.int32), (self.algorithm.epochs, 1))
         generator = self.algorithm.generators("sampler")
@@ -253,7 +269,7 @@ class RolloutLearner(Learner):
         if self._data is None or not self.rollout.is_full:
             return None
         fetch, count = backends.current().fetch, self.num_rows
-        size = min(self.batch_size, count // 2)
+        size = min(self.share, count // 2)
         indices = np.stack([generator.permutation(count)[:size] for _ in range(samples)])
         batch: Batch = map_arrays(lambda array: fetch(array)[indices], self._data)
         return batch
@@ -306,8 +322,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         normalized = spaces.Box(-np.inf, np.inf, algorithm.observation_shape, np.float32)
         space = normalized if algorithm.observation_dtype == np.float32 else algorithm._encoder.space
         self.replay.build(space, algorithm.action_space, extra_spec=spec)
-        self._compile_prepare()
-        self._update = self.program(report)
+        self.compile_updates(report)
 
     def call_size(self, updates: int) -> int:
         """Return how many updates run in one compiled call."""
@@ -317,7 +332,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         """Store the prepared rollout, and sample the minibatches from everything that the memory holds."""
         self._store(self.prepare())
         generator = self.algorithm.generators("sampler")
-        sample = self.replay.sample(updates, min(self.batch_size, len(self.replay)), generator=generator)
+        sample = self.replay.sample(updates, min(self.share, len(self.replay)), generator=generator)
         sample.gamma = self.gamma
         return sample
 

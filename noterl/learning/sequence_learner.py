@@ -70,8 +70,7 @@ class SequenceLearner(RolloutLearner):
         space = encoder.space if encoder.dtype == np.uint8 else floats
         self.replay.build(space, algorithm.action_space, extra_spec=spec)
         self.sequences = Sequences(self.replay, self.rollout.length)
-        self._compile_prepare()
-        self._update = self.program(report)
+        self.compile_updates(report)
 
     def open(self, num_envs: int) -> None:
         """Allocate the rollout for this number of lanes.
@@ -87,7 +86,7 @@ class SequenceLearner(RolloutLearner):
             )
         super().open(num_envs)
 
-    def due(self, before: int, after: int, ended: int) -> Due:
+    def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return the updates once the rollout is complete, and whether a hard copy to the target is due."""
         every = self.schedule.hard_copy_every
         target = bool(every) and after // every > before // every

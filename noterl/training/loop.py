@@ -286,7 +286,7 @@ class Loop:
         self._fire(self.events.on_batch_end, number, logs)
 
     def _begin_episode(self, lane: int) -> None:
-        counters, number = self.counters, self.counters.episodes_begun
+        counters, number = self.counters, self._next_number()
         started = perf_counter()
         self.learner.interrupt(lane)
         self.lanes.reset(lane, number, counters.steps)
@@ -310,6 +310,10 @@ class Loop:
             return
         self.learner.store_info(fields.offered)
         fields.accept()
+
+    def _next_number(self) -> int:
+        """Return the number of the next episode."""
+        return self.counters.episodes_begun
 
     def _begin_continued_episodes(self) -> None:
         """Fire `on_episode_begin` for the episodes that continue from the last fit."""

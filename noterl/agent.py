@@ -37,6 +37,7 @@ from noterl.replay import Replay
 from noterl.training import state as agent_state
 from noterl.training.configuration import settled
 from noterl.training.dispatch import CallbackList
+from noterl.training.distribution import check_strategy, distributed, resolve_strategy
 from noterl.training.evaluation import STATISTICS, Episode, Player, evaluate, seeds_and_explorer, statistics
 from noterl.training.fit_arguments import (
     budget_of,
@@ -252,6 +253,7 @@ class Agent(Algorithm):
         episodes: float | None = None,
         *,
         steps: float | None = None,
+        strategy: Any = None,
         callbacks: Iterable[Any] = (),
         num_envs: int | None = None,
         workers: int | Workers = 0,
@@ -267,6 +269,9 @@ class Agent(Algorithm):
             episodes: number of episodes to finish, an int, or a float without a fraction such as 1e3.
             steps: number of environment steps to take, summed over the environments; an int or such a float. Training
                 ends when `episodes` or `steps` is reached. Both may be None if a callback ends training.
+            strategy: how devices or processes share the updates: "data_parallel" on JAX, "ddp" on torch, or the
+                framework's own object; None for one device. `batch_size` counts the transitions of all of them. See
+                docs/scaling.md.
             callbacks: `noterl.callbacks` or `keras.callbacks`. They run in this order, but loggers and checkpoints run
                 last.
             num_envs: number of environments; by default that of the previous `fit`, or one for each worker, or 1.
@@ -303,10 +308,12 @@ class Agent(Algorithm):
         verbose = check_fit_arguments(env, episodes, steps, num_envs, verbose, log_every, user_callbacks)
         check_seed(seed)
         pool = check_workers(workers)
+        strategy = resolve_strategy(strategy)
         session = self._session
         session.verbose = verbose
         source = session.find_source(env)
         session.info = check_info_of_fit(info, self._build()[0], user_callbacks)
+        check_strategy(strategy, self._build()[0])
         if pool is not None and (self.info_spec or session.info):
             which = "info" if session.info else type(self).__name__
             raise ValueError(f"workers do not return the step's `info`, which {which} needs; got workers={workers!r}")
@@ -330,7 +337,7 @@ class Agent(Algorithm):
         session.callbacks.set_agent(self)
         session.restore_callbacks()
         session.events = session.callbacks.bind()
-        with session.training():
+        with session.training(), distributed(strategy, learner):
             session.start_workers(actor)
             Loop(learner, actor, session, self._counters, budget, history).run()
         if not self.updates:

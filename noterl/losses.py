@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from noterl.backends import ops
+from noterl.backends.replicas import mean_over_replicas, num_replicas
 
 Tensor = Any
 
@@ -104,19 +105,25 @@ def map_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Return `sum(weight * values) / sum(weight)`: the mean over rows of weight 1."""
-    return ops.sum(weight * values) / ops.maximum(ops.sum(weight), 1e-8)
+    """Return `sum(weight * values) / sum(weight)`: the mean over rows of weight 1.
+
+    If replicas share the batch, the divisor is the mean of their sums, so that the mean of the results over replicas is
+    that of the global batch.
+    """
+    return ops.sum(weight * values) / ops.maximum(mean_over_replicas(ops.sum(weight)), 1e-8)
 
 
 def normalize(values: Tensor, weight: Tensor, epsilon: float = 1e-8) -> Tensor:
     """Return values `[B]` shifted and scaled to a mean of 0 and a standard deviation of 1, over rows of weight 1.
 
-    A single row is returned unchanged, as in Stable-Baselines3.
+    A single row is returned unchanged, as in Stable-Baselines3. If replicas share the batch, mean and deviation are
+    those of the global batch, and no gradient flows through them.
     """
-    if values.shape[0] == 1:
+    if values.shape[0] * num_replicas() == 1:
         return values
-    centered = values - masked_mean(values, weight)
-    return centered / (ops.sqrt(masked_mean(ops.square(centered), weight)) + epsilon)
+    centered = values - mean_over_replicas(masked_mean(values, weight))
+    variance = mean_over_replicas(masked_mean(ops.square(centered), weight))
+    return centered / (ops.sqrt(variance) + epsilon)
 
 
 def gae(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, decay: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import numpy as np
 
 from noterl import backends, networks
 from noterl.backends.common import GroupResult, split_loss
+from noterl.distribute import SINGLE, Strategy
 from noterl.hyperparameters import discount_factor
 from noterl.learning import dry_run, optimizers
 from noterl.learning.schedule import Due, UpdateSchedule
@@ -55,6 +56,7 @@ class Learner(ABC):
         variables: every variable of networks, hyperparameters and optimizers, without duplicates.
         forward_fields: the shapes of the fields that `forward` returns beside its output, by name.
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
+        strategy: how devices or processes share updates; `use` sets it.
         dry_run_variables: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
     """
 
@@ -81,6 +83,8 @@ class Learner(ABC):
         self.dry_run_variables: dict[str, list[Any]] | None = None
         self.forward_fields: dict[str, tuple[int, ...]] = {}
         self.is_built = False
+        self.strategy: Strategy = SINGLE
+        self._report: Sequence[Any] = ()
         self._returned: Sequence[Returned] = ()
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
         self._groups: dict[tuple[int, ...], tuple[Sequence[Any], list[Any]]] = {}
@@ -123,6 +127,7 @@ class Learner(ABC):
         Args:
             report: variables whose weights each call returns, for acting.
         """
+        self._report = report
         self.compile_programs(report)
         self._scheduled: list[Callable[[int], None]] = [
             each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
@@ -131,12 +136,22 @@ class Learner(ABC):
         self._scheduled += [partial(optimizers.update_rules, one) for one in trained_by]
         self.is_built = True
 
+    def use(self, strategy: Strategy) -> None:
+        """Compile the updates for another strategy; the state of the agent does not change."""
+        if strategy is not self.strategy:
+            self.strategy = strategy
+            self.compile_updates(self._report)
+
     @abstractmethod
     def build_memory(self) -> None:
         """Allocate the memory for the algorithm's spaces."""
 
     def compile_programs(self, report: Sequence[Any]) -> None:
-        """Compile what `update` runs."""
+        """Compile what `update` runs, and allocate memory whose fields are known only now."""
+        self.compile_updates(report)
+
+    def compile_updates(self, report: Sequence[Any]) -> None:
+        """Compile what `update` runs, for the current strategy."""
         self._update = self.program(report)
 
     def find_variables(self) -> list[Any]:
@@ -150,7 +165,7 @@ class Learner(ABC):
 
     def program(self, report: Sequence[Any], stop: Callable[..., Any] | None = None) -> Any:
         """Return the compiled program of `step`; see `backends.compile_updates`."""
-        return backends.current().compile_updates(
+        return self.strategy.compile_updates(
             self.step,
             self.variables,
             period=self.algorithm.update_period,

@@ -60,12 +60,16 @@ class RolloutLearner(Learner):
         """Compile `prepare`, and the updates on minibatches of its rows."""
         if self.algorithm.extra_spec:
             self._prepared_fields()
+        self.compile_updates(report)
+
+    def compile_updates(self, report: Sequence[Any]) -> None:
+        """Compile `prepare` and the updates, for the current strategy."""
         self._compile_prepare()
         may_stop = self.algorithm.stop_epochs(defaultdict(float)) is not None
         self._update = self.program(report, self.algorithm.stop_epochs if may_stop else None)
 
     def _compile_prepare(self) -> None:
-        self._prepare = backends.current().compile_call(
+        self._prepare = self.strategy.compile_call(
             self._prepared_rows,
             self.variables,
             jit_compile=self.jit_compile,
@@ -300,8 +304,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         normalized = spaces.Box(-np.inf, np.inf, algorithm.observation_shape, np.float32)
         space = normalized if algorithm.observation_dtype == np.float32 else algorithm._encoder.space
         self.replay.build(space, algorithm.action_space, extra_spec=spec)
-        self._compile_prepare()
-        self._update = self.program(report)
+        self.compile_updates(report)
 
     def call_size(self, updates: int) -> int:
         """Return how many updates run in one compiled call."""

@@ -70,8 +70,7 @@ class SequenceLearner(RolloutLearner):
         space = encoder.space if encoder.dtype == np.uint8 else floats
         self.replay.build(space, algorithm.action_space, extra_spec=spec)
         self.sequences = Sequences(self.replay, self.rollout.length)
-        self._compile_prepare()
-        self._update = self.program(report)
+        self.compile_updates(report)
 
     def open(self, num_envs: int) -> None:
         """Allocate the rollout for this number of lanes.

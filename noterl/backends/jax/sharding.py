@@ -1,0 +1,74 @@
+"""Updates on several devices of one process: XLA divides the program of the global batch.
+
+Rows are placed with their batch axis divided, variables with a copy on each device. The compiler inserts the
+reductions, so every statistic of the batch is global, and a group of updates stays one compiled call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from noterl.backends.common import GatheredRows, GroupResult, Program, Rows
+
+_AXIS = "batch"
+
+
+def make_mesh(devices: Any = None) -> Mesh:
+    """Return the mesh of all local devices, or of a `keras.distribution` object that has one axis."""
+    return Mesh(np.asarray(jax.local_devices() if devices is None else devices).reshape(-1), (_AXIS,))
+
+
+def devices_of(distribution: Any) -> Any:
+    """Return the devices of a `keras.distribution.DataParallel`."""
+    return distribution.device_mesh.backend_mesh.devices
+
+
+@contextmanager
+def replicated(variables: Sequence[keras.Variable], mesh: Mesh) -> Iterator[None]:
+    """Keep a copy of each variable on every device of the mesh; afterwards on the first device only."""
+    _place(variables, NamedSharding(mesh, PartitionSpec()))
+    try:
+        yield
+    finally:
+        _place(variables, jax.local_devices()[0])
+
+
+def _place(variables: Sequence[keras.Variable], where: Any) -> None:
+    for variable in variables:
+        variable._value = jax.device_put(variable._value, where)
+
+
+class ShardedProgram:
+    """An update program whose batches are divided among the devices of a mesh; called like an `UpdateProgram`.
+
+    Args:
+        program: of updates on the global batch.
+        mesh: with one axis.
+    """
+
+    def __init__(self, program: Program, mesh: Mesh) -> None:
+        self._program, self._mesh = program, mesh
+
+    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
+        """Make `count` updates, of which the first has the number `first`."""
+        if isinstance(rows, GatheredRows):
+            data = jax.device_put(rows.data, NamedSharding(self._mesh, PartitionSpec()))
+            rows = GatheredRows(data, self._divided(rows.indices))
+        else:
+            rows = jax.tree.map(self._divided, rows)
+        return self._program(rows, count, first)
+
+    def _divided(self, array: Any) -> Any:
+        """Return an array `[K, B, ...]` with its second axis on the devices, or whole on each if it has another size.
+
+        The result of a program does not depend on where its inputs are.
+        """
+        divides = array.ndim > 1 and array.shape[1] % self._mesh.size == 0
+        return jax.device_put(array, NamedSharding(self._mesh, PartitionSpec(None, _AXIS) if divides else PartitionSpec()))

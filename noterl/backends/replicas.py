@@ -1,0 +1,63 @@
+"""The replicas of an update in progress, for statistics over the global batch.
+
+A strategy that runs an update once for each share of a batch enters `averaging` around it. If one program computes the
+global batch, as on JAX, there is nothing to enter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from noterl.backends.common import Stack
+
+
+class Replicas(Protocol):
+    """The replicas that run the same update on different shares of a batch.
+
+    Attributes:
+        count: the number of replicas.
+    """
+
+    count: int
+
+    def mean(self, value: Any) -> Any:
+        """Return the mean of a tensor over the replicas, without a gradient; may be traced."""
+
+    def mean_of_all(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the means of several tensors over the replicas, in one transfer."""
+
+
+_active = Stack()
+
+
+@contextmanager
+def averaging(replicas: Replicas) -> Iterator[None]:
+    """Average over these replicas inside the context."""
+    _active.push(replicas)
+    try:
+        yield
+    finally:
+        _active.pop()
+
+
+def active() -> Replicas | None:
+    """Return the replicas of the update in progress; None if one program computes the global batch."""
+    return _active.top  # type: ignore[no-any-return]
+
+
+def num_replicas() -> int:
+    """Return the number of replicas, each of which receives a share of the batch."""
+    replicas = active()
+    return 1 if replicas is None else replicas.count
+
+
+def mean_over_replicas(value: Any) -> Any:
+    """Return the mean of a tensor over the replicas, without a gradient; without replicas the tensor itself.
+
+    A loss that divides by a sum over the batch must divide by this mean of the sums. The mean of such losses over
+    replicas is then the loss of the global batch.
+    """
+    replicas = active()
+    return value if replicas is None else replicas.mean(value)

@@ -1,0 +1,76 @@
+"""Strategies: the same `fit` on several devices, processes and machines, by the engines of the frameworks."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any, NamedTuple
+
+from noterl import backends
+from noterl.distribute.base import Strategy, StrategyError
+
+__all__ = ["SINGLE", "WORDS", "Strategy", "StrategyError", "resolve"]
+
+# One process and one device.
+SINGLE = Strategy()
+
+
+class _Entry(NamedTuple):
+    """A strategy: its backend, and the module and class that implement it."""
+
+    backend: str
+    module: str
+    name: str
+
+
+# By the word of `fit(strategy=)`. A word is listed if its module exists.
+WORDS = {
+    "data_parallel": _Entry("jax", "noterl.distribute.data_parallel", "DataParallel"),
+    "ddp": _Entry("torch", "noterl.distribute.ddp", "DDP"),
+}
+
+# The classes of frameworks that `fit(strategy=)` accepts -> the word. Names, because no framework is imported here.
+_OBJECTS = {
+    "DataParallel": "data_parallel",
+    "ProcessGroup": "ddp",
+}
+
+
+def resolve(strategy: Any) -> Strategy | None:
+    """Return the strategy for the argument `strategy` of `fit`.
+
+    Args:
+        strategy: None, one of `WORDS`, a `Strategy`, or the framework's own object.
+
+    Raises:
+        ValueError: if it is none of these, or it belongs to another backend.
+    """
+    if strategy is None or isinstance(strategy, Strategy):
+        return strategy
+    word, own = (strategy, None) if isinstance(strategy, str) else (_word_of(strategy), strategy)
+    entry = WORDS.get(word.replace("-", "_")) if word else None
+    if entry is None:
+        words = ", ".join(map(repr, WORDS))
+        raise ValueError(f"strategy must be {words}, None, or an object of the framework, got {strategy!r}")
+    if entry.backend != backends.name():
+        here = [name for name, each in WORDS.items() if each.backend == backends.name()]
+        raise ValueError(
+            f"strategy={strategy!r} needs KERAS_BACKEND={entry.backend}, but this process uses {backends.name()}"
+            + (f", whose strategies are {', '.join(map(repr, here))}" if here else "")
+        )
+    return _make(entry) if own is None else _make(entry, own)
+
+
+@cache
+def _make(entry: _Entry, *own: Any) -> Strategy:
+    """Return the strategy, the same for each `fit` with an equal argument, so that programs are compiled once."""
+    made: Strategy = getattr(importlib.import_module(entry.module), entry.name)(*own)
+    return made
+
+
+def _word_of(strategy: Any) -> str | None:
+    """Return the word of a framework's own object; None if it is not a strategy."""
+    for kind in type(strategy).__mro__:
+        if kind.__name__ in _OBJECTS and kind.__module__.partition(".")[0] in ("keras", "tensorflow", "torch"):
+            return _OBJECTS[kind.__name__]
+    return None

@@ -1,0 +1,113 @@
+"""Strategy: how the updates of one `fit` are shared by several devices or processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from noterl import backends
+from noterl.backends.common import Program, Step
+
+
+class StrategyError(RuntimeError):
+    """Raised if another process of the run has failed, or the processes cannot connect to each other."""
+
+
+class Strategy:
+    """Base of the strategies; `fit(strategy=)` makes one from a word. The base itself is one process on one device.
+
+    A *replica* computes its share of each batch. A *process* runs the script, collects its own experience and samples
+    its share of each batch from its own memory. In one process with several devices, the process samples the whole
+    batch, and the strategy divides it.
+
+    Attributes:
+        word: the argument of `fit(strategy=)`.
+        backend: the name of the backend that the strategy needs.
+        replicas: the number of shares of a batch.
+        processes: the number of processes that collect experience.
+        rank: the number of this process; 0 for the chief.
+    """
+
+    word: ClassVar[str] = ""
+    backend: ClassVar[str] = ""
+    replicas: int = 1
+    processes: int = 1
+    rank: int = 0
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether callbacks run, and files are written, in this process."""
+        return self.rank == 0
+
+    def share(self, batch_size: int) -> int:
+        """Return how many transitions of a batch this process samples.
+
+        Raises:
+            ValueError: if the replicas cannot have equal shares.
+        """
+        if batch_size % self.replicas:
+            below = batch_size - batch_size % self.replicas
+            raise ValueError(
+                f"batch_size must be divisible by the {self.replicas} replicas of strategy={self.word!r}, because it "
+                f"counts the transitions of all replicas; got {batch_size}, and "
+                + (f"{below} or {below + self.replicas} is divisible" if below else f"{self.replicas} is the smallest")
+            )
+        return batch_size // self.processes
+
+    def check(self, memory: str) -> None:
+        """Check that the strategy supports agents with this kind of memory.
+
+        Raises:
+            ValueError: if it does not.
+        """
+
+    @contextmanager
+    def attached(self, variables: Sequence[Any]) -> Iterator[None]:
+        """Place the variables where the strategy needs them, for the duration of a `fit`.
+
+        Processes are connected, and start with the values of the chief.
+        """
+        yield
+
+    def compile_updates(self, step: Step, variables: Sequence[Any], **options: Any) -> Program:
+        """Compile updates of which each replica computes its share.
+
+        The arguments are those of `backends.compile_updates`, and the program is called with the batches of this
+        process. Logs are those of the global batch, and feedback is that of the transitions of this process.
+        """
+        program: Program = backends.current().compile_updates(step, variables, **options)
+        return program
+
+    def compile_call(self, function: Callable[[Any], Any], variables: Sequence[Any], **options: Any) -> Any:
+        """Compile a function such as `prepare`; the arguments are those of `backends.compile_call`."""
+        return backends.current().compile_call(function, variables, **options)
+
+    def agree(self, values: Sequence[float]) -> np.ndarray:
+        """Return the values of all processes, `[processes, n]` float64; every process must call it."""
+        return np.asarray([values], np.float64)
+
+    def gather(self, message: bytes) -> list[bytes]:
+        """Return the messages of all processes, by rank; every process must call it."""
+        return [message]
+
+    def fail(self, error: BaseException) -> None:
+        """Called if `fit` raises in this process: end the connection, so that the other processes raise too."""
+
+
+def environment_number(name: str, word: str) -> int:
+    """Return a number that a launcher has set as an environment variable.
+
+    Raises:
+        ValueError: if the variable is missing or is not a non-negative int.
+    """
+    value = os.environ.get(name)
+    if value is None or not value.isdigit():
+        raise ValueError(
+            f"strategy={word!r} needs the environment variable {name}, got {value!r}; start the script with "
+            f"`noterl launch --strategy {word} --processes 2 script.py`"
+        )
+    return int(value)

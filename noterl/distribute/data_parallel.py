@@ -1,0 +1,45 @@
+"""Data parallelism on JAX: the devices of one process share each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from noterl.backends.common import Program, Step
+from noterl.distribute.base import Strategy
+
+
+class DataParallel(Strategy):
+    """`strategy="data_parallel"`: one program on all devices, each with its share of the batch.
+
+    The process collects and samples as without a strategy. XLA computes the update of the global batch, so means,
+    statistics and norms are global, and K updates stay one compiled call. Variables are copied to the devices when
+    `fit` begins, so networks need not be built in a scope.
+
+    Args:
+        distribution: a `keras.distribution.DataParallel`, for its devices; by default all devices of this process.
+    """
+
+    word, backend = "data_parallel", "jax"
+
+    def __init__(self, distribution: Any = None) -> None:
+        from noterl.backends.jax import sharding
+
+        devices = None if distribution is None else sharding.devices_of(distribution)
+        self._mesh = sharding.make_mesh(devices)
+        self.replicas = int(self._mesh.size)
+
+    @contextmanager
+    def attached(self, variables: Sequence[Any]) -> Iterator[None]:
+        """Keep a copy of each variable on every device."""
+        from noterl.backends.jax.sharding import replicated
+
+        with replicated(variables, self._mesh):
+            yield
+
+    def compile_updates(self, step: Step, variables: Sequence[Any], **options: Any) -> Program:
+        """Compile updates on batches that are divided among the devices."""
+        from noterl.backends.jax.sharding import ShardedProgram
+
+        return ShardedProgram(super().compile_updates(step, variables, **options), self._mesh)

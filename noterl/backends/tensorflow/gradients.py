@@ -9,14 +9,12 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
+from noterl.backends import replicas
 from noterl.backends.common import Stack, split_loss
 
 T = TypeVar("T")
 
 _flags = Stack()
-
-# The `Replica` of `noterl.backends.tensorflow.replicas` whose update is traced; empty outside of a strategy.
-replicas = Stack()
 
 
 class FiniteFlag:
@@ -50,9 +48,9 @@ def minimize(
         args: the arguments of `loss_fn`.
         unused: options of the other backends.
     """
-    replica = replicas.top
+    replica: Any = replicas.active()
     take = partial(_gradients_of_loss, loss_fn, trained, args)
-    loss, aux, found = take() if replica is None else replica.mean_gradients(take)
+    loss, aux, found = take() if replica is None else replica.mean_gradients(take, partial(loss_fn, *args))
     flag = _flags.top
     if flag is not None:
         flag.value &= tf.math.is_finite(loss)
@@ -63,7 +61,7 @@ def minimize(
     if replica is None:
         optimizer.apply(found, list(trained))
     else:
-        replica.compiled(lambda: optimizer.apply(found, list(trained)))
+        replica.apply(optimizer, found, list(trained))
     return loss, aux
 
 

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from noterl.backends.tensorflow.gradients import FiniteFlag, and_finite, replicas
+from noterl.backends.replicas import averaging
+from noterl.backends.tensorflow.gradients import FiniteFlag, and_finite
 from noterl.backends.tensorflow.updates import Updates
 from noterl.types import Batch
 
@@ -26,8 +27,8 @@ T = TypeVar("T")
 _no_strategy = tf.distribute.get_replica_context()
 
 
-class _NeedsReduction(Exception):
-    """Raised if a loss reduces values over the replicas, so that XLA cannot compile it."""
+class _NeedsReduction(Exception):  # noqa: N818  (no error)
+    """Raised while a loss is compiled that averages over the replicas, which XLA cannot compile."""
 
 
 class Devices:
@@ -64,68 +65,94 @@ class Devices:
 
 
 class Replica:
-    """One replica's part of an update while it is traced.
+    """One replica's part of an update while it is traced; see `noterl.backends.replicas.Replicas`.
 
     Args:
         devices: the variables.
-        context: the replica's context.
         jit_compile: whether XLA compiles gradients and optimizers.
     """
 
-    def __init__(self, devices: Devices, context: tf.distribute.ReplicaContext, jit_compile: bool) -> None:
-        self.devices, self.context, self.jit_compile = devices, context, jit_compile
-        self.number = int(tf.get_static_value(context.replica_id_in_sync_group)) % len(devices.copies)
-        self._compiling = False
+    def __init__(self, devices: Devices, jit_compile: bool) -> None:
+        self._devices, self._jit_compile = devices, jit_compile
+        self._context = tf.distribute.get_replica_context()
+        self.count = self._context.num_replicas_in_sync
+        self.number = int(tf.get_static_value(self._context.replica_id_in_sync_group)) % len(devices.copies)
+        self._is_compiling = False
+        self._reduced: list[Any] = []  # the means inside of a loss, in their order
+        self._reused: Iterator[Any] = iter(())  # those means, for compiling the loss
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Trace with the variables of this replica, outside of the strategy."""
-        replicas.push(self)
-        try:
-            with _no_strategy:
-                self.devices.refer_to(self.devices.copies[self.number])
+        with averaging(self), _no_strategy:
+            self._devices.refer_to(self._devices.copies[self.number])
+            try:
                 yield
-        finally:
-            self.devices.refer_to(self.devices.own)
-            replicas.pop()
+            finally:
+                self._devices.refer_to(self._devices.own)
 
-    def mean(self, values: Sequence[Any]) -> list[Any]:
-        """Return the means of tensors over all replicas, with one reduction for each dtype."""
-        if self._compiling:
+    def mean(self, value: Any) -> Any:
+        """Return the mean of a tensor over the replicas, without a gradient.
+
+        Raises:
+            _NeedsReduction: if XLA compiles the loss, and the mean was not computed before.
+        """
+        if not self._is_compiling:
+            self._reduced += self.mean_of_all([tf.stop_gradient(value)])
+            return self._reduced[-1]
+        reduced = next(self._reused, None)
+        if reduced is None:
             raise _NeedsReduction
+        return reduced
+
+    def mean_of_all(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the means of tensors over all replicas, by one reduction for each dtype."""
         means: dict[int, Any] = {}
-        for dtype in dict.fromkeys(value.dtype for value in values):
-            own = [index for index, value in enumerate(values) if value.dtype == dtype]
-            flat = tf.concat([tf.reshape(values[index], [-1]) for index in own], 0)
-            with self.context:
-                flat = self.context.all_reduce(tf.distribute.ReduceOp.MEAN, flat)
-            sizes = [values[index].shape.num_elements() for index in own]
-            parts = tf.split(flat, sizes)
-            means.update({i: tf.reshape(part, values[i].shape) for i, part in zip(own, parts, strict=True)})
-        # Another replica was traced in the meantime, and left the agent's variables referring to its own.
-        self.devices.refer_to(self.devices.copies[self.number])
-        return [means[index] for index in range(len(values))]
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            bucket = tf.concat([tf.reshape(tensors[k], [-1]) for k in places], 0)
+            with self._context:
+                bucket = self._context.all_reduce(tf.distribute.ReduceOp.MEAN, bucket)
+            parts = tf.split(bucket, [tensors[k].shape.num_elements() for k in places])
+            means.update({k: tf.reshape(part, tensors[k].shape) for k, part in zip(places, parts, strict=True)})
+        # Another replica was traced in the meantime, and the variables refer to its copies.
+        self._devices.refer_to(self._devices.copies[self.number])
+        return [means[k] for k in range(len(tensors))]
 
-    def mean_gradients(self, take: Callable[[], tuple[Any, Any, list[Any]]]) -> tuple[Any, Any, list[Any]]:
-        """Return `take()`: a loss, auxiliary values and gradients; the loss and the gradients are means over all replicas."""
+    def mean_gradients(
+        self, take: Callable[[], tuple[Any, Any, list[Any]]], loss: Callable[[], Any]
+    ) -> tuple[Any, Any, list[Any]]:
+        """Return `take()`: a loss, auxiliary values and gradients. The loss and gradients are means over all replicas.
+
+        XLA cannot compile the means inside of a loss, such as those of advantages. Such a loss is traced twice: once
+        without XLA for its means, and once with them as inputs. TensorFlow removes the rest of the first trace.
+        """
         try:
-            loss, aux, found = self.compiled(take)
+            value, aux, found = self._compiled(take)
         except _NeedsReduction:
-            loss, aux, found = take()
-        used = [gradient for gradient in found if gradient is not None]
-        loss, *means = self.mean([loss, *map(tf.convert_to_tensor, used)])
-        reduced = iter(means)
-        return loss, aux, [None if gradient is None else next(reduced) for gradient in found]
+            self._reduced = []
+            loss()
+            self._reused = iter(self._reduced)
+            value, aux, found = self._compiled(take)
+        used = [tf.convert_to_tensor(gradient) for gradient in found if gradient is not None]
+        value, *means = self.mean_of_all([value, *used])
+        rest = iter(means)
+        return value, aux, [None if gradient is None else next(rest) for gradient in found]
 
-    def compiled(self, function: Callable[[], T]) -> T:
+    def apply(self, optimizer: Any, gradients: list[Any], variables: list[keras.Variable]) -> None:
+        """Apply the optimizer to the variables of this replica."""
+        optimizer._distribution_strategy = _no_strategy.strategy  # differs if it was made in the strategy's scope
+        self._compiled(lambda: optimizer.apply(gradients, variables))
+
+    def _compiled(self, function: Callable[[], T]) -> T:
         """Return `function()`, compiled by XLA."""
-        if not self.jit_compile or self._compiling:
+        if not self._jit_compile:
             return function()
-        self._compiling = True
+        self._is_compiling = True
         try:
             result: T = tf.function(function, jit_compile=True, autograph=False)()
         finally:
-            self._compiling = False
+            self._is_compiling = False
         return result
 
 
@@ -152,17 +179,16 @@ class ReplicatedUpdates(Updates):
         """Make one update, of which each replica computes its share; return the global logs and all feedback."""
         strategy = self.devices.strategy
         results = strategy.run(self._share_of_step, args=(batch, index))
-        local = strategy.experimental_local_results
-        finite, logs, feedback = tf.nest.map_structure(local, results)
+        finite, logs, feedback = tf.nest.map_structure(strategy.experimental_local_results, results)
         and_finite(finite[0])
-        return {name: each[0] for name, each in logs.items()}, {name: tf.concat(each, 0) for name, each in feedback.items()}
+        return {name: each[0] for name, each in logs.items()}, {
+            name: tf.concat(each, 0) for name, each in feedback.items()
+        }
 
     def _share_of_step(self, batch: Batch, index: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        replica = Replica(self.devices, tf.distribute.get_replica_context(), self.jit_compile is not False)
-        shares = len(self.devices.copies)
+        replica, shares = Replica(self.devices, self.jit_compile is not False), len(self.devices.copies)
         own = tf.nest.map_structure(lambda array: tf.split(array, shares)[replica.number], batch)
         with replica.active(), FiniteFlag(losses_only=False) as flag:
             logs, feedback = self._own_step(own, index)
-            names = [name for name, value in logs.items() if tf.as_dtype(value.dtype).is_floating]
-            means = replica.mean([tf.convert_to_tensor(logs[name]) for name in names])
-        return flag.value, {**logs, **dict(zip(names, means, strict=True))}, feedback
+            means = replica.mean_of_all([tf.cast(value, value.dtype) for value in logs.values()])
+        return flag.value, dict(zip(logs, means, strict=True)), feedback
